@@ -78,7 +78,7 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
         ),
         "forecast": Command(
             "infra.commands.forecast:forecast",
-            "Compute opening prices for zones (`opening_prices`) from the bids of a ledger.",
+            "Show what the zones of a ledger begin the next day with: prices that they found, or a forecast.",
         ),
         "nodes": Command(
             "infra.commands.nodes:app", "Register, lend, cordon and retire nodes of a running cell."

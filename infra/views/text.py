@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-_MICROS_PER_UNIT = 1_000_000
+MICROS_PER_UNIT = 1_000_000
 _LEAST_DECIMALS = 4
 _YEAR_10000_S = 253_402_300_800
 """ISO 8601 as written here ends before it."""
@@ -18,8 +18,8 @@ def units(micros: float | None) -> str:
     if micros is None:
         return "–"
     if isinstance(micros, float):
-        return f"{micros / _MICROS_PER_UNIT:,.{_LEAST_DECIMALS}f}"
-    whole, rest = divmod(abs(micros), _MICROS_PER_UNIT)
+        return f"{micros / MICROS_PER_UNIT:,.{_LEAST_DECIMALS}f}"
+    whole, rest = divmod(abs(micros), MICROS_PER_UNIT)
     decimals = f"{rest:06}"
     more = decimals[_LEAST_DECIMALS:].rstrip("0")
     return f"{'-' if micros < 0 else ''}{whole:,}.{decimals[:_LEAST_DECIMALS]}{more}"

@@ -362,3 +362,45 @@ def test_who_reserves_all_memory_and_withdraws_pays_for_it_in_every_slot_again()
         returned_micros = sum(fleet.withdraw(job_id) for job_id in paid)
         assert sum(paid.values()) - returned_micros >= LEAST_MICROS
         fleet.tick()
+
+
+BUSY_BIDS = 36
+"""Per slot: about four times what the fleet can do."""
+SPREE_SLOTS = 6
+SPREE_BIDS = 36
+SPREE_SHARE = SPREE_SLOTS * SPREE_BIDS / (12 * HORIZON_SLOTS)
+"""Of all node-slots that a bid could use when it begins."""
+
+
+def busy_values(slots: int, is_raided: bool, is_withdrawn: bool) -> tuple[list[int], float]:
+    """What the honest winners of each slot are worth, from an empty ledger on, and the base level at the end.
+
+    In the first slots of a raid somebody buys node-slots on top, at ten units of money each, a hundred times
+    what others offer: at the prices of an empty ledger they cost next to nothing."""
+    fleet = Fleet(is_warm=False, is_free=False)
+    rng = random.Random("busy")
+    values, bought = [], []
+    for slot in range(slots):
+        for number in range(SPREE_BIDS if is_raided and slot < SPREE_SLOTS else 0):
+            job_id = f"spree{slot}-{number}"
+            if fleet.bid(job_id, 10**7, NODE_SLOT_SAMPLES, HORIZON_SLOTS - 1) is not None:
+                bought.append(job_id)
+        if is_withdrawn and slot == SPREE_SLOTS + 2:
+            assert sum(map(fleet.try_withdraw, bought)) > len(bought) / 2
+        values.append(fleet.bid_honestly(rng, bids=BUSY_BIDS))
+        fleet.tick()
+    return values, fleet.levels.base
+
+
+@pytest.mark.parametrize(
+    ("slots", "is_withdrawn"),
+    [(48, False), *[pytest.param(120, kept, marks=pytest.mark.long) for kept in (False, True)]],
+)
+def test_room_bought_on_an_empty_ledger_costs_others_that_room_and_no_more(slots, is_withdrawn):
+    """An eighth of the node-slots ahead is bought for next to nothing before anybody knows what they are
+    worth. Others lose about what they would have made of them, but prices are found all the same: with a
+    guard that knew no bounds, a base level of 0 lasted for ever and others lost a third."""
+    values, base = busy_values(slots, is_raided=True, is_withdrawn=is_withdrawn)
+    spared, usual = busy_values(slots, is_raided=False, is_withdrawn=False)
+    assert base > 0.6 * usual > 0
+    assert sum(values) >= (1 - SPREE_SHARE) * sum(spared)

@@ -82,7 +82,9 @@ def configurations(draw: st.DrawFn) -> CellConfigured:
                 )
                 for name in ("fast", "slow")
             ),
-            policy=AuctionPolicy(
+            policy=AuctionPolicy()
+            if draw(st.booleans())
+            else AuctionPolicy(
                 payment=one("critical", "published"),
                 order=one("room_first", "published"),
                 money_unit_micros=one(10**6, 1, MAX_MICROS),

@@ -6,12 +6,13 @@ from typing import Any
 
 import msgpack
 import pytest
+from pydantic import ValidationError
 
 from bench.spine.cells import bid as usual_bid
 from bench.spine.cells import configuration as usual_configuration
 from schemas.auction.batches import SolvedPlan
 from schemas.auction.quotes import VendorQuoted
-from schemas.auction.settings import MAX_BATCH_NODE_SLOTS, TitanPolicy
+from schemas.auction.settings import MAX_BATCH_NODE_SLOTS, AuctionPolicy, TitanPolicy
 from schemas.cells import (
     LEAST_LIVE_JOBS_BYTES,
     MAX_SNAPSHOT_BYTES,
@@ -28,6 +29,7 @@ from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadR
 from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraHyperparameters
 from schemas.topics import topics
+from solvers.auction.posted.prices import PostedPrices
 from streams.cell.cell import Cell
 from streams.cell.live_bytes import LiveBytes, job_bytes
 from streams.policies.auction.job import NODE_SLOT_BYTES, ZONE_BYTES
@@ -325,3 +327,32 @@ def test_a_loan_takes_no_more_of_a_snapshot_than_is_counted_for_its_server() -> 
     assert bench.cell.nodes.loans[server].status == "draining"
     lost_bytes = len(own.nodes) * (LONGEST_ID + 3)
     assert 0 < taken_bytes() - before - lost_bytes <= counted
+
+
+def test_a_zone_that_finds_its_prices_keeps_no_more_than_it_is_counted_for() -> None:
+    """A node of its own class, bids of more densities than are told apart, and two horizons open to them."""
+    horizon_slots = 300
+    one = zone(policy=AuctionPolicy(), nodes=NODES[:1], horizon_slots=horizon_slots)
+    bench = Bench.configured(zones=(one,))
+    for slot in (0, horizon_slots - 1):
+        bench.send(tick(slot))
+        bench.send(bid(f"far{slot}", 10.0, deadline_s=EPOCH_S + 10.0 * (slot + horizon_slots)))
+    posted = bench.zone.auctioneer.prices
+    assert isinstance(posted, PostedPrices)
+    for step in range(-900, 900):
+        net_micros = 10**15 + step
+        units = 1.0123456789 * 10**6 * 1.03**step
+        posted.curve.sell(net_micros / units, units, 100)
+        posted.curve.lose(net_micros / units, units)
+        posted._certificate.judge(net_micros, units, units)
+    packed = len(msgpack.packb(posted.state()))
+    assert 0.5 * one.policy.state_bytes(one) < packed < one.policy.state_bytes(one)
+
+
+def test_zones_that_find_their_prices_are_refused_where_they_leave_too_little_to_jobs() -> None:
+    zones = tuple(
+        zone(id=f"z{n}", policy=AuctionPolicy(), nodes=NODES[n : n + 1], horizon_slots=10_000)
+        for n in range(52)
+    )
+    with pytest.raises(ValidationError, match=r"leave -\d+ bytes of a snapshot to live jobs"):
+        configuration(zones=zones)

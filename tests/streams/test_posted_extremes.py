@@ -14,7 +14,19 @@ from schemas.auction.settings import AuctionPolicy
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import Node, Tariff
 from schemas.decisions import JobAdmitted, JobRejected
-from tests.support.cells import EPOCH_S, SLOT_S, UNIT, CheckedBench, ask, bid, offline, online, tick, zone
+from tests.support.cells import (
+    EPOCH_S,
+    SLOT_S,
+    UNIT,
+    CheckedBench,
+    ask,
+    bid,
+    offline,
+    online,
+    tick,
+    withdraw,
+    zone,
+)
 from tests.support.examples import long
 
 HORIZON_SLOTS = 12
@@ -238,3 +250,32 @@ def test_where_nobody_buys_losers_hold_nothing_up():
             assert isinstance(market.bid((price - 1) / UNIT), JobRejected)
         market.tick()
     assert market.quote() <= 1.1 * LEAST_MICROS
+
+
+def test_who_lost_at_a_price_that_withdrawn_bids_had_raised_does_not_keep_it_up():
+    """Eight absurd bids fill the zone, twenty others lose just below the price, and then all eight withdraw.
+    Had the others counted at the level that they lost at, the quote would be 12 times as high four slots
+    later, and still four times after six."""
+    market, spared = Market.open(), Market.open()
+    for one in (market, spared):
+        one.usual(RECOVERY_SLOTS, per_slot=2)
+    absurd = []
+    for _ in range(8):
+        assert isinstance(market.bid(10_000.0, slots=HORIZON_SLOTS - 1), JobAdmitted)
+        absurd.append(f"j{market.number}")
+    for one in (market, spared):
+        for _ in range(20):
+            price = one.quote()
+            assert price is not None
+            assert isinstance(one.bid((price - 1) / UNIT), JobRejected)
+    market.bench.send(*map(withdraw, absurd))
+    for _ in range(4):
+        for one in (market, spared):
+            one.tick()
+            quote = one.quote()
+            one.bid(30.0)
+            if one is market:
+                found = quote
+    assert found is not None
+    assert quote is not None
+    assert found <= 1.5 * quote

@@ -1,21 +1,23 @@
-"""Opening prices for the days to come, from a recorded ledger."""
+"""What prices the days to come begin with, from a recorded ledger."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from infra.simulation.what_if import events_of_cell, ledger_configuration
+from schemas.auction.evidence import PriceBasis, ZonePriced
 from schemas.auction.settings import OpeningPrices
 from schemas.base import Event
 from solvers.auction.forecast import forecast_opening_prices
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.offline.hindsight import instances_of
-from streams.cell.cell import LedgerEvent
+from streams.cell.cell import Cell, LedgerEvent
 
 
 def forecast_from_ledger(path: Path, cell: str | None) -> dict[str, tuple[OpeningPrices, ...]]:
     """The forecast for each zone of a cell that got any bids, whatever its policy was.
 
-    Bids that were withdrawn later are demand like the others.
+    Bids that were withdrawn later are demand like the others. A zone that finds its prices itself takes no
+    forecast from outside: see `bases_from_ledger`.
 
     Raises:
         ReplayError: the file is no ledger.
@@ -28,6 +30,22 @@ def forecast_from_ledger(path: Path, cell: str | None) -> dict[str, tuple[Openin
         for zone, instance in instances_of(events).items()
         if instance.tasks
     }
+
+
+def bases_from_ledger(path: Path, cell: str | None) -> dict[str, PriceBasis]:
+    """What each zone that finds its prices itself had them from when its last slot opened.
+
+    Raises:
+        ReplayError: the file is no ledger.
+        CommandError: it configures no such cell, or several, and none was chosen.
+    """
+    own = ledger_configuration(path, cell)
+    folded, bases = Cell(own.cell), dict[str, PriceBasis | None]()
+    for entry in events_of_cell(path, own.cell, others_allowed=cell is not None):
+        for decision in folded.handle(entry):
+            if isinstance(decision.outcome, ZonePriced):
+                bases[decision.outcome.zone] = decision.outcome.basis
+    return {zone: basis for zone, basis in bases.items() if basis is not None and zone in folded.zones}
 
 
 def _each_once(entries: Iterable[LedgerEvent]) -> Iterator[Event]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 
-from infra.views.text import units
+from infra.views.text import MICROS_PER_UNIT, units
 from schemas.auction.evidence import Offer, Plan, PriceBasis
 
 _WORD = {
@@ -58,11 +58,12 @@ def describe_basis(basis: PriceBasis) -> str:
     )
     if basis.guard_micros_per_thousand_samples == 0:
         return f"{demand}room costs the least (base and guard level 0)"
-    base = units(round(basis.base_micros_per_thousand_samples))
-    guard = units(round(basis.guard_micros_per_thousand_samples))
+    # Three digits, however small the amounts are: units' four decimals may hide all of a level.
+    base = basis.base_micros_per_thousand_samples / MICROS_PER_UNIT
+    guard = basis.guard_micros_per_thousand_samples / MICROS_PER_UNIT
     return (
-        f"{demand}base level {base} per thousand samples of room ahead, and in full slots more, towards the "
-        f"guard level, {guard}"
+        f"{demand}base level {base:.3g} per thousand samples of room ahead, and in full slots more, towards "
+        f"the guard level, {guard:.3g}"
     )
 
 

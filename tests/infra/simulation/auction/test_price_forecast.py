@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from infra.cli import app_with
 from infra.errors import CommandError
-from infra.simulation.auction.price_forecast import forecast_from_ledger
+from infra.simulation.auction.price_forecast import bases_from_ledger, forecast_from_ledger
 from schemas.auction.settings import AuctionPolicy
 from schemas.base import HOURS_PER_DAY
 from streams.cell.cell import LedgerEvent
@@ -80,3 +80,18 @@ def test_a_ledger_without_bids_tells_no_prices(tmp_path: Path) -> None:
     found = CliRunner().invoke(app_with("forecast"), ["forecast", str(ledger)])
     assert found.exit_code != 0
     assert "no basis for prices" in str(found.exception)
+
+
+def test_a_zone_that_finds_its_prices_shows_what_they_come_from_and_no_opening_prices(tmp_path: Path) -> None:
+    bench = Bench.configured(zones=(zone(policy=AuctionPolicy()),))
+    for number in range(20):
+        bench.send(bid(f"j{number}", 20.0))
+    bench.send(tick(1))
+    ledger = ledger_of(bench, tmp_path / "l.jsonl")
+    (basis,) = bases_from_ledger(ledger, None).values()
+    assert basis.base_micros_per_thousand_samples == pytest.approx(
+        1_000 * bench.zone.auctioneer.prices.basis.base_micros_per_unit
+    )
+    output = CliRunner().invoke(app_with("forecast"), ["forecast", str(ledger)]).stdout
+    assert "z finds its prices itself, from the demand of" in output
+    assert yaml.safe_load(output) == {"z": {"basis": basis.model_dump(mode="json")}}

@@ -15,7 +15,7 @@ from solvers.auction.market.window import VendorOption
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.posted.bound import COMPUTE_PARTS, ConstantPrices
-from solvers.auction.posted.demand_curve import CLASSES_PER_OCTAVE
+from solvers.auction.posted.demand_curve import CLASSES_PER_OCTAVE, MOST_CLASSES
 from solvers.auction.posted.mechanism import Posted
 from solvers.auction.posted.prices import PostedPrices
 from solvers.auction.posted.units import more_units
@@ -300,3 +300,68 @@ def test_slots_that_no_bid_could_use_do_not_count():
         prices.advance(4 + pause_slots)
         bounds.append(prices.bound_micros)
     assert bounds[0] == bounds[1] == bounds[2] == pytest.approx(2 * 4 * 1_000, rel=1e-3)
+
+
+def test_room_that_is_given_back_and_sold_again_counts_as_often_as_it_is_sold():
+    """All of it is sold and given back five times, to bids that are alike: a price that just clears one of
+    the rounds must not stand for all."""
+    run = Run()
+    run.auctioneer.advance(0)
+    wanted = demand(run.fleet, 10, [10, 0], 1.0)
+    request = Request("j", wanted, OPTIONS[1:], 0, HORIZON_SLOTS - 1)
+    awards = 0
+    for _ in range(5):
+        held = []
+        while award := run.auctioneer.decide(10**6, request, run.auctioneer.appraise(request)):
+            held.append(award)
+        awards += len(held)
+        for award in held:
+            run.auctioneer.release(award.schedule.placement, wanted)
+    assert awards == 5 * HORIZON_SLOTS
+    run.auctioneer.advance(1)
+    assert run.auctioneer.welfare.planned_micros <= run.bound
+
+
+def test_slots_that_the_bids_of_two_periods_may_use_cost_the_higher_price():
+    """Ten slots' room is asked for at 100 per unit in the last slot of a period, nine of them in the next
+    one, whose own bids offer 1. All of the former fit, and are worth 10,000."""
+    prices = ConstantPrices(0, 10)
+    prices.advance(9)
+    prices.open(9, 18, 10.0)
+    for _ in range(20):
+        prices.judge(1_000, 10.0, 10.0)
+    prices.advance(10)
+    prices.judge(10, 10.0, 10.0)
+    prices.advance(11)
+    assert prices.bound_micros >= 10_000
+
+
+def test_where_the_horizon_has_shrunk_the_price_before_holds_for_as_many_periods_as_its_bids_reach_into():
+    before = ConstantPrices(0, 10)
+    before.advance(9)
+    before.open(9, 18, 10.0)
+    for _ in range(20):
+        before.judge(1_000, 10.0, 10.0)
+    prices = ConstantPrices(9, 3)
+    prices.restore(before.state())
+    for slot in range(10, 19):
+        prices.advance(slot)
+        assert prices.bound_micros >= 10_000
+
+
+def test_more_classes_than_are_told_apart_keep_the_bound_above_and_the_state_small():
+    """Offers of two thousand classes, the highest last: the lowest of them are counted as one, for which no
+    price is sought. What is withdrawn of them is forgotten all the same."""
+    prices = ConstantPrices(0, 10)
+    prices.open(0, 3, 1e6)
+    offers = [(math.ceil(1.03**step * 10), 1.0 + step % 7, 2.0 + step % 5) for step in range(1_000)]
+    for offer in offers:
+        prices.judge(*offer)
+        assert prices.bound_micros >= best_value(offers[:1], 4e6)
+    prices.advance(1)
+    assert all(len(point.classes) <= MOST_CLASSES for point in prices._points)
+    assert best_value(offers, 4e6) <= prices.bound_micros
+    for offer in offers:
+        prices.take_back(*offer, slot=0)
+    prices.advance(2)
+    assert prices.bound_micros <= 1e-6 * sum(net for net, _, _ in offers)

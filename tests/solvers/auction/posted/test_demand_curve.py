@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from solvers.auction.posted.demand_curve import (
     CLASSES_PER_OCTAVE,
+    MOST_CLASSES,
     MOST_UNSOLD,
     DemandCurve,
     class_of,
@@ -41,7 +42,7 @@ def first_without_room(curve: DemandCurve, bids, room: float) -> float:
     return 0.0
 
 
-@settings(max_examples=examples(1_000))
+@settings(max_examples=examples(1_000), deadline=None)
 @given(st.floats(1e-300, 1e300))
 def test_a_class_holds_the_ratios_from_its_least_to_the_next(ratio):
     place = class_of(ratio)
@@ -50,14 +51,14 @@ def test_a_class_holds_the_ratios_from_its_least_to_the_next(ratio):
     assert least_ratio_of(place + 1) <= least_ratio_of(place) * (1 + 1 / CLASSES_PER_OCTAVE)
 
 
-@settings(max_examples=examples(1_000))
+@settings(max_examples=examples(1_000), deadline=None)
 @given(BIDS, st.integers(0, 12_000))
 def test_the_level_is_the_density_at_which_what_was_asked_for_just_fits(bids, room):
     curve = curve_of(bids)
     assert curve.density_at(float(room)) == first_without_room(curve, bids, room)
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(500), deadline=None)
 @given(BIDS, st.floats(0.01, 1.0))
 def test_a_part_of_what_was_sold_offered_a_density_or_more(bids, part):
     curve = curve_of(bids)
@@ -65,7 +66,7 @@ def test_a_part_of_what_was_sold_offered_a_density_or_more(bids, part):
     assert curve.sold_density(part) == first_without_room(curve, bids, part * total)
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(500), deadline=None)
 @given(BIDS, st.integers(0, 12_000))
 def test_the_classes_are_the_same_in_any_money(bids, room):
     curve, dear = curve_of(bids), curve_of([(1_000 * density, units) for density, units in bids])
@@ -73,7 +74,7 @@ def test_the_classes_are_the_same_in_any_money(bids, room):
     assert dear.density_at(float(room)) == pytest.approx(1_000 * curve.density_at(float(room)), rel=1e-15)
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(500), deadline=None)
 @given(BIDS, BIDS, st.integers(0, 12_000))
 def test_losers_move_nothing_in_their_slot_and_are_worth_at_most_so_many_sales_later(sold, unsold, room):
     curve = curve_of(sold)
@@ -90,7 +91,7 @@ def test_losers_move_nothing_in_their_slot_and_are_worth_at_most_so_many_sales_l
     assert curve.density_at(float(room)) <= highest
 
 
-@settings(max_examples=examples(1_000))
+@settings(max_examples=examples(1_000), deadline=None)
 @given(st.floats(1e-3, 1e9), st.integers(-200, 200))
 def test_who_loses_at_a_level_is_counted_there_in_any_money(first, place):
     for money in (1.0, 1_000.0):
@@ -102,7 +103,7 @@ def test_who_loses_at_a_level_is_counted_there_in_any_money(first, place):
         assert place in curve.state()["classes"]
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(200), deadline=None)
 @given(BIDS)
 def test_where_nothing_was_sold_losers_are_no_demand(unsold):
     curve = curve_of([], unsold)
@@ -111,7 +112,7 @@ def test_where_nothing_was_sold_losers_are_no_demand(unsold):
     assert curve.mean_window_slots is None
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(500), deadline=None)
 @given(BIDS, DENSITIES, st.integers(1, 1_000), st.integers(0, 12_000))
 def test_what_is_taken_back_in_its_slot_was_never_sold(bids, density, units, room):
     curve, other = curve_of(bids), curve_of(bids)
@@ -198,7 +199,7 @@ def test_classes_that_hardly_anything_is_left_of_are_dropped():
     assert len(curve.state()["classes"]) <= octaves * CLASSES_PER_OCTAVE
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(200), deadline=None)
 @given(BIDS, BIDS, BIDS)
 def test_it_goes_on_from_its_state(sold, unsold, after):
     curve = curve_of(sold, unsold)
@@ -216,3 +217,33 @@ def test_it_goes_on_from_its_state(sold, unsold, after):
 @given(st.floats(0.0, 1.0), st.integers(0, 300))
 def test_powers_by_multiplication_are_those_of_the_library(base, exponent):
     assert power(base, exponent) == pytest.approx(base**exponent, rel=1e-12, abs=1e-300)
+
+
+def test_more_classes_than_are_told_apart_are_counted_no_higher_than_they_were_offered():
+    curve, exact = DemandCurve(MEMORY_SLOTS), []
+    for step in range(3 * MOST_CLASSES):
+        density = 1.03 ** (step if step % 2 else -step / 3)
+        exact.append((density, 2.0))
+        if step % 3:
+            curve.sell(density, 2.0, 3)
+        else:
+            curve.lose(density, 2.0)
+    curve.advance(1, 1.0)
+    state = curve.state()
+    assert len(state["classes"]) <= MOST_CLASSES
+    assert sum(state["sold"]) + sum(state["unsold"]) == pytest.approx(
+        2.0 * len(exact) * (1 - 1 / MEMORY_SLOTS)
+    )
+    for room in (0.0, 100.0, 1_000.0, 2_000.0):
+        wanted = first_without_room(curve, exact, room / (1 - 1 / MEMORY_SLOTS))
+        assert curve.density_at(room) <= wanted * (1 + 1e-9)
+
+
+def test_what_is_asked_for_at_no_price_is_usual_too():
+    """As many units as ever, of which nobody offers more than operation costs: no reason to forget."""
+    steady = DemandCurve(MEMORY_SLOTS)
+    for _ in range(2 * MEMORY_SLOTS):
+        steady.sell(1.0, 10.0, 3)
+        steady.lose(0.0, 100.0)
+        steady.advance(1, 2.0)
+    assert steady.slots > 0.8 * MEMORY_SLOTS
