@@ -33,7 +33,8 @@ def forecast(
     for note in notes:
         remark(note)
     with progress("finding prices at which there is room for what was asked"):
-        bases, forecasts = bases_from_ledger(ledger, cell), forecast_from_ledger(ledger, cell)
+        bases = bases_from_ledger(ledger, cell)
+        forecasts = forecast_from_ledger(ledger, cell, left_out=bases)
     if not bases and not forecasts:
         raise CommandError(f"{ledger}: no bid of the ledger can be judged, so there is no basis for prices")
     plain = {

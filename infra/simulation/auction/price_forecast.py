@@ -1,6 +1,6 @@
 """What prices the days to come begin with, from a recorded ledger."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from infra.simulation.what_if import events_of_cell, ledger_configuration
@@ -13,11 +13,16 @@ from solvers.auction.offline.hindsight import instances_of
 from streams.cell.cell import Cell, LedgerEvent
 
 
-def forecast_from_ledger(path: Path, cell: str | None) -> dict[str, tuple[OpeningPrices, ...]]:
+def forecast_from_ledger(
+    path: Path, cell: str | None, left_out: Container[str] = ()
+) -> dict[str, tuple[OpeningPrices, ...]]:
     """The forecast for each zone of a cell that got any bids, whatever its policy was.
 
     Bids that were withdrawn later are demand like the others. A zone that finds its prices itself takes no
     forecast from outside: see `bases_from_ledger`.
+
+    Args:
+        left_out: zones that need no forecast.
 
     Raises:
         ReplayError: the file is no ledger.
@@ -28,7 +33,7 @@ def forecast_from_ledger(path: Path, cell: str | None) -> dict[str, tuple[Openin
     return {
         zone: forecast_opening_prices(instance, Calendar(own.epoch_s, own.slot_s))
         for zone, instance in instances_of(events).items()
-        if instance.tasks
+        if instance.tasks and zone not in left_out
     }
 
 
