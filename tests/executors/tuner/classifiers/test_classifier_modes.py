@@ -15,15 +15,12 @@ from schemas.fleet import RunFinished
 from schemas.merging.commands import JobOrder, TaskAssigned
 from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import TuningWorkload
-from tests.support.classifier_loop import ClassifierLoop
+from tests.support.classifier_loop import ClassifierLoop, assert_trained_alike
 from tests.support.classifiers import FAMILIES
 from tests.support.examples import long
 from tests.support.nodes import CELL
 from tests.support.tuner_nodes import Fleet, assigned, order
 from tests.support.tuner_tasks import LoneWorker, reports_of
-
-# AdamW makes much of the rounding of a gradient that is next to nothing.
-_TOLERANCE = {"rtol": 1e-3, "atol": 5e-4}
 
 MakeWorker = Callable[[str], LoneWorker]
 MakeWork = Callable[..., TuningWorkload]
@@ -51,7 +48,7 @@ def test_a_job_alone_trains_what_a_hand_written_loop_does(
     worker.run(assigned("n1", job))
     loop = ClassifierLoop(worker, job)
     loop.train(job, 12)
-    torch.testing.assert_close(published(worker, "a"), loop.adapter(), **_TOLERANCE)
+    assert_trained_alike(published(worker, "a"), loop.adapter())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -63,10 +60,10 @@ def test_a_receiver_starts_from_its_donors_matrices_and_the_base_models_head(
     reports = worker.run(assigned("n1", donor, receiver, mode="temporal"))
     loop = ClassifierLoop(worker, donor)
     loop.train(donor, 9)
-    torch.testing.assert_close(published(worker, "a"), loop.adapter(), **_TOLERANCE)
+    assert_trained_alike(published(worker, "a"), loop.adapter())
     loop.begin_next()
     loop.train(receiver, 7)
-    torch.testing.assert_close(published(worker, "b"), loop.adapter(), **_TOLERANCE)
+    assert_trained_alike(published(worker, "b"), loop.adapter())
     # Before its own head is trained, the receiver's accuracy would say nothing of the donor's weights.
     evaluations = reports_of(reports, TaskEvaluated)
     assert {(each.job_id, each.phase) for each in evaluations} == {("a", "own"), ("b", "own")}
@@ -91,11 +88,11 @@ def test_jobs_of_a_shared_run_share_matrices_and_have_heads_of_their_own(
             drawn[source] += 1
             sequences.append(loaders[source].training[record])
         loop.step(sequences, sources)
-    torch.testing.assert_close(published(worker, "a"), loop.adapter(0), **_TOLERANCE)
+    assert_trained_alike(published(worker, "a"), loop.adapter(0))
     for number in range(6):
         records = loaders[1].stream.take(drawn[1] + 3 * number, 3)
         loop.step([loaders[1].training[record] for record in records], [1, 1, 1])
-    torch.testing.assert_close(published(worker, "b"), loop.adapter(1), **_TOLERANCE)
+    assert_trained_alike(published(worker, "b"), loop.adapter(1))
 
 
 def test_a_shared_run_learns_two_tasks_that_contradict_each_other(
@@ -216,4 +213,4 @@ def test_merged_on_two_workers_jobs_come_to_what_they_do_on_one(
         classifiers.assign(*orders, mode="spatial", members=(("n1", gpus),))
         classifiers.until_over(*(f"{job_id}/1" for job_id in jobs))
     for one, two in (("a", "c"), ("b", "d")):
-        torch.testing.assert_close(classifiers.adapter(two), classifiers.adapter(one), **_TOLERANCE)
+        assert_trained_alike(classifiers.adapter(two), classifiers.adapter(one))
