@@ -88,7 +88,7 @@ class ClassifierLoop:
 def assert_trained_alike(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Assert that two trainings of the same steps came to the same, but for rounding.
 
-    AdamW divides a gradient by its own size, so the first step of an element whose gradient is next to nothing
+    AdamW divides a gradient by its own size. The first step of an element whose gradient is next to nothing
     is as large as any other and follows rounding, which differs from one processor to another: of each tensor
     one element in 32 may be off.
     """
