@@ -184,6 +184,11 @@ class Zone(Record):
                 )
         return self
 
+    @property
+    def node_classes(self) -> set[tuple[str, str]]:
+        """Its pairs of GPU type and tariff: nodes of one pair cost the same."""
+        return {(node.gpu_type, node.tariff) for node in self.nodes}
+
 
 class CellConfigured(Event):
     """The whole configuration of a cell: the first event of its ledger."""
@@ -299,7 +304,7 @@ class CellConfigured(Event):
         dearest = {tariff.name: max(tariff.micros_per_kwh) for tariff in self.tariffs}
         for zone in self.zones:
             power_kw = {gpu.name: gpu.power_kw for gpu in zone.gpu_types}
-            for gpu_type, tariff in sorted({(node.gpu_type, node.tariff) for node in zone.nodes}):
+            for gpu_type, tariff in sorted(zone.node_classes):
                 slot_micros = dearest[tariff] * power_kw[gpu_type] * self.slot_s / 3_600
                 horizon_micros = slot_micros * zone.horizon_slots
                 if horizon_micros > MAX_HORIZON_COST_MICROS:

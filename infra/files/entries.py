@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
+from infra.views.text import MICROS_PER_UNIT
 from schemas.base import MAX_MICROS
 from schemas.codec import message
 from schemas.errors import ReadableError
@@ -28,7 +29,6 @@ MAX_ENTRIES = 100_000
 MAX_DEPTH = 16
 STANDARD_INPUT = "-"
 _JSON_LINES = (".jsonl", ".ndjson")
-_MICROS_PER_UNIT = 1_000_000
 
 Place = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
@@ -103,12 +103,12 @@ class Entry:
         try:
             if isinstance(amount, bool) or not isinstance(amount, int | float | str):
                 raise InvalidOperation
-            micros = Decimal(str(amount)) * _MICROS_PER_UNIT
+            micros = Decimal(str(amount)) * MICROS_PER_UNIT
             whole = micros.is_finite() and micros == micros.to_integral_value()
             if not (whole and 0 <= micros <= MAX_MICROS):
                 raise InvalidOperation
         except ArithmeticError:
-            most = MAX_MICROS // _MICROS_PER_UNIT
+            most = MAX_MICROS // MICROS_PER_UNIT
             raise self.fault(place, f"not an amount from 0 to {most}, to six decimals") from None
         return int(micros)
 

@@ -116,7 +116,7 @@ class AuctionPolicy(MarketPolicy):
         bids, and what was bid."""
         if self.is_declared:
             return 0
-        per_slot = _BYTES_PER_CLASS_SLOT * len(_classes(zone)) + _BYTES_PER_OPEN_SLOT
+        per_slot = _BYTES_PER_CLASS_SLOT * len(zone.node_classes) + _BYTES_PER_OPEN_SLOT
         return per_slot * zone.horizon_slots + _BYTES_OF_DEMAND
 
     def faults(self, zone: "Zone") -> Iterator[str]:
@@ -136,10 +136,9 @@ class AuctionPolicy(MarketPolicy):
                 f"{', '.join(needless)} belongs to declared bounds: give {', '.join(_BOUNDS)}, or "
                 "let the zone find its prices without it"
             )
-        classes = _classes(zone)
-        if len(classes) > MAX_NODE_CLASSES:
+        if (classes := len(zone.node_classes)) > MAX_NODE_CLASSES:
             yield (
-                f"{len(classes)} pairs of gpu type and tariff, but the exact search takes at most "
+                f"{classes} pairs of gpu type and tariff, but the exact search takes at most "
                 f"{MAX_NODE_CLASSES}: split the zone"
             )
         types = {gpu.name for gpu in zone.gpu_types}
@@ -188,7 +187,3 @@ class FixedPricePolicy(MarketPolicy):
 
     kind: Literal["fixed_price"]
     price_per_thousand_samples_micros: Micros
-
-
-def _classes(zone: "Zone") -> set[tuple[str, str]]:
-    return {(node.gpu_type, node.tariff) for node in zone.nodes}

@@ -244,10 +244,7 @@ def test_where_nobody_buys_losers_hold_nothing_up():
     market = Market.open()
     market.usual(RECOVERY_SLOTS)
     for _ in range(RECOVERY_SLOTS):
-        for _ in range(4):
-            price = market.quote()
-            assert price is not None
-            assert isinstance(market.bid((price - 1) / UNIT), JobRejected)
+        lose_just_below(market, bids=4)
         market.tick()
     assert market.quote() <= 1.1 * LEAST_MICROS
 
@@ -264,18 +261,24 @@ def test_who_lost_at_a_price_that_withdrawn_bids_had_raised_does_not_keep_it_up(
         assert isinstance(market.bid(10_000.0, slots=HORIZON_SLOTS - 1), JobAdmitted)
         absurd.append(f"j{market.number}")
     for one in (market, spared):
-        for _ in range(20):
-            price = one.quote()
-            assert price is not None
-            assert isinstance(one.bid((price - 1) / UNIT), JobRejected)
+        lose_just_below(one, bids=20)
     market.bench.send(*map(withdraw, absurd))
-    for _ in range(4):
-        for one in (market, spared):
-            one.tick()
-            quote = one.quote()
-            one.bid(30.0)
-            if one is market:
-                found = quote
-    assert found is not None
+    assert quote_after(market, slots=4) <= 1.5 * quote_after(spared, slots=4)
+
+
+def lose_just_below(market: Market, bids: int) -> None:
+    for _ in range(bids):
+        price = market.quote()
+        assert price is not None
+        assert isinstance(market.bid((price - 1) / UNIT), JobRejected)
+
+
+def quote_after(market: Market, slots: int) -> int:
+    """The quote when so many slots have passed, with a bid in each before the last."""
+    for _ in range(slots - 1):
+        market.tick()
+        market.bid(30.0)
+    market.tick()
+    quote = market.quote()
     assert quote is not None
-    assert found <= 1.5 * quote
+    return quote
