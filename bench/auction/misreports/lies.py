@@ -204,11 +204,14 @@ def bid_again(world: World, rng: random.Random) -> Strategy:
     return strategy
 
 
-def _waits(world: World, rng: random.Random) -> Strategy | None:
+def _slots_to_wait(world: World, rng: random.Random) -> int | None:
     room = world.task.deadline_slot - world.slot - 2
-    if room < 1:
+    return rng.randint(1, min(room, 6)) if room >= 1 else None
+
+
+def _waits(world: World, rng: random.Random) -> Strategy | None:
+    if (slots := _slots_to_wait(world, rng)) is None:
         return None
-    slots = rng.randint(1, min(room, 6))
 
     def strategy(play: Play) -> tuple[str, ...]:
         play.wait(slots)
@@ -228,6 +231,28 @@ def waiting_beyond_the_horizon(world: World, rng: random.Random) -> Strategy | N
     return _waits(world, rng) if world.reach_slots > 0 else None
 
 
+def waiting_with_a_bid_in_hand(world: World, rng: random.Random) -> Strategy | None:
+    """The truth at once, to have a plan in any case. Some slots later it is withdrawn and told again, if it has
+    not begun and a plan costs less by then than what comes back; or if it had lost."""
+    if (slots := _slots_to_wait(world, rng)) is None:
+        return None
+
+    def strategy(play: Play) -> tuple[str, ...]:
+        play.bid("held", world.value_micros, world.task)
+        play.wait(slots)
+        if "held" in play.begun:
+            return ("held",)
+        price = play.lowest_winning_micros(world.task)
+        if "held" in play.live:
+            if price is None or price >= play.returnable_micros["held"]:
+                return ("held",)
+            play.withdraw("held")
+        play.bid(JOB, world.value_micros, world.task)
+        return (JOB,)
+
+    return strategy
+
+
 LIES: dict[str, Lie] = {
     "bid": bid,
     **{name: _claimed(claim) for name, claim in CLAIMS.items()},
@@ -237,5 +262,6 @@ LIES: dict[str, Lie] = {
     "split in two": split_in_two,
     "waiting": waiting,
     "waiting, deadline beyond the horizon": waiting_beyond_the_horizon,
+    "waiting with a bid in hand": waiting_with_a_bid_in_hand,
 }
 """By what is said or done."""

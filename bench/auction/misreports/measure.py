@@ -20,7 +20,7 @@ WORLDS = 7_000
 """For 100,000 tries at least."""
 QUICK_WORLDS = 20
 _SPLITS = ("split in two",)
-_WAITS = ("waiting", "waiting, deadline beyond the horizon")
+_WAITS = ("waiting", "waiting, deadline beyond the horizon", "waiting with a bid in hand")
 _WORLDS_AT_ONCE = 10
 """Played by a process before it reports: some five seconds."""
 

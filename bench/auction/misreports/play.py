@@ -26,6 +26,8 @@ class Play:
         world: that is played.
         paid_micros: what the user has paid, less what came back.
         live: the user's jobs that are admitted and not over.
+        returnable_micros: what the withdrawal of a job gives back that has not begun, by job.
+        begun: jobs, the user's and others', that have had a slot.
         published: the slot by whose end the adapter of a job was published, by job.
     """
 
@@ -40,6 +42,8 @@ class Play:
         self._slot = -1
         self.paid_micros = 0
         self.live: set[str] = set()
+        self.returnable_micros: dict[str, int] = {}
+        self.begun: set[str] = set()
         self.published: dict[str, int] = {}
         self._others_behind = world.others_behind
         self._send(world.configuration)
@@ -55,7 +59,8 @@ class Play:
         other._cell = Cell.unpack(self._snapshot)
         other._own, other._tasks = {}, dict(self._tasks)
         other._executors = self._executors.fork(other._tasks)
-        other.live, other.published = set(), {}
+        other.live, other.begun = set(), set()
+        other.returnable_micros, other.published = {}, {}
         return other
 
     def bid(self, job_id: str, bid_micros: int, said: Task, true: Task | None = None, name: int = 0) -> bool:
@@ -120,6 +125,7 @@ class Play:
         self._slot += 1
         for outcome in self._send(ClockTicked(cell=CELL, time_s=self._slot * SLOT_S)):
             if isinstance(outcome, SlotAssigned):
+                self.begun.update(run.job_id for run in outcome.runs)
                 for started in self._executors.begin(outcome):
                     self._send(started)
         self._others(self.world.others.get(self._slot, ()))
@@ -144,6 +150,10 @@ class Play:
         match outcome:
             case JobAdmitted():
                 self.paid_micros += outcome.payment_micros
+                offer = evidence_of(outcome).offer
+                assert offer is not None
+                assert offer.price is not None
+                self.returnable_micros[outcome.job_id] = offer.price.operational_micros
                 self.live.add(outcome.job_id)
             case JobWithdrawn():
                 self.paid_micros -= outcome.returned_micros

@@ -74,6 +74,22 @@ def test_waiting_within_the_horizon_gains_no_more_than_prices_may_fall():
     assert fell > 0, "and now and then they do"
 
 
+def test_who_waits_with_a_bid_in_hand_has_a_plan_like_the_truth_and_pays_no_more():
+    paid_less = 0
+    for number, world in enumerate(map(world_of, range(WORLDS))):
+        strategy = LIES["waiting with a bid in hand"](world, random.Random(f"test/{number}"))
+        if strategy is None:
+            continue
+        honest, waiting = (Play(world).fork() for _ in range(2))
+        truth(honest)
+        wanted = strategy(waiting)
+        assert set(wanted) <= waiting.live | waiting.published.keys() or not honest.live
+        if honest.live:
+            assert waiting.paid_micros <= honest.paid_micros
+            paid_less += waiting.paid_micros < honest.paid_micros
+    assert paid_less > 0
+
+
 def test_a_claim_to_be_slower_gains_nothing_where_the_zone_has_measured_the_task():
     measured = [world for world in map(world_of, range(2 * WORLDS)) if world.has_row]
     assert len(measured) > WORLDS / 2
@@ -221,9 +237,9 @@ def test_figures_count_all_kinds_together_and_splits_and_waiting_apart():
     values = {figure.name: (figure.value, figure.runs) for figure in result.measurements}
     assert values == {
         "gainful_misreports_pct": (pytest.approx(100 * 2 / count), count),
-        "gainful_statements_pct": (0.0, 2 * (len(LIES) - 3)),
+        "gainful_statements_pct": (0.0, 2 * (len(LIES) - 4)),
         "gainful_splits_pct": (50.0, 4),
-        "gainful_waiting_pct": (0.0, 4),
+        "gainful_waiting_pct": (0.0, 6),
     }
     assert "20 % of the value (split in two)" in result.measurements[0].note
     (table,) = result.tables
