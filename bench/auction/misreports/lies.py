@@ -232,8 +232,8 @@ def waiting_beyond_the_horizon(world: World, rng: random.Random) -> Strategy | N
 
 
 def waiting_with_a_bid_in_hand(world: World, rng: random.Random) -> Strategy | None:
-    """The truth at once, to have a plan in any case. Some slots later it is told again: if it had lost; or in
-    place of the first bid, if that has not begun and a plan costs less by then than its withdrawal returns."""
+    """The truth at once, to have a plan in any case. Some slots later it is told again: if it had lost, or in
+    place of the first bid, if that has not begun and a plan then costs less than its withdrawal returns."""
     if (slots := _slots_to_wait(world, rng)) is None:
         return None
 
