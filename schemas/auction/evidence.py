@@ -118,7 +118,8 @@ class PriceBasis(Record):
     """Of how many slots the bids are that demand is known from, older ones counting less: a few on a first
     day or after a sudden change, up to the horizon after a steady day."""
     asked_share: float
-    """What was asked for lately per slot, at any price, as a share of what the zone has."""
+    """What was asked for lately per slot, at any price, as a share of what the zone has; of losers at most as
+    much as of winners."""
     fall_per_slot: float
     """The part by which prices may fall from one slot to the next."""
 

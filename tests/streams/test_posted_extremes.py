@@ -28,6 +28,7 @@ from tests.support.cells import (
     zone,
 )
 from tests.support.examples import long
+from tests.support.quota_runs import QuotaRuns
 
 HORIZON_SLOTS = 12
 NODES = tuple(Node(id=f"a{number}", gpu_type="fast", tariff="t") for number in range(4))
@@ -43,6 +44,7 @@ class Market:
     """Four nodes, and bids that come at a usual pace."""
 
     bench: CheckedBench
+    runs: QuotaRuns = field(default_factory=lambda: QuotaRuns("c", SLOT_S))
     slot: int = 0
     number: int = 0
     rng: random.Random = field(default_factory=lambda: random.Random("extremes"))
@@ -56,8 +58,10 @@ class Market:
         return market
 
     def tick(self, slots: int = 1) -> list:
+        self.bench.send(*self.runs.reports())
         self.slot += slots
         outcomes = self.bench.send(tick(self.slot))
+        self.runs = self.runs.next(outcomes)
         posted = self.bench.zone.auctioneer.prices
         assert np.isfinite(posted.compute_price).all()
         assert np.isfinite(posted.memory_price).all()
@@ -178,6 +182,7 @@ def test_a_fleet_that_halves_at_noon_is_dearer_and_comes_back():
     market = Market.open()
     market.usual(RECOVERY_SLOTS)
     market.bench.send(offline("a0"), offline("a1"))
+    market.runs = market.runs.without("a0", "a1")
     market.usual(HORIZON_SLOTS)
     halved = [quote for quote in market.usual(HORIZON_SLOTS) if quote]
     assert not halved or np.mean(halved) > usual_price()
@@ -264,6 +269,31 @@ def test_who_lost_at_a_price_that_withdrawn_bids_had_raised_does_not_keep_it_up(
         lose_just_below(one, bids=20)
     market.bench.send(*map(withdraw, absurd))
     assert quote_after(market, slots=4) <= 1.5 * quote_after(spared, slots=4)
+
+
+def test_a_flood_of_free_bids_moves_no_quote():
+    """Bids of one micro, for all that the zone has many times over: they lose, so they cost nothing."""
+    market, spared = Market.open(), Market.open()
+    for one in (market, spared):
+        one.usual(RECOVERY_SLOTS)
+    for _ in range(HORIZON_SLOTS):
+        for _ in range(20):
+            assert isinstance(market.bid(1 / UNIT), JobRejected)
+        assert market.usual(1) == spared.usual(1)
+
+
+def test_a_slot_that_opens_costs_what_the_last_one_did_but_for_the_usual_fall():
+    """So waiting for a slot beyond the horizon gains no more than waiting for any other."""
+    market = Market.open()
+    market.usual(RECOVERY_SLOTS)
+    for _ in range(HORIZON_SLOTS):
+        market.usual(1)
+        posted = market.bench.zone.auctioneer.prices
+        last = posted.compute_price[-1].copy()
+        assert (last > 0).all()
+        kept = 1 - posted.levels.fall(posted.curve)
+        market.tick()
+        assert (posted.compute_price[-1] >= (1 - 1e-9) * kept * last).all()
 
 
 def lose_just_below(market: Market, bids: int) -> None:

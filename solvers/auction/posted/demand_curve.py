@@ -10,7 +10,8 @@ asked for, in two kinds that are trusted differently:
 
 Older bids fade. In steady times memory lasts for a horizon; when the units asked for per slot, at whatever
 price, are far from what was asked for before, it fades within hours, so that a day unlike the last is found
-out.
+out. Losers count there at most as much as winners do: twice as much is not far, so free bids alone make
+nobody forget.
 """
 
 import math
@@ -28,7 +29,7 @@ A_CLASS_LOWER = 1 - 1 / CLASSES_PER_OCTAVE
 """Times this a density is a class lower, or two."""
 MOST_UNSOLD = 4.0
 MOST_CLASSES = 512
-"""Sixteen octaves, if none is left out. Of more, the lowest are counted as one: a state has bounds."""
+"""Sixteen octaves, if none is left out. Of more, two neighbours are counted as one: a state has bounds."""
 SURPRISE = 2.0
 """So many times more or less than remembered is far, and a standard deviation more: of few bids, twice as
 many may be chance."""
@@ -62,8 +63,9 @@ class DemandCurve:
         """Sum of the sold units, each times the slots in which it might have run."""
         self._squared_units = 0.0
         """Sum of the squares of the units of each sale."""
-        self._fresh_units = 0.0
-        """What was asked for since the last slot began."""
+        self._fresh_sold = 0.0
+        self._fresh_lost = 0.0
+        """What was asked for since the last slot began, at any price: by winners, and by losers."""
         self._asked_units = 0.0
         """What was asked for before at any price, as far as it is remembered."""
         self._recent_units = 0.0
@@ -85,36 +87,42 @@ class DemandCurve:
 
     @property
     def units_per_slot(self) -> float:
-        """What was asked for lately, at any price."""
+        """What was asked for lately, at any price, by losers at most as much as by winners."""
         return self._recent_units / self._recent_weight if self._recent_weight else 0.0
 
     def sell(self, density: float, units: float, window_slots: int) -> None:
         """Count a winner."""
-        self._fresh_units += units
+        self._fresh_sold += units
         if density > 0:
             place = self._place(density)
             self._sold[place] += units
             self._window_units += units * window_slots
             self._squared_units += units * units
             self._rate = None
+            self._bound()
 
     def lose(self, density: float, units: float) -> None:
         """Count a loser; its density is at most the level that it lost at."""
-        self._fresh_units += units
+        self._fresh_lost += units
         if density > 0:
             place = self._place(density)
             self._lost[place] += units
+            self._bound()
 
     def take_back(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
         """Undo a sale of so many slots ago, as far as it is remembered at the usual pace."""
         if density <= 0:
             return
         place = self._place(density)
+        if MOST_CLASSES < len(self._classes) > place + 1:
+            # Its class is new, so the one that it was sold in was merged with the next lower one.
+            place += 1
         left = min(units * power(1 - 1 / self._memory_slots, age_slots), float(self._sold[place]))
         self._sold[place] -= left
         self._window_units = max(self._window_units - left * window_slots, 0.0)
         self._squared_units = max(self._squared_units - left * units, 0.0)
         self._rate = None
+        self._bound()
 
     def lower_losers(self, density: float) -> None:
         """Count losers at no more than a density: they lost at a level that nobody answers for any more."""
@@ -126,6 +134,7 @@ class DemandCurve:
         if density > 0:
             self._unsold[place] += units
         self._rate = None
+        self._bound()
 
     def advance(self, slots: int, recent_slots: float) -> None:
         """Let so many slots pass.
@@ -137,7 +146,8 @@ class DemandCurve:
             self._lost[:] = 0.0
             self._forget(0.0)
             self.slots, self._asked_units = 0.0, 0.0
-            self._fresh_units, self._recent_units, self._recent_weight = 0.0, 0.0, 0.0
+            self._fresh_sold, self._fresh_lost = 0.0, 0.0
+            self._recent_units, self._recent_weight = 0.0, 0.0
             return
         self._unsold += self._lost
         self._lost[:] = 0.0
@@ -148,11 +158,11 @@ class DemandCurve:
             self.mean_sale_units,
             self.slots,
             self._asked_units,
-            self._fresh_units,
+            self._fresh_sold + min(self._fresh_lost, self._fresh_sold),
             self._recent_units,
             self._recent_weight,
         )
-        self._fresh_units = 0.0
+        self._fresh_sold, self._fresh_lost = 0.0, 0.0
         self._forget(kept)
 
     def density_at(self, units: float) -> float:
@@ -182,7 +192,8 @@ class DemandCurve:
             "window_units": self._window_units,
             "squared_units": self._squared_units,
             "lost": self._lost.tolist(),
-            "recent": [self._asked_units, self._fresh_units, self._recent_units, self._recent_weight],
+            "fresh": [self._fresh_sold, self._fresh_lost],
+            "recent": [self._asked_units, self._recent_units, self._recent_weight],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -194,7 +205,8 @@ class DemandCurve:
         )
         self.slots = state["slots"]
         self._window_units, self._squared_units = state["window_units"], state["squared_units"]
-        self._asked_units, self._fresh_units, self._recent_units, self._recent_weight = state["recent"]
+        self._fresh_sold, self._fresh_lost = state["fresh"]
+        self._asked_units, self._recent_units, self._recent_weight = state["recent"]
         self._rate = None
 
     def _at(self, units_above: Floats, units: float) -> float:
@@ -214,15 +226,19 @@ class DemandCurve:
                 np.insert(units, place, 0.0) for units in (self._sold, self._unsold, self._lost)
             )
             self._rate = None
-            if len(self._classes) > MOST_CLASSES:
-                self._merge_lowest()
-        return min(place, len(self._classes) - 1)
+        return place
 
-    def _merge_lowest(self) -> None:
-        """Count the last class but one as the last, which is lower than what was offered: never higher."""
-        for units in (self._sold, self._unsold, self._lost):
-            units[-1] += units[-2]
-        self._keep(np.arange(len(self._classes)) != len(self._classes) - 2)
+    def _bound(self) -> None:
+        """Of more classes than are told apart, count one as the next lower, and so never higher than what was
+        offered: the one whose units, times the classes between, are least. So many small bids at all kinds of
+        prices merge with each other, and leave alone what others offer."""
+        if len(self._classes) > MOST_CLASSES:
+            units = self._sold + self._unsold + self._lost
+            merged = int(np.argmin(units[:-1] * (self._classes[:-1] - self._classes[1:])))
+            for of_classes in (self._sold, self._unsold, self._lost):
+                of_classes[merged + 1] += of_classes[merged]
+            self._keep(np.arange(len(self._classes)) != merged)
+            self._rate = None
 
     def _forget(self, kept: float) -> None:
         self._sold *= kept

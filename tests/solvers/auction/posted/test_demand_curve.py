@@ -239,6 +239,39 @@ def test_more_classes_than_are_told_apart_are_counted_no_higher_than_they_were_o
         assert curve.density_at(room) <= wanted * (1 + 1e-9)
 
 
+def test_tiny_bids_at_more_prices_than_are_told_apart_leave_alone_what_others_offered():
+    """They merge with each other: the lowest classes, which others are in, stay as they are."""
+    curve, crowded = (curve_of([(2.0**step, 100.0) for step in range(12)]) for _ in range(2))
+    for step in range(2 * MOST_CLASSES):
+        crowded.sell(5_000.0 * 1.04**step, 1e-3, 3)
+    assert len(crowded.state()["classes"]) <= MOST_CLASSES
+    for room in (50.0, 550.0, 1_050.0):
+        assert crowded.density_at(room + 2e-3 * MOST_CLASSES) == curve.density_at(room)
+
+
+def test_a_sale_whose_class_was_merged_is_taken_back_where_its_units_are():
+    curve = curve_of([(1.05**step, 1.0 + step) for step in range(2 * MOST_CLASSES)])
+    sold = sum(curve.state()["sold"])
+    for step in range(2 * MOST_CLASSES):
+        curve.take_back(1.05**step, 0.1, 3, age_slots=0)
+    assert sum(curve.state()["sold"]) == pytest.approx(sold - 0.2 * MOST_CLASSES)
+    assert len(curve.state()["classes"]) <= MOST_CLASSES
+
+
+@pytest.mark.parametrize("density", [0.0, 1e-3, 1.0])
+def test_a_flood_of_losing_bids_makes_nobody_forget_what_was_sold(density):
+    """It is free, so it may not look like a day unlike the last."""
+    steady, flooded = DemandCurve(MEMORY_SLOTS), DemandCurve(MEMORY_SLOTS)
+    for slot in range(4 * MEMORY_SLOTS):
+        for curve in (steady, flooded):
+            curve.sell(2.0, 10.0, 3)
+        if slot >= 2 * MEMORY_SLOTS:
+            flooded.lose(density, 1e6)
+        for curve in (steady, flooded):
+            curve.advance(1, 2.0)
+    assert flooded.slots == steady.slots
+
+
 def test_what_is_asked_for_at_no_price_is_usual_too():
     """As many units as ever, of which nobody offers more than operation costs: no reason to forget."""
     steady = DemandCurve(MEMORY_SLOTS)
