@@ -31,9 +31,9 @@ from solvers.compiled import Floats
 
 _GUARD_PART = 0.7
 _FLOOR_PART = 1 / 8
-"""Room costs at least this part of what it would cost to use all that is reserved, and at least what it would
-cost to use of it what is not used: who reserves what others need and uses little of it, or withdraws, pays
-for it in an empty zone too."""
+"""Room costs at least this part of what it would cost to use all that is reserved, and with operation at
+least all of that: who reserves what others need and uses little of it, or withdraws, pays for it in an empty
+zone too."""
 _TYPICAL_PART = 0.5
 """What so large a part of the sold units offered or more is typical."""
 
@@ -173,12 +173,13 @@ class PostedPrices:
         itself is given, so that no price is below cost.
         """
         columns = window.columns
+        reserved = self._market.full_costs[columns] * demand.larger_share
         priced = cheapest(
             self._market.node_slots(columns.start, columns.stop),
             demand,
             self.compute_price[columns],
             self.memory_price[columns],
-            self._market.full_costs[columns] * _floor_part(demand),
+            np.maximum(_FLOOR_PART * reserved, reserved - window.operational),
             window.operational,
             window.delays_slots,
             window.prices_micros,
@@ -367,11 +368,6 @@ class PostedPrices:
     def _operational_per_unit(self) -> float:
         """In the next slot, on the class that is cheapest to run."""
         return float((self._market.full_costs[0] / self._node_units).min())
-
-
-def _floor_part(demand: Demand) -> Floats:
-    """The least that a task's room costs in a slot, as a part of a whole node's cost, by class."""
-    return np.maximum(_FLOOR_PART * demand.larger_share, demand.larger_share - demand.compute_share)
 
 
 def _eighth(value: float) -> float:
