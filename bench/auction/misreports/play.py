@@ -27,7 +27,7 @@ class Play:
         paid_micros: what the user has paid, less what came back.
         live: the user's jobs that are admitted and not over.
         returnable_micros: what the withdrawal of a job gives back that has not begun, by job.
-        begun: jobs, the user's and others', that have had a slot.
+        begun: the user's jobs that have had a slot.
         published: the slot by whose end the adapter of a job was published, by job.
     """
 
@@ -125,7 +125,7 @@ class Play:
         self._slot += 1
         for outcome in self._send(ClockTicked(cell=CELL, time_s=self._slot * SLOT_S)):
             if isinstance(outcome, SlotAssigned):
-                self.begun.update(run.job_id for run in outcome.runs)
+                self.begun |= self._own.keys() & {run.job_id for run in outcome.runs}
                 for started in self._executors.begin(outcome):
                     self._send(started)
         self._others(self.world.others.get(self._slot, ()))

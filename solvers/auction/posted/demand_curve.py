@@ -99,7 +99,7 @@ class DemandCurve:
             self._window_units += units * window_slots
             self._squared_units += units * units
             self._rate = None
-            self._bound()
+            self._merge_least()
 
     def lose(self, density: float, units: float) -> None:
         """Count a loser; its density is at most the level that it lost at."""
@@ -107,7 +107,7 @@ class DemandCurve:
         if density > 0:
             place = self._place(density)
             self._lost[place] += units
-            self._bound()
+            self._merge_least()
 
     def take_back(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
         """Undo a sale of so many slots ago, as far as it is remembered at the usual pace."""
@@ -122,7 +122,7 @@ class DemandCurve:
         self._window_units = max(self._window_units - left * window_slots, 0.0)
         self._squared_units = max(self._squared_units - left * units, 0.0)
         self._rate = None
-        self._bound()
+        self._merge_least()
 
     def lower_losers(self, density: float) -> None:
         """Count losers at no more than a density: they lost at a level that nobody answers for any more."""
@@ -134,7 +134,7 @@ class DemandCurve:
         if density > 0:
             self._unsold[place] += units
         self._rate = None
-        self._bound()
+        self._merge_least()
 
     def advance(self, slots: int, recent_slots: float) -> None:
         """Let so many slots pass.
@@ -228,7 +228,7 @@ class DemandCurve:
             self._rate = None
         return place
 
-    def _bound(self) -> None:
+    def _merge_least(self) -> None:
         """Of more classes than are told apart, count one as the next lower, and so never higher than what was
         offered: the one whose units, times the classes between, are least. So many small bids at all kinds of
         prices merge with each other, and leave alone what others offer."""
