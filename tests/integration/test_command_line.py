@@ -99,9 +99,10 @@ def test_a_job_is_withdrawn_by_its_user_once(deployment, millrace, tmp_path, cap
     bids = [demo_bid(f"unwanted-{number}", 3) for number in range(3)]
     for bid in bids:
         bid["workload"]["needs_preprocessing"] = True
+        bid["terms"]["deadline_in_s"] = 46
     quotes = tmp_path / "quotes.yaml"
     quote = {"cell": "demo", "vendor": "couriers", "fixed_price": 0.25, "price_per_thousand_samples": 0}
-    quotes.write_text(json.dumps([{**quote, "fixed_delay_s": 12, "delay_per_thousand_samples_s": 0}]))
+    quotes.write_text(json.dumps([{**quote, "fixed_delay_s": 28, "delay_per_thousand_samples_s": 0}]))
     millrace("vendor-quote", str(quotes))
     millrace("submit", bids_file(tmp_path / "bids.yaml", *bids))
     quotes.write_text(json.dumps({"cell": "demo", "vendor": "couriers", "leaves": True}))

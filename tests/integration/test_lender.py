@@ -1,6 +1,7 @@
 """The real lender beside the real worker on Kafka: load falls, servers are lent; it rises, they return."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -43,6 +45,8 @@ SETTINGS = {
     "MILLRACE_LENDER_UNKNOWN_S": "60",
     "MILLRACE_LENDER_DELAY_S": "2",
 }
+JUDGED_AFTER_INTERVALS = 11
+"""A plan is for nine intervals, of the notice, the delay and one interval, and is judged in the one after."""
 SOON_UNKNOWN_S = "6"
 """For the test that says nothing of the load: in others, a busy machine may say nothing for as long."""
 
@@ -103,6 +107,30 @@ class Inference:
     def output(self) -> str:
         return "".join(path.read_text() for path in sorted(self._folder.glob("lender-*")))
 
+    def wait_until_judged(self) -> None:
+        """Wait until the lender has judged a plan while the load was steady, for which it needs a report in
+        each interval that the plan is for: the first judgement alone would else be of the load that rises,
+        and the margin as large as that rise."""
+        interval_s = float(SETTINGS["MILLRACE_LENDER_INTERVAL_S"])
+
+        def has_judged() -> bool:
+            steady = 0
+            before = -1
+            for line in self.intervals():
+                interval = math.floor(line["time_s"] / interval_s)
+                steady = steady + 1 if interval == before + 1 else 1
+                before = interval
+                if steady >= JUDGED_AFTER_INTERVALS:
+                    return True
+            return False
+
+        until(has_judged, "a plan is judged")
+
+    def intervals(self) -> list[dict[str, Any]]:
+        """What the lenders said of each interval."""
+        lines = [json.loads(line) for line in self.output().splitlines() if line.startswith("{")]
+        return [line for line in lines if "load" in line]
+
     def said(self, kind: type) -> list:
         """What lenders have published."""
         events = [decode_event(r.value, r.headers).event for r in self.deployment.records("inference")]
@@ -151,6 +179,7 @@ def inference(deployment: Deployment, tmp_path: Path) -> Iterator[Inference]:
 def test_a_load_that_falls_lends_servers_and_one_that_rises_has_them_back_in_time(inference):
     inference.start_lender()
     until(lambda: len(inference.on_loan()) == 7, f"seven servers on loan: {inference.output()}")
+    inference.wait_until_judged()
     rises_s = time.time()
     inference.load = 0.6
     until(lambda: len(inference.on_loan()) == 3, "four are back")
@@ -161,15 +190,14 @@ def test_a_load_that_falls_lends_servers_and_one_that_rises_has_them_back_in_tim
     assert {ended.status for ended in inference.decided(ReclaimEnded)} == {"in_time"}
     assert not any(answer.refused for answer in inference.decided(OfferAnswered))
     lines = [json.loads(line) for line in inference.output().splitlines() if line.startswith("{")]
-    assert {"time_s", "load", "forecast", "margin", "lent"} <= next(
-        line.keys() for line in lines if "load" in line
-    )
+    assert {"time_s", "load", "forecast", "margin", "lent"} <= inference.intervals()[0].keys()
     assert sum("reclaim" in line for line in lines) == 1
 
 
 def test_a_lender_that_is_killed_is_followed_by_one_that_offers_nothing_twice(inference):
     first = inference.start_lender()
     until(lambda: len(inference.on_loan()) == 7, "seven servers on loan")
+    inference.wait_until_judged()
     first.kill()
     offers = inference.said(CapacityOffered)
     inference.start_lender()
