@@ -4,8 +4,14 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from infra.broker import BrokerSettings, LocalKafka, broker
+from tests.support.examples import examples
+
+# Of the property tests that name no number themselves.
+settings.register_profile("millrace", max_examples=examples(100))
+settings.load_profile("millrace")
 
 
 @pytest.fixture(scope="session", autouse=True)

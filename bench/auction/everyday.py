@@ -10,8 +10,8 @@ from statistics import fmean
 
 from bench.auction.comparison import OURS
 from bench.auction.runs.contenders import DEFAULT, HINDSIGHT_PRICE
+from bench.auction.runs.later_days import AFTER, SECOND_DAY
 from bench.auction.runs.pool import Rows
-from bench.auction.runs.second_day import AFTER, SECOND_DAY
 from bench.auction.runs.trial import Trial
 from bench.charts import Lines
 from bench.figures import Measurement, Table, Value

@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from bench.auction import ablations, comparison, competitive_ratio, everyday, growth, runtime
+from bench.auction import (
+    ablations,
+    comparison,
+    competitive_ratio,
+    everyday,
+    growth,
+    runtime,
+    working_days,
+)
 from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, gain_pct
 from bench.auction.misreports.measure import measure as misreports
 from bench.auction.runs.contenders import DEFAULT
@@ -56,6 +64,7 @@ class AuctionBench:
         yield "sensitivity", self._sensitivity
         yield "misreports", self._misreports
         yield "everyday", self._everyday
+        yield "working days", self._working_days
 
     def _decision_time(self) -> Result:
         scope, seed = self._scope, self._scope.seeds[0]
@@ -132,6 +141,10 @@ class AuctionBench:
             self._conditions.console.print(f"everyday lacks {reason}", markup=False)
         rows = self._run(everyday.trials_of(extent))
         return Result(everyday.measurements(extent, rows), everyday.tables(extent, rows))
+
+    def _working_days(self) -> Result:
+        days = self._scope.working_days
+        return working_days.working_days(days, self._run(working_days.trials_of(days)))
 
     def _over(self, rows: Rows, baseline: str) -> Measurement:
         high, seeds = self._scope.high, self._scope.seeds

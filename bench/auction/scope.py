@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from bench.auction.everyday import DRAWN, EVERYDAY_LOADS, Everyday, Load
 from bench.auction.growth import Axis
+from bench.auction.working_days import NIGHT_PART, WORKING_DAY, WORKING_LOADS
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.figures import (
     BASE,
@@ -66,6 +67,8 @@ class Scope:
     """What the gains hang on beside the load, which Figure 8 varies."""
     everyday: Everyday
     """The auction with nothing declared."""
+    working_days: Everyday
+    """The same on days with a night."""
     high: PaperSetting
     """High load, where the figures are taken."""
 
@@ -98,6 +101,9 @@ def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
             range(seed, seed + EVERYDAY_SEEDS),
             traces,
             trace_files,
+        ),
+        working_days=_working_days(
+            replace(BASE, nodes=EVERYDAY_NODES), WORKING_LOADS, range(seed, seed + EVERYDAY_SEEDS)
         ),
         high=high,
     )
@@ -134,6 +140,11 @@ def quick(seed: int, trace_files: Sequence[Path] = ()) -> Scope:
             None,
             trace_files,
         ),
+        working_days=_working_days(
+            replace(high, nodes=_QUICK_EVERYDAY_NODES, slots=BASE.slots),
+            WORKING_LOADS[-1:],
+            range(seed, seed + QUICK_SEEDS),
+        ),
         high=high,
     )
 
@@ -169,6 +180,15 @@ def _everyday(
                 )
                 found.append(Load(arrivals, load, deviation, setting))
     return Everyday(tuple(found), tuple(seeds), absent)
+
+
+def _working_days(base: PaperSetting, loads: Sequence[float], seeds: Sequence[int]) -> Everyday:
+    found = []
+    for load in loads:
+        per_slot = arrivals_for_load(load, base.nodes, base.gpus, base.work_scale)
+        setting = replace(base, arrivals_per_slot=per_slot, night_part=NIGHT_PART)
+        found.append(Load(WORKING_DAY, load, base.density.log_deviation, setting))
+    return Everyday(tuple(found), tuple(seeds))
 
 
 def _axis(field: str, values: tuple[int, ...]) -> Axis:

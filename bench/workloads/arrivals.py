@@ -2,9 +2,11 @@
 
 import hashlib
 import random
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 from infra.workloads.arrivals import place_in_trace, stretched
@@ -117,6 +119,22 @@ def poisson(per_slot: float, slots: int, seed: int) -> list[SlotArrival]:
         arrivals.append(SlotArrival(int(time), f"user-{len(arrivals):05d}"))
         time += gaps.expovariate(1.0) / per_slot
     return arrivals
+
+
+WORKING_HOURS = range(8, 18)
+
+
+def by_working_hours(
+    arrivals: Sequence[SlotArrival], slots: int, slot_s: float, night_part: float
+) -> list[SlotArrival]:
+    """The same arrivals in the same order, where slots outside working hours have so small a part of those
+    within; `arrivals` are alike all day."""
+    hours = (int(slot * slot_s // 3_600) % 24 for slot in range(slots))
+    ends = list(accumulate(1.0 if hour in WORKING_HOURS else night_part for hour in hours))
+    return [
+        replace(arrival, slot=bisect_right(ends, (arrival.slot + 0.5) / slots * ends[-1]))
+        for arrival in arrivals
+    ]
 
 
 def _on_slots(run: Sequence[TraceJob], slots: int, slot_s: float) -> list[SlotArrival]:

@@ -7,7 +7,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import get_args
 
-from bench.workloads.arrivals import JobsBefore, SlotArrival, TraceArrivals, poisson
+from bench.workloads.arrivals import JobsBefore, SlotArrival, TraceArrivals, by_working_hours, poisson
 from bench.workloads.cell import CELL, SLOT_S, ZONE, Gpus, PolicyBounds, configuration, types_of_nodes
 from bench.workloads.tasks import DrawnTask, ValueDensity, draw_tasks, mean_work_samples
 from bench.workloads.throughput import (
@@ -78,6 +78,9 @@ class PaperSetting:
     """Mean of a Poisson distribution, all at the beginning of the slot."""
     trace: TraceArrivals | JobsBefore | None = None
     """Real arrivals instead."""
+    night_part: float = 1.0
+    """Arrivals that are drawn, per slot outside working hours, as a part of those within; the mean of the day
+    is the same."""
     vendors: int = 5
     deadlines: str = "proportional"
     """A name in `DEADLINE_RULES`."""
@@ -98,6 +101,8 @@ class PaperSetting:
         for name, most in (("arrivals_per_slot", MOST_ARRIVALS_PER_SLOT), ("work_scale", MOST_WORK_SCALE)):
             if not 0 < getattr(self, name) <= most:
                 raise ValueError(f"{name} is {getattr(self, name)}, more than 0 and at most {most} is needed")
+        if not 0 < self.night_part <= 1:
+            raise ValueError(f"night_part is {self.night_part}, more than 0 and at most 1 is needed")
         if self.deadlines not in DEADLINE_RULES:
             raise ValueError(f"deadlines is {self.deadlines!r}, known are {', '.join(DEADLINE_RULES)}")
         if self.gpus not in get_args(Gpus):
@@ -126,6 +131,7 @@ def draw(setting: PaperSetting, seed: int) -> tuple[CellConfigured, Workload]:
     quotes = draw_quotes(CELL, setting.vendors, seed)
     if setting.trace is None:
         arrivals = poisson(setting.arrivals_per_slot, setting.slots, seed)
+        arrivals = by_working_hours(arrivals, setting.slots, SLOT_S, setting.night_part)
     else:
         arrivals = setting.trace.draw(setting.slots, SLOT_S, seed)
     tasks = islice(draw_tasks(seed, setting.work_scale), len(arrivals))

@@ -115,8 +115,15 @@ class PriceBasis(Record):
     span_slots: int
     """How far ahead demand and room are compared."""
     remembered_slots: float
-    """Of how many slots the bids are that demand is known from, older ones counting less: a few on a first
-    day or after a sudden change, up to the horizon after a steady day."""
+    """Of how many slots the bids are that demand is known from, older ones counting less, and each as much as
+    it was expected to ask for: a few on a first day or after a sudden change, up to the horizon after a
+    steady day."""
+    expected_slots: float | None = None
+    """As how many slots that ask for the mean the span ahead is expected to ask for; null in older
+    decisions."""
+    believed_part: float = 0.0
+    """Which part of the differences between the hours of a day is known to come back the next day, and so
+    counts in what is expected; 0 while too few hours were seen twice."""
     asked_share: float
     """What was asked for lately per slot, at any price, as a share of what the zone has; of losers at most as
     much as of winners."""

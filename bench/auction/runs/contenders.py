@@ -27,7 +27,7 @@ from schemas.kind import PolicySettings
 from solvers.auction.forecast import forecast_opening_prices
 from solvers.auction.market.fleet import Calendar
 
-_APART = 1_000_000
+APART = 1_000_000
 """Far beyond the seeds of days that are judged."""
 
 
@@ -38,7 +38,7 @@ def day_before(setting: PaperSetting, seed: int) -> tuple[PaperSetting, int]:
     """
     if isinstance(setting.trace, TraceArrivals):
         setting = replace(setting, trace=JobsBefore(setting.trace, seed, setting.trace.jobs))
-    return setting, _APART + seed
+    return setting, APART + seed
 
 
 def forecast(setting: PaperSetting, seed: int) -> tuple[OpeningPrices, ...]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from bench.auction.runs.contenders import CONTENDERS
 from bench.auction.runs.day import simulate_day
+from bench.auction.runs.later_days import FOURTH_DAY, KINDS_BEFORE, default_fourth_day, default_second_day
 from bench.auction.runs.optimum import measure_clearing_bound, measure_optimum
-from bench.auction.runs.second_day import KINDS_BEFORE, default_second_day
 from bench.auction.runs.titan_program import measure_titan_program
 from bench.auction.runs.trial import Row, Trial
 from bench.workloads.paper import PaperSetting, draw
@@ -93,6 +93,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
     {
         **{name: partial(_day, name) for name in CONTENDERS},
         **{name: partial(default_second_day, kind) for name, kind in KINDS_BEFORE.items()},
+        FOURTH_DAY: default_fourth_day,
         OPTIMUM: measure_optimum,
         CLEARING_BOUND: measure_clearing_bound,
         DECISION_TIME: measure_decision_time,

@@ -56,6 +56,12 @@ def describe_basis(basis: PriceBasis) -> str:
         f"the demand of {basis.remembered_slots:.3g} slots: lately {basis.asked_share:.0%} of all room was "
         "asked for; "
     )
+    if basis.expected_slots is not None and basis.believed_part > 0:
+        demand += (
+            f"by the hour of the day the next {basis.span_slots} slots ask for as much as "
+            f"{basis.expected_slots:.3g} usual ones (as far as hours are alike from day to day, "
+            f"{basis.believed_part:.0%}); "
+        )
     if basis.guard_micros_per_thousand_samples == 0:
         return f"{demand}room costs the least (base and guard level 0)"
     # Three digits, however small the amounts are: units' four decimals may hide all of a level.

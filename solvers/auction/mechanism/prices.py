@@ -112,7 +112,12 @@ class Basis:
     """Of the price of a unit; the rest is for memory."""
     span_slots: int
     remembered_slots: float
-    """Of how many slots the bids are that demand is known from, older ones counting less."""
+    """Of how many slots the bids are that demand is known from, older ones counting less, and each as much as
+    it was expected to ask for."""
+    expected_slots: float
+    """What the span ahead is expected to ask for, in slots that ask for the mean."""
+    believed_part: float
+    """Which part of the differences between hours of the day counts in that."""
     asked_share: float
     """What was asked for lately per slot, at any price, of what the zone has."""
     fall: float

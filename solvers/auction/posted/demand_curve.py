@@ -58,7 +58,8 @@ class DemandCurve:
         self._lost: Floats = np.zeros(0)
         """Unsold since the last slot began: what is lost moves no price of its own slot."""
         self.slots = 0.0
-        """Of how many slots the bids are that are remembered, older ones counting less."""
+        """Of how many slots the bids are that are remembered: older ones count less, and each as much as it
+        was expected to ask for."""
         self._window_units = 0.0
         """Sum of the sold units, each times the slots in which it might have run."""
         self._squared_units = 0.0
@@ -70,6 +71,8 @@ class DemandCurve:
         """What was asked for before at any price, as far as it is remembered."""
         self._recent_units = 0.0
         """Mean of what was asked for per slot, over the last few."""
+        self._recent_expected = 0.0
+        """Mean of what these slots were expected to ask for, as parts of what slots do on average."""
         self._recent_weight = 0.0
         self._rate: tuple[Floats, Floats] | None = None
 
@@ -89,6 +92,12 @@ class DemandCurve:
     def units_per_slot(self) -> float:
         """What was asked for lately, at any price, by losers at most as much as by winners."""
         return self._recent_units / self._recent_weight if self._recent_weight else 0.0
+
+    @property
+    def fresh_units(self) -> float:
+        """What was asked for since the last slot began, at any price: by losers at most as much as by
+        winners."""
+        return self._fresh_sold + min(self._fresh_lost, self._fresh_sold)
 
     def sell(self, density: float, units: float, window_slots: int) -> None:
         """Count a winner."""
@@ -136,30 +145,39 @@ class DemandCurve:
         self._rate = None
         self._merge_least()
 
-    def advance(self, slots: int, recent_slots: float) -> None:
-        """Let so many slots pass.
+    def advance(self, expected: Floats, recent_slots: float) -> None:
+        """Let slots pass.
 
         Args:
+            expected: (slots,) what each was expected to ask for, as a part of what slots do on average.
             recent_slots: over how many, about, what was asked for lately is averaged.
         """
-        if slots > 4 * self._memory_slots:
+        if expected.size > 4 * self._memory_slots:
             self._lost[:] = 0.0
             self._forget(0.0)
             self.slots, self._asked_units = 0.0, 0.0
             self._fresh_sold, self._fresh_lost = 0.0, 0.0
-            self._recent_units, self._recent_weight = 0.0, 0.0
+            self._recent_units, self._recent_expected, self._recent_weight = 0.0, 0.0, 0.0
             return
         self._unsold += self._lost
         self._lost[:] = 0.0
-        kept, self.slots, self._asked_units, self._recent_units, self._recent_weight = _passed(
-            slots,
+        (
+            kept,
+            self.slots,
+            self._asked_units,
+            self._recent_units,
+            self._recent_expected,
+            self._recent_weight,
+        ) = _passed(
+            expected,
             self._memory_slots,
             recent_slots,
             self.mean_sale_units,
             self.slots,
             self._asked_units,
-            self._fresh_sold + min(self._fresh_lost, self._fresh_sold),
+            self.fresh_units,
             self._recent_units,
+            self._recent_expected,
             self._recent_weight,
         )
         self._fresh_sold, self._fresh_lost = 0.0, 0.0
@@ -193,7 +211,7 @@ class DemandCurve:
             "squared_units": self._squared_units,
             "lost": self._lost.tolist(),
             "fresh": [self._fresh_sold, self._fresh_lost],
-            "recent": [self._asked_units, self._recent_units, self._recent_weight],
+            "recent": [self._asked_units, self._recent_units, self._recent_expected, self._recent_weight],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -206,7 +224,7 @@ class DemandCurve:
         self.slots = state["slots"]
         self._window_units, self._squared_units = state["window_units"], state["squared_units"]
         self._fresh_sold, self._fresh_lost = state["fresh"]
-        self._asked_units, self._recent_units, self._recent_weight = state["recent"]
+        self._asked_units, self._recent_units, self._recent_expected, self._recent_weight = state["recent"]
         self._rate = None
 
     def _at(self, units_above: Floats, units: float) -> float:
@@ -257,7 +275,7 @@ class DemandCurve:
 
 @kernel
 def _passed(
-    slots: int,
+    expected: Floats,
     memory_slots: int,
     recent_slots: float,
     sale_units: float,
@@ -265,26 +283,29 @@ def _passed(
     asked_units: float,
     fresh_units: float,
     recent_units: float,
+    recent_expected: float,
     recent_weight: float,
-) -> tuple[float, float, float, float, float]:
+) -> tuple[float, float, float, float, float, float]:
     """Lets slots pass, the first of which asked for the fresh units and the others for none: which part of
-    the bids is still remembered, and the last four arguments but the fresh units."""
+    the bids is still remembered, and the last five arguments but the fresh units."""
     kept = 1.0
-    for _ in range(slots):
+    for slot in range(expected.size):
         recent_units += (fresh_units - recent_units) / recent_slots
+        recent_expected += (expected[slot] - recent_expected) / recent_slots
         recent_weight += (1 - recent_weight) / recent_slots
         fading = 1 / memory_slots
         usual = asked_units / remembered_slots if remembered_slots > recent_slots else 0.0
+        usual *= recent_expected / recent_weight
         if usual > 0:
             far = SURPRISE + math.sqrt(sale_units / (usual * recent_slots))
             lately = recent_units / recent_weight
             if lately < usual / far or lately > usual * far:
                 fading = max(fading, min(_HASTE / recent_slots, _FASTEST_FADING))
-        remembered_slots = remembered_slots * (1 - fading) + 1
+        remembered_slots = remembered_slots * (1 - fading) + expected[slot]
         asked_units = asked_units * (1 - fading) + fresh_units
         fresh_units = 0.0
         kept *= 1 - fading
-    return kept, remembered_slots, asked_units, recent_units, recent_weight
+    return kept, remembered_slots, asked_units, recent_units, recent_expected, recent_weight
 
 
 def class_of(ratio: float) -> int:

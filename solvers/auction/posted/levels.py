@@ -111,8 +111,8 @@ class Levels:
         return max(parts, default=1.0)
 
     def _wanted(self, curve: DemandCurve, ahead: Ahead) -> "Levels":
-        span = self.span_slots(curve)
-        fitting = max(ahead.free, 0.0) * (curve.slots + _UNHEARD * span) / span
+        expected = ahead.expected_slots
+        fitting = max(ahead.free, 0.0) * (curve.slots + _UNHEARD * expected) / expected
         high = curve.density_at(_GUARD_ROOM * fitting)
         if high <= 0:
             return Levels(self.horizon_slots)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from solvers.auction.market.demand import Demand
+from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market, Placement, placement_of
 from solvers.auction.market.window import Window
 from solvers.auction.mechanism.counts import NO_CHOICE
@@ -22,6 +23,7 @@ from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted, Prices
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.bound import ConstantPrices
+from solvers.auction.posted.day_pattern import DayPattern
 from solvers.auction.posted.demand_curve import A_CLASS_LOWER, DemandCurve, power
 from solvers.auction.posted.levels import LOW_PART, NO_RISE, Levels, Rise, least_level
 from solvers.auction.posted.plans import Found, cheapest
@@ -41,7 +43,7 @@ _TYPICAL_PART = 0.5
 class PostedPrices:
     """See `Prices`. Arrays of prices have shape (slots, classes), in micros per node-slot."""
 
-    def __init__(self, market: Market) -> None:
+    def __init__(self, market: Market, calendar: Calendar) -> None:
         self._market = market
         classes = market.fleet.classes
         horizon_slots = market.horizon_slots
@@ -49,6 +51,8 @@ class PostedPrices:
         self._node_units = self._room.node_units
         self._first_slot = market.first_slot
         self.curve = DemandCurve(horizon_slots)
+        # Bids are made in the slot before the first that they may use.
+        self.pattern = DayPattern(calendar, market.first_slot - 1, horizon_slots)
         self.levels = Levels(horizon_slots)
         self.compute_price = np.zeros((horizon_slots, len(classes)))
         self.memory_price = np.zeros((horizon_slots, len(classes)))
@@ -66,12 +70,13 @@ class PostedPrices:
         passed = self._market.first_slot - self._first_slot
         lost_at = self.levels.lost_at
         if passed > 0:
+            expected = self.pattern.advance(passed, self.curve.fresh_units)
             self._first_slot = self._market.first_slot
             kept = power(1.0 - self.levels.fall(self.curve), passed)
             for prices in (self.compute_price, self.memory_price):
                 _move_on(prices, passed, kept)
             self.levels.sink(kept)
-            self.curve.advance(passed, self.levels.recent_slots(self.curve))
+            self.curve.advance(expected, self.levels.recent_slots(self.curve))
             self._certificate.advance(self._first_slot)
         self._room.measure()
         self._weigh()
@@ -209,6 +214,8 @@ class PostedPrices:
             compute_part=self._compute_part,
             span_slots=self.levels.span_slots(self.curve),
             remembered_slots=self.curve.slots,
+            expected_slots=self._ahead().expected_slots,
+            believed_part=self.pattern.believed_part,
             asked_share=self.curve.units_per_slot / self._room.units_per_slot,
             fall=self.levels.fall(self.curve),
         )
@@ -237,6 +244,7 @@ class PostedPrices:
 
     def _go_on_from(self, before: "PostedPrices") -> None:
         self.curve.restore(before.curve.state())
+        self.pattern.restore(before.pattern.state())
         self.levels.base, self.levels.guard = before.levels.base, before.levels.guard
         self._compute_part = before._compute_part
         self.withdrawn_rise = before.withdrawn_rise
@@ -265,6 +273,7 @@ class PostedPrices:
         return {
             "first_slot": self._first_slot,
             "curve": self.curve.state(),
+            "pattern": self.pattern.state(),
             "levels": [self.levels.base, self.levels.guard],
             "compute_part": self._compute_part,
             "withdrawn": [self.withdrawn_rise.base_part, self.withdrawn_rise.guard_part],
@@ -277,6 +286,7 @@ class PostedPrices:
     def restore(self, state: dict[str, Any]) -> None:
         self._first_slot = state["first_slot"]
         self.curve.restore(state["curve"])
+        self.pattern.restore(state["pattern"])
         self.levels.base, self.levels.guard = state["levels"]
         self._compute_part = state["compute_part"]
         self.withdrawn_rise = Rise(*state["withdrawn"])
@@ -348,7 +358,9 @@ class PostedPrices:
         np.maximum(self.memory_price, (1 - part) * weighted[1], out=self.memory_price)
 
     def _ahead(self) -> Ahead:
-        return self._room.ahead(self.levels.span_slots(self.curve), self._compute_part)
+        span_slots = self.levels.span_slots(self.curve)
+        free, whole = self._room.ahead(span_slots, self._compute_part)
+        return Ahead(free, whole, self.pattern.expected_ahead(span_slots))
 
     def _undo_withdrawn(self, lost_at: float) -> None:
         """Take back what bids that were withdrawn in the slot before had raised prices by.

@@ -10,11 +10,13 @@ from solvers.compiled import Floats, Ints, kernel
 
 
 class Ahead(NamedTuple):
-    """Room over the span ahead, in units."""
+    """What lies in the span ahead: room, in units, and demand."""
 
     free: float
     whole: float
     """All that is open there."""
+    expected_slots: float
+    """What is expected to be asked for there, in slots that ask for as much as slots do on average."""
 
 
 class Room:
@@ -57,8 +59,8 @@ class Room:
         compute, memory = _weighted_sums(self.taken, slots, self._class_units)
         return compute, memory
 
-    def ahead(self, slots: int, compute_part: float) -> Ahead:
-        """Over the first slots, on nodes that are up.
+    def ahead(self, slots: int, compute_part: float) -> tuple[float, float]:
+        """What is free and what there is, in units, over the first slots, on nodes that are up.
 
         Args:
             compute_part: of a unit; the rest of it is memory.
@@ -67,7 +69,7 @@ class Room:
         # Whole numbers, so the order in which they are added is nothing.
         whole = float(self._market.capacity_samples[up].sum()) * slots
         compute, memory = self.taken_units(slots)
-        return Ahead(whole - (compute_part * compute + (1 - compute_part) * memory), whole)
+        return whole - (compute_part * compute + (1 - compute_part) * memory), whole
 
 
 @kernel

@@ -91,6 +91,8 @@ def _basis_of(basis: Basis | None) -> PriceBasis | None:
         compute_part=basis.compute_part,
         span_slots=basis.span_slots,
         remembered_slots=basis.remembered_slots,
+        expected_slots=basis.expected_slots,
+        believed_part=basis.believed_part,
         asked_share=basis.asked_share,
         fall_per_slot=basis.fall,
     )

@@ -35,10 +35,10 @@ from streams.policies.auction.batch_judge import BatchJudge
 from streams.policies.auction.judge import ImmediateJudge, Judge, Verdicts
 
 
-def auctioneer_of(policy: PolicySettings, market: Market) -> Auctioneer:
+def auctioneer_of(policy: PolicySettings, market: Market, calendar: Calendar) -> Auctioneer:
     """The auctioneer of a zone: how plans are found and priced, and how prices move."""
     if isinstance(policy, AuctionPolicy) and not policy.is_declared:
-        posted = PostedPrices(market)
+        posted = PostedPrices(market, calendar)
         return Auctioneer(market, Posted(posted), posted)
     if isinstance(policy, AuctionPolicy):
         rises = _declared_rises(policy)

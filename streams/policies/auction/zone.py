@@ -61,7 +61,7 @@ class AuctionZone:
             self._full_cost,
             opening_of(zone.policy, self.fleet, self.calendar),
         )
-        self.auctioneer = auctioneer_of(zone.policy, market)
+        self.auctioneer = auctioneer_of(zone.policy, market, self.calendar)
         self.live = context.live
         self.book = JobBook(zone, self.auctioneer, self.calendar, self.live)
         self.replanner = Replanner(zone, self.auctioneer, self.calendar, self.book, self.live)

@@ -15,6 +15,7 @@ from bench.auction.parts import AuctionBench
 from bench.auction.runs.pool import ROWS_FILE, Rows, run_missing
 from bench.auction.runs.trial import Trial
 from bench.auction.scope import Scope, full, quick
+from bench.auction.working_days import WORKING_DAY
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import goals
 from bench.report import report, write_artefacts
@@ -82,6 +83,9 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
         everyday=Everyday(
             (Load(DRAWN, HIGH_LOAD, 1.75, TINY),), SEEDS[:1], skipped=("a trace: it is not here",)
         ),
+        working_days=Everyday(
+            (Load(WORKING_DAY, HIGH_LOAD, 1.75, replace(TINY, night_part=0.5)),), SEEDS[:1]
+        ),
         high=TINY,
     )
     measurements: list[Measurement] = []
@@ -109,6 +113,7 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path):
         "everyday_first_day",
         "everyday_second_day",
         "everyday_wrong_forecast",
+        "working_days",
     ]
     for table in tables:
         assert (tmp_path / f"{table.name}.csv").read_text().startswith(",".join(table.columns[:2]))
@@ -123,7 +128,7 @@ def test_settings_of_a_part_have_names_of_their_own(scope):
     figures = (*scope.comparisons, scope.small, scope.small_loaded)
     settings = {point.setting for figure in figures for point in figure.points}
     settings |= {setting for axis in scope.growth for _, setting in axis.points} | {scope.high}
-    settings |= {load.setting for load in scope.everyday.loads}
+    settings |= {load.setting for load in (*scope.everyday.loads, *scope.working_days.loads)}
     assert len({Trial(setting, 0, OURS).setting_name for setting in settings}) == len(settings)
     assert scope.high in settings
 

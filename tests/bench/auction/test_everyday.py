@@ -7,8 +7,8 @@ import pytest
 from bench.auction.comparison import OURS
 from bench.auction.everyday import DRAWN, RIVALS, Everyday, Load, measurements, tables, trials_of
 from bench.auction.runs.contenders import DEFAULT, HINDSIGHT_PRICE
+from bench.auction.runs.later_days import AFTER, SECOND_DAY
 from bench.auction.runs.pool import Rows
-from bench.auction.runs.second_day import AFTER, SECOND_DAY
 from infra.errors import CommandError
 from tests.bench.auction.rows import TINY, row
 

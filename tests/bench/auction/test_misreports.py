@@ -99,6 +99,7 @@ def test_a_claim_to_be_slower_gains_nothing_where_the_zone_has_measured_the_task
         assert utility(play, lie) <= utility(play, truth)
 
 
+@pytest.mark.long
 def test_a_claim_to_be_slower_gains_seldom_where_quotas_are_even_and_often_where_they_are_full():
     assert gainful("speed under") <= 1
     assert gainful("speed under", declared_policy()) >= 3
@@ -115,6 +116,7 @@ def test_the_payment_as_printed_is_seen_to_reward_other_bids_than_the_value():
     assert found >= 1
 
 
+@pytest.mark.long
 def test_memory_that_nobody_measures_is_seen_to_be_worth_understating(monkeypatch):
     end = TrueExecutors._end
 

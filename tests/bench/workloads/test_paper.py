@@ -123,6 +123,22 @@ def test_arrivals_are_poisson_from_slot_to_slot(day):
     assert pstdev(counts) ** 2 / fmean(counts) == pytest.approx(1.0, abs=0.4)
 
 
+@pytest.mark.parametrize("night_part", [0.0, -0.1, 1.5])
+def test_a_night_that_no_rate_can_have_is_refused(night_part):
+    with pytest.raises(ValueError, match=f"night_part is {night_part}, more than 0 and at most 1 is needed"):
+        PaperSetting(night_part=night_part)
+
+
+def test_at_night_the_same_tasks_arrive_at_a_part_of_the_rate_of_working_hours():
+    even, uneven = replace(DAY, arrivals_per_slot=20.0), replace(DAY, arrivals_per_slot=20.0, night_part=0.1)
+    (_, all_day), (_, by_day) = draw(even, 3), draw(uneven, 3)
+    assert [timed.event.workload for timed in by_day.jobs] == [timed.event.workload for timed in all_day.jobs]
+    hours = [int(timed.time_s // 3_600) for timed in by_day.jobs]
+    working = sum(8 <= hour < 18 for hour in hours)
+    assert (len(hours) - working) / 14 / (working / 10) == pytest.approx(0.1, rel=0.2)
+    assert hours == sorted(hours)
+
+
 @pytest.mark.parametrize(("per_slot", "load"), [(30.0, 1.95), (50.0, 3.25), (80.0, 5.2)])
 def test_the_papers_rates_load_a_hundred_mixed_nodes_as_declared(per_slot, load):
     assert load_of(PaperSetting(arrivals_per_slot=per_slot), seed=1) == pytest.approx(load, rel=0.06)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption
 from solvers.auction.mechanism.auctioneer import Auctioneer
@@ -60,7 +61,7 @@ class Run:
     def __init__(self) -> None:
         self.fleet = fleet((1, 10.0, 6.0), (1, 6.0, 4.0))
         self.market = Market(self.fleet, HORIZON_SLOTS, 0, lambda index, slots: (slots % 4) + index + 0.0)
-        prices = PostedPrices(self.market)
+        prices = PostedPrices(self.market, Calendar(0.0, 600.0))
         self.auctioneer = Auctioneer(self.market, Posted(prices), prices)
         self.plans: list[list[tuple[int, Placement, object]]] = []
         """Of each bid: welfare, node-slots and demand."""

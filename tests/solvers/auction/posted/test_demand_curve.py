@@ -1,6 +1,7 @@
 """How much room was asked for at each price: against sorted lists of bids, and over time."""
 
 import msgpack
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,7 +83,7 @@ def test_losers_move_nothing_in_their_slot_and_are_worth_at_most_so_many_sales_l
     for density, units in unsold:
         curve.lose(float(density), float(units))
     assert curve.density_at(float(room)) == before
-    curve.advance(1, 2.0)
+    curve.advance(np.ones(1), 2.0)
     kept = 1 - 1 / MEMORY_SLOTS
     total = kept * sum(units for _, units in sold)
     # Whatever losers offered: beyond their share there is no demand.
@@ -99,7 +100,7 @@ def test_who_loses_at_a_level_is_counted_there_in_any_money(first, place):
         curve.sell(first * money, 1.0, 3)
         level = first * money * least_ratio_of(place)
         curve.lose(level, 4.0)
-        curve.advance(1, 2.0)
+        curve.advance(np.ones(1), 2.0)
         assert place in curve.state()["classes"]
 
 
@@ -107,7 +108,7 @@ def test_who_loses_at_a_level_is_counted_there_in_any_money(first, place):
 @given(BIDS)
 def test_where_nothing_was_sold_losers_are_no_demand(unsold):
     curve = curve_of([], unsold)
-    curve.advance(1, 2.0)
+    curve.advance(np.ones(1), 2.0)
     assert curve.density_at(0.0) == 0.0
     assert curve.mean_window_slots is None
 
@@ -127,7 +128,7 @@ def test_what_is_taken_back_later_has_faded_as_it_is_remembered(age_slots):
     curve = DemandCurve(MEMORY_SLOTS)
     curve.sell(8.0, 100.0, 3)
     for _ in range(age_slots):
-        curve.advance(1, 10_000.0)
+        curve.advance(np.ones(1), 10_000.0)
     curve.take_back(8.0, 100.0, 3, age_slots)
     assert curve.density_at(1e-9) == 0.0
 
@@ -136,7 +137,7 @@ def test_in_steady_times_the_units_of_a_horizon_are_remembered():
     curve = DemandCurve(MEMORY_SLOTS)
     for _ in range(10 * MEMORY_SLOTS):
         curve.sell(2.0, 50.0, 3)
-        curve.advance(1, 4.0)
+        curve.advance(np.ones(1), 4.0)
     assert curve.slots == pytest.approx(MEMORY_SLOTS, rel=1e-3)
     assert curve.units_per_slot == pytest.approx(50.0, rel=1e-3)
     assert curve.density_at(0.94 * 50.0 * MEMORY_SLOTS) == 2.0
@@ -149,15 +150,28 @@ def test_a_day_far_from_the_last_is_found_out_within_a_few_slots(factor, is_far)
     for slot in range(10 * MEMORY_SLOTS + 7):
         for _ in range(int(24 * (1.0 if slot < 10 * MEMORY_SLOTS else factor))):
             curve.sell(2.0, 10.0, 3)
-        curve.advance(1, 4.0)
+        curve.advance(np.ones(1), 4.0)
     assert (curve.slots < MEMORY_SLOTS / 2) == is_far
+
+
+@pytest.mark.parametrize(("expected", "is_far"), [(1 / 8, False), (1.0, True)])
+def test_a_quiet_hour_that_was_expected_is_no_other_day(expected, is_far):
+    curve = DemandCurve(MEMORY_SLOTS)
+    for slot in range(11 * MEMORY_SLOTS):
+        is_quiet = slot >= 10 * MEMORY_SLOTS
+        for _ in range(3 if is_quiet else 24):
+            curve.sell(2.0, 10.0, 3)
+        curve.advance(np.full(1, expected if is_quiet else 1.0), 4.0)
+    # What is remembered is of the busy hours; or else of the quiet ones, nearly alone.
+    assert (sum(curve.state()["sold"]) / curve.slots > 200.0) != is_far
+    assert (sum(curve.state()["sold"]) / curve.slots < 60.0) == is_far
 
 
 def test_three_times_the_units_of_a_few_tasks_may_be_chance_and_are_no_other_day():
     curve = DemandCurve(MEMORY_SLOTS)
     for slot in range(10 * MEMORY_SLOTS + 3):
         curve.sell(2.0, 10.0 if slot < 10 * MEMORY_SLOTS else 30.0, 3)
-        curve.advance(1, 1.0)
+        curve.advance(np.ones(1), 1.0)
     assert curve.slots == pytest.approx(MEMORY_SLOTS, rel=1e-3)
 
 
@@ -166,7 +180,7 @@ def test_whatever_the_demand_what_is_remembered_is_never_negative(recent_slots):
     curve = DemandCurve(MEMORY_SLOTS)
     for slot in range(20 * MEMORY_SLOTS):
         curve.sell(2.0, 10.0 ** (slot % 7), 3)
-        curve.advance(1, recent_slots)
+        curve.advance(np.ones(1), recent_slots)
         state = curve.state()
         assert min(state["sold"]) >= 0
         assert 1 <= curve.slots <= MEMORY_SLOTS
@@ -174,7 +188,7 @@ def test_whatever_the_demand_what_is_remembered_is_never_negative(recent_slots):
 
 def test_losers_that_are_lowered_hold_nothing_up_beyond_that():
     curve = curve_of([(5, 10)], [(8, 10), (4, 10), (2, 10)])
-    curve.advance(1, 2.0)
+    curve.advance(np.ones(1), 2.0)
     curve.lower_losers(3.0)
     assert [curve.density_at(units) for units in (5.0, 15.0, 25.0, 35.0)] == pytest.approx(
         [5.0, 3.0, 3.0, 2.0], rel=1 / 32
@@ -185,7 +199,7 @@ def test_losers_that_are_lowered_hold_nothing_up_beyond_that():
 
 def test_after_four_horizons_of_nothing_all_is_forgotten():
     curve = curve_of([(5, 10)], [(4, 10)])
-    curve.advance(4 * MEMORY_SLOTS + 1, 2.0)
+    curve.advance(np.ones(4 * MEMORY_SLOTS + 1), 2.0)
     assert curve.density_at(0.0) == 0.0
     assert (curve.slots, curve.units_per_slot, curve.state()["classes"]) == (0.0, 0.0, [])
 
@@ -194,7 +208,7 @@ def test_classes_that_hardly_anything_is_left_of_are_dropped():
     curve = DemandCurve(MEMORY_SLOTS)
     for slot in range(200 * MEMORY_SLOTS):
         curve.sell(1.0 + slot % 1_000, 10.0, 3)
-        curve.advance(1, 4.0)
+        curve.advance(np.ones(1), 4.0)
     octaves = 11
     assert len(curve.state()["classes"]) <= octaves * CLASSES_PER_OCTAVE
 
@@ -203,14 +217,14 @@ def test_classes_that_hardly_anything_is_left_of_are_dropped():
 @given(BIDS, BIDS, BIDS)
 def test_it_goes_on_from_its_state(sold, unsold, after):
     curve = curve_of(sold, unsold)
-    curve.advance(2, 3.0)
+    curve.advance(np.ones(2), 3.0)
     curve.lose(3.0, 7.0)
     twin = DemandCurve(MEMORY_SLOTS)
     twin.restore(msgpack.unpackb(msgpack.packb(curve.state())))
     for one in (curve, twin):
         for density, units in after:
             one.sell(float(density), float(units), 2)
-        one.advance(1, 3.0)
+        one.advance(np.ones(1), 3.0)
     assert curve.state() == twin.state()
 
 
@@ -228,7 +242,7 @@ def test_more_classes_than_are_told_apart_are_counted_no_higher_than_they_were_o
             curve.sell(density, 2.0, 3)
         else:
             curve.lose(density, 2.0)
-    curve.advance(1, 1.0)
+    curve.advance(np.ones(1), 1.0)
     state = curve.state()
     assert len(state["classes"]) <= MOST_CLASSES
     assert sum(state["sold"]) + sum(state["unsold"]) == pytest.approx(
@@ -268,7 +282,7 @@ def test_a_flood_of_losing_bids_makes_nobody_forget_what_was_sold(density):
         if slot >= 2 * MEMORY_SLOTS:
             flooded.lose(density, 1e6)
         for curve in (steady, flooded):
-            curve.advance(1, 2.0)
+            curve.advance(np.ones(1), 2.0)
     assert flooded.slots == steady.slots
 
 
@@ -278,5 +292,5 @@ def test_what_is_asked_for_at_no_price_is_usual_too():
     for _ in range(2 * MEMORY_SLOTS):
         steady.sell(1.0, 10.0, 3)
         steady.lose(0.0, 100.0)
-        steady.advance(1, 2.0)
+        steady.advance(np.ones(1), 2.0)
     assert steady.slots > 0.8 * MEMORY_SLOTS

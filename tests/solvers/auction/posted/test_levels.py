@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from solvers.auction.posted.room import Ahead
 from tests.support.examples import examples
 
 HORIZON_SLOTS = 20
-AHEAD = Ahead(1_000.0, 10_000.0)
+AHEAD = Ahead(1_000.0, 10_000.0, 8.0)
 SALES = st.lists(
     st.tuples(st.floats(0.01, 1e9), st.floats(1.0, 500.0), st.floats(0.0, 0.05)), min_size=1, max_size=20
 )
@@ -75,7 +76,7 @@ def test_what_sales_raised_levels_by_is_undone_in_any_order_and_however_late(sal
     rise = NO_RISE
     for place in [place for place in order if place < len(rises)]:
         rise = rise.times(rises[place])
-    part = levels.undo(rise, DemandCurve(HORIZON_SLOTS), Ahead(0.0, 10_000.0))
+    part = levels.undo(rise, DemandCurve(HORIZON_SLOTS), Ahead(0.0, 10_000.0, 8.0))
     assert levels.base == pytest.approx(kept * before.base, rel=1e-9)
     assert levels.guard == pytest.approx(kept * before.guard, rel=1e-9)
     assert 0.0 <= part <= 1 + 1e-9
@@ -114,7 +115,7 @@ def test_the_guard_stays_above_the_base_whatever_room_there_is_by_then(sales, un
         sell(levels, curve, sale)
     for density, units, _ in undone:
         curve.take_back(density, units, 4, age_slots=0)
-    levels.undo(rise, curve, Ahead(free, 10_000.0))
+    levels.undo(rise, curve, Ahead(free, 10_000.0, 8.0))
     assert 0.0 <= levels.base <= levels.guard
 
 
@@ -127,19 +128,19 @@ def test_the_fewer_tasks_a_zone_holds_and_the_more_they_differ_the_more_of_it_is
 ):
     """The level rises as soon as all that is asked for, half of it at 8 and half at a higher density, does
     not fit into the rest."""
-    ahead = Ahead(10_000.0, 10_000.0)
+    ahead = Ahead(10_000.0, 10_000.0, HORIZON_SLOTS)
     curve = DemandCurve(HORIZON_SLOTS)
     for _ in range(50 * HORIZON_SLOTS):
         for density in (8.0, high):
             curve.sell(density, ahead.whole / tasks_that_fill_it, HORIZON_SLOTS)
-        curve.advance(1, 2.0)
+        curve.advance(np.ones(1), 2.0)
     assert curve.mean_sale_units == pytest.approx(ahead.whole / tasks_that_fill_it)
     remembered = curve.units_per_slot * (HORIZON_SLOTS - 1)
     fitting = ahead.whole * (1 - kept_part) * (1 + 0.2)
     for part, is_dear in ((1.01, False), (0.99, True)):
         levels = Levels(HORIZON_SLOTS)
         free = part * remembered / fitting * ahead.free
-        levels.rise(curve, Ahead(free, ahead.whole), 0.0, least=math.inf)
+        levels.rise(curve, ahead._replace(free=free), 0.0, least=math.inf)
         assert (levels.base > 0) == is_dear
 
 
@@ -149,3 +150,16 @@ def test_of_those_who_offer_alike_some_can_win_however_many_they_are():
         curve.sell(8.0, AHEAD.whole, 4)
     levels.rise(curve, AHEAD, 0.0, least=math.inf)
     assert levels.base == levels.guard < levels.lost_at == 8.0
+
+
+def test_who_expects_twice_as_much_ahead_charges_as_if_half_of_the_room_were_free():
+    curve, levels, others = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
+    for density in range(1, 200):
+        curve.sell(float(density), 50.0, 4)
+    curve.advance(np.ones(1), 2.0)
+    # So that nothing is added for demand that was not heard yet.
+    curve.slots = 1e6
+    levels.rise(curve, AHEAD._replace(free=0.01, expected_slots=16.0), 0.0, least=math.inf)
+    others.rise(curve, AHEAD._replace(free=0.005), 0.0, least=math.inf)
+    assert (levels.base, levels.guard) == pytest.approx((others.base, others.guard), rel=1e-6)
+    assert levels.base > 0

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from bench.workloads.consecutive_days import DAY_S, draw_days
 from bench.workloads.paper import PaperSetting, draw
-from bench.workloads.two_days import DAY_S, draw_two_days
 from schemas.auction.bids import Task
 from schemas.auction.quotes import VendorQuoted
 from schemas.jobs import JobSubmitted
@@ -21,9 +21,9 @@ def quotes_of(inputs):
 
 
 def test_the_first_day_is_as_it_is_alone_under_other_ids():
-    two = draw_two_days((SMALL, 7), (SMALL, 3))
+    two = draw_days([(SMALL, 7)], (SMALL, 3))
     _, alone = draw(SMALL, 7)
-    first = [bid for bid in bids_of(two.inputs) if bid[1].job_id in two.first_job_ids]
+    first = [bid for bid in bids_of(two.inputs) if bid[1].job_id in two.earlier_job_ids]
     assert [(time, bid.job_id) for time, bid in first] == [
         (timed.time_s, f"before-{timed.event.job_id}") for timed in alone.jobs
     ]
@@ -34,9 +34,9 @@ def test_the_first_day_is_as_it_is_alone_under_other_ids():
 
 
 def test_the_second_day_is_as_it_is_alone_a_day_later():
-    two = draw_two_days((SMALL, 7), (SMALL, 3))
+    two = draw_days([(SMALL, 7)], (SMALL, 3))
     cell, alone = draw(SMALL, 3)
-    second = [bid for bid in bids_of(two.inputs) if bid[1].job_id not in two.first_job_ids]
+    second = [bid for bid in bids_of(two.inputs) if bid[1].job_id not in two.earlier_job_ids]
     assert two.cell == cell
     assert [time - DAY_S for time, _ in second] == [timed.time_s for timed in alone.jobs]
     for (_, bid), timed in zip(second, alone.jobs, strict=True):
@@ -46,16 +46,16 @@ def test_the_second_day_is_as_it_is_alone_a_day_later():
 
 
 def test_ids_of_both_days_are_distinct():
-    two = draw_two_days((SMALL, 3), (SMALL, 3))
+    two = draw_days([(SMALL, 3)], (SMALL, 3))
     ids = [bid.job_id for _, bid in bids_of(two.inputs)]
-    assert len(set(ids)) == len(ids) == 2 * len(two.first_job_ids)
+    assert len(set(ids)) == len(ids) == 2 * len(two.earlier_job_ids)
 
 
 def test_nothing_of_a_first_day_is_due_after_it():
     for setting in (SMALL, WHOLE_DAY):
-        two = draw_two_days((setting, 7), (setting, 3))
+        two = draw_days([(setting, 7)], (setting, 3))
         for time_s, bid in bids_of(two.inputs):
-            begin_s = 0.0 if bid.job_id in two.first_job_ids else DAY_S
+            begin_s = 0.0 if bid.job_id in two.earlier_job_ids else DAY_S
             assert begin_s <= time_s < Task.of(bid).deadline_s <= begin_s + DAY_S
 
 
@@ -63,6 +63,6 @@ def test_a_first_day_of_another_kind_changes_no_bid_of_the_second():
     busier = replace(SMALL, arrivals_per_slot=16.0, density=replace(SMALL.density, median_units=40.0))
     second_days = []
     for before in (SMALL, busier):
-        two = draw_two_days((before, 7), (SMALL, 3))
-        second_days.append([bid for bid in bids_of(two.inputs) if bid[1].job_id not in two.first_job_ids])
+        two = draw_days([(before, 7)], (SMALL, 3))
+        second_days.append([bid for bid in bids_of(two.inputs) if bid[1].job_id not in two.earlier_job_ids])
     assert second_days[0] == second_days[1]

@@ -6,15 +6,15 @@ import pytest
 
 from bench.auction.runs.contenders import forecast
 from bench.auction.runs.day import simulate, simulate_day
-from bench.auction.runs.measures import MEASURES
-from bench.auction.runs.second_day import (
+from bench.auction.runs.later_days import (
     AFTER,
     KINDS_BEFORE,
     SECOND_DAY,
-    simulate_second_day,
-    welfare_of_first_day,
+    simulate_last_day,
+    welfare_before,
 )
-from bench.workloads.two_days import draw_two_days
+from bench.auction.runs.measures import MEASURES
+from bench.workloads.consecutive_days import draw_days
 from infra.errors import CommandError
 from infra.views.auction.figures import AuctionFigures
 from schemas.auction.settings import EarliestFinishPolicy
@@ -40,8 +40,8 @@ def welfare_of(day):
 @pytest.mark.parametrize("seed", seeds(3))
 def test_the_first_day_is_worth_what_it_is_alone_and_the_second_the_rest(policy_of, seed):
     before, day = (BUSY, 1_000_000 + seed), (BUSY, seed)
-    values = simulate_second_day(before, day, policy_of)
-    two = draw_two_days(before, day)
+    values = simulate_last_day([before], day, policy_of)
+    two = draw_days([before], day)
     together = welfare_of(simulate(two.cell, two.inputs, policy_of))
     assert values["before_welfare_micros"] == welfare_of(simulate_day(*before, policy_of)) > 0
     assert values["welfare_micros"] == together - values["before_welfare_micros"]
@@ -49,7 +49,7 @@ def test_the_first_day_is_worth_what_it_is_alone_and_the_second_the_rest(policy_
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_who_remembers_nothing_does_on_the_second_day_what_it_does_on_the_first(seed):
-    values = simulate_second_day((BUSY, 1_000_000 + seed), (BUSY, seed), eft)
+    values = simulate_last_day([(BUSY, 1_000_000 + seed)], (BUSY, seed), eft)
     assert values["welfare_micros"] == welfare_of(simulate_day(BUSY, seed, eft))
 
 
@@ -62,17 +62,17 @@ def test_who_remembers_the_first_day_does_otherwise_on_the_second_with_the_same_
         """Steepness is learned only where node-slots open at a price."""
         return learning(declared).model_copy(update={"opening_prices": forecast(whole_day, 0)})
 
-    values = simulate_second_day(before, (whole_day, 0), remembering)
+    values = simulate_last_day([before], (whole_day, 0), remembering)
     assert values["before_welfare_micros"] == welfare_of(simulate_day(*before, remembering))
     assert values["welfare_micros"] != welfare_of(simulate_day(whole_day, 0, remembering))
 
 
 def test_a_job_that_is_not_over_when_the_second_day_begins_is_named():
-    two = draw_two_days((TINY, 7), (TINY, 3))
+    two = draw_days([(TINY, 7)], (TINY, 3))
     run = simulate(two.cell, two.inputs, eft).run
-    with pytest.raises(CommandError, match=r"job task-00.* of the first day was not over when the second"):
+    with pytest.raises(CommandError, match=r"job task-00.* of an earlier day was not over when the last"):
         # As though the second day began with its second bid.
-        welfare_of_first_day(run, two.first_job_ids | {"task-00000", "task-00001"})
+        welfare_before(run, two.earlier_job_ids | {"task-00000", "task-00001"})
 
 
 @pytest.mark.parametrize("contender", [SECOND_DAY, *AFTER.values()])

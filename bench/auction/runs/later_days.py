@@ -1,13 +1,13 @@
-"""A day that is judged with the day before it in the same ledger."""
+"""A day that is judged with days before it in the same ledger."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from bench.auction.runs.contenders import CONTENDERS, DEFAULT, day_before
+from bench.auction.runs.contenders import APART, CONTENDERS, DEFAULT, day_before
 from bench.auction.runs.day import simulate
+from bench.workloads.consecutive_days import SeededSetting, draw_days
 from bench.workloads.paper import PaperSetting
-from bench.workloads.two_days import SeededSetting, draw_two_days
 from infra.errors import CommandError
 from infra.simulation.simulator import SimulatedRun
 from infra.views.auction.figures import AuctionFigures, certified
@@ -18,56 +18,57 @@ from schemas.jobs import JobSubmitted
 from schemas.kind import PolicySettings
 
 
-def simulate_second_day(
-    before: SeededSetting, day: SeededSetting, policy_of: Callable[[AuctionPolicy], PolicySettings]
+def simulate_last_day(
+    earlier: Sequence[SeededSetting], day: SeededSetting, policy_of: Callable[[AuctionPolicy], PolicySettings]
 ) -> dict[str, float]:
-    """Run two days in one cell, and judge the second.
+    """Run days in one cell, and judge the last.
 
     Returns:
-        The realised welfare of each day's jobs (`before_welfare_micros`, `welfare_micros`), and what a row
-        keeps of both days together: the bids, the wall time, and the ratio that the last certificate states.
+        The realised welfare of its jobs and of those before (`welfare_micros`, `before_welfare_micros`), and
+        what a row keeps of all days together: the bids, the wall time, and the ratio that the last
+        certificate states.
 
     Raises:
-        CommandError: as for `simulate_day`; or a job of the first day was not over when the second began.
+        CommandError: as for `simulate_day`; or a job of an earlier day was not over when the last began.
     """
-    drawn = draw_two_days(before, day)
-    both = simulate(drawn.cell, drawn.inputs, policy_of)
-    first_micros = welfare_of_first_day(both.run, drawn.first_job_ids)
-    figures = both.summary.part(AuctionFigures)
+    drawn = draw_days(earlier, day)
+    days = simulate(drawn.cell, drawn.inputs, policy_of)
+    before_micros = welfare_before(days.run, drawn.earlier_job_ids)
+    figures = days.summary.part(AuctionFigures)
     return {
-        "welfare_micros": figures.realised_welfare_micros - first_micros,
-        "before_welfare_micros": first_micros,
-        "bids": both.summary.jobs,
-        "wall_s": both.wall_s,
+        "welfare_micros": figures.realised_welfare_micros - before_micros,
+        "before_welfare_micros": before_micros,
+        "bids": days.summary.jobs,
+        "wall_s": days.wall_s,
         **({} if figures.proven_ratio is None else {"proven_ratio": figures.proven_ratio}),
     }
 
 
-def welfare_of_first_day(run: SimulatedRun, first_job_ids: Collection[str]) -> int:
-    """What the certificates stated before the first bid that is not of the first day, in micros.
+def welfare_before(run: SimulatedRun, earlier_job_ids: Collection[str]) -> int:
+    """What the certificates stated before the first bid that is not of an earlier day, in micros.
 
     Welfare is a sum over jobs, and jobs that are over add no more to it: so the rest is that of the others.
 
     Raises:
-        CommandError: a job of the first day was not over then.
+        CommandError: a job of an earlier day was not over then.
     """
-    second_bid = next(
+    last_begins = next(
         (
             entry.envelope.id
             for entry in run.ledger
-            if isinstance(bid := entry.envelope.event, JobSubmitted) and bid.job_id not in first_job_ids
+            if isinstance(bid := entry.envelope.event, JobSubmitted) and bid.job_id not in earlier_job_ids
         ),
         None,
     )
     causes = [decision.cause for decision in run.decisions]
-    begun = causes.index(second_bid) if second_bid in causes else len(causes)
+    begun = causes.index(last_begins) if last_begins in causes else len(causes)
     latest: dict[str, Certificate] = {}
     for decision in run.decisions[:begun]:
         latest |= certified(decision.outcome)
     for decision in run.decisions[begun:]:
         outcome = decision.outcome
-        if isinstance(outcome, JobOutcome) and outcome.job_id in first_job_ids:
-            raise CommandError(f"job {outcome.job_id} of the first day was not over when the second began")
+        if isinstance(outcome, JobOutcome) and outcome.job_id in earlier_job_ids:
+            raise CommandError(f"job {outcome.job_id} of an earlier day was not over when the last began")
     return sum(certificate.realised_welfare_micros for certificate in latest.values())
 
 
@@ -104,13 +105,25 @@ KINDS_BEFORE: Mapping[str, Callable[[PaperSetting], PaperSetting]] = MappingProx
     {SECOND_DAY: lambda setting: setting, **{AFTER[unlike]: of for unlike, of in UNLIKE_DAYS.items()}}
 )
 """What the day before is drawn from, by contender."""
+FOURTH_DAY = f"{DEFAULT}, fourth day"
+"""The default after three days of the kind: with an idea of which hours ask for more than others."""
+_EARLIER_DAYS = 3
 
 
 def default_second_day(
     kind_before: Callable[[PaperSetting], PaperSetting], setting: PaperSetting, seed: int
 ) -> dict[str, float]:
     """The default on a day of a setting, after a day of such a kind."""
-    before = day_before(kind_before(setting), seed)
-    return simulate_second_day(
-        before, (setting, seed), lambda declared: CONTENDERS[DEFAULT](declared, setting, seed)
+    return _default_after([day_before(kind_before(setting), seed)], setting, seed)
+
+
+def default_fourth_day(setting: PaperSetting, seed: int) -> dict[str, float]:
+    """The default on a day of a setting whose arrivals are drawn, after three others."""
+    days = [(setting, APART * (1 + number) + seed) for number in range(_EARLIER_DAYS)]
+    return _default_after(days, setting, seed)
+
+
+def _default_after(earlier: Sequence[SeededSetting], setting: PaperSetting, seed: int) -> dict[str, float]:
+    return simulate_last_day(
+        earlier, (setting, seed), lambda declared: CONTENDERS[DEFAULT](declared, setting, seed)
     )
