@@ -18,7 +18,7 @@ from tests.support.cells import (
     EPOCH_S,
     SLOT_S,
     UNIT,
-    CheckedBench,
+    Bench,
     ask,
     bid,
     offline,
@@ -43,7 +43,7 @@ RECOVERY_SLOTS = 2 * HORIZON_SLOTS
 class Market:
     """Four nodes, and bids that come at a usual pace."""
 
-    bench: CheckedBench
+    bench: Bench
     runs: QuotaRuns = field(default_factory=lambda: QuotaRuns("c", SLOT_S))
     slot: int = 0
     number: int = 0
@@ -53,7 +53,7 @@ class Market:
     def open(cls, **changes) -> "Market":
         policy = AuctionPolicy()
         zones = (zone(policy=policy, nodes=NODES, horizon_slots=HORIZON_SLOTS),)
-        market = cls(CheckedBench.configured(zones=zones, **changes))
+        market = cls(Bench.configured(zones=zones, **changes))
         market.tick(0)
         return market
 
