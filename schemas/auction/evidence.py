@@ -122,8 +122,8 @@ class PriceBasis(Record):
     """As how many slots that ask for the mean the span ahead is expected to ask for; null in older
     decisions."""
     believed_part: float = 0.0
-    """Which part of the differences between the hours of a day is known to come back the next day, and so
-    counts in what is expected; 0 while too few hours were seen twice."""
+    """How much of an hour's difference from the mean is known to come back the next day, and so counts in
+    what is expected, from 0 to 1; 0 while too few hours were seen twice."""
     asked_share: float
     """What was asked for lately per slot, at any price, as a share of what the zone has; of losers at most as
     much as of winners."""

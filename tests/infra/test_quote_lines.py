@@ -1,6 +1,10 @@
 """What `millrace quote` prints of an answer."""
 
+import json
+
+from infra.views.auction.offers import describe_basis
 from infra.views.words import describe
+from schemas.auction.evidence import PriceBasis, evidence_of
 from schemas.auction.settings import AuctionPolicy
 from tests.support.cells import Bench, ask, bid, zone
 
@@ -33,3 +37,24 @@ def test_a_quote_says_what_prices_that_find_themselves_were_read_off() -> None:
         bench.send(bid(f"j{len(bench.ledger)}", 50.0))
     assert "; base level " in told()
     assert "towards the guard level, " in told()
+
+
+def test_what_hours_of_the_day_are_expected_to_ask_for_is_told_once_they_are_known() -> None:
+    (quoted,) = Bench.configured(zones=(zone(policy=AuctionPolicy()),)).send(ask())
+    basis = evidence_of(quoted).offer.basis
+    assert (basis.expected_slots, basis.believed_part) == (basis.span_slots, 0.0)
+    assert "by the hour of the day" not in describe_basis(basis)
+    known = basis.model_copy(update={"expected_slots": 9.25, "believed_part": 0.8})
+    assert (
+        f"by the hour of the day the next {basis.span_slots} slots ask for as much as 9.25 usual ones "
+        "(80% of the differences between hours are known to come back); "
+    ) in describe_basis(known)
+
+
+def test_a_basis_of_an_older_decision_says_nothing_of_hours() -> None:
+    (quoted,) = Bench.configured(zones=(zone(policy=AuctionPolicy()),)).send(ask())
+    fields = evidence_of(quoted).offer.basis.model_dump(mode="json")
+    del fields["expected_slots"], fields["believed_part"]
+    older = PriceBasis.model_validate_json(json.dumps(fields))
+    assert (older.expected_slots, older.believed_part) == (None, 0.0)
+    assert "by the hour of the day" not in describe_basis(older)

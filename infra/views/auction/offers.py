@@ -59,8 +59,8 @@ def describe_basis(basis: PriceBasis) -> str:
     if basis.expected_slots is not None and basis.believed_part > 0:
         demand += (
             f"by the hour of the day the next {basis.span_slots} slots ask for as much as "
-            f"{basis.expected_slots:.3g} usual ones (as far as hours are alike from day to day, "
-            f"{basis.believed_part:.0%}); "
+            f"{basis.expected_slots:.3g} usual ones ({basis.believed_part:.0%} of the differences between "
+            "hours are known to come back); "
         )
     if basis.guard_micros_per_thousand_samples == 0:
         return f"{demand}room costs the least (base and guard level 0)"

@@ -117,7 +117,7 @@ class Basis:
     expected_slots: float
     """What the span ahead is expected to ask for, in slots that ask for the mean."""
     believed_part: float
-    """Which part of the differences between hours of the day counts in that."""
+    """How much of the differences between hours of the day counts in that, from 0 to 1."""
     asked_share: float
     """What was asked for lately per slot, at any price, of what the zone has."""
     fall: float

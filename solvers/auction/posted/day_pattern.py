@@ -2,9 +2,9 @@
 
 A day and a night are no change of demand, and whoever takes them for one forgets every evening what was
 learned by day. So what is asked for is averaged by hour of the day (UTC), and each hour is compared with the
-same hour of the days before. Their squared correlation says which part of the differences between hours comes
-back: so much of the pattern is believed. Where load comes in bursts that follow no clock, that is nearly
-nothing, and all hours count alike.
+same hour of the days before. A regression of the one on the other says which part of the differences between
+hours comes back: so much of the pattern is believed. Where load comes in bursts that follow no clock, that is
+next to nothing, and all hours count alike.
 """
 
 import math
@@ -48,18 +48,16 @@ class DayPattern:
 
     @property
     def believed_part(self) -> float:
-        """Which part of the differences between hours comes back the next day: the squared correlation,
-        adjusted for the number of hours compared. 0 while too few were, or where none comes back."""
+        """How much of an hour's difference from the mean is expected to come back, from 0 to 1: the slope of
+        the regression of hours on their means of the days before, less its standard error."""
         pairs, before, now, before_squared, now_squared, product = self._sums.tolist()
-        if pairs < _FEWEST_PAIRS:
+        before_variance = before_squared - before * before / max(pairs, 1.0)
+        if pairs < _FEWEST_PAIRS or before_variance <= 0:
             return 0.0
-        covariance = product - before * now / pairs
-        variances = (before_squared - before * before / pairs) * (now_squared - now * now / pairs)
-        if covariance <= 0 or variances <= 0:
-            return 0.0
-        explained = min(covariance * covariance / variances, 1.0)
-        unexplained = (1 - explained) * (pairs - 1) / (pairs - 2)
-        return float(max(1 - unexplained, 0.0))
+        slope = (product - before * now / pairs) / before_variance
+        unexplained = max(now_squared - now * now / pairs - slope * slope * before_variance, 0.0)
+        error = math.sqrt(unexplained / (pairs - 2) / before_variance)
+        return float(min(max(slope - error, 0.0), 1.0))
 
     def expected(self, first_slot: int, slots: int) -> Floats:
         """(slots,) what each slot is expected to ask for, as a part of what a slot does on average."""

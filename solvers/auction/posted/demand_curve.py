@@ -33,6 +33,8 @@ MOST_CLASSES = 512
 SURPRISE = 2.0
 """So many times more or less than remembered is far, and a standard deviation more: of few bids, twice as
 many may be chance."""
+_BUSY = 1 / 2
+"""Slots that are expected to ask for less than this part of the mean tell nothing by asking for even less."""
 _HASTE = 2.0
 """Then memory fades within so small a part of the time that was looked at."""
 _FASTEST_FADING = 0.5
@@ -299,7 +301,8 @@ def _passed(
         if usual > 0:
             far = SURPRISE + math.sqrt(sale_units / (usual * recent_slots))
             lately = recent_units / recent_weight
-            if lately < usual / far or lately > usual * far:
+            is_busy = recent_expected >= _BUSY * recent_weight
+            if (is_busy and lately < usual / far) or lately > usual * far:
                 fading = max(fading, min(_HASTE / recent_slots, _FASTEST_FADING))
         remembered_slots = remembered_slots * (1 - fading) + expected[slot]
         asked_units = asked_units * (1 - fading) + fresh_units

@@ -1,0 +1,68 @@
+"""What a zone asks on the morning after a night without a bid."""
+
+import random
+from statistics import fmean
+
+import pytest
+
+from solvers.auction.market.fleet import Calendar
+from solvers.auction.market.market import Market
+from solvers.auction.market.window import VendorOption
+from solvers.auction.mechanism.auctioneer import Auctioneer
+from solvers.auction.mechanism.mechanism import Request
+from solvers.auction.posted.mechanism import Posted
+from solvers.auction.posted.prices import PostedPrices
+from tests.support.markets import demand, fleet
+
+DAY_SLOTS = 24
+HOUR_S = 3_600.0
+
+
+class Days:
+    """Four nodes, and from 8 to 18 o'clock six bids per slot, three times what they can do; by night none.
+
+    Where slots last a second, all of them are in the same hour, and nothing is known of the hours.
+    """
+
+    def __init__(self, slot_s: float) -> None:
+        self.fleet = fleet((4, 10.0, 8.0))
+        market = Market(self.fleet, DAY_SLOTS, 0, lambda _index, _slots: 1_000.0)
+        self.prices = PostedPrices(market, Calendar(0.0, slot_s))
+        self.auctioneer = Auctioneer(market, Posted(self.prices), self.prices)
+        self.draw = random.Random("mornings")
+
+    def day(self, day: int) -> list[float]:
+        """The base level after each bid in turn."""
+        levels = []
+        for hour in range(DAY_SLOTS):
+            slot = day * DAY_SLOTS + hour
+            self.auctioneer.advance(slot + 1)
+            for _ in range(6 if 8 <= hour < 18 else 0):
+                wanted = demand(self.fleet, 20, [10], 1.0)
+                request = Request("j", wanted, [VendorOption(None, 0, 0)], slot + 1, slot + 6)
+                bid_micros = round(self.draw.uniform(5e3, 5e4))
+                self.auctioneer.decide(bid_micros, request, self.auctioneer.appraise(request))
+                levels.append(self.prices.levels.base)
+        return levels
+
+
+def test_on_the_fourth_morning_two_awards_bring_back_the_price_of_the_day():
+    knowing, unknowing = Days(HOUR_S), Days(1.0)
+    for day in (0, 1):
+        assert knowing.day(day) == unknowing.day(day)
+    for days in (knowing, unknowing):
+        days.day(2)
+    after = {days: days.day(3) for days in (knowing, unknowing)}
+    usual = fmean(after[unknowing][-30:])
+    assert fmean(after[knowing][-30:]) == pytest.approx(usual, rel=0.15)
+    assert after[knowing][2] > 0.9 * usual
+    assert max(after[unknowing][:6]) < 0.3 * usual
+    assert knowing.prices.pattern.believed_part > 0.6
+    assert unknowing.prices.pattern.believed_part == 0.0
+
+
+def test_a_night_that_was_expected_is_remembered_as_long_as_a_day():
+    days = Days(HOUR_S)
+    for day in range(5):
+        days.day(day)
+    assert days.prices.curve.slots > 0.8 * DAY_SLOTS
