@@ -40,7 +40,7 @@ test:
 	$(BIN)/python -m pytest tests/integration -m "alone and not drill"
 
 # With the tests that `make test` leaves out as long, and all examples of the property tests, of which it draws a
-# twentieth.
+# fortieth.
 test-long: $(STAMP)
 	MILLRACE_TESTS=long $(BIN)/python -m pytest --ignore tests/integration -m "" -n logical --maxprocesses 8 --dist loadfile
 

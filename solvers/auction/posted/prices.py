@@ -208,13 +208,14 @@ class PostedPrices:
 
     @property
     def basis(self) -> Basis:
+        span_slots = self.levels.span_slots(self.curve)
         return Basis(
             base_micros_per_unit=self.levels.base,
             guard_micros_per_unit=self.levels.guard,
             compute_part=self._compute_part,
-            span_slots=self.levels.span_slots(self.curve),
+            span_slots=span_slots,
             remembered_slots=self.curve.slots,
-            expected_slots=self._ahead().expected_slots,
+            expected_slots=self.pattern.expected_ahead(span_slots),
             believed_part=self.pattern.believed_part,
             asked_share=self.curve.units_per_slot / self._room.units_per_slot,
             fall=self.levels.fall(self.curve),
