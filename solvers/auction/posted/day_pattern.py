@@ -20,8 +20,8 @@ _FEWEST_PAIRS = 20.0
 """So many hours must have been compared with those of a day before, older ones counting less: a whole day."""
 _MEMORY_DAYS = 3.0
 """Over so many days hours are averaged, and comparisons fade."""
-_SHORTEST = 9
-"""A ninth of the span that prices look ahead is a quarter of the mean window of a task."""
+_SHORTEST = 5
+"""A fifth of the span that prices look ahead is nearly half of the mean window of a task."""
 _QUIETEST = 1 / 64
 """No hour is expected to ask for less than this part of the mean: never for nothing."""
 
