@@ -1,10 +1,11 @@
 """Which hours of the day ask for more than others, as far as one day's hours foretell the next day's.
 
 A day and a night are no change of demand, and whoever takes them for one forgets every evening what was
-learned by day. So what is asked for is averaged by hour of the day (UTC), and each hour is compared with the
-same hour of the days before. A regression of the one on the other says which part of the differences between
-hours comes back: so much of the pattern is believed. Where load comes in bursts that follow no clock, that is
-next to nothing, and all hours count alike.
+learned by day. So what was asked for in each hour of a whole day (UTC) is kept as a part of that day's mean,
+averaged over a few days, and each new day is compared with that average. A regression of the one on the other
+says which part of the differences between hours comes back: so much of the pattern is believed. Where load
+comes in bursts that follow no clock, that is next to nothing, and all hours count alike. As every day counts
+by its own mean, days that differ from each other as a whole make no hours differ.
 """
 
 import math
@@ -14,12 +15,15 @@ import numpy as np
 
 from schemas.base import HOURS_PER_DAY
 from solvers.auction.market.fleet import Calendar
-from solvers.compiled import Floats, Ints
+from solvers.compiled import Floats
 
-_FEWEST_PAIRS = 20.0
-"""So many hours must have been compared with those of a day before, older ones counting less: a whole day."""
-_MEMORY_DAYS = 3.0
+_HOUR_S = 3_600.0
+_MEMORY_DAYS = 3
 """Over so many days hours are averaged, and comparisons fade."""
+_LONGEST_PAUSE_DAYS = 2
+"""After more of them the present day counts as begun anew."""
+_MOST_ASKED = 4.0
+"""A slot counts for at most so many times the room of one: a burst is no habit."""
 _SHORTEST = 5
 """A fifth of the span that prices look ahead is nearly half of the mean window of a task."""
 _QUIETEST = 1 / 64
@@ -32,95 +36,119 @@ class DayPattern:
     def __init__(self, calendar: Calendar, present_slot: int, horizon_slots: int) -> None:
         self._calendar = calendar
         self._present_slot = present_slot
-        self._means: Floats = np.zeros(HOURS_PER_DAY)
-        """(hours,) units asked for per slot that begins in this hour, the latest days counting most."""
+        self._shape: Floats = np.ones(HOURS_PER_DAY)
+        """(hours,) what a slot that begins in this hour asks for, as a part of the mean of a day's hours: the
+        average of the latest days."""
         self._days = np.zeros(HOURS_PER_DAY, np.int64)
-        """(hours,) on how many days the hour was seen, at most `_MEMORY_DAYS`."""
-        self._sums: Floats = np.zeros(6)
-        """Of hours seen again: how many, the means before, the units now, both squared, and their product."""
-        self._hour = -1
-        """The present one; negative before the first."""
-        self._units = 0.0
-        self._slots = 0
-        """What was asked for in the present hour, and in how many slots that passed."""
+        """(hours,) of how many days, at most `_MEMORY_DAYS`."""
+        self._sums: Floats = np.zeros(4)
+        """Of hours compared, older ones counting less: how many; and of what they and their average differ
+        from the mean by, the average's squares, the products, and their own squares."""
+        self._day = -1
+        """Which one is the present, since the beginning of 1970."""
+        self._is_whole = False
+        """Whether it was seen from its beginning."""
+        self._units: Floats = np.zeros(HOURS_PER_DAY)
+        self._slots = np.zeros(HOURS_PER_DAY, np.int64)
+        """(hours,) what was asked for in the present day, and in how many slots that passed."""
+        self.believed_part = 0.0
+        """How much of an hour's difference from the mean is expected to come back, from 0 to 1: the slope of
+        the regression of hours on their averages of the days before, less its standard error."""
         self._ahead: Floats = np.arange(1.0, horizon_slots + 1)
         """(slots,) sums of what is expected from the present slot on, up to each."""
 
-    @property
-    def believed_part(self) -> float:
-        """How much of an hour's difference from the mean is expected to come back, from 0 to 1: the slope of
-        the regression of hours on their means of the days before, less its standard error."""
-        pairs, before, now, before_squared, now_squared, product = self._sums.tolist()
-        before_variance = before_squared - before * before / max(pairs, 1.0)
-        if pairs < _FEWEST_PAIRS or before_variance <= 0:
-            return 0.0
-        slope = (product - before * now / pairs) / before_variance
-        unexplained = max(now_squared - now * now / pairs - slope * slope * before_variance, 0.0)
-        error = math.sqrt(unexplained / (pairs - 2) / before_variance)
-        return float(min(max(slope - error, 0.0), 1.0))
-
-    def expected(self, first_slot: int, slots: int) -> Floats:
-        """(slots,) what each slot is expected to ask for, as a part of what a slot does on average."""
-        part, known = self.believed_part, self._days > 0
-        mean = math.fsum(self._means[known].tolist()) / max(int(known.sum()), 1)
-        if part <= 0 or mean <= 0:
+    def expected(self, slots: int) -> Floats:
+        """(slots,) what each slot from the present one on is expected to ask for, as a part of the mean."""
+        if self.believed_part <= 0:
             return np.ones(slots)
-        by_hour = np.where(known, np.maximum(1 + part * (self._means / mean - 1), _QUIETEST), 1.0)
-        return np.asarray(by_hour[self._hours(first_slot, slots)])
+        by_hour = np.maximum(1 + self.believed_part * (self._shape - 1), _QUIETEST)
+        hours = self._calendar.hours_of(np.arange(self._present_slot, self._present_slot + slots))
+        return np.asarray(by_hour[hours])
 
     def expected_ahead(self, slots: int) -> float:
         """What so many slots from the present one on ask for, in slots that ask for the mean, if all of them
         ask for as much as the busiest stretch of them that begins now and is `1 / _SHORTEST` or more of them.
 
         Room by night is no room for those who bid by day: that a night comes must not make the day cheap."""
-        shortest = max(slots // _SHORTEST, 1)
+        shortest = -(-slots // _SHORTEST)
         means = self._ahead[shortest - 1 : slots] / np.arange(shortest, slots + 1)
         return float(slots * means.max())
 
-    def advance(self, slots: int, units: float) -> Floats:
-        """Let slots pass, the first of which asked for so much and the others for nothing; returns what they
-        were expected to ask for before."""
-        expected = self.expected(self._present_slot, slots)
-        hours = self._hours(self._present_slot, slots)
-        for same_hour in np.split(hours, np.flatnonzero(np.diff(hours)) + 1):
-            if same_hour[0] != self._hour:
-                self._end_hour()
-                self._hour = int(same_hour[0])
-            self._units, units = self._units + units, 0.0
-            self._slots += same_hour.size
+    def advance(self, slots: int, units: float, room_units: float) -> None:
+        """Let slots pass, the first of which asked for so much and the others for nothing.
+
+        Args:
+            room_units: what the zone has room for in a slot.
+        """
+        units = min(units, _MOST_ASKED * room_units)
+        if slots * self._calendar.slot_s > _LONGEST_PAUSE_DAYS * HOURS_PER_DAY * _HOUR_S:
+            self._day = -1
+        else:
+            for slot in range(self._present_slot, self._present_slot + slots):
+                self._pass(slot, units)
+                units = 0.0
         self._present_slot += slots
         self._look_ahead()
-        return expected
 
     def state(self) -> dict[str, Any]:
         """Everything that changes, of types that msgpack writes."""
         return {
-            "means": self._means.tolist(),
+            "shape": self._shape.tolist(),
             "days": self._days.tolist(),
             "sums": self._sums.tolist(),
-            "present": [self._present_slot, self._hour, self._units, self._slots],
+            "present": [self._present_slot, self._day, self._is_whole],
+            "units": self._units.tolist(),
+            "slots": self._slots.tolist(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the state of another."""
-        self._means, self._sums = np.array(state["means"], float), np.array(state["sums"], float)
-        self._days = np.array(state["days"], np.int64)
-        self._present_slot, self._hour, self._units, self._slots = state["present"]
+        self._shape, self._sums, self._units = (
+            np.array(state[name], float) for name in ("shape", "sums", "units")
+        )
+        self._days, self._slots = (np.array(state[name], np.int64) for name in ("days", "slots"))
+        self._present_slot, self._day, self._is_whole = state["present"]
+        self._believe()
         self._look_ahead()
 
+    def _pass(self, slot: int, units: float) -> None:
+        start_s = self._calendar.start_s(slot)
+        day, hour = divmod(math.floor(start_s / _HOUR_S), HOURS_PER_DAY)
+        if day != self._day:
+            if self._is_whole and self._day >= 0:
+                self._end_day()
+            self._day = day
+            since_s = start_s - day * HOURS_PER_DAY * _HOUR_S
+            self._is_whole = since_s < max(_HOUR_S, self._calendar.slot_s)
+            self._units[:], self._slots[:] = 0.0, 0
+        self._units[hour] += units
+        self._slots[hour] += 1
+
+    def _end_day(self) -> None:
+        """Compare the day with the average of those before it, and take it into that."""
+        seen = self._slots > 0
+        per_slot = self._units / np.maximum(self._slots, 1)
+        mean = math.fsum(per_slot.tolist()) / int(seen.sum())
+        if mean <= 0:
+            return
+        again = seen & (self._days > 0)
+        if again.any():
+            before, now = (self._shape - 1)[again], (per_slot / mean - 1)[again]
+            products = (before * before, before * now, now * now)
+            self._sums *= 1 - 1 / _MEMORY_DAYS
+            self._sums += (float(again.sum()), *(math.fsum(each.tolist()) for each in products))
+        self._days[seen] = np.minimum(self._days[seen] + 1, _MEMORY_DAYS)
+        self._shape[seen] += (per_slot[seen] / mean - self._shape[seen]) / self._days[seen]
+        self._believe()
+
+    def _believe(self) -> None:
+        pairs, before_squared, product, now_squared = self._sums.tolist()
+        self.believed_part = 0.0
+        if pairs > 2 and before_squared > 0:
+            slope = product / before_squared
+            unexplained = max(now_squared - slope * product, 0.0)
+            error = math.sqrt(unexplained / (pairs - 2) / before_squared)
+            self.believed_part = float(min(max(slope - error, 0.0), 1.0))
+
     def _look_ahead(self) -> None:
-        self._ahead = np.cumsum(self.expected(self._present_slot, len(self._ahead)))
-
-    def _end_hour(self) -> None:
-        if self._slots:
-            hour, now = self._hour, self._units / self._slots
-            before = float(self._means[hour])
-            if self._days[hour] > 0:
-                self._sums *= 1 - 1 / (_MEMORY_DAYS * HOURS_PER_DAY)
-                self._sums += (1.0, before, now, before * before, now * now, before * now)
-            self._days[hour] = min(self._days[hour] + 1, int(_MEMORY_DAYS))
-            self._means[hour] = before + (now - before) / self._days[hour]
-        self._units, self._slots = 0.0, 0
-
-    def _hours(self, first_slot: int, slots: int) -> Ints:
-        return self._calendar.hours_of(np.arange(first_slot, first_slot + slots))
+        self._ahead = np.cumsum(self.expected(len(self._ahead)))

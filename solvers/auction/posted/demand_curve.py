@@ -96,6 +96,11 @@ class DemandCurve:
         return self._recent_units / self._recent_weight if self._recent_weight else 0.0
 
     @property
+    def forgets_after_slots(self) -> int:
+        """If more slots than that pass at once, nothing is remembered."""
+        return 4 * self._memory_slots
+
+    @property
     def fresh_units(self) -> float:
         """What was asked for since the last slot began, at any price: by losers at most as much as by
         winners."""
@@ -122,6 +127,8 @@ class DemandCurve:
 
     def take_back(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
         """Undo a sale of so many slots ago, as far as it is remembered at the usual pace."""
+        if age_slots == 0:
+            self._fresh_sold = max(self._fresh_sold - units, 0.0)
         if density <= 0:
             return
         place = self._place(density)
@@ -154,7 +161,7 @@ class DemandCurve:
             expected: (slots,) what each was expected to ask for, as a part of what slots do on average.
             recent_slots: over how many, about, what was asked for lately is averaged.
         """
-        if expected.size > 4 * self._memory_slots:
+        if expected.size > self.forgets_after_slots:
             self._lost[:] = 0.0
             self._forget(0.0)
             self.slots, self._asked_units = 0.0, 0.0
@@ -301,7 +308,7 @@ def _passed(
         if usual > 0:
             far = SURPRISE + math.sqrt(sale_units / (usual * recent_slots))
             lately = recent_units / recent_weight
-            is_busy = recent_expected >= _BUSY * recent_weight
+            is_busy = min(expected[slot], recent_expected / recent_weight) >= _BUSY
             if (is_busy and lately < usual / far) or lately > usual * far:
                 fading = max(fading, min(_HASTE / recent_slots, _FASTEST_FADING))
         remembered_slots = remembered_slots * (1 - fading) + expected[slot]

@@ -70,7 +70,8 @@ class PostedPrices:
         passed = self._market.first_slot - self._first_slot
         lost_at = self.levels.lost_at
         if passed > 0:
-            expected = self.pattern.advance(passed, self.curve.fresh_units)
+            expected = self.pattern.expected(min(passed, self.curve.forgets_after_slots + 1))
+            self.pattern.advance(passed, self.curve.fresh_units, self._room.units_per_slot)
             self._first_slot = self._market.first_slot
             kept = power(1.0 - self.levels.fall(self.curve), passed)
             for prices in (self.compute_price, self.memory_price):

@@ -1,9 +1,10 @@
 """What is learned of the hours of a day, and how far it is believed."""
 
 import random
+import time
+from collections.abc import Callable
 
 import msgpack
-import numpy as np
 import pytest
 
 from solvers.auction.market.fleet import Calendar
@@ -14,55 +15,104 @@ PER_HOUR = 6
 PER_DAY = 24 * PER_HOUR
 TEN_OCLOCK = 10 * PER_HOUR
 THREE_OCLOCK = 3 * PER_HOUR
+ROOM_UNITS = 100.0
 
 
-def pattern_of(days: float, units_of) -> DayPattern:
+def pattern_of(days: float, units_of: Callable[[int], float], epoch_s: float = 0.0) -> DayPattern:
     """After so many days, each slot of which asked for `units_of(slot)`."""
-    pattern = DayPattern(Calendar(0.0, SLOT_S), 0, PER_DAY)
+    pattern = DayPattern(Calendar(epoch_s, SLOT_S), 0, PER_DAY)
     for slot in range(round(days * PER_DAY)):
-        pattern.advance(1, units_of(slot))
+        pattern.advance(1, units_of(slot), ROOM_UNITS)
     return pattern
+
+
+def hour_of(slot: int) -> int:
+    return slot // PER_HOUR % 24
 
 
 def by_day(slot: int) -> float:
     """Nine times as much from eight to eight as by night: 1.8 and 0.2 of the mean."""
-    return 90.0 if 8 <= slot // PER_HOUR % 24 < 20 else 10.0
+    return 90.0 if 8 <= hour_of(slot) < 20 else 10.0
+
+
+def noisy(slot: int) -> float:
+    """The same, a half more or less in each hour of each day."""
+    return by_day(slot) * random.Random(slot // PER_HOUR).uniform(0.5, 1.5)
+
+
+def expected_of_day(pattern: DayPattern) -> list[float]:
+    """Of a pattern whose present slot is the first of a day."""
+    return pattern.expected(PER_DAY).tolist()
 
 
 def test_a_day_alone_foretells_nothing_and_a_second_one_that_is_like_it_all():
-    for days in (0, 0.5, 1.0, 1.9):
-        assert pattern_of(days, by_day).expected(0, PER_DAY).tolist() == [1.0] * PER_DAY
-        assert pattern_of(days, by_day).expected_ahead(PER_DAY) == PER_DAY
-    pattern = pattern_of(2 + 1 / 24, by_day)
+    for days in (0, 0.5, 1.0, 1.9, 2.0):
+        pattern = pattern_of(days, by_day)
+        assert pattern.believed_part == 0.0
+        assert pattern.expected(PER_DAY).tolist() == [1.0] * PER_DAY
+        assert pattern.expected_ahead(PER_DAY) == PER_DAY
+    pattern = pattern_of(2 + 1 / PER_DAY, by_day)
     assert pattern.believed_part == pytest.approx(1.0)
-    expected = pattern.expected(0, PER_DAY)
-    assert expected[TEN_OCLOCK] == pytest.approx(1.8)
-    assert expected[THREE_OCLOCK] == pytest.approx(0.2)
-    assert expected.mean() == pytest.approx(1.0)
+    expected = [pattern.expected(PER_DAY)[slot - 1] for slot in (TEN_OCLOCK, THREE_OCLOCK)]
+    assert expected == pytest.approx([1.8, 0.2])
+
+
+def test_a_day_that_was_not_seen_from_its_beginning_is_not_compared():
+    assert pattern_of(2.6, by_day, epoch_s=8 * 3_600.0).believed_part == 0.0
+    assert pattern_of(2.7, by_day, epoch_s=8 * 3_600.0).believed_part == pytest.approx(1.0)
+
+
+def test_the_more_an_hour_differs_from_day_to_day_the_less_of_the_pattern_is_believed():
+    parts = [pattern_of(6, units_of).believed_part for units_of in (by_day, noisy)]
+    drawn = random.Random(7)
+    hours = [drawn.expovariate(1.0) ** 2 * 30 for _ in range(24 * 6)]
+    parts.append(pattern_of(6, lambda slot: hours[slot // PER_HOUR]).believed_part)
+    assert parts[0] == pytest.approx(1.0)
+    assert 0.7 < parts[1] < 0.98
+    assert parts[2] < 0.3
 
 
 def test_bursts_that_follow_no_clock_are_hardly_believed():
     parts = []
     for seed in range(10):
         bursts = random.Random(seed)
-        by_hour = [bursts.expovariate(1.0) ** 3 for _ in range(24 * 6)]
-        parts.append(pattern_of(6, lambda slot, by_hour=by_hour: by_hour[slot // PER_HOUR]).believed_part)
+        hours = [30 * bursts.expovariate(1.0) ** 3 for _ in range(24 * 6)]
+        parts.append(pattern_of(6, lambda slot, hours=hours: hours[slot // PER_HOUR]).believed_part)
     assert sum(parts) / len(parts) < 0.1
 
 
-def test_the_more_a_day_differs_from_the_last_the_less_of_the_pattern_is_believed():
-    parts = []
-    for noise in (0.0, 0.5, 2.0):
-        draw = random.Random(5)
-        by_hour = [1 + noise * (draw.random() - 0.5) * 2 for _ in range(24 * 6)]
-        parts.append(
-            pattern_of(
-                6, lambda slot, by_hour=by_hour: max(by_day(slot) * by_hour[slot // PER_HOUR], 0.0)
-            ).believed_part
-        )
-    assert parts == sorted(parts, reverse=True)
-    assert parts[0] == pytest.approx(1.0)
-    assert parts[-1] < 0.9
+@pytest.mark.parametrize("levels", [[1, 2, 4, 8, 16, 32, 64], [5, 5.5, 6.5, 6, 10, 15, 50]])
+def test_days_that_differ_as_a_whole_make_no_hours_differ(levels):
+    pattern = pattern_of(6.5, lambda slot: float(levels[slot // PER_DAY]))
+    assert pattern.believed_part == 0.0
+
+
+def test_days_without_a_bid_change_nothing():
+    week = pattern_of(5, noisy)
+    for _ in range(2 * PER_DAY):
+        week.advance(1, 0.0, ROOM_UNITS)
+    after = pattern_of(5, noisy)
+    after.advance(1, 0.0, ROOM_UNITS)
+    week.advance(1, 0.0, ROOM_UNITS)
+    assert week.believed_part == after.believed_part > 0.7
+    assert pattern_of(4, lambda _: 0.0).believed_part == 0.0
+
+
+def test_days_that_turn_round_are_not_believed():
+    pattern = pattern_of(3.5, lambda slot: by_day(slot + (slot // PER_DAY) * PER_DAY // 2))
+    assert pattern.believed_part == 0.0
+
+
+def test_a_burst_of_a_million_is_no_habit_and_is_past_after_a_few_days():
+    def burst(slot: int) -> float:
+        return 1e9 if slot == 5 * PER_DAY + THREE_OCLOCK else noisy(slot)
+
+    def part_after(days: int) -> float:
+        return pattern_of(days + 1 / PER_DAY, burst).believed_part
+
+    assert part_after(5) > 0.7
+    assert part_after(6) > 0.5
+    assert part_after(8) > 0.7
 
 
 def test_a_night_ahead_makes_no_evening_cheap_and_a_morning_ahead_is_expected_by_night():
@@ -72,51 +122,58 @@ def test_a_night_ahead_makes_no_evening_cheap_and_a_morning_ahead_is_expected_by
     assert night.expected_ahead(PER_HOUR) == pytest.approx(PER_HOUR * 0.2)
 
 
-def test_days_that_turn_round_are_not_believed():
-    pattern = pattern_of(2.5, lambda slot: by_day(slot + (slot // PER_DAY) * PER_DAY // 2))
-    assert pattern.believed_part == 0.0
-    assert pattern.expected(0, 3).tolist() == [1.0, 1.0, 1.0]
+@pytest.mark.parametrize("slots", range(1, 15))
+def test_the_busiest_stretch_ahead_is_no_shorter_than_a_fifth_of_all(slots):
+    pattern = pattern_of(3 + 19.5 / 24, by_day)
+    by_slot = pattern.expected(slots)
+    means = [by_slot[:some].mean() for some in range(1, slots + 1) if 5 * some >= slots]
+    assert pattern.expected_ahead(slots) == pytest.approx(slots * max(means))
 
 
-def test_no_hour_is_expected_to_ask_for_nothing_and_none_for_less_than_it_can():
-    pattern = pattern_of(4, lambda slot: 100.0 if slot % PER_DAY == TEN_OCLOCK else 0.0)
-    expected = pattern.expected(0, PER_DAY)
+def test_no_hour_is_expected_to_ask_for_nothing():
+    once_a_day = pattern_of(4 + 1 / PER_DAY, lambda slot: 100.0 if slot % PER_DAY == TEN_OCLOCK else 0.0)
+    expected = once_a_day.expected(PER_DAY)
     assert expected.min() == 1 / 64
     assert expected.max() == pytest.approx(24.0)
 
 
-def test_days_without_a_bid_have_no_pattern():
-    pattern = pattern_of(3, lambda _: 0.0)
-    assert pattern.believed_part == 0.0
-    assert pattern.expected(0, 2).tolist() == [1.0, 1.0]
-
-
 def test_slots_that_pass_at_once_count_as_one_by_one_with_nothing_asked_for_after_the_first():
     alone, at_once = pattern_of(2, by_day), pattern_of(2, by_day)
-    at_once.advance(20, 7.0)
-    for slot in range(20):
-        alone.advance(1, 7.0 if slot == 0 else 0.0)
+    at_once.advance(PER_DAY + 20, 7.0, ROOM_UNITS)
+    for slot in range(PER_DAY + 20):
+        alone.advance(1, 7.0 if slot == 0 else 0.0, ROOM_UNITS)
     assert alone.state() == at_once.state()
 
 
-@pytest.mark.parametrize("slot_s", [4.0, 3_600.0, 10_000.0, 86_400.0, 200_000.0])
-def test_slots_of_any_length_have_their_hour(slot_s):
-    pattern = DayPattern(Calendar(0.0, slot_s), 0, 40)
-    for slot in range(300):
-        pattern.advance(1, 5.0 + slot % 3)
-    expected = pattern.expected(300, 40)
-    assert np.all(np.isfinite(expected))
-    assert np.all(expected > 0)
-    means = [expected[:some].mean() for some in range(8, 41)]
-    assert pattern.expected_ahead(40) == pytest.approx(40 * max(means))
+def test_after_a_long_pause_a_day_begins_anew_in_no_time():
+    pattern = pattern_of(4, by_day)
+    before_s = time.process_time()
+    pattern.advance(10**10, 5.0, ROOM_UNITS)
+    assert time.process_time() - before_s < 0.5
+    assert pattern.believed_part == pytest.approx(1.0)
+    pause = DayPattern(Calendar(0.0, SLOT_S), 0, PER_DAY)
+    pause.advance(10**10, 5.0, ROOM_UNITS)
+    assert pause.believed_part == 0.0
+
+
+@pytest.mark.parametrize(
+    ("slot_s", "is_known"), [(4.0, True), (3_600.0, True), (10_800.0, True), (86_400.0, False), (2e5, False)]
+)
+def test_slots_of_a_few_hours_know_them_after_two_days_and_longer_ones_have_none(slot_s, is_known):
+    pattern = DayPattern(Calendar(0.0, slot_s), 0, 9)
+    slots = max(round(2 * 86_400 / slot_s), 1)
+    for slot in range(slots + 1):
+        hour = slot * slot_s // 3_600 % 24
+        pattern.advance(1, 90.0 if 8 <= hour < 20 else 10.0, ROOM_UNITS)
+    assert (pattern.believed_part > 0.9) == is_known
 
 
 def test_it_goes_on_from_its_state():
-    pattern = pattern_of(2.3, by_day)
+    pattern = pattern_of(2.3, noisy)
     twin = DayPattern(Calendar(0.0, SLOT_S), 0, PER_DAY)
     twin.restore(msgpack.unpackb(msgpack.packb(pattern.state())))
     for one in (pattern, twin):
-        for slot in range(round(2.3 * PER_DAY), 3 * PER_DAY):
-            one.advance(1, by_day(slot) + slot % 5)
+        for slot in range(round(2.3 * PER_DAY), 4 * PER_DAY):
+            one.advance(1, noisy(slot), ROOM_UNITS)
     assert twin.state() == pattern.state()
     assert twin.expected_ahead(PER_DAY) == pattern.expected_ahead(PER_DAY) != PER_DAY

