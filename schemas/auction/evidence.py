@@ -119,8 +119,8 @@ class PriceBasis(Record):
     it was expected to ask for: a few on a first day or after a sudden change, up to the horizon after a
     steady day."""
     expected_slots: float | None = None
-    """As how many slots that ask for the mean the span ahead is expected to ask for; null in older
-    decisions."""
+    """What the span ahead would ask for if all of it were like its busiest stretch that begins now, in slots
+    that ask for the mean; null in older decisions."""
     believed_part: float = 0.0
     """How much of an hour's difference from the mean is known to come back the next day, and so counts in
     what is expected, from 0 to 1; 0 while too few hours were seen twice."""

@@ -44,9 +44,9 @@ def test_what_hours_of_the_day_are_expected_to_ask_for_is_told_once_they_are_kno
     basis = evidence_of(quoted).offer.basis
     assert (basis.expected_slots, basis.believed_part) == (basis.span_slots, 0.0)
     assert "by the hour of the day" not in describe_basis(basis)
-    known = basis.model_copy(update={"expected_slots": 9.25, "believed_part": 0.8})
+    known = basis.model_copy(update={"expected_slots": 1.5 * basis.span_slots, "believed_part": 0.8})
     assert (
-        f"by the hour of the day the next {basis.span_slots} slots ask for as much as 9.25 usual ones "
+        f"by the hour of the day the busiest of the next {basis.span_slots} slots ask for 1.5 times the mean "
         "(80% of the differences between hours are known to come back); "
     ) in describe_basis(known)
 

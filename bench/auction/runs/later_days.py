@@ -106,7 +106,7 @@ KINDS_BEFORE: Mapping[str, Callable[[PaperSetting], PaperSetting]] = MappingProx
 )
 """What the day before is drawn from, by contender."""
 FOURTH_DAY = f"{DEFAULT}, fourth day"
-"""The default after three days of the kind: with an idea of which hours ask for more than others."""
+"""The default after three days of the kind, when it knows which hours ask for more than others."""
 _EARLIER_DAYS = 3
 
 

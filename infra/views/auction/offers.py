@@ -57,10 +57,11 @@ def describe_basis(basis: PriceBasis) -> str:
         "asked for; "
     )
     if basis.expected_slots is not None and basis.believed_part > 0:
+        busiest = basis.expected_slots / basis.span_slots
         demand += (
-            f"by the hour of the day the next {basis.span_slots} slots ask for as much as "
-            f"{basis.expected_slots:.3g} usual ones ({basis.believed_part:.0%} of the differences between "
-            "hours are known to come back); "
+            f"by the hour of the day the busiest of the next {basis.span_slots} slots ask for {busiest:.3g} "
+            f"times the mean ({basis.believed_part:.0%} of the differences between hours are known to come "
+            "back); "
         )
     if basis.guard_micros_per_thousand_samples == 0:
         return f"{demand}room costs the least (base and guard level 0)"

@@ -115,7 +115,8 @@ class Basis:
     """Of how many slots the bids are that demand is known from, older ones counting less, and each as much as
     it was expected to ask for."""
     expected_slots: float
-    """What the span ahead is expected to ask for, in slots that ask for the mean."""
+    """What the span ahead would ask for if all of it were like its busiest stretch that begins now, in slots
+    that ask for the mean."""
     believed_part: float
     """How much of the differences between hours of the day counts in that, from 0 to 1."""
     asked_share: float
