@@ -199,10 +199,10 @@ def measurements(everyday: Everyday, rows: Rows) -> tuple[Measurement, ...]:
     seeds = len(everyday.seeds)
 
     def least(name: str, ours: str, theirs: str) -> Measurement:
-        return _least(name, _gains(welfare, everyday.loads, ours, theirs), seeds)
+        return least_gain(name, gains_of(welfare, everyday.loads, ours, theirs), seeds)
 
     def mean(name: str, theirs: str, loads: Sequence[Load]) -> Measurement:
-        return _mean(name, _gains(welfare, loads, DEFAULT, theirs), seeds)
+        return _mean(name, gains_of(welfare, loads, DEFAULT, theirs), seeds)
 
     return (
         least("default_over_eft_min_pct", DEFAULT, "eft"),
@@ -216,11 +216,17 @@ def measurements(everyday: Everyday, rows: Rows) -> tuple[Measurement, ...]:
     )
 
 
-def _gains(welfare: Welfare, loads: Sequence[Load], ours: str, theirs: str) -> dict[Load, Gain]:
+def gains_of(welfare: Welfare, loads: Sequence[Load], ours: str, theirs: str) -> dict[Load, Gain]:
+    """Of each load; see `Welfare.gain`."""
     return {load: welfare.gain(load, ours, theirs) for load in loads}
 
 
-def _least(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
+def least_gain(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
+    """The least of the means over days, and what load it is of.
+
+    Raises:
+        CommandError: no day has welfare to compare with.
+    """
     counted = _counted(name, gains)
     worst = min(counted, key=lambda load: counted[load])
     lost = sum(pct < 0 for pct in counted.values())

@@ -3,9 +3,7 @@
 Its rivals remember no day, so their fourth day is their first.
 """
 
-from statistics import fmean
-
-from bench.auction.everyday import Everyday, Welfare
+from bench.auction.everyday import Everyday, Welfare, gains_of, least_gain
 from bench.auction.runs.contenders import DEFAULT, HINDSIGHT_PRICE
 from bench.auction.runs.later_days import FOURTH_DAY, SECOND_DAY
 from bench.auction.runs.pool import Rows
@@ -39,6 +37,10 @@ def working_days(days: Everyday, rows: Rows) -> Result:
         CommandError: there is no welfare to compare with.
     """
     welfare = Welfare(rows, days.seeds)
+
+    def least(name: str, other: str) -> Measurement:
+        return least_gain(name, gains_of(welfare, days.loads, FOURTH_DAY, other), len(days.seeds))
+
     lines: list[tuple[Value, ...]] = [
         (load.series, load.load, *(welfare.part(load, other, FOURTH_DAY) for other in _OTHERS))
         for load in days.loads
@@ -48,17 +50,8 @@ def working_days(days: Everyday, rows: Rows) -> Result:
     table = Table("working_days", columns, lines, Lines("workload", "load", columns[2:3], label, "load"))
     return Result(
         (
-            _least(days, welfare, "fourth_day_over_first_min_pct", DEFAULT),
-            _least(days, welfare, "fourth_day_over_fixed_hindsight_min_pct", HINDSIGHT_PRICE),
+            least("fourth_day_over_first_min_pct", DEFAULT),
+            least("fourth_day_over_fixed_hindsight_min_pct", HINDSIGHT_PRICE),
         ),
         (table,),
     )
-
-
-def _least(days: Everyday, welfare: Welfare, name: str, other: str) -> Measurement:
-    gains = {load: 100 * (1 / welfare.part(load, other, FOURTH_DAY) - 1) for load in days.loads}
-    worst = min(gains, key=lambda load: gains[load])
-    note = (
-        f"least of {len(gains)} loads, {len(days.seeds)} days each: {worst}; mean {fmean(gains.values()):.3g}"
-    )
-    return Measurement(name, gains[worst], note, len(gains) * len(days.seeds))

@@ -37,18 +37,22 @@ def test_every_contender_has_every_day():
 
 def test_the_fourth_day_is_compared_with_the_first_and_with_the_price_in_hindsight(tmp_path):
     changed = {
-        (HIGH, 0, DEFAULT): 125,
-        (HIGH, 1, DEFAULT): 125,
+        # -37.5 % and 0: the mean of these, not what the mean welfare of the first days would say.
+        (HIGH, 0, DEFAULT): 160,
         (LOW, 0, HINDSIGHT_PRICE): 60,
         (LOW, 1, HINDSIGHT_PRICE): 40,
         (LOW, 0, "eft"): 20,
     }
     result = result_of(tmp_path, changed)
     over_first, over_fixed = result.measurements
-    assert over_first.value == pytest.approx(-20)
-    assert "least of 2 loads, 2 days each: working day, deviation 1.75, load 4; mean -10" in over_first.note
+    assert over_first.value == pytest.approx(-18.75)
+    assert (
+        "least of the means of 2 loads, 2 days each: working day, deviation 1.75, load 4" in over_first.note
+    )
+    assert "1 of the means are below 0" in over_first.note
     assert over_fixed.value == pytest.approx(0)
-    assert "mean 50" in over_fixed.note
+    assert "working day, deviation 1.75, load 4" in over_fixed.note
+    assert "0 of the means are below 0" in over_fixed.note
     assert (over_first.runs, over_fixed.runs) == (4, 4)
     (table,) = result.tables
     assert [dict(zip(table.columns, line, strict=True)) for line in table.rows] == [
@@ -60,7 +64,7 @@ def test_the_fourth_day_is_compared_with_the_first_and_with_the_price_in_hindsig
             "eft_part": eft,
             f"{HINDSIGHT_PRICE}_part": fixed,
         }
-        for load, first, eft, fixed in ((1.0, 1.0, 0.6, 0.5), (4.0, 1.25, 1.0, 1.0))
+        for load, first, eft, fixed in ((1.0, 1.0, 0.6, 0.5), (4.0, 1.3, 1.0, 1.0))
     ]
 
 
