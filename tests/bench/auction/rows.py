@@ -19,3 +19,15 @@ def rows_of(folder: Path, welfare: dict[tuple[PaperSetting, int, str], float]) -
     for key, micros in welfare.items():
         rows.append(row(Trial(*key), welfare_micros=micros, planned_welfare_micros=micros))
     return rows
+
+
+def welfare_rows(folder, loads, trials, changed=None, ratios=None) -> Rows:
+    """Rows of loads: every welfare is 100 and every proven ratio 1, but for `changed` by load, seed
+    and contender and `ratios` by load and seed."""
+    rows = Rows(folder, "s")
+    for trial in trials:
+        (load,) = (load for load in loads if load.setting == trial.setting)
+        welfare = (changed or {}).get((load, trial.seed, trial.contender), 100)
+        ratio = (ratios or {}).get((load, trial.seed), 1.0)
+        rows.append(row(trial, welfare_micros=welfare, proven_ratio=ratio))
+    return rows

@@ -10,7 +10,7 @@ from bench.auction.runs.contenders import DEFAULT, HINDSIGHT_PRICE
 from bench.auction.runs.later_days import AFTER, SECOND_DAY
 from bench.auction.runs.pool import Rows
 from infra.errors import CommandError
-from tests.bench.auction.rows import TINY, row
+from tests.bench.auction.rows import TINY, row, welfare_rows
 
 LOW = Load(DRAWN, 0.2, 1.0, TINY)
 HIGH = Load(DRAWN, 4.0, 1.75, replace(TINY, arrivals_per_slot=40.0))
@@ -20,15 +20,7 @@ NAMES = (DEFAULT, SECOND_DAY, *RIVALS, *AFTER.values())
 
 
 def rows_of(folder, changed=None, ratios=None):
-    """Every welfare is 100 and every proven ratio 1, but for `changed` by load, seed and contender and
-    `ratios` by load and seed."""
-    rows = Rows(folder, "s")
-    for trial in trials_of(EVERYDAY):
-        (load,) = (load for load in EVERYDAY.loads if load.setting == trial.setting)
-        welfare = (changed or {}).get((load, trial.seed, trial.contender), 100)
-        ratio = (ratios or {}).get((load, trial.seed), 1.0)
-        rows.append(row(trial, welfare_micros=welfare, proven_ratio=ratio))
-    return rows
+    return welfare_rows(folder, EVERYDAY.loads, trials_of(EVERYDAY), changed, ratios)
 
 
 def figures_of(rows):

@@ -8,9 +8,8 @@ from bench.auction.everyday import Everyday, Load
 from bench.auction.runs.contenders import DEFAULT, HINDSIGHT_PRICE
 from bench.auction.runs.later_days import FOURTH_DAY, SECOND_DAY
 from bench.auction.runs.measures import MEASURES
-from bench.auction.runs.pool import Rows
 from bench.auction.working_days import WORKING_DAY, trials_of, working_days
-from tests.bench.auction.rows import TINY, row
+from tests.bench.auction.rows import TINY, welfare_rows
 
 LOW = Load(WORKING_DAY, 1.0, 1.75, TINY)
 HIGH = Load(WORKING_DAY, 4.0, 1.75, replace(TINY, arrivals_per_slot=40.0))
@@ -18,12 +17,7 @@ DAYS = Everyday((LOW, HIGH), (0, 1))
 
 
 def result_of(folder, changed):
-    """Every welfare is 100, but for `changed` by load, seed and contender."""
-    rows = Rows(folder, "s")
-    for trial in trials_of(DAYS):
-        (load,) = (load for load in DAYS.loads if load.setting == trial.setting)
-        rows.append(row(trial, welfare_micros=changed.get((load, trial.seed, trial.contender), 100)))
-    return working_days(DAYS, rows)
+    return working_days(DAYS, welfare_rows(folder, DAYS.loads, trials_of(DAYS), changed))
 
 
 def test_every_contender_has_every_day():
