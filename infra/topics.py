@@ -1,6 +1,7 @@
 """The topics on a broker, created as specified, and their access rights."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -19,9 +20,10 @@ from schemas.access import DEFAULT_GROUPS, ROLES, Role, topic_rights
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import TopicSpec
 from streams.kafka.administration import Administration
-from streams.kafka.faults import TopicError
+from streams.kafka.faults import BrokerError, TopicError
 
 _TIMEOUT_S = 30.0
+_POLL_INTERVAL_S = 0.05
 _ANY_HOST = "*"
 
 
@@ -66,13 +68,30 @@ def apply_grants(connection: KafkaConnection, wanted: Iterable[Grant]) -> list[s
     want to take them back.
 
     Raises:
-        BrokerError: the broker does not answer, or this client may not change access.
+        BrokerError: the broker does not answer, this client may not change access, or the grants are not in
+            force within 30 s.
     """
     admin = Administration(connection, _TIMEOUT_S)
     admin.await_broker()
     bindings = [_binding(grant) for grant in wanted]
     for binding, answer in admin.client.create_acls(bindings, request_timeout=_TIMEOUT_S).items():
         admin.result(answer, f"change access to {_name(binding.restype)} {binding.name}")
+    known = {_key(binding) for binding in bindings}
+    there = _await_bindings(admin, known)
+    names = {(binding.restype, binding.name) for binding in bindings}
+    return sorted(
+        _line(binding)
+        for binding in there
+        if _key(binding) not in known
+        and ((binding.restype, binding.name) in names or _covers(binding, names))
+    )
+
+
+def _await_bindings(admin: Administration, wanted: Set[tuple[object, ...]]) -> Sequence[AclBinding]:
+    """Wait until the broker holds to the wanted bindings; all that it holds to.
+
+    The controller takes them first, and whoever comes at once is still denied by a broker that follows it.
+    """
     # The client's own types know of no filter that leaves anything open.
     everything = cast(Any, AclBindingFilter)(
         ResourceType.ANY,
@@ -83,15 +102,19 @@ def apply_grants(connection: KafkaConnection, wanted: Iterable[Grant]) -> list[s
         AclOperation.ANY,
         AclPermissionType.ANY,
     )
-    there = admin.result(admin.client.describe_acls(everything, request_timeout=_TIMEOUT_S), "list access")
-    names = {(binding.restype, binding.name) for binding in bindings}
-    known = {_key(binding) for binding in bindings}
-    return sorted(
-        _line(binding)
-        for binding in there
-        if _key(binding) not in known
-        and ((binding.restype, binding.name) in names or _covers(binding, names))
-    )
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while True:
+        there: Sequence[AclBinding] = admin.result(
+            admin.client.describe_acls(everything, request_timeout=_TIMEOUT_S), "list access"
+        )
+        if wanted <= {_key(binding) for binding in there}:
+            return there
+        if time.monotonic() >= deadline_s:
+            raise BrokerError(
+                f"Kafka at {admin.connection.bootstrap_servers} took the access rights and does not hold to "
+                f"them after {_TIMEOUT_S:g} s: see the broker's log"
+            )
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def _binding(grant: Grant) -> AclBinding:
