@@ -232,7 +232,7 @@ def test_the_groups_in_the_table_are_those_that_services_join() -> None:
 
 def test_rights_hold_as_soon_as_they_are_said_to_be_given(secured: LocalKafka) -> None:
     admin, nodes = secured.connection("admin"), secured.connection("nodes")
-    prefixes = [f"{PREFIX}-{number}" for number in range(20)]
+    prefixes = [f"{PREFIX}-{number}" for number in range(3)]
     for prefix in prefixes:
         ensure_topics(admin, topics(prefix, partitions=1, command_partitions=1))
     for prefix in prefixes:
