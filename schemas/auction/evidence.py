@@ -123,7 +123,8 @@ class PriceBasis(Record):
     that ask for the mean; null in older decisions."""
     believed_part: float = 0.0
     """How much of an hour's difference from the mean is known to come back the next day, and so counts in
-    what is expected, from 0 to 1; 0 while too few hours were seen twice."""
+    what is expected, from 0 to 1; 0 while too few hours were seen twice, and where the last hours were not
+    like those of the days before."""
     asked_share: float
     """What was asked for lately per slot, at any price, as a share of what the zone has; of losers at most as
     much as of winners."""

@@ -6,6 +6,9 @@ averaged over a few days, and each new day is compared with that average. A regr
 says which part of the differences between hours comes back: so much of the pattern is believed. Where load
 comes in bursts that follow no clock, that is next to nothing, and all hours count alike. As every day counts
 by its own mean, days that differ from each other as a whole make no hours differ.
+
+A habit may end on any day. So what the last hours asked for is compared with the pattern too, slot by slot,
+and where they do not follow it, it is not believed, whatever the days before were like.
 """
 
 import math
@@ -26,6 +29,8 @@ _MOST_ASKED = 4.0
 """A slot counts for at most so many times the room of one: a burst is no habit."""
 _SHORTEST = 5
 """A fifth of the span that prices look ahead is nearly half of the mean window of a task."""
+_DOUBT_S = 3 * _HOUR_S
+"""Comparisons of slots with the pattern fade over so long."""
 _QUIETEST = 1 / 64
 """No hour is expected to ask for less than this part of the mean: never for nothing."""
 
@@ -44,6 +49,13 @@ class DayPattern:
         self._sums: Floats = np.zeros(4)
         """Of hours compared, older ones counting less: how many; and of what they and their average differ
         from the mean by, the average's squares, the products, and their own squares."""
+        self._mean_units = 0.0
+        """What a slot asks for in the mean of those days."""
+        self._mean_days = 0
+        """Of how many days, at most `_MEMORY_DAYS`."""
+        self._lately: Floats = np.zeros(2)
+        """Of slots compared, older ones counting less: of what hours differ from the mean by, the squares,
+        and the products with what they themselves do."""
         self._day = -1
         """Which one is the present, since the beginning of 1970."""
         self._is_whole = False
@@ -53,7 +65,8 @@ class DayPattern:
         """(hours,) what was asked for in the present day, and in how many slots that passed."""
         self.believed_part = 0.0
         """How much of an hour's difference from the mean is expected to come back, from 0 to 1: the slope of
-        the regression of hours on their averages of the days before, less its standard error."""
+        the regression of hours on their averages of the days before, less its standard error; times that of
+        the last hours' slots, where it is below 1."""
         self._ahead: Floats = np.arange(1.0, horizon_slots + 1)
         """(slots,) sums of what is expected from the present slot on, up to each."""
 
@@ -83,11 +96,13 @@ class DayPattern:
         units = min(units, _MOST_ASKED * room_units)
         if slots * self._calendar.slot_s > _LONGEST_PAUSE_DAYS * HOURS_PER_DAY * _HOUR_S:
             self._day = -1
+            self._lately[:] = 0.0
         else:
             for slot in range(self._present_slot, self._present_slot + slots):
                 self._pass(slot, units)
                 units = 0.0
         self._present_slot += slots
+        self._believe()
         self._look_ahead()
 
     def state(self) -> dict[str, Any]:
@@ -96,6 +111,8 @@ class DayPattern:
             "shape": self._shape.tolist(),
             "days": self._days.tolist(),
             "sums": self._sums.tolist(),
+            "mean": [self._mean_units, self._mean_days],
+            "lately": self._lately.tolist(),
             "present": [self._present_slot, self._day, self._is_whole],
             "units": self._units.tolist(),
             "slots": self._slots.tolist(),
@@ -103,9 +120,10 @@ class DayPattern:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the state of another."""
-        self._shape, self._sums, self._units = (
-            np.array(state[name], float) for name in ("shape", "sums", "units")
+        self._shape, self._sums, self._lately, self._units = (
+            np.array(state[name], float) for name in ("shape", "sums", "lately", "units")
         )
+        self._mean_units, self._mean_days = state["mean"]
         self._days, self._slots = (np.array(state[name], np.int64) for name in ("days", "slots"))
         self._present_slot, self._day, self._is_whole = state["present"]
         self._believe()
@@ -123,6 +141,12 @@ class DayPattern:
             self._units[:], self._slots[:] = 0.0, 0
         self._units[hour] += units
         self._slots[hour] += 1
+        if self._mean_units > 0:
+            self._lately *= _DOUBT_S / (_DOUBT_S + self._calendar.slot_s)
+            usual = float(self._shape[hour]) - 1
+            # A slot is no further from the mean than the busiest hour: one large bid must not end a habit.
+            asked = min(units / self._mean_units, float(self._shape.max())) - 1
+            self._lately += (usual * usual, usual * asked)
 
     def _end_day(self) -> None:
         """Compare the day with the average of those before it, and take it into that."""
@@ -139,7 +163,8 @@ class DayPattern:
             self._sums += (float(again.sum()), *(math.fsum(each.tolist()) for each in products))
         self._days[seen] = np.minimum(self._days[seen] + 1, _MEMORY_DAYS)
         self._shape[seen] += (per_slot[seen] / mean - self._shape[seen]) / self._days[seen]
-        self._believe()
+        self._mean_days = min(self._mean_days + 1, _MEMORY_DAYS)
+        self._mean_units += (mean - self._mean_units) / self._mean_days
 
     def _believe(self) -> None:
         pairs, before_squared, product, now_squared = self._sums.tolist()
@@ -148,7 +173,9 @@ class DayPattern:
             slope = product / before_squared
             unexplained = max(now_squared - slope * product, 0.0)
             error = math.sqrt(unexplained / (pairs - 2) / before_squared)
-            self.believed_part = float(min(max(slope - error, 0.0), 1.0))
+            squares, product_lately = self._lately.tolist()
+            follows = min(max(product_lately / squares, 0.0), 1.0) if squares > 0 else 1.0
+            self.believed_part = min(max(slope - error, 0.0), 1.0) * follows
 
     def _look_ahead(self) -> None:
         self._ahead = np.cumsum(self.expected(len(self._ahead)))

@@ -87,15 +87,55 @@ def test_days_that_differ_as_a_whole_make_no_hours_differ(levels):
     assert pattern.believed_part == 0.0
 
 
-def test_days_without_a_bid_change_nothing():
-    week = pattern_of(5, noisy)
-    for _ in range(2 * PER_DAY):
+def test_days_without_a_bid_are_no_days_to_compare():
+    week, after = pattern_of(5, noisy), pattern_of(5, noisy)
+    for _ in range(2 * PER_DAY + 1):
         week.advance(1, 0.0, ROOM_UNITS)
-    after = pattern_of(5, noisy)
     after.advance(1, 0.0, ROOM_UNITS)
-    week.advance(1, 0.0, ROOM_UNITS)
-    assert week.believed_part == after.believed_part > 0.7
+    for learned in ("shape", "days", "sums", "mean"):
+        assert week.state()[learned] == after.state()[learned]
     assert pattern_of(4, lambda _: 0.0).believed_part == 0.0
+
+
+def a_burst_at(hour: int) -> Callable[[int], float]:
+    return lambda slot: 240.0 if hour_of(slot) == hour else 0.0
+
+
+@pytest.mark.parametrize(
+    ("habit", "units_of", "hours"),
+    [
+        (by_day, lambda slot: by_day(slot + PER_DAY // 2), 2),
+        (by_day, lambda _: 50.0, 6),
+        (a_burst_at(9), lambda _: 10.0, 8),
+        (a_burst_at(9), a_burst_at(8), 8.5),
+        (a_burst_at(9), a_burst_at(21), 9.5),
+    ],
+    ids=["days turn round", "no hours", "no burst", "an earlier burst", "no burst at its hour"],
+)
+def test_a_habit_that_ends_is_doubted_within_hours(habit, units_of, hours):
+    def changed(slot: int) -> float:
+        return habit(slot) if slot < 5 * PER_DAY else units_of(slot)
+
+    assert pattern_of(5, changed).believed_part > 0.9
+    assert pattern_of(5 + hours / 24, changed).believed_part < 0.2
+
+
+def test_a_habit_that_goes_on_is_believed_all_day_and_on_a_busier_one_from_noon():
+    habit = pattern_of(5, by_day)
+    for slot in range(5 * PER_DAY, 6 * PER_DAY):
+        habit.advance(1, by_day(slot), ROOM_UNITS)
+        assert habit.believed_part > 0.99
+    for slot in range(6 * PER_DAY, 7 * PER_DAY):
+        habit.advance(1, 4 * by_day(slot), ROOM_UNITS)
+        if 12 <= hour_of(slot) < 20:
+            assert habit.believed_part > 0.8
+
+
+def test_a_large_bid_by_night_ends_no_habit():
+    def burst(slot: int) -> float:
+        return 1e9 if slot == 5 * PER_DAY + THREE_OCLOCK else by_day(slot)
+
+    assert pattern_of(5 + 3.5 / 24, burst).believed_part > 0.7
 
 
 def test_days_that_turn_round_are_not_believed():
@@ -131,7 +171,7 @@ def test_the_busiest_stretch_ahead_is_no_shorter_than_a_fifth_of_all(slots):
 
 
 def test_no_hour_is_expected_to_ask_for_nothing():
-    once_a_day = pattern_of(4 + 1 / PER_DAY, lambda slot: 100.0 if slot % PER_DAY == TEN_OCLOCK else 0.0)
+    once_a_day = pattern_of(4 + 1 / PER_DAY, lambda slot: 100.0 if hour_of(slot) == 10 else 0.0)
     expected = once_a_day.expected(PER_DAY)
     assert expected.min() == 1 / 64
     assert expected.max() == pytest.approx(24.0)
