@@ -202,7 +202,7 @@ def test_where_energy_costs_parts_of_a_micro_rounding_decides_few_bids_otherwise
         market = configuration(zones=(DEFAULT,), tariffs=tariffs)
         cheap, dear = Bench(), Bench()
         for event in recorded(random.Random(f"money/{seed}"), market, bids=120, bids_per_slot=8):
-            for one, other in zip(cheap.send(event), dear.send(dearer(event)), strict=False):
+            for one, other in zip(cheap.send(event), dear.send(dearer(event)), strict=True):
                 if isinstance(one, JobAdmitted | JobRejected):
                     decided += 1
                     otherwise += type(one) is not type(other)
