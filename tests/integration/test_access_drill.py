@@ -237,7 +237,8 @@ def test_rights_hold_as_soon_as_they_are_said_to_be_given(secured: LocalKafka) -
         ensure_topics(admin, topics(prefix, partitions=1, command_partitions=1))
     for prefix in prefixes:
         apply_grants(admin, grants(prefix))
-        Administration(nodes, TIMEOUT_S).require(topic_rights("nodes", prefix))
+        rights = topic_rights("nodes", prefix)
+        assert Administration(nodes, TIMEOUT_S).require(rights).keys() == rights.keys()
 
 
 def test_a_right_that_is_not_in_the_table_is_named(kafka: LocalKafka) -> None:

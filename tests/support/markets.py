@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import Tariff
 from solvers.auction.market.demand import Demand
-from solvers.auction.market.fleet import Fleet, NodeClass
+from solvers.auction.market.fleet import Calendar, Fleet, NodeClass
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption
 from solvers.auction.mechanism.auctioneer import Auctioneer
@@ -19,6 +19,8 @@ from solvers.auction.mechanism.mechanism import PriceRises
 from solvers.auction.mechanism.primal_dual import PrimalDual
 from solvers.auction.mechanism.rising_prices import RisingPrices
 from solvers.auction.mechanism.search import Schedule, describe
+from solvers.auction.posted.mechanism import Posted
+from solvers.auction.posted.prices import PostedPrices
 
 FLAT = Tariff(name="flat", micros_per_kwh=(0,) * HOURS_PER_DAY)
 
@@ -133,3 +135,9 @@ def additive_cost(market: Market, wanted: Demand, schedule: Schedule) -> float:
 def primal_dual(market: Market, rises: PriceRises, **rules: Any) -> Auctioneer:
     """The auctioneer of declared bounds, with rules of `PrimalDual`."""
     return Auctioneer(market, PrimalDual(payment="critical", **rules), RisingPrices(market, rises))
+
+
+def posted(market: Market, slot_s: float) -> Auctioneer:
+    """The auctioneer with nothing declared, whose slot 0 begins a day."""
+    prices = PostedPrices(market, Calendar(0.0, slot_s))
+    return Auctioneer(market, Posted(prices), prices)

@@ -10,18 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption
-from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.posted.bound import COMPUTE_PARTS, ConstantPrices
 from solvers.auction.posted.demand_curve import CLASSES_PER_OCTAVE, MOST_CLASSES
-from solvers.auction.posted.mechanism import Posted
-from solvers.auction.posted.prices import PostedPrices
 from solvers.auction.posted.units import more_units
 from tests.support.examples import examples
-from tests.support.markets import demand, every_schedule, fleet
+from tests.support.markets import demand, every_schedule, fleet, posted
 
 HORIZON_SLOTS = 3
 OPTIONS = [VendorOption("slow", 1, 1), VendorOption("fast", 4, 0)]
@@ -61,8 +57,7 @@ class Run:
     def __init__(self) -> None:
         self.fleet = fleet((1, 10.0, 6.0), (1, 6.0, 4.0))
         self.market = Market(self.fleet, HORIZON_SLOTS, 0, lambda index, slots: (slots % 4) + index + 0.0)
-        prices = PostedPrices(self.market, Calendar(0.0, 600.0))
-        self.auctioneer = Auctioneer(self.market, Posted(prices), prices)
+        self.auctioneer = posted(self.market, 600.0)
         self.plans: list[list[tuple[int, Placement, object]]] = []
         """Of each bid: welfare, node-slots and demand."""
 

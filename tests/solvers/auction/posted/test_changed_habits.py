@@ -6,14 +6,10 @@ from statistics import fmean
 
 import pytest
 
-from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market
 from solvers.auction.market.window import VendorOption
-from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Request
-from solvers.auction.posted.mechanism import Posted
-from solvers.auction.posted.prices import PostedPrices
-from tests.support.markets import demand, fleet
+from tests.support.markets import demand, fleet, posted
 
 SLOT_S = 600.0
 PER_HOUR = 6
@@ -47,8 +43,7 @@ class Zone:
     def __init__(self, slot_s: float) -> None:
         self.fleet = fleet((4, 10.0, 8.0))
         market = Market(self.fleet, HORIZON_SLOTS, 0, lambda _index, _slots: COST_MICROS / 2)
-        self.prices = PostedPrices(market, Calendar(0.0, slot_s))
-        self.auctioneer = Auctioneer(market, Posted(self.prices), self.prices)
+        self.auctioneer = posted(market, slot_s)
         self.day = 0
 
     def pass_day(self, bids_per_slot: BidsPerSlot, seed: int) -> int:

@@ -5,14 +5,10 @@ from statistics import fmean
 
 import pytest
 
-from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market
 from solvers.auction.market.window import VendorOption
-from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Request
-from solvers.auction.posted.mechanism import Posted
-from solvers.auction.posted.prices import PostedPrices
-from tests.support.markets import demand, fleet
+from tests.support.markets import demand, fleet, posted
 
 DAY_SLOTS = 24
 HOUR_S = 3_600.0
@@ -27,8 +23,8 @@ class Days:
     def __init__(self, slot_s: float) -> None:
         self.fleet = fleet((4, 10.0, 8.0))
         market = Market(self.fleet, DAY_SLOTS, 0, lambda _index, _slots: 1_000.0)
-        self.prices = PostedPrices(market, Calendar(0.0, slot_s))
-        self.auctioneer = Auctioneer(market, Posted(self.prices), self.prices)
+        self.auctioneer = posted(market, slot_s)
+        self.prices = self.auctioneer.prices
         self.draw = random.Random("mornings")
 
     def day(self, day: int, *, withdrawn_at_three: int = 0) -> list[float]:
