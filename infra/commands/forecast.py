@@ -1,7 +1,7 @@
 """`millrace forecast`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -10,7 +10,7 @@ from infra.commands.options import CellName, ExpectHead, Json, kept_heads
 from infra.commands.output import print_json, progress, remark, say
 from infra.commands.what_if import check_ledger
 from infra.errors import CommandError
-from infra.simulation.auction.price_forecast import bases_from_ledger, forecast_from_ledger
+from infra.simulation.auction.price_forecast import forecast_from_ledger, own_forecasts
 from infra.simulation.what_if import ledger_configuration
 from infra.views.auction.offers import describe_basis
 
@@ -27,26 +27,31 @@ def forecast(
     json: Json = False,
 ) -> None:
     """Show what the zones of a ledger begin the next day with: prices that they found, or a forecast."""
-    own = ledger_configuration(ledger, cell)
+    name = ledger_configuration(ledger, cell).cell
     with progress("folding the ledger again"):
-        head, notes = check_ledger(ledger, own.cell, kept_heads(expect_head, cell))
+        head, notes = check_ledger(ledger, name, kept_heads(expect_head, cell))
     for note in notes:
         remark(note)
     with progress("finding prices at which there is room for what was asked"):
-        bases = bases_from_ledger(ledger, cell)
-        forecasts = forecast_from_ledger(ledger, cell, left_out=bases)
-    if not bases and not forecasts:
+        own = own_forecasts(ledger, cell)
+        forecasts = forecast_from_ledger(ledger, cell, left_out=own)
+    if not own and not forecasts:
         raise CommandError(f"{ledger}: no bid of the ledger can be judged, so there is no basis for prices")
-    plain = {
-        zone: {"basis": bases[zone].model_dump(mode="json")}
-        if zone in bases
-        else {"opening_prices": [prices.model_dump(mode="json") for prices in forecasts[zone]]}
-        for zone in sorted({*bases, *forecasts})
+    zones: dict[str, dict[str, Any]] = {
+        zone: {"opening_prices": [prices.model_dump(mode="json") for prices in opening]}
+        for zone, opening in forecasts.items()
     }
+    for zone, (basis, expected_by_hour) in own.items():
+        zones[zone] = {"basis": basis.model_dump(mode="json")}
+        if expected_by_hour is not None:
+            zones[zone]["expected_by_hour"] = list(expected_by_hour)
     if json:
-        print_json({"cell": own.cell, "head": str(head), "zones": plain})
+        print_json({"cell": name, "head": str(head), "zones": zones})
     else:
-        say(f"# from the ledger with head {own.cell}={head}")
-        for zone, basis in bases.items():
-            say(f"# {zone} finds its prices itself, from {describe_basis(basis)}")
-        typer.echo(yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=120), nl=False)
+        say(f"# from the ledger with head {name}={head}")
+        for zone, (basis, expected_by_hour) in own.items():
+            say(f"# {zone} finds its prices itself, from {describe_basis(basis, expected_by_hour)}")
+        typer.echo(
+            yaml.safe_dump(dict(sorted(zones.items())), sort_keys=False, default_flow_style=None, width=120),
+            nl=False,
+        )

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from schemas.base import (
+    HOURS_PER_DAY,
     Amount,
     Gib,
     Identifier,
@@ -254,6 +255,12 @@ class ClassPrices(Record):
     highest_memory_price_micros: float
 
 
+_OfHours = Annotated[
+    tuple[Annotated[float, Field(ge=0)], ...],
+    Field(min_length=HOURS_PER_DAY, max_length=HOURS_PER_DAY),
+]
+
+
 class ZonePriced(ZoneView):
     """The state of a zone's market when a slot opens."""
 
@@ -265,4 +272,8 @@ class ZonePriced(ZoneView):
     classes: tuple[ClassPrices, ...]
     basis: Annotated[PriceBasis | None, Field(exclude_if=lambda basis: basis is None)] = None
     """What prices are read off from now on, as in an offer."""
+    expected_by_hour: Annotated[_OfHours | None, Field(exclude_if=lambda parts: parts is None)] = None
+    """The forecast for the day ahead: what a slot that begins in each hour of the day (UTC) is expected to
+    ask for, as a part of the mean. None where all hours are expected to be alike, so on the first two days,
+    and where `basis` is None."""
     certificate: Certificate

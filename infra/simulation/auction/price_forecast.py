@@ -19,7 +19,7 @@ def forecast_from_ledger(
     """The forecast for each zone of a cell that got any bids, whatever its policy was.
 
     Bids that were withdrawn later are demand like the others. A zone that finds its prices itself takes no
-    forecast from outside: see `bases_from_ledger`.
+    forecast from outside: see `own_forecasts`.
 
     Args:
         left_out: zones that need no forecast.
@@ -37,20 +37,25 @@ def forecast_from_ledger(
     }
 
 
-def bases_from_ledger(path: Path, cell: str | None) -> dict[str, PriceBasis]:
-    """What each zone that finds its prices itself had them from when its last slot opened.
+def own_forecasts(path: Path, cell: str | None) -> dict[str, tuple[PriceBasis, tuple[float, ...] | None]]:
+    """Of each zone that finds its prices itself, when its last slot opened, what they were read off and what
+    it expected of the hours of the day (`basis` and `expected_by_hour` of `ZonePriced`).
 
     Raises:
         ReplayError: the file is no ledger.
         CommandError: it configures no such cell, or several, and none was chosen.
     """
     own = ledger_configuration(path, cell)
-    folded, bases = Cell(own.cell), dict[str, PriceBasis | None]()
+    folded, latest = Cell(own.cell), dict[str, ZonePriced]()
     for entry in events_of_cell(path, own.cell, others_allowed=cell is not None):
         for decision in folded.handle(entry):
             if isinstance(decision.outcome, ZonePriced):
-                bases[decision.outcome.zone] = decision.outcome.basis
-    return {zone: basis for zone, basis in bases.items() if basis is not None and zone in folded.zones}
+                latest[decision.outcome.zone] = decision.outcome
+    return {
+        zone: (priced.basis, priced.expected_by_hour)
+        for zone, priced in latest.items()
+        if priced.basis is not None and zone in folded.zones
+    }
 
 
 def _each_once(entries: Iterable[LedgerEvent]) -> Iterator[Event]:

@@ -13,7 +13,6 @@ from schemas.auction.evidence import (
     Certificate,
     ClassPrices,
     JobReplanned,
-    PriceBasis,
     WelfareDifference,
     ZonePriced,
     evidence_of,
@@ -50,8 +49,8 @@ class AuctionFigures(PolicyFigures):
 
     def __init__(self) -> None:
         self._certificates: dict[str, Certificate] = {}
-        self._bases: dict[str, PriceBasis] = {}
-        """The latest of each zone."""
+        self._own_prices: dict[str, str] = {}
+        """By zone that finds its prices itself, what they are read off, in words."""
         self._prices: dict[tuple[str, str, str], ClassPrices] = {}
         """The latest of each zone, GPU type and tariff, for the slots ahead."""
         self._replanned: Counter[str] = Counter()
@@ -102,9 +101,9 @@ class AuctionFigures(PolicyFigures):
         match outcome := decision.outcome:
             case ZonePriced():
                 if outcome.basis is None:
-                    self._bases.pop(outcome.zone, None)
+                    self._own_prices.pop(outcome.zone, None)
                 else:
-                    self._bases[outcome.zone] = outcome.basis
+                    self._own_prices[outcome.zone] = describe_basis(outcome.basis, outcome.expected_by_hour)
                 for prices in outcome.classes:
                     self._prices[outcome.zone, prices.gpu_type, prices.tariff] = prices
             case SlotAssigned():
@@ -121,12 +120,12 @@ class AuctionFigures(PolicyFigures):
         """Welfare, how good the plans are proven to be, and what prices are read off."""
         if not self._certificates:
             return ""
-        bases = "".join(
-            f"; {zone} is priced by {describe_basis(basis)}" for zone, basis in sorted(self._bases.items())
+        own_prices = "".join(
+            f"; {zone} is priced by {basis}" for zone, basis in sorted(self._own_prices.items())
         )
         return (
             f"welfare planned {units(self.planned_welfare_micros)}, realised "
-            f"{units(self.realised_welfare_micros)}, proven ratio of the plans {self._ratio}{bases}"
+            f"{units(self.realised_welfare_micros)}, proven ratio of the plans {self._ratio}{own_prices}"
         )
 
     def rows(self) -> Iterator[tuple[str, str]]:

@@ -50,8 +50,16 @@ def describe_offer(offer: Offer | None) -> Iterator[str]:
         )
 
 
-def describe_basis(basis: PriceBasis) -> str:
-    """What prices are read off: the demand that is remembered, and the levels that follow from it."""
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def describe_basis(basis: PriceBasis, expected_by_hour: tuple[float, ...] | None = None) -> str:
+    """What prices are read off: the demand that is remembered, what is expected of each hour of the day, and
+    the levels that follow.
+
+    Args:
+        expected_by_hour: see `ZonePriced`; shown as bars, the highest for the busiest hour.
+    """
     demand = (
         f"the demand of {basis.remembered_slots:.3g} slots: lately {basis.asked_share:.0%} of all room was "
         "asked for; "
@@ -63,14 +71,19 @@ def describe_basis(basis: PriceBasis) -> str:
             f"times the mean ({basis.believed_part:.0%} of the differences between hours are known to come "
             "back); "
         )
+    if expected_by_hour is not None:
+        heights = [part / max(expected_by_hour) * (len(_BARS) - 1) for part in expected_by_hour]
+        demand += (
+            f"from 0 to 24 o'clock UTC it expects {''.join(_BARS[round(height)] for height in heights)}; "
+        )
     if basis.guard_micros_per_thousand_samples == 0:
         return f"{demand}room costs the least (base and guard level 0)"
     # Three digits, however small the amounts are: units' four decimals may hide all of a level.
     base = basis.base_micros_per_thousand_samples / MICROS_PER_UNIT
     guard = basis.guard_micros_per_thousand_samples / MICROS_PER_UNIT
     return (
-        f"{demand}base level {base:.3g} per thousand samples of room ahead, and in full slots more, towards "
-        f"the guard level, {guard:.3g}"
+        f"{demand}base level {base:.3g} units of money per thousand samples of room ahead, and in full slots "
+        f"more, towards the guard level, {guard:.3g}"
     )
 
 

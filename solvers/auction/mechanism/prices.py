@@ -119,6 +119,8 @@ class Basis:
     that ask for the mean."""
     believed_part: float
     """How much of the differences between hours of the day counts in that, from 0 to 1."""
+    expected_by_hour: tuple[float, ...]
+    """What a slot that begins in each hour of the day (UTC) is expected to ask for, as a part of the mean."""
     asked_share: float
     """What was asked for lately per slot, at any price, of what the zone has."""
     fall: float

@@ -145,12 +145,14 @@ def priced(zone: str, auctioneer: Auctioneer, live_jobs: int) -> ZonePriced:
                 highest_memory_price_micros=price.highest_memory_micros,
             )
         )
+    basis = auctioneer.prices.basis
     return ZonePriced(
         zone=zone,
         slot=market.first_slot - 1,
         live_jobs=live_jobs,
         classes=tuple(classes),
-        basis=_basis_of(auctioneer.prices.basis),
+        basis=_basis_of(basis),
+        expected_by_hour=None if basis is None or basis.believed_part <= 0 else basis.expected_by_hour,
         certificate=certificate_of(auctioneer),
     )
 

@@ -8,9 +8,12 @@ from typer.testing import CliRunner
 
 from infra.cli import app_with
 from infra.errors import CommandError
-from infra.simulation.auction.price_forecast import bases_from_ledger, forecast_from_ledger
+from infra.simulation.auction.price_forecast import forecast_from_ledger, own_forecasts
+from infra.views.auction.figures import AuctionFigures
+from schemas.auction.evidence import ZonePriced
 from schemas.auction.settings import AuctionPolicy
 from schemas.base import HOURS_PER_DAY
+from schemas.clock import ClockTicked
 from streams.cell.cell import LedgerEvent
 from streams.replay.files import ledger_line
 from tests.support.cells import EPOCH_S, UNIT, Bench, bid, tick, zone
@@ -88,10 +91,36 @@ def test_a_zone_that_finds_its_prices_shows_what_they_come_from_and_no_opening_p
         bench.send(bid(f"j{number}", 20.0))
     bench.send(tick(1))
     ledger = ledger_of(bench, tmp_path / "l.jsonl")
-    (basis,) = bases_from_ledger(ledger, None).values()
+    ((basis, expected_by_hour),) = own_forecasts(ledger, None).values()
+    assert expected_by_hour is None
     assert basis.base_micros_per_thousand_samples == pytest.approx(
         1_000 * bench.zone.auctioneer.prices.basis.base_micros_per_unit
     )
     output = CliRunner().invoke(app_with("forecast"), ["forecast", str(ledger)]).stdout
     assert "z finds its prices itself, from the demand of" in output
     assert yaml.safe_load(output) == {"z": {"basis": basis.model_dump(mode="json")}}
+
+
+def test_after_days_with_a_night_the_hours_that_are_expected_are_shown_and_stand_in_the_decisions(
+    tmp_path: Path,
+) -> None:
+    bench = Bench.configured(zones=(zone(policy=AuctionPolicy()),), slot_s=3_600.0)
+    for slot in range(4 * HOURS_PER_DAY):
+        now_s = EPOCH_S + 3_600.0 * slot
+        bench.send(ClockTicked(cell="c", time_s=now_s))
+        if 8 <= (HOUR + slot) % HOURS_PER_DAY < 18:
+            work = 18_000
+            bench.send(bid(f"j{slot}", 900.0, deadline_s=now_s + 7_200.0, work_samples=work, memory_gib=1.0))
+    ledger = ledger_of(bench, tmp_path / "l.jsonl")
+    output = CliRunner().invoke(app_with("forecast"), ["forecast", str(ledger)]).stdout
+    expected = yaml.safe_load(output)["z"]["expected_by_hour"]
+    assert [part > 1 for part in expected] == [8 <= hour < 18 for hour in range(HOURS_PER_DAY)]
+    *_, latest = (o for decision in bench.decisions if isinstance(o := decision.outcome, ZonePriced))
+    assert list(latest.expected_by_hour or ()) == expected
+    bars = "▁" * 8 + "█" * 10 + "▁" * 6
+    told = f"from 0 to 24 o'clock UTC it expects {bars}; "
+    assert told in output
+    figures = AuctionFigures()
+    for decision in bench.decisions:
+        figures.take_decision(decision)
+    assert told in figures.headline()
