@@ -103,6 +103,7 @@ TRAINING = """
 """
 
 
+@pytest.mark.long
 def test_services_give_way_for_a_job_that_would_wait_for_their_ends(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.yaml"
     jobs.write_text("".join([*(SERVICE.format(user=user) for user in ("ann", "ben")), TRAINING]))

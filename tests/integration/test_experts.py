@@ -110,6 +110,7 @@ def test_a_model_is_trained_on_two_nodes_and_served_and_its_experts_follow_the_r
     fleet.assert_proven()
 
 
+@pytest.mark.drill
 def test_a_job_that_cannot_be_is_refunded_and_the_nodes_do_the_next(fleet: Fleet) -> None:
     fleet.submit("unknown-model", serving_workload("no-such-model"))
     fleet.submit("dense-model", serving_workload(MODEL))

@@ -194,6 +194,7 @@ def test_a_load_that_falls_lends_servers_and_one_that_rises_has_them_back_in_tim
     assert sum("reclaim" in line for line in lines) == 1
 
 
+@pytest.mark.drill
 def test_a_lender_that_is_killed_is_followed_by_one_that_offers_nothing_twice(inference):
     first = inference.start_lender()
     until(lambda: len(inference.on_loan()) == 7, "seven servers on loan")

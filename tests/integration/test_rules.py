@@ -160,6 +160,7 @@ def test_a_worker_without_the_old_rules_goes_on_after_an_orderly_stop_and_after_
     assert [stretch.rules for stretch in verdict.stretches] == [1, 2]
 
 
+@pytest.mark.drill
 def test_a_backlog_of_a_crash_is_decided_by_the_rules_that_it_was_written_under(
     deployment: Deployment,
 ) -> None:

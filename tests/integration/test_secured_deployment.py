@@ -5,10 +5,13 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from infra.cli import run
 from tests.integration.deployment import ROOT, UP_PATIENCE_S, bids_file, demo_bid, until
 
 
+@pytest.mark.drill
 def test_bids_are_taken_decided_told_and_proven(start_up, tmp_path, monkeypatch, capsys):
     up = start_up("--secure")
     up.await_ready()

@@ -298,6 +298,7 @@ def test_a_request_from_long_ago_is_answered_without_a_solve(deployment: Deploym
     assert {outcome.reason for outcome in outcomes(deployment, JobRejected)} == {"solver_found_nothing"}
 
 
+@pytest.mark.drill
 def test_a_record_that_is_no_decision_is_passed_over_with_a_line(deployment: Deployment) -> None:
     deployment.send_raw("decisions", b"\xff", [("ce_type", b"millrace.unknown.v1")], CELL.encode())
     deployment.start_worker()

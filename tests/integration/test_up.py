@@ -11,6 +11,7 @@ from tests.integration.deployment import DEMO_CELLS, UP_PATIENCE_S, bids_file, d
 from tests.support.processes import is_gone_within
 
 
+@pytest.mark.drill
 def test_up_stops_in_order_keeps_its_data_and_forgets_them_when_told_to(
     start_up, tmp_path, monkeypatch, capsys
 ):

@@ -76,6 +76,7 @@ def test_events_become_decisions_and_views(deployment: Deployment) -> None:
     ]
 
 
+@pytest.mark.drill
 def test_the_snapshots_are_not_taken_for_a_stream_that_hangs(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +271,7 @@ def test_bad_records_among_good_ones(deployment: Deployment) -> None:
     assert len(deployment.records("ledger.dlt")) == 2
 
 
+@pytest.mark.drill
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_a_header_name_that_is_not_text_is_refused_and_stops_nothing(deployment: Deployment) -> None:
     worker = deployment.start_worker()
@@ -337,6 +339,7 @@ def test_storm_of_kills(busy: Deployment) -> None:
     storm(busy, SEED + 1, STORM_BIDS, STORM_KILLS)
 
 
+@pytest.mark.drill
 def test_broker_killed_and_started_again(topic_prefix: str, tmp_path: Path) -> None:
     with LocalKafka(tmp_path / "broker") as broker:
         deployment = Deployment(broker.bootstrap_servers, topic_prefix, tmp_path, ["alpha"])
@@ -372,6 +375,7 @@ def test_web_pages_are_for_this_machine_alone(deployment: Deployment, port: int)
     assert until(addresses, "web pages are served") == {"127.0.0.1"}
 
 
+@pytest.mark.drill
 def test_gap_is_fatal_and_says_so(deployment: Deployment) -> None:
     worker = deployment.start_worker()
     deployment.configure("alpha", "beta")

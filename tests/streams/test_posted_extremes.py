@@ -37,6 +37,7 @@ LEAST_MICROS = round(2 * UNIT * (1 + 1 / 8))
 """Operation of the usual task, and an eighth of it for room."""
 RECOVERY_SLOTS = 2 * HORIZON_SLOTS
 """After so many slots of a usual day, prices are what they are without whatever came before."""
+horizons = pytest.mark.parametrize("horizon_slots", [HORIZON_SLOTS, *long(144)])
 
 
 @dataclass
@@ -50,9 +51,9 @@ class Market:
     rng: random.Random = field(default_factory=lambda: random.Random("extremes"))
 
     @classmethod
-    def open(cls, **changes) -> "Market":
+    def open(cls, horizon_slots: int = HORIZON_SLOTS, **changes) -> "Market":
         policy = AuctionPolicy()
-        zones = (zone(policy=policy, nodes=NODES, horizon_slots=HORIZON_SLOTS),)
+        zones = (zone(policy=policy, nodes=NODES, horizon_slots=horizon_slots),)
         market = cls(Bench.configured(zones=zones, **changes))
         market.tick(0)
         return market
@@ -111,48 +112,53 @@ class Market:
 
 
 @cache
-def usual_price(tariffs: tuple[Tariff, ...] | None = None) -> float:
+def usual_price(horizon_slots: int = HORIZON_SLOTS, tariffs: tuple[Tariff, ...] | None = None) -> float:
     """The mean quote of a usual day."""
-    market = Market.open() if tariffs is None else Market.open(tariffs=tariffs)
-    market.usual(RECOVERY_SLOTS)
-    return float(np.mean(market.usual(HORIZON_SLOTS)))
+    market = Market.open(horizon_slots, **({} if tariffs is None else {"tariffs": tariffs}))
+    market.usual(2 * horizon_slots)
+    return float(np.mean(market.usual(horizon_slots)))
 
 
-def check_recovered(market: Market, factor: float = 1.5, tariffs: tuple[Tariff, ...] | None = None) -> None:
-    """After `RECOVERY_SLOTS` of a usual day, quotes are the usual ones, but for so large a factor."""
-    market.usual(RECOVERY_SLOTS)
-    found, usual = float(np.mean(market.usual(HORIZON_SLOTS))), usual_price(tariffs)
-    assert usual / factor <= found <= usual * factor
+def check_recovered(
+    market: Market, horizon_slots: int = HORIZON_SLOTS, tariffs: tuple[Tariff, ...] | None = None
+) -> None:
+    """After two horizons of a usual day, quotes are the usual ones, but for a factor of 1.5."""
+    market.usual(2 * horizon_slots)
+    found, usual = float(np.mean(market.usual(horizon_slots))), usual_price(horizon_slots, tariffs)
+    assert usual / 1.5 <= found <= usual * 1.5
 
 
-def test_a_day_without_a_bid_costs_what_operation_does_and_the_least_for_room():
-    market = Market.open()
+@horizons
+def test_a_day_without_a_bid_costs_what_operation_does_and_the_least_for_room(horizon_slots):
+    market = Market.open(horizon_slots)
     before = market.quote()
-    for _ in range(5 * HORIZON_SLOTS):
+    for _ in range(5 * horizon_slots):
         market.tick()
         assert market.quote() == before == LEAST_MICROS + 1
-    check_recovered(market)
+    check_recovered(market, horizon_slots)
 
 
-def test_one_user_who_bids_a_thousand_times_the_rest_now_and_then_does_not_make_the_price():
-    market = Market.open()
-    market.usual(RECOVERY_SLOTS)
-    usual = market.usual(HORIZON_SLOTS)
+@horizons
+def test_one_user_who_bids_a_thousand_times_the_rest_now_and_then_does_not_make_the_price(horizon_slots):
+    market = Market.open(horizon_slots)
+    market.usual(2 * horizon_slots)
+    usual = market.usual(horizon_slots)
     rich = []
     for _ in range(6):
         assert isinstance(market.bid(10_000.0), JobAdmitted)
         rich += market.usual(6)
     assert max(rich) <= 2 * max(usual)
-    check_recovered(market)
+    check_recovered(market, horizon_slots)
 
 
-def test_one_user_who_buys_half_of_the_fleet_at_a_thousand_times_the_rest_is_forgotten():
-    market = Market.open()
-    market.usual(RECOVERY_SLOTS)
-    for _ in range(HORIZON_SLOTS):
+@horizons
+def test_one_user_who_buys_half_of_the_fleet_at_a_thousand_times_the_rest_is_forgotten(horizon_slots):
+    market = Market.open(horizon_slots)
+    market.usual(2 * horizon_slots)
+    for _ in range(horizon_slots):
         assert isinstance(market.bid(10_000.0), JobAdmitted)
         assert max(market.usual(1, per_slot=2)) < 10_000 * UNIT
-    check_recovered(market)
+    check_recovered(market, horizon_slots)
 
 
 @pytest.mark.parametrize("per_slot", [1, 2, 3, 6])
@@ -169,13 +175,14 @@ def test_bids_that_are_all_alike_are_sold_until_there_is_no_room(per_slot):
     check_recovered(market)
 
 
-def test_a_day_of_bids_all_at_once():
-    market = Market.open()
-    outcomes = [market.bid(market.rng.uniform(4.0, 16.0), slots=HORIZON_SLOTS - 1) for _ in range(200)]
+@horizons
+def test_a_day_of_bids_all_at_once(horizon_slots):
+    market = Market.open(horizon_slots)
+    outcomes = [market.bid(market.rng.uniform(4.0, 16.0), slots=horizon_slots - 1) for _ in range(200)]
     assert sum(isinstance(outcome, JobAdmitted) for outcome in outcomes) >= 10
-    for _ in range(HORIZON_SLOTS):
+    for _ in range(horizon_slots):
         market.tick()
-    check_recovered(market)
+    check_recovered(market, horizon_slots)
 
 
 def test_a_fleet_that_halves_at_noon_is_dearer_and_comes_back():
@@ -185,7 +192,8 @@ def test_a_fleet_that_halves_at_noon_is_dearer_and_comes_back():
     market.runs = market.runs.without("a0", "a1")
     market.usual(HORIZON_SLOTS)
     halved = [quote for quote in market.usual(HORIZON_SLOTS) if quote]
-    assert not halved or np.mean(halved) > usual_price()
+    assert len(halved) >= HORIZON_SLOTS // 2, "in the other slots the room of all six ahead is taken"
+    assert np.mean(halved) > usual_price()
     market.bench.send(online("a0"), online("a1"))
     check_recovered(market)
 
@@ -206,13 +214,14 @@ def test_where_operation_costs_nothing_a_first_bid_of_next_to_nothing_is_soon_ou
     assert all(cheap >= quote / 2 for cheap, quote in zip(kept_low[3:], quotes[3:], strict=True))
 
 
+@horizons
 @pytest.mark.parametrize("days", [1, 365])
-def test_a_clock_that_jumps_forgets_what_is_long_ago(days):
-    market = Market.open()
-    market.usual(RECOVERY_SLOTS)
+def test_a_clock_that_jumps_forgets_what_is_long_ago(days, horizon_slots):
+    market = Market.open(horizon_slots)
+    market.usual(2 * horizon_slots)
     market.tick(int(days * 86_400 / SLOT_S))
     assert market.quote() == LEAST_MICROS + 1
-    check_recovered(market)
+    check_recovered(market, horizon_slots)
 
 
 def held_up(market: Market, losers: int, slots: int) -> list[int]:
@@ -229,12 +238,13 @@ def held_up(market: Market, losers: int, slots: int) -> list[int]:
     return quotes
 
 
-@pytest.mark.parametrize("losers", [4, *long(1, 40)])
+@pytest.mark.parametrize("losers", [40, *long(1, 4)])
 def test_losers_hold_a_price_up_while_there_are_sales_and_hardly_raise_it(losers):
     """The worst that was found: who loses just below the price in every slot keeps it from falling for as
     long as others buy, here at up to three times what it falls to without them, by as many units as
     `MOST_UNSOLD` times the sold ones. It rises by 4 % at most beyond what it would have been: they leave less
-    room to winners, whose highest offers the guard is read off. Without them it falls as it would have."""
+    room to winners, whose highest offers the guard is read off. Without them it falls as it would have, and
+    no later where they were many: what did not count is not remembered."""
     market, alone = Market.open(), Market.open()
     market.usual(RECOVERY_SLOTS)
     alone.usual(RECOVERY_SLOTS)

@@ -6,7 +6,7 @@ asked for, in two kinds that are trusted differently:
 - *sold*: what winners offered. A win has its price, so raising the level by winning costs money.
 - *unsold*: what losers offered, but for what they offered beyond the level that they lost at. A losing bid is
   free, so it must not raise a price; it may keep one from falling, as long as there are sales: unsold units
-  count up to `MOST_UNSOLD` times the sold ones.
+  count, and are remembered, up to `MOST_UNSOLD` times the sold ones.
 
 Older bids fade. In steady times memory lasts for a horizon; when the units asked for per slot, at whatever
 price, are far from what was asked for before, it fades within hours, so that a day unlike the last is found
@@ -170,6 +170,11 @@ class DemandCurve:
             return
         self._unsold += self._lost
         self._lost[:] = 0.0
+        # What does not count is not remembered either: as it fades, it would count in place of what was lost
+        # since, the longer the more it was.
+        sold, unsold = _sum(self._sold), _sum(self._unsold)
+        if unsold > MOST_UNSOLD * sold:
+            self._unsold *= MOST_UNSOLD * sold / unsold
         (
             kept,
             self.slots,

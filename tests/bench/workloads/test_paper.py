@@ -20,6 +20,7 @@ from schemas.jobs import JobSubmitted
 from schemas.lora import LoraWorkload
 from schemas.lora_commands import SlotAssigned
 from solvers.auction.market.vendors import vendor_options
+from tests.support.examples import long
 
 DAY = PaperSetting(arrivals_per_slot=80.0)
 SMALL = PaperSetting(nodes=6, slots=36, arrivals_per_slot=4.0, work_scale=0.5)
@@ -243,7 +244,7 @@ def test_a_run_of_no_jobs_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("nodes", "gpus", "work_scale"), [(24, "mixed", 1.0), (3, "mixed", 0.25), (10, "A40", 1.0)]
 )
-@pytest.mark.parametrize("load", [0.5, 4.0])
+@pytest.mark.parametrize("load", [0.5, *long(4.0)])
 def test_days_of_a_load_ask_for_so_many_times_what_the_fleet_can_do(load, nodes, gpus, work_scale):
     setting = PaperSetting(
         nodes=nodes,

@@ -59,6 +59,7 @@ def test_a_worker_joins_and_leaves_in_the_middle(fleet: Fleet, alone: Trained) -
     assert (left.run_id, left.complete, left.samples_done) == ("j/2", True, started[2])
 
 
+@pytest.mark.long
 def test_the_leader_leaves_and_another_goes_on(fleet: Fleet, alone: Trained) -> None:
     work = workload(keeps=False)
     fleet.assign("j", 1, [("n1", 2), ("n2", 1)], work)

@@ -42,7 +42,7 @@ from tests.support.cells import (
     withdraw,
     zone,
 )
-from tests.support.examples import examples
+from tests.support.examples import examples, long
 from tests.support.recordings import asked, played, write
 
 ROWS = (
@@ -165,7 +165,7 @@ def test_a_lost_node_reports_nothing_and_its_slot_is_done_again(eventful):
     assert not {slot for slot in ended_there if 2 <= slot < 7}
 
 
-@pytest.mark.parametrize("policy", ["published", "eft", "ntm", "titan", "fixed-price"])
+@pytest.mark.parametrize("policy", ["eft", "fixed-price", *long("published", "ntm", "titan")])
 def test_nodes_are_lost_when_they_were_under_any_policy_and_the_log_verifies(eventful, policy):
     own = ledger_configuration(eventful, None)
     price = 10_000 if policy == "fixed-price" else None

@@ -111,6 +111,7 @@ def test_what_goes_on_otherwise_packed_comes_to_the_same(
     assert_equal(results[:world], told, after=4)
 
 
+@pytest.mark.long
 def test_a_controller_packs_at_its_steps_and_changes_nothing_else(run: RunRanks) -> None:
     told = {"hyperparameters": {"global_batch_size": 4}, "work_samples": 64}
     results = run(scenarios.adjust, 4, **told)

@@ -171,6 +171,7 @@ def test_experts_that_find_no_room_on_a_device_are_off_loaded_on_all_nodes_and_t
     assert all("experts_per_device=2 resident_experts=1" in each for each in started)
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(fleet: Fleet, alone: Path) -> None:
     done = interrupted(fleet)
     before, newest = fleet.checkpoints("j")

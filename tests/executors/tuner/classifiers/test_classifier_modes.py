@@ -95,6 +95,7 @@ def test_jobs_of_a_shared_run_share_matrices_and_have_heads_of_their_own(
     assert_trained_alike(published(worker, "b"), loop.adapter(1))
 
 
+@pytest.mark.long
 def test_a_shared_run_learns_two_tasks_that_contradict_each_other(
     worker_of: MakeWorker, work_of: MakeWork
 ) -> None:

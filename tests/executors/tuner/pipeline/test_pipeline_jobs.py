@@ -115,6 +115,7 @@ def test_a_job_is_done_at_its_accuracy(node: Fleet) -> None:
     assert node.reports(TaskEvaluated, "t")[-1].accuracy >= 0.01
 
 
+@pytest.mark.long
 def test_a_preempted_job_comes_to_the_same_and_its_workers_go_to_the_next_as_they_are(
     node: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:

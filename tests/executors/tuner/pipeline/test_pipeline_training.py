@@ -105,6 +105,7 @@ def test_with_micro_batches_and_clipping_weights_differ_from_the_engines_by_roun
     assert distance(state.first_moment, expected.first_moment) < 1e-4
 
 
+@pytest.mark.long
 def test_the_number_of_stages_and_the_direction_change_no_bit(train: Train, make_task: MakeTask) -> None:
     task = make_task("job", dropout=0.1, max_gradient_norm=0.05, batch_size=5)
     results, expected = train(1, task, micro_batches=3)

@@ -186,6 +186,17 @@ def test_whatever_the_demand_what_is_remembered_is_never_negative(recent_slots):
         assert 1 <= curve.slots <= MEMORY_SLOTS
 
 
+def test_a_crowd_of_losers_is_forgotten_as_soon_as_a_few():
+    few, crowd = DemandCurve(MEMORY_SLOTS), DemandCurve(MEMORY_SLOTS)
+    for curve, lost in ((few, MOST_UNSOLD), (crowd, 1_000.0)):
+        for slot in range(4 * MEMORY_SLOTS):
+            curve.sell(8.0, 1.0, 3)
+            if slot < 2 * MEMORY_SLOTS:
+                curve.lose(4.0, lost)
+            curve.advance(np.ones(1), 2.0)
+    assert crowd.state()["unsold"] == pytest.approx(few.state()["unsold"])
+
+
 def test_losers_that_are_lowered_hold_nothing_up_beyond_that():
     curve = curve_of([(5, 10)], [(8, 10), (4, 10), (2, 10)])
     curve.advance(np.ones(1), 2.0)
