@@ -15,10 +15,12 @@ from bench.auction.runs.later_days import FOURTH_DAY, KINDS_BEFORE, default_four
 from bench.auction.runs.optimum import measure_clearing_bound, measure_optimum
 from bench.auction.runs.titan_program import measure_titan_program
 from bench.auction.runs.trial import Row, Trial
+from bench.workloads.cell import with_policy
 from bench.workloads.paper import PaperSetting, draw
 from infra.errors import CommandError
 from schemas.auction.bids import Task
 from schemas.auction.evidence import evidence_of
+from schemas.auction.settings import AuctionPolicy
 from schemas.base import Event
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
@@ -32,15 +34,16 @@ _SPARE = 1.2
 
 
 def measure_decision_time(setting: PaperSetting, seed: int) -> dict[str, float]:
-    """Median, mean and 99th percentile of `Cell.handle` over bids that all come in slot 0, and the share of
-    them whose plan was not proven to be the best.
+    """Median, mean and 99th percentile of `Cell.handle` over bids that all come in slot 0, to a zone that
+    finds its prices itself, and the share of them whose plan was not proven to be the best.
 
     They are those that the setting draws for the first half of its day, at whatever rate brings enough, each
     with as much time as it has there: of later ones, the end of the day leaves too little.
     """
     wanted = BIDS_PER_NODE * setting.nodes + TIMED_BIDS
     rate = 2 * _SPARE * wanted / setting.slots
-    cell, workload = draw(replace(setting, arrivals_per_slot=rate), seed)
+    declared, workload = draw(replace(setting, arrivals_per_slot=rate), seed)
+    cell = with_policy(declared, AuctionPolicy())
     state = Cell(cell.cell)
     offsets = count()
 
