@@ -45,13 +45,11 @@ def forecast(
         zones[zone] = {"basis": basis.model_dump(mode="json")}
         if expected_by_hour is not None:
             zones[zone]["expected_by_hour"] = list(expected_by_hour)
+    zones = dict(sorted(zones.items()))
     if json:
         print_json({"cell": name, "head": str(head), "zones": zones})
     else:
         say(f"# from the ledger with head {name}={head}")
         for zone, (basis, expected_by_hour) in own.items():
             say(f"# {zone} finds its prices itself, from {describe_basis(basis, expected_by_hour)}")
-        typer.echo(
-            yaml.safe_dump(dict(sorted(zones.items())), sort_keys=False, default_flow_style=None, width=120),
-            nl=False,
-        )
+        typer.echo(yaml.safe_dump(zones, sort_keys=False, default_flow_style=None, width=120), nl=False)

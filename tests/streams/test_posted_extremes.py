@@ -229,10 +229,7 @@ def held_up(market: Market, losers: int, slots: int) -> list[int]:
     quotes = []
     for _ in range(slots):
         market.bid(30.0)
-        for _ in range(losers):
-            price = market.quote()
-            if price is not None:
-                assert isinstance(market.bid((price - 1) / UNIT), JobRejected)
+        lose_just_below(market, losers)
         market.tick()
         quotes.append(market.quote() or 0)
     return quotes

@@ -67,17 +67,15 @@ class DayPattern:
         """How much of an hour's difference from the mean is expected to come back, from 0 to 1: the slope of
         the regression of hours on their averages of the days before, less its standard error; times that of
         the last hours' slots, where it is below 1."""
-        self.by_hour: Floats = np.ones(HOURS_PER_DAY)
-        """(hours,) what a slot that begins in this hour is expected to ask for, as a part of the mean."""
+        self.by_hour: tuple[float, ...] = (1.0,) * HOURS_PER_DAY
+        """What a slot that begins in each hour is expected to ask for, as a part of the mean."""
         self._ahead: Floats = np.arange(1.0, horizon_slots + 1)
         """(slots,) sums of what is expected from the present slot on, up to each."""
 
     def expected(self, slots: int) -> Floats:
         """(slots,) what each slot from the present one on is expected to ask for, as a part of the mean."""
-        if self.believed_part <= 0:
-            return np.ones(slots)
         hours = self._calendar.hours_of(np.arange(self._present_slot, self._present_slot + slots))
-        return np.asarray(self.by_hour[hours])
+        return np.array(self.by_hour)[hours]
 
     def expected_ahead(self, slots: int) -> float:
         """What so many slots from the present one on ask for, in slots that ask for the mean, if all of them
@@ -177,7 +175,8 @@ class DayPattern:
             squares, product_lately = self._lately.tolist()
             follows = min(max(product_lately / squares, 0.0), 1.0) if squares > 0 else 1.0
             self.believed_part = min(max(slope - error, 0.0), 1.0) * follows
+        by_hour = np.maximum(1 + self.believed_part * (self._shape - 1), _QUIETEST)
+        self.by_hour = tuple(by_hour.tolist())
 
     def _look_ahead(self) -> None:
-        self.by_hour = np.maximum(1 + self.believed_part * (self._shape - 1), _QUIETEST)
         self._ahead = np.cumsum(self.expected(len(self._ahead)))

@@ -172,9 +172,7 @@ class DemandCurve:
         self._lost[:] = 0.0
         # What does not count is not remembered either: as it fades, it would count in place of what was lost
         # since, the longer the more it was.
-        sold, unsold = _sum(self._sold), _sum(self._unsold)
-        if unsold > MOST_UNSOLD * sold:
-            self._unsold *= MOST_UNSOLD * sold / unsold
+        self._unsold *= self._counted_part()
         (
             kept,
             self.slots,
@@ -201,9 +199,10 @@ class DemandCurve:
         """The density of the first unit, from the highest down, for which so many units have no room; 0 where
         all have."""
         if self._rate is None:
-            sold, unsold = _sum(self._sold), _sum(self._unsold)
-            part = min(1.0, MOST_UNSOLD * sold / unsold) if unsold > 0 else 0.0
-            self._rate = np.cumsum(self._sold + part * self._unsold), np.cumsum(self._sold)
+            self._rate = (
+                np.cumsum(self._sold + self._counted_part() * self._unsold),
+                np.cumsum(self._sold),
+            )
         return self._at(self._rate[0], units)
 
     def sold_density(self, part: float) -> float:
@@ -240,6 +239,11 @@ class DemandCurve:
         self._fresh_sold, self._fresh_lost = state["fresh"]
         self._asked_units, self._recent_units, self._recent_expected, self._recent_weight = state["recent"]
         self._rate = None
+
+    def _counted_part(self) -> float:
+        """Of the unsold units."""
+        sold, unsold = _sum(self._sold), _sum(self._unsold)
+        return min(1.0, MOST_UNSOLD * sold / unsold) if unsold > 0 else 1.0
 
     def _at(self, units_above: Floats, units: float) -> float:
         place = int(np.searchsorted(units_above, units, side="right"))

@@ -218,7 +218,7 @@ class PostedPrices:
             remembered_slots=self.curve.slots,
             expected_slots=self.pattern.expected_ahead(span_slots),
             believed_part=self.pattern.believed_part,
-            expected_by_hour=tuple(self.pattern.by_hour.tolist()),
+            expected_by_hour=self.pattern.by_hour,
             asked_share=self.curve.units_per_slot / self._room.units_per_slot,
             fall=self.levels.fall(self.curve),
         )
