@@ -64,6 +64,7 @@ def warm(earlier, idle_slots: int, competitors) -> tuple[Bench, int]:
     return bench, slot
 
 
+@pytest.mark.timeout(1_800)
 @settings(max_examples=examples(10_000), deadline=None)
 @given(EARLIER, IDLE_SLOTS, COMPETITORS, TASKS, MONEY, st.lists(MONEY, min_size=1, max_size=4))
 def test_bidding_the_true_value_is_never_beaten_cold_or_warm(

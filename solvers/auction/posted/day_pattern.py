@@ -18,6 +18,7 @@ import numpy as np
 
 from schemas.base import HOURS_PER_DAY
 from solvers.auction.market.fleet import Calendar
+from solvers.auction.posted.demand_curve import power
 from solvers.compiled import Floats
 
 _HOUR_S = 3_600.0
@@ -97,9 +98,11 @@ class DayPattern:
             self._day = -1
             self._lately[:] = 0.0
         else:
-            for slot in range(self._present_slot, self._present_slot + slots):
-                self._pass(slot, units)
-                units = 0.0
+            slot, last = self._present_slot, self._present_slot + slots
+            while slot < last:
+                end = slot + 1 if units > 0 else min(self._end_of_hour(slot), last)
+                self._pass(slot, end - slot, units)
+                slot, units = end, 0.0
         self._present_slot += slots
         self._believe()
         self._look_ahead()
@@ -128,7 +131,14 @@ class DayPattern:
         self._believe()
         self._look_ahead()
 
-    def _pass(self, slot: int, units: float) -> None:
+    def _end_of_hour(self, slot: int) -> int:
+        """The first slot that begins in another hour."""
+        end_s = (math.floor(self._calendar.start_s(slot) / _HOUR_S) + 1) * _HOUR_S
+        last = self._calendar.slot_at(end_s)
+        return last + (self._calendar.start_s(last) < end_s)
+
+    def _pass(self, slot: int, slots: int, units: float) -> None:
+        """Let slots of one hour pass, each of which asked for so much."""
         start_s = self._calendar.start_s(slot)
         day, hour = divmod(math.floor(start_s / _HOUR_S), HOURS_PER_DAY)
         if day != self._day:
@@ -138,14 +148,18 @@ class DayPattern:
             since_s = start_s - day * HOURS_PER_DAY * _HOUR_S
             self._is_whole = since_s < max(_HOUR_S, self._calendar.slot_s)
             self._units[:], self._slots[:] = 0.0, 0
-        self._units[hour] += units
-        self._slots[hour] += 1
+        self._units[hour] += slots * units
+        self._slots[hour] += slots
         if self._mean_units > 0:
-            self._lately *= _DOUBT_S / (_DOUBT_S + self._calendar.slot_s)
+            kept = _DOUBT_S / (_DOUBT_S + self._calendar.slot_s)
+            kept_of_all = power(kept, slots)
             usual = float(self._shape[hour]) - 1
             # A slot is no further from the mean than the busiest hour: one large bid must not end a habit.
             asked = min(units / self._mean_units, float(self._shape.max())) - 1
-            self._lately += (usual * usual, usual * asked)
+            self._lately *= kept_of_all
+            # The sum of what is kept of each: one, of one.
+            each = (1 - kept_of_all) / (1 - kept)
+            self._lately += (each * (usual * usual), each * (usual * asked))
 
     def _end_day(self) -> None:
         """Compare the day with the average of those before it, and take it into that."""

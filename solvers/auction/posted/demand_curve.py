@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from solvers.auction.posted.haste import haste_premium
 from solvers.compiled import Floats, Ints, kernel
 
 CLASSES_PER_OCTAVE = 32
@@ -28,6 +29,9 @@ special."""
 A_CLASS_LOWER = 1 - 1 / CLASSES_PER_OCTAVE
 """Times this a density is a class lower, or two."""
 MOST_UNSOLD = 4.0
+_MOST_AWAY = 1 / 32
+"""Likewise of those who offered more than they lost at: enough to find out that near slots are wanted by
+those who never get any."""
 MOST_CLASSES = 512
 """Sixteen octaves, if none is left out. Of more, two neighbours are counted as one: a state has bounds."""
 SURPRISE = 2.0
@@ -59,11 +63,15 @@ class DemandCurve:
         self._unsold: Floats = np.zeros(0)
         self._lost: Floats = np.zeros(0)
         """Unsold since the last slot began: what is lost moves no price of its own slot."""
+        self._windows: Floats = np.zeros(0)
+        """The sold units, each times the slots in which it might have run."""
+        self._away: Floats = np.zeros(0)
+        """Units of losers who offered more than they lost at, by what they offered."""
+        self._away_windows: Floats = np.zeros(0)
+        """The same, each times the slots in which it might have run."""
         self.slots = 0.0
         """Of how many slots the bids are that are remembered: older ones count less, and each as much as it
         was expected to ask for."""
-        self._window_units = 0.0
-        """Sum of the sold units, each times the slots in which it might have run."""
         self._squared_units = 0.0
         """Sum of the squares of the units of each sale."""
         self._fresh_sold = 0.0
@@ -82,7 +90,7 @@ class DemandCurve:
     def mean_window_slots(self) -> float | None:
         """In how many slots what was sold might have run, on average; None before anything was."""
         sold = float(_sum(self._sold))
-        return self._window_units / sold if sold > 0 else None
+        return _sum(self._windows) / sold if sold > 0 else None
 
     @property
     def mean_sale_units(self) -> float:
@@ -112,7 +120,7 @@ class DemandCurve:
         if density > 0:
             place = self._place(density)
             self._sold[place] += units
-            self._window_units += units * window_slots
+            self._windows[place] += units * window_slots
             self._squared_units += units * units
             self._rate = None
             self._merge_least()
@@ -124,6 +132,13 @@ class DemandCurve:
             place = self._place(density)
             self._lost[place] += units
             self._merge_least()
+
+    def turn_away(self, density: float, units: float, window_slots: int) -> None:
+        """Count what a loser has offered, if it is more than it lost at: nothing but plans depends on it."""
+        place = self._place(density)
+        self._away[place] += units
+        self._away_windows[place] += units * window_slots
+        self._merge_least()
 
     def take_back(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
         """Undo a sale of so many slots ago, as far as it is remembered at the usual pace."""
@@ -137,7 +152,7 @@ class DemandCurve:
             place += 1
         left = min(units * power(1 - 1 / self._memory_slots, age_slots), float(self._sold[place]))
         self._sold[place] -= left
-        self._window_units = max(self._window_units - left * window_slots, 0.0)
+        self._windows[place] = max(self._windows[place] - left * window_slots, 0.0)
         self._squared_units = max(self._squared_units - left * units, 0.0)
         self._rate = None
         self._merge_least()
@@ -212,6 +227,16 @@ class DemandCurve:
         sold = self._rate[1]
         return self._at(sold, part * float(sold[-1])) if sold.size else 0.0
 
+    def haste_premium(self, typical: float) -> float:
+        """What the last room of a slot is worth to those who offer much and cannot wait: see `haste.py`."""
+        if self.reference is None:
+            return 0.0
+        exponents, steps = np.divmod(self._classes, CLASSES_PER_OCTAVE)
+        densities = self.reference * np.ldexp(1 + steps / CLASSES_PER_OCTAVE, exponents - 1)
+        part = _part_of(_MOST_AWAY * _sum(self._sold), _sum(self._away))
+        wanted = self._sold + part * self._away
+        return haste_premium(densities, wanted, self._windows + part * self._away_windows, typical)
+
     def state(self) -> dict[str, Any]:
         """Everything that changes, of types that msgpack writes."""
         return {
@@ -220,7 +245,9 @@ class DemandCurve:
             "sold": self._sold.tolist(),
             "unsold": self._unsold.tolist(),
             "slots": self.slots,
-            "window_units": self._window_units,
+            "windows": self._windows.tolist(),
+            "away": self._away.tolist(),
+            "away_windows": self._away_windows.tolist(),
             "squared_units": self._squared_units,
             "lost": self._lost.tolist(),
             "fresh": [self._fresh_sold, self._fresh_lost],
@@ -234,16 +261,22 @@ class DemandCurve:
         self._sold, self._unsold, self._lost = (
             np.array(state[name], float) for name in ("sold", "unsold", "lost")
         )
+        self._windows, self._away, self._away_windows = (
+            np.array(state[name], float) for name in ("windows", "away", "away_windows")
+        )
         self.slots = state["slots"]
-        self._window_units, self._squared_units = state["window_units"], state["squared_units"]
+        self._squared_units = state["squared_units"]
         self._fresh_sold, self._fresh_lost = state["fresh"]
         self._asked_units, self._recent_units, self._recent_expected, self._recent_weight = state["recent"]
         self._rate = None
 
     def _counted_part(self) -> float:
         """Of the unsold units."""
-        sold, unsold = _sum(self._sold), _sum(self._unsold)
-        return min(1.0, MOST_UNSOLD * sold / unsold) if unsold > 0 else 1.0
+        return _part_of(MOST_UNSOLD * _sum(self._sold), _sum(self._unsold))
+
+    @property
+    def _by_class(self) -> tuple[Floats, ...]:
+        return self._sold, self._unsold, self._lost, self._windows, self._away, self._away_windows
 
     def _at(self, units_above: Floats, units: float) -> float:
         place = int(np.searchsorted(units_above, units, side="right"))
@@ -258,8 +291,8 @@ class DemandCurve:
         place = int(np.searchsorted(-self._classes, -wanted))
         if place == len(self._classes) or self._classes[place] != wanted:
             self._classes = np.insert(self._classes, place, wanted)
-            self._sold, self._unsold, self._lost = (
-                np.insert(units, place, 0.0) for units in (self._sold, self._unsold, self._lost)
+            (self._sold, self._unsold, self._lost, self._windows, self._away, self._away_windows) = (
+                np.insert(of_classes, place, 0.0) for of_classes in self._by_class
             )
             self._rate = None
         return place
@@ -269,9 +302,9 @@ class DemandCurve:
         offered: the one whose units, times the classes between, are least. So many small bids at all kinds of
         prices merge with each other, and leave alone what others offer."""
         if len(self._classes) > MOST_CLASSES:
-            units = self._sold + self._unsold + self._lost
+            units = self._sold + self._unsold + self._lost + self._away
             merged = int(np.argmin(units[:-1] * (self._classes[:-1] - self._classes[1:])))
-            for of_classes in (self._sold, self._unsold, self._lost):
+            for of_classes in self._by_class:
                 of_classes[merged + 1] += of_classes[merged]
             self._keep(np.arange(len(self._classes)) != merged)
             self._rate = None
@@ -279,16 +312,19 @@ class DemandCurve:
     def _forget(self, kept: float) -> None:
         self._sold *= kept
         self._unsold *= kept
-        self._window_units *= kept
+        self._windows *= kept
+        self._away *= kept
+        self._away_windows *= kept
         self._squared_units *= kept
-        least = _FAINT * (_sum(self._sold) + _sum(self._unsold))
-        self._keep(self._sold + self._unsold > least)
+        units = self._sold + self._unsold + self._away
+        self._keep(units > _FAINT * _sum(units))
         self._rate = None
 
     def _keep(self, places: npt.NDArray[np.bool_]) -> None:
         self._classes = self._classes[places]
-        self._sold, self._unsold = self._sold[places], self._unsold[places]
-        self._lost = self._lost[places]
+        (self._sold, self._unsold, self._lost, self._windows, self._away, self._away_windows) = (
+            of_classes[places] for of_classes in self._by_class
+        )
 
 
 @kernel
@@ -348,6 +384,11 @@ def power(base: float, exponent: int) -> float:
         base *= base
         exponent >>= 1
     return result
+
+
+def _part_of(most: float, units: float) -> float:
+    """Of units, of which at most so many count."""
+    return min(1.0, most / units) if units > 0 else 1.0
 
 
 def _sum(values: Floats) -> float:

@@ -25,6 +25,7 @@ from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, desc
 from solvers.auction.posted.bound import ConstantPrices
 from solvers.auction.posted.day_pattern import DayPattern
 from solvers.auction.posted.demand_curve import A_CLASS_LOWER, DemandCurve, power
+from solvers.auction.posted.haste import MOST_COUNTED
 from solvers.auction.posted.levels import LOW_PART, NO_RISE, Levels, Rise, least_level
 from solvers.auction.posted.plans import Found, cheapest
 from solvers.auction.posted.room import Ahead, Room
@@ -104,7 +105,10 @@ class PostedPrices:
     def lost(self, counted: Counted) -> None:
         units = self._units(counted)
         if units > 0:
-            self.curve.lose(min(counted.net_micros / units, self.levels.lost_at), units)
+            density, lost_at = counted.net_micros / units, self.levels.lost_at
+            self.curve.lose(min(density, lost_at), units)
+            if density > lost_at > 0:
+                self.curve.turn_away(min(density, MOST_COUNTED * lost_at), units, counted.window_slots)
 
     def rise(self, schedule: Schedule, demand: Demand, counted: Counted, welfare_micros: int) -> float:  # noqa: ARG002
         return 0.0
@@ -173,10 +177,11 @@ class PostedPrices:
 
         The price is the cheapest plan's at posted prices. The plan given ends with the last node-slot of that
         plan, and has the rest of the work where it leaves most to others: near node-slots weigh less than far
-        ones, since what is near is soon lost, and those of an empty class less than those of a full one. It
-        is not done earlier than the plan that is paid for, or a user could claim to be able to wait, pay
-        less, and not wait. Where its vendor and operation alone cost more than the price, the cheapest plan
-        itself is given, so that no price is below cost.
+        ones, since what is near is soon lost, and those of an empty class less than those of a full one; a
+        full one weighs the more, the less time those have who offer much. It is not done earlier than the
+        plan that is paid for, or a user could claim to be able to wait, pay less, and not wait. Where its
+        vendor and operation alone cost more than the price, the cheapest plan itself is given, so that no
+        price is below cost.
         """
         columns = window.columns
         reserved = self._market.full_costs[columns] * demand.larger_share
@@ -315,8 +320,9 @@ class PostedPrices:
         span = self.levels.span_slots(self.curve)
         ahead = np.sqrt(np.arange(columns.start, columns.stop) / span)[:, np.newaxis]
         taken = self._room.taken[:, columns]
-        squared = taken * taken
-        weights = (ahead + squared * squared) * self._node_units * typical
+        full = np.square(taken * taken)
+        premium = self.curve.haste_premium(typical)
+        weights = ((ahead + full) * typical + full * premium) * self._node_units
         return cheapest(
             self._market.node_slots(columns.start, columns.stop),
             demand,

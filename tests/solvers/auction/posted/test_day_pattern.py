@@ -182,7 +182,26 @@ def test_slots_that_pass_at_once_count_as_one_by_one_with_nothing_asked_for_afte
     at_once.advance(PER_DAY + 20, 7.0, ROOM_UNITS)
     for slot in range(PER_DAY + 20):
         alone.advance(1, 7.0 if slot == 0 else 0.0, ROOM_UNITS)
-    assert alone.state() == at_once.state()
+    one_by_one, together = alone.state(), at_once.state()
+    assert one_by_one.pop("lately") == pytest.approx(together.pop("lately"))
+    assert one_by_one == together
+
+
+@pytest.mark.parametrize("epoch_s", [0.0, 1_234.5])
+@pytest.mark.parametrize("slot_s", [0.01, 7.0, 3_599.0, 5_000.0])
+def test_a_pause_of_a_day_takes_no_longer_with_short_slots(slot_s, epoch_s, monkeypatch):
+    passed = []
+    pass_slots = DayPattern._pass
+    monkeypatch.setattr(
+        DayPattern,
+        "_pass",
+        lambda self, slot, slots, units: passed.append(slots) or pass_slots(self, slot, slots, units),
+    )
+    pattern = DayPattern(Calendar(epoch_s, slot_s), 0, PER_DAY)
+    slots = int(46 * 3_600 / slot_s)
+    pattern.advance(slots, 5.0, ROOM_UNITS)
+    assert sum(passed) == slots
+    assert len(passed) <= 1 + 47
 
 
 def test_after_a_long_pause_a_day_begins_anew_in_no_time():
