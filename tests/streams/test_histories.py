@@ -8,6 +8,7 @@ from schemas.auction.settings import AuctionPolicy
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from streams.cell.cell import Cell
 from tests.support.cells import Bench, CheckedBench, zone
+from tests.support.examples import long
 from tests.support.histories import history
 from tests.support.plans import HeldCells, held_cells
 
@@ -20,7 +21,7 @@ POLICIES = {"declared": zone().policy, "default": AuctionPolicy()}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *long(*range(4, 12))])
 def test_every_bid_is_decided_and_every_admitted_job_ends_once(seed, policy):
     rng = random.Random(seed)
     restarts = random.Random(f"restarts/{seed}")

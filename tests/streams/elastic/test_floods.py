@@ -211,6 +211,7 @@ def test_whatever_one_user_floods_the_jobs_of_others_start_in_time(seed):
     assert_that_others_start(rng, flood, servers, a_turn_s=declared_s + max(real_s, 180) + 900)
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(100), deadline=None)
 def test_whatever_several_users_flood_the_jobs_of_others_start_in_time(seed):

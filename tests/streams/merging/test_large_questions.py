@@ -112,6 +112,7 @@ def test_where_tables_have_no_room_those_who_have_waited_longest_have_all_of_the
     assert sum(map(len, problem.step_tables)) <= MAX_STEP_TIMES
 
 
+@pytest.mark.long
 def test_a_job_that_runs_keeps_the_number_of_gpus_that_it_has():
     script = crowded(1_500, 120)
     script.plan(share("j1499", gpus=12), share("j1498", gpus=4))
