@@ -188,6 +188,9 @@ class DemandCurve:
         # What does not count is not remembered either: as it fades, it would count in place of what was lost
         # since, the longer the more it was.
         self._unsold *= self._counted_part()
+        turned_away = self._turned_away_part()
+        self._away *= turned_away
+        self._away_windows *= turned_away
         (
             kept,
             self.slots,
@@ -233,9 +236,9 @@ class DemandCurve:
             return 0.0
         exponents, steps = np.divmod(self._classes, CLASSES_PER_OCTAVE)
         densities = self.reference * np.ldexp(1 + steps / CLASSES_PER_OCTAVE, exponents - 1)
-        part = _part_of(_MOST_AWAY * _sum(self._sold), _sum(self._away))
-        wanted = self._sold + part * self._away
-        return haste_premium(densities, wanted, self._windows + part * self._away_windows, typical)
+        part = self._turned_away_part()
+        units, windows = self._sold + part * self._away, self._windows + part * self._away_windows
+        return haste_premium(densities, units, windows, typical)
 
     def state(self) -> dict[str, Any]:
         """Everything that changes, of types that msgpack writes."""
@@ -273,6 +276,10 @@ class DemandCurve:
     def _counted_part(self) -> float:
         """Of the unsold units."""
         return _part_of(MOST_UNSOLD * _sum(self._sold), _sum(self._unsold))
+
+    def _turned_away_part(self) -> float:
+        """Of the units of those who offered more than they lost at."""
+        return _part_of(_MOST_AWAY * _sum(self._sold), _sum(self._away))
 
     @property
     def _by_class(self) -> tuple[Floats, ...]:

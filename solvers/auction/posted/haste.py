@@ -20,30 +20,30 @@ _MOST_PREMIUM = 4.0
 MOST_COUNTED = _MUCH + _MOST_PREMIUM
 """An offer of so many times the typical density counts as much as any higher one."""
 _RARE_PART = 1 / 8
-"""Where those in haste are less than this part of what was sold, their premium is less in proportion: a few
+"""Where those in haste are less than this part of all, their premium is less in proportion: a few
 tasks must not make a zone keep its room from all others."""
 
 
-def haste_premium(densities: Floats, sold: Floats, windows: Floats, typical: float) -> float:
+def haste_premium(densities: Floats, units: Floats, windows: Floats, typical: float) -> float:
     """What a unit of the last room of a slot brings beyond much, in micros, as it is kept for those in haste.
 
-    Each sold unit counts by its excess over what is much. So weighted are the means of the excess and of the
-    time that there was.
+    Each unit that was asked for counts by its excess over what is much. So weighted are the means of the
+    excess and of the time that there was.
 
     Args:
         densities: (classes,) what was offered, in micros per unit.
-        sold: (classes,) units.
+        units: (classes,) what was sold, and of what lost as much as counts.
         windows: (classes,) sum over the units of the slots in which each might have run.
         typical: density that most room is worth.
     """
     excess = np.clip(densities - _MUCH * typical, 0.0, _MOST_PREMIUM * typical)
-    offered = sold * excess
-    total, all_sold, all_windows = _total(offered), _total(sold), _total(windows)
+    offered = units * excess
+    total, all_units, all_windows = _total(offered), _total(units), _total(windows)
     if total <= 0 or all_windows <= 0:
         return 0.0
-    window_part = _total(windows * excess) / total * all_sold / all_windows
+    window_part = _total(windows * excess) / total * all_units / all_windows
     haste = max(1.0 - window_part / _SHORT_WINDOW, 0.0)
-    return haste * min(_total(offered * excess) / total, total / all_sold / _RARE_PART)
+    return haste * min(_total(offered * excess) / total, total / all_units / _RARE_PART)
 
 
 def _total(values: Floats) -> float:

@@ -305,3 +305,15 @@ def test_what_is_asked_for_at_no_price_is_usual_too():
         steady.lose(0.0, 100.0)
         steady.advance(np.ones(1), 2.0)
     assert steady.slots > 0.8 * MEMORY_SLOTS
+
+
+def test_a_loser_that_asks_for_the_world_makes_nobody_forget():
+    alone, beside = (curve_of([(8, 3), (1, 5)]) for _ in range(2))
+    beside.lose(2.0, 1e18)
+    beside.turn_away(2.5, 1e18, 1)
+    for _ in range(3):
+        for curve in (alone, beside):
+            curve.sell(4.0, 2.0, 3)
+            curve.advance(np.ones(1), 2.0)
+    assert beside.sold_density(0.99) == alone.sold_density(0.99) > 0
+    assert beside.mean_window_slots == pytest.approx(alone.mean_window_slots)
