@@ -26,10 +26,9 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the longest files to the front, and those of this folder before all others."""
-    here = Path(__file__).parent
-    order = {here / f"{name}.py": place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path, len(order) + (here not in item.path.parents)))
+    """Sort the longest files to the front; all others stay in their order."""
+    order = {Path(__file__).with_name(f"{name}.py"): place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 @pytest.fixture
