@@ -211,6 +211,8 @@ def test_the_head_is_that_of_what_is_there() -> None:
     for count in range(len(DECISIONS) + 1):
         verdict = verify(LEDGER, records(DECISIONS[:count]), LIVE)
 
+        assert verdict.ok
+        assert verdict.awaited == len(DECISIONS) - count
         whole = max(number for number, before in enumerate(published) if before <= count) - 1
         assert verdict.heads.get("alpha") == heads[whole]
         assert verdict.settled == {"alpha": whole}
