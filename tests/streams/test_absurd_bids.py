@@ -144,7 +144,7 @@ class Fleet:
     @property
     def sold_units(self) -> float:
         """What is remembered to have been sold."""
-        return sum(self._posted.curve.state()["sold"])
+        return self._posted.curve.sold_units
 
     @property
     def highest_offer(self) -> float:

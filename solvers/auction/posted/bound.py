@@ -24,7 +24,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from solvers.auction.posted.demand_curve import MOST_CLASSES, class_of, least_ratio_of
+from solvers.auction.posted.density_classes import MOST_CLASSES, class_of, least_ratio_of
 
 COMPUTE_PARTS = (1.0, 0.5, 0.0)
 """Of the price of a unit in each of the points; the rest is on memory."""

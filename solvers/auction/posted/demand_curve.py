@@ -15,25 +15,20 @@ nobody forget.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from solvers.auction.posted.density_classes import MOST_CLASSES, DensityClasses
 from solvers.auction.posted.haste import haste_premium
-from solvers.compiled import Floats, Ints, kernel
+from solvers.compiled import Floats, kernel
 
-CLASSES_PER_OCTAVE = 32
-"""Densities are counted in classes this fine, from a density of the zone's own: so no unit of money is
-special."""
-A_CLASS_LOWER = 1 - 1 / CLASSES_PER_OCTAVE
-"""Times this a density is a class lower, or two."""
 MOST_UNSOLD = 4.0
+"""Units of losers count up to so many times those of winners."""
 _MOST_AWAY = 1 / 32
 """Likewise of those who offered more than they lost at: enough to find out that near slots are wanted by
 those who never get any."""
-MOST_CLASSES = 512
-"""Sixteen octaves, if none is left out. Of more, two neighbours are counted as one: a state has bounds."""
 SURPRISE = 2.0
 """So many times more or less than remembered is far, and a standard deviation more: of few bids, twice as
 many may be chance."""
@@ -43,11 +38,13 @@ _HASTE = 2.0
 """Then memory fades within so small a part of the time that was looked at."""
 _FASTEST_FADING = 0.5
 """In a slot, of what is remembered."""
-_ROUNDING = 1e-12
-"""Relative. Losers are counted at the level, which is the edge of a class: rounding must not put them below
-it in one money and not in another."""
 _FAINT = 1e-9
 """Part of all units below which a class is dropped."""
+
+_SOLD, _UNSOLD, _LOST, _AWAY, _SOLD_WINDOWS, _AWAY_WINDOWS = range(6)
+"""Sums of a class. Lost are units that became unsold since the last slot began, as what is lost moves no
+price of its own slot; away are those of losers who offered more than they lost at, by what they offered. The
+last two are units sold and away, each times the slots in which it might have run."""
 
 
 class DemandCurve:
@@ -55,20 +52,9 @@ class DemandCurve:
 
     def __init__(self, memory_slots: int) -> None:
         self._memory_slots = memory_slots
-        self.reference: float | None = None
-        """The density that classes are counted from: the first one ever counted."""
-        self._classes: Ints = np.zeros(0, np.int64)
-        """Descending."""
-        self._sold: Floats = np.zeros(0)
-        self._unsold: Floats = np.zeros(0)
-        self._lost: Floats = np.zeros(0)
-        """Unsold since the last slot began: what is lost moves no price of its own slot."""
-        self._windows: Floats = np.zeros(0)
-        """The sold units, each times the slots in which it might have run."""
-        self._away: Floats = np.zeros(0)
-        """Units of losers who offered more than they lost at, by what they offered."""
-        self._away_windows: Floats = np.zeros(0)
-        """The same, each times the slots in which it might have run."""
+        self._classes = DensityClasses(sums=6, units_sums=4)
+        self._read: _Reading | None = None
+        """Of the classes as they are."""
         self.slots = 0.0
         """Of how many slots the bids are that are remembered: older ones count less, and each as much as it
         was expected to ask for."""
@@ -84,19 +70,27 @@ class DemandCurve:
         self._recent_expected = 0.0
         """Mean of what these slots were expected to ask for, as parts of what slots do on average."""
         self._recent_weight = 0.0
-        self._rate: tuple[Floats, Floats] | None = None
+
+    @property
+    def reference(self) -> float | None:
+        """The density that classes are counted from; None before anything was."""
+        return self._classes.reference
+
+    @property
+    def sold_units(self) -> float:
+        """What is remembered of what was sold at a price."""
+        return self._reading.sold_units
 
     @property
     def mean_window_slots(self) -> float | None:
         """In how many slots what was sold might have run, on average; None before anything was."""
-        sold = float(_sum(self._sold))
-        return _sum(self._windows) / sold if sold > 0 else None
+        return self._reading.mean_window_slots
 
     @property
     def mean_sale_units(self) -> float:
         """Units of the sale that a sold unit was part of, on average; 0 before anything was sold."""
-        sold = float(_sum(self._sold))
-        return self._squared_units / sold if sold > 0 else 0.0
+        sold_units = self.sold_units
+        return self._squared_units / sold_units if sold_units > 0 else 0.0
 
     @property
     def units_per_slot(self) -> float:
@@ -118,27 +112,19 @@ class DemandCurve:
         """Count a winner."""
         self._fresh_sold += units
         if density > 0:
-            place = self._place(density)
-            self._sold[place] += units
-            self._windows[place] += units * window_slots
+            self._count(density, {_SOLD: units, _SOLD_WINDOWS: units * window_slots})
+            self._read = None
             self._squared_units += units * units
-            self._rate = None
-            self._merge_least()
 
     def lose(self, density: float, units: float) -> None:
         """Count a loser; its density is at most the level that it lost at."""
         self._fresh_lost += units
         if density > 0:
-            place = self._place(density)
-            self._lost[place] += units
-            self._merge_least()
+            self._count(density, {_LOST: units})
 
     def turn_away(self, density: float, units: float, window_slots: int) -> None:
         """Count what a loser has offered, if it is more than it lost at: nothing but plans depends on it."""
-        place = self._place(density)
-        self._away[place] += units
-        self._away_windows[place] += units * window_slots
-        self._merge_least()
+        self._count(density, {_AWAY: units, _AWAY_WINDOWS: units * window_slots})
 
     def take_back(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
         """Undo a sale of so many slots ago, as far as it is remembered at the usual pace."""
@@ -146,28 +132,30 @@ class DemandCurve:
             self._fresh_sold = max(self._fresh_sold - units, 0.0)
         if density <= 0:
             return
-        place = self._place(density)
-        if MOST_CLASSES < len(self._classes) > place + 1:
+        place = self._classes.place(density)
+        sums = self._classes.sums
+        if MOST_CLASSES < sums.shape[1] > place + 1:
             # Its class is new, so the one that it was sold in was merged with the next lower one.
             place += 1
-        left = min(units * power(1 - 1 / self._memory_slots, age_slots), float(self._sold[place]))
-        self._sold[place] -= left
-        self._windows[place] = max(self._windows[place] - left * window_slots, 0.0)
+        left = min(units * power(1 - 1 / self._memory_slots, age_slots), float(sums[_SOLD, place]))
+        sums[_SOLD, place] -= left
+        sums[_SOLD_WINDOWS, place] = max(sums[_SOLD_WINDOWS, place] - left * window_slots, 0.0)
         self._squared_units = max(self._squared_units - left * units, 0.0)
-        self._rate = None
-        self._merge_least()
+        self._classes.merge_least()
+        self._read = None
 
     def lower_losers(self, density: float) -> None:
         """Count losers at no more than a density: they lost at a level that nobody answers for any more."""
         if self.reference is None:
             return
-        place = self._place(density) if density > 0 else len(self._classes)
-        units = _sum(self._unsold[:place])
-        self._unsold[:place] = 0.0
-        if density > 0:
-            self._unsold[place] += units
-        self._rate = None
-        self._merge_least()
+        place = self._classes.place(density) if density > 0 else None
+        unsold = self._classes.sums[_UNSOLD]
+        units = _sum(unsold[:place])
+        unsold[:place] = 0.0
+        if place is not None:
+            unsold[place] += units
+        self._classes.merge_least()
+        self._read = None
 
     def advance(self, expected: Floats, recent_slots: float) -> None:
         """Let slots pass.
@@ -176,21 +164,20 @@ class DemandCurve:
             expected: (slots,) what each was expected to ask for, as a part of what slots do on average.
             recent_slots: over how many, about, what was asked for lately is averaged.
         """
+        sums = self._classes.sums
         if expected.size > self.forgets_after_slots:
-            self._lost[:] = 0.0
+            sums[_LOST] = 0.0
             self._forget(0.0)
             self.slots, self._asked_units = 0.0, 0.0
             self._fresh_sold, self._fresh_lost = 0.0, 0.0
             self._recent_units, self._recent_expected, self._recent_weight = 0.0, 0.0, 0.0
             return
-        self._unsold += self._lost
-        self._lost[:] = 0.0
+        sums[_UNSOLD] += sums[_LOST]
+        sums[_LOST] = 0.0
         # What does not count is not remembered either: as it fades, it would count in place of what was lost
         # since, the longer the more it was.
-        self._unsold *= self._counted_part()
-        turned_away = self._turned_away_part()
-        self._away *= turned_away
-        self._away_windows *= turned_away
+        sums[_UNSOLD] *= self._counted_part(_UNSOLD, MOST_UNSOLD)
+        sums[[_AWAY, _AWAY_WINDOWS]] *= self._counted_part(_AWAY, _MOST_AWAY)
         (
             kept,
             self.slots,
@@ -216,122 +203,86 @@ class DemandCurve:
     def density_at(self, units: float) -> float:
         """The density of the first unit, from the highest down, for which so many units have no room; 0 where
         all have."""
-        if self._rate is None:
-            self._rate = (
-                np.cumsum(self._sold + self._counted_part() * self._unsold),
-                np.cumsum(self._sold),
-            )
-        return self._at(self._rate[0], units)
+        return self._classes.density_at(self._reading.asked_above, units)
 
     def sold_density(self, part: float) -> float:
         """What so large a part of the sold units offered or more."""
-        self.density_at(0.0)
-        assert self._rate is not None
-        sold = self._rate[1]
-        return self._at(sold, part * float(sold[-1])) if sold.size else 0.0
+        sold = self._reading.sold_above
+        return self._classes.density_at(sold, part * float(sold[-1])) if sold.size else 0.0
 
     def haste_premium(self, typical: float) -> float:
         """What the last room of a slot is worth to those who offer much and cannot wait: see `haste.py`."""
-        if self.reference is None:
-            return 0.0
-        exponents, steps = np.divmod(self._classes, CLASSES_PER_OCTAVE)
-        densities = self.reference * np.ldexp(1 + steps / CLASSES_PER_OCTAVE, exponents - 1)
-        part = self._turned_away_part()
-        units, windows = self._sold + part * self._away, self._windows + part * self._away_windows
-        return haste_premium(densities, units, windows, typical)
+        sums, part = self._classes.sums, self._counted_part(_AWAY, _MOST_AWAY)
+        units = sums[_SOLD] + part * sums[_AWAY]
+        windows = sums[_SOLD_WINDOWS] + part * sums[_AWAY_WINDOWS]
+        return haste_premium(self._classes.densities, units, windows, typical)
 
     def state(self) -> dict[str, Any]:
         """Everything that changes, of types that msgpack writes."""
         return {
-            "reference": self.reference,
-            "classes": self._classes.tolist(),
-            "sold": self._sold.tolist(),
-            "unsold": self._unsold.tolist(),
+            **self._classes.state(),
             "slots": self.slots,
-            "windows": self._windows.tolist(),
-            "away": self._away.tolist(),
-            "away_windows": self._away_windows.tolist(),
             "squared_units": self._squared_units,
-            "lost": self._lost.tolist(),
             "fresh": [self._fresh_sold, self._fresh_lost],
             "recent": [self._asked_units, self._recent_units, self._recent_expected, self._recent_weight],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the state of another."""
-        self.reference = state["reference"]
-        self._classes = np.array(state["classes"], np.int64)
-        self._sold, self._unsold, self._lost = (
-            np.array(state[name], float) for name in ("sold", "unsold", "lost")
-        )
-        self._windows, self._away, self._away_windows = (
-            np.array(state[name], float) for name in ("windows", "away", "away_windows")
-        )
+        self._classes.restore(state)
         self.slots = state["slots"]
         self._squared_units = state["squared_units"]
         self._fresh_sold, self._fresh_lost = state["fresh"]
         self._asked_units, self._recent_units, self._recent_expected, self._recent_weight = state["recent"]
-        self._rate = None
-
-    def _counted_part(self) -> float:
-        """Of the unsold units."""
-        return _part_of(MOST_UNSOLD * _sum(self._sold), _sum(self._unsold))
-
-    def _turned_away_part(self) -> float:
-        """Of the units of those who offered more than they lost at."""
-        return _part_of(_MOST_AWAY * _sum(self._sold), _sum(self._away))
+        self._read = None
 
     @property
-    def _by_class(self) -> tuple[Floats, ...]:
-        return self._sold, self._unsold, self._lost, self._windows, self._away, self._away_windows
-
-    def _at(self, units_above: Floats, units: float) -> float:
-        place = int(np.searchsorted(units_above, units, side="right"))
-        if place >= len(units_above) or self.reference is None:
-            return 0.0
-        return self.reference * least_ratio_of(int(self._classes[place]))
-
-    def _place(self, density: float) -> int:
-        if self.reference is None:
-            self.reference = density
-        wanted = class_of(density / self.reference * (1 + _ROUNDING))
-        place = int(np.searchsorted(-self._classes, -wanted))
-        if place == len(self._classes) or self._classes[place] != wanted:
-            self._classes = np.insert(self._classes, place, wanted)
-            (self._sold, self._unsold, self._lost, self._windows, self._away, self._away_windows) = (
-                np.insert(of_classes, place, 0.0) for of_classes in self._by_class
+    def _reading(self) -> "_Reading":
+        # What is lost changes none of it, unless there are other classes since.
+        if self._read is None or self._read.densities is not self._classes.densities:
+            sums = self._classes.sums
+            sold = _sum(sums[_SOLD])
+            self._read = _Reading(
+                densities=self._classes.densities,
+                sold_units=sold,
+                mean_window_slots=_sum(sums[_SOLD_WINDOWS]) / sold if sold > 0 else None,
+                sold_above=np.cumsum(sums[_SOLD]),
+                asked_above=np.cumsum(sums[_SOLD] + self._counted_part(_UNSOLD, MOST_UNSOLD) * sums[_UNSOLD]),
             )
-            self._rate = None
-        return place
+        return self._read
 
-    def _merge_least(self) -> None:
-        """Of more classes than are told apart, count one as the next lower, and so never higher than what was
-        offered: the one whose units, times the classes between, are least. So many small bids at all kinds of
-        prices merge with each other, and leave alone what others offer."""
-        if len(self._classes) > MOST_CLASSES:
-            units = self._sold + self._unsold + self._lost + self._away
-            merged = int(np.argmin(units[:-1] * (self._classes[:-1] - self._classes[1:])))
-            for of_classes in self._by_class:
-                of_classes[merged + 1] += of_classes[merged]
-            self._keep(np.arange(len(self._classes)) != merged)
-            self._rate = None
+    def _counted_part(self, losers: int, most: float) -> float:
+        """Of a sum of losers' units, of which at most so many times those sold count."""
+        sums = self._classes.sums
+        units = _sum(sums[losers])
+        return min(1.0, most * _sum(sums[_SOLD]) / units) if units > 0 else 1.0
+
+    def _count(self, density: float, units: dict[int, float]) -> None:
+        place = self._classes.place(density)
+        for row, more in units.items():
+            self._classes.sums[row, place] += more
+        self._classes.merge_least()
 
     def _forget(self, kept: float) -> None:
-        self._sold *= kept
-        self._unsold *= kept
-        self._windows *= kept
-        self._away *= kept
-        self._away_windows *= kept
+        self._classes.sums *= kept
         self._squared_units *= kept
-        units = self._sold + self._unsold + self._away
-        self._keep(units > _FAINT * _sum(units))
-        self._rate = None
+        units = self._classes.units
+        self._classes.keep(units > _FAINT * _sum(units))
+        self._read = None
 
-    def _keep(self, places: npt.NDArray[np.bool_]) -> None:
-        self._classes = self._classes[places]
-        (self._sold, self._unsold, self._lost, self._windows, self._away, self._away_windows) = (
-            of_classes[places] for of_classes in self._by_class
-        )
+
+@dataclass(frozen=True)
+class _Reading:
+    """What is read off the classes as they are."""
+
+    densities: Floats
+    """Of the classes, the very array."""
+    sold_units: float
+    mean_window_slots: float | None
+    sold_above: Floats
+    """(classes,) units sold at a class or above."""
+    asked_above: Floats
+    """(classes,) likewise, with what counts of those unsold."""
 
 
 @kernel
@@ -370,18 +321,6 @@ def _passed(
     return kept, remembered_slots, asked_units, recent_units, recent_expected, recent_weight
 
 
-def class_of(ratio: float) -> int:
-    """The class of a positive ratio, larger for larger ones: exact, as it takes no logarithm."""
-    mantissa, exponent = math.frexp(ratio)
-    return exponent * CLASSES_PER_OCTAVE + int((2 * mantissa - 1) * CLASSES_PER_OCTAVE)
-
-
-def least_ratio_of(place: int) -> float:
-    """The least ratio of a class."""
-    exponent, step = divmod(place, CLASSES_PER_OCTAVE)
-    return math.ldexp(1 + step / CLASSES_PER_OCTAVE, exponent - 1)
-
-
 def power(base: float, exponent: int) -> float:
     """By multiplication alone: the library's own power differs from machine to machine."""
     result = 1.0
@@ -391,11 +330,6 @@ def power(base: float, exponent: int) -> float:
         base *= base
         exponent >>= 1
     return result
-
-
-def _part_of(most: float, units: float) -> float:
-    """Of units, of which at most so many count."""
-    return min(1.0, most / units) if units > 0 else 1.0
 
 
 def _sum(values: Floats) -> float:

@@ -7,9 +7,7 @@ Bookings" (1972), for room that is sold first to those who can wait. Where they 
 others, near slots are best filled, as what is not sold of them is soon lost.
 """
 
-import numpy as np
-
-from solvers.compiled import Floats
+from solvers.compiled import Floats, kernel
 
 _MUCH = 2.0
 """Who offers more than so many times the typical density offers much."""
@@ -24,6 +22,7 @@ _RARE_PART = 1 / 8
 tasks must not make a zone keep its room from all others."""
 
 
+@kernel
 def haste_premium(densities: Floats, units: Floats, windows: Floats, typical: float) -> float:
     """What a unit of the last room of a slot brings beyond much, in micros, as it is kept for those in haste.
 
@@ -36,16 +35,16 @@ def haste_premium(densities: Floats, units: Floats, windows: Floats, typical: fl
         windows: (classes,) sum over the units of the slots in which each might have run.
         typical: density that most room is worth.
     """
-    excess = np.clip(densities - _MUCH * typical, 0.0, _MOST_PREMIUM * typical)
-    offered = units * excess
-    total, all_units, all_windows = _total(offered), _total(units), _total(windows)
-    if total <= 0 or all_windows <= 0:
+    offered = offered_squared = offered_windows = all_units = all_windows = 0.0
+    for place in range(densities.size):
+        excess = min(max(densities[place] - _MUCH * typical, 0.0), _MOST_PREMIUM * typical)
+        offered += units[place] * excess
+        offered_squared += units[place] * excess * excess
+        offered_windows += windows[place] * excess
+        all_units += units[place]
+        all_windows += windows[place]
+    if offered <= 0 or all_windows <= 0:
         return 0.0
-    window_part = _total(windows * excess) / total * all_units / all_windows
+    window_part = offered_windows / offered * all_units / all_windows
     haste = max(1.0 - window_part / _SHORT_WINDOW, 0.0)
-    return haste * min(_total(offered * excess) / total, total / all_units / _RARE_PART)
-
-
-def _total(values: Floats) -> float:
-    # Summed in order, as numpy's own sum is not, and so the same on every machine.
-    return float(np.cumsum(values)[-1]) if values.size else 0.0
+    return haste * min(offered_squared / offered, offered / all_units / _RARE_PART)

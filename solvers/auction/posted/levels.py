@@ -19,7 +19,8 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
-from solvers.auction.posted.demand_curve import A_CLASS_LOWER, DemandCurve
+from solvers.auction.posted.demand_curve import DemandCurve
+from solvers.auction.posted.density_classes import A_CLASS_LOWER
 from solvers.auction.posted.room import Ahead
 
 _SPAN_WINDOWS = 2.2

@@ -24,7 +24,8 @@ from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted, Prices
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.bound import ConstantPrices
 from solvers.auction.posted.day_pattern import DayPattern
-from solvers.auction.posted.demand_curve import A_CLASS_LOWER, DemandCurve, power
+from solvers.auction.posted.demand_curve import DemandCurve, power
+from solvers.auction.posted.density_classes import A_CLASS_LOWER
 from solvers.auction.posted.haste import MOST_COUNTED
 from solvers.auction.posted.levels import LOW_PART, NO_RISE, Levels, Rise, least_level
 from solvers.auction.posted.plans import Found, cheapest

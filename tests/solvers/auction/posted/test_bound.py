@@ -14,7 +14,7 @@ from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.posted.bound import COMPUTE_PARTS, ConstantPrices
-from solvers.auction.posted.demand_curve import CLASSES_PER_OCTAVE, MOST_CLASSES
+from solvers.auction.posted.density_classes import CLASSES_PER_OCTAVE, MOST_CLASSES
 from solvers.auction.posted.units import more_units
 from tests.support.examples import examples
 from tests.support.markets import demand, every_schedule, fleet, posted

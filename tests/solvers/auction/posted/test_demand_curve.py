@@ -6,14 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.posted.demand_curve import (
+from solvers.auction.posted.demand_curve import MOST_UNSOLD, DemandCurve, power
+from solvers.auction.posted.density_classes import (
     CLASSES_PER_OCTAVE,
     MOST_CLASSES,
-    MOST_UNSOLD,
-    DemandCurve,
     class_of,
     least_ratio_of,
-    power,
 )
 from tests.support.examples import examples
 
@@ -163,8 +161,8 @@ def test_a_quiet_hour_that_was_expected_is_no_other_day(expected, is_far):
             curve.sell(2.0, 10.0, 3)
         curve.advance(np.full(1, expected if is_quiet else 1.0), 4.0)
     # What is remembered is of the busy hours; or else of the quiet ones, nearly alone.
-    assert (sum(curve.state()["sold"]) / curve.slots > 200.0) != is_far
-    assert (sum(curve.state()["sold"]) / curve.slots < 60.0) == is_far
+    assert (curve.sold_units / curve.slots > 200.0) != is_far
+    assert (curve.sold_units / curve.slots < 60.0) == is_far
 
 
 def test_three_times_the_units_of_a_few_tasks_may_be_chance_and_are_no_other_day():
@@ -181,8 +179,7 @@ def test_whatever_the_demand_what_is_remembered_is_never_negative(recent_slots):
     for slot in range(20 * MEMORY_SLOTS):
         curve.sell(2.0, 10.0 ** (slot % 7), 3)
         curve.advance(np.ones(1), recent_slots)
-        state = curve.state()
-        assert min(state["sold"]) >= 0
+        assert np.min(curve.state()["sums"]) >= 0
         assert 1 <= curve.slots <= MEMORY_SLOTS
 
 
@@ -194,7 +191,7 @@ def test_a_crowd_of_losers_is_forgotten_as_soon_as_a_few():
             if slot < 2 * MEMORY_SLOTS:
                 curve.lose(4.0, lost)
             curve.advance(np.ones(1), 2.0)
-    assert crowd.state()["unsold"] == pytest.approx(few.state()["unsold"])
+    np.testing.assert_allclose(crowd.state()["sums"], few.state()["sums"])
 
 
 def test_losers_that_are_lowered_hold_nothing_up_beyond_that():
@@ -256,9 +253,7 @@ def test_more_classes_than_are_told_apart_are_counted_no_higher_than_they_were_o
     curve.advance(np.ones(1), 1.0)
     state = curve.state()
     assert len(state["classes"]) <= MOST_CLASSES
-    assert sum(state["sold"]) + sum(state["unsold"]) == pytest.approx(
-        2.0 * len(exact) * (1 - 1 / MEMORY_SLOTS)
-    )
+    assert np.sum(state["sums"][:2]) == pytest.approx(2.0 * len(exact) * (1 - 1 / MEMORY_SLOTS))
     for room in (0.0, 100.0, 1_000.0, 2_000.0):
         wanted = first_without_room(curve, exact, room / (1 - 1 / MEMORY_SLOTS))
         assert curve.density_at(room) <= wanted * (1 + 1e-9)
@@ -276,10 +271,10 @@ def test_tiny_bids_at_more_prices_than_are_told_apart_leave_alone_what_others_of
 
 def test_a_sale_whose_class_was_merged_is_taken_back_where_its_units_are():
     curve = curve_of([(1.05**step, 1.0 + step) for step in range(2 * MOST_CLASSES)])
-    sold = sum(curve.state()["sold"])
+    sold = curve.sold_units
     for step in range(2 * MOST_CLASSES):
         curve.take_back(1.05**step, 0.1, 3, age_slots=0)
-    assert sum(curve.state()["sold"]) == pytest.approx(sold - 0.2 * MOST_CLASSES)
+    assert curve.sold_units == pytest.approx(sold - 0.2 * MOST_CLASSES)
     assert len(curve.state()["classes"]) <= MOST_CLASSES
 
 
