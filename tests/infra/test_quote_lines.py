@@ -32,8 +32,8 @@ def test_a_quote_says_what_prices_that_find_themselves_were_read_off() -> None:
         (line,) = [line for line in describe(quoted) if line.startswith("priced by ")]
         return line
 
-    assert told().endswith("; room costs the least (base and guard level 0)")
-    while "room costs the least" in told():
+    assert told().endswith("; room costs its least, which follows from energy (base and guard level 0)")
+    while "room costs its least" in told():
         bench.send(bid(f"j{len(bench.ledger)}", 50.0))
     assert "; base level " in told()
     assert "towards the guard level, " in told()

@@ -274,7 +274,7 @@ class Deployment:
     def configure(self, *cells: str) -> None:
         """Send the cells' configurations and wait until they are in the ledger, ahead of all else."""
         wanted = set(self.send([self._configuration(cell) for cell in cells]))
-        until(lambda: wanted <= set(self.ledger_ids()), "the configurations in the ledger")
+        until(lambda: wanted <= self.entered_ms().keys(), "the configurations in the ledger")
 
     def records(self, topic: str) -> list[ReadRecord]:
         with KafkaReader(self.kafka) as reader:
@@ -286,10 +286,10 @@ class Deployment:
             part = reader.slice(self.topic(topic))
         return sum(part.high.values()) - sum(part.low.values())
 
-    def ledger_ids(self) -> list[str]:
-        """Ids of the events in the ledger, repetitions included."""
-        ids = (dict(record.headers).get("ce_id") for record in self.records(LEDGER))
-        return [id.decode() for id in ids if id is not None]
+    def entered_ms(self) -> dict[str, int]:
+        """When each event came into the ledger, by id; of one that is repeated, the last time."""
+        ids = ((dict(record.headers).get("ce_id"), record.timestamp_ms) for record in self.records(LEDGER))
+        return {id.decode(): at_ms for id, at_ms in ids if id is not None and at_ms is not None}
 
     def proven(self, patience_s: float = PATIENCE_S, book: RuleBook = RULES) -> Verdict:
         """Wait until everything sent is in the ledger and decided, byte by byte as an undisturbed fold would.
@@ -308,7 +308,7 @@ class Deployment:
                 if lengths != before or lengths == replayed:
                     return False
                 # In this order: what is replayed must hold all that was found in the ledger.
-                all_arrived = set(self._sent) <= set(self.ledger_ids())
+                all_arrived = set(self._sent) <= self.entered_ms().keys()
                 verdict[:] = [verify_kafka(self.kafka, self.prefix, book=book)]
                 replayed[:] = lengths
             except (ReadError, ReplayError):
@@ -318,7 +318,7 @@ class Deployment:
         try:
             until(complete, "every event in the ledger, and decided as the rules demand", patience_s)
         except AssertionError:
-            missing = sorted(set(self._sent) - set(self.ledger_ids()))
+            missing = sorted(set(self._sent) - self.entered_ms().keys())
             outputs = [worker.output[-2_000:] for worker in self._workers]
             raise AssertionError(
                 f"not in the ledger: {missing[:5]} ({len(missing)}); "

@@ -56,8 +56,10 @@ def test_bids_that_lie_in_the_other_workers_partition_are_decided_and_hold_up_no
     deployment.send(astray, "astray", partition=key_partition(NEAR, PARTITIONS))
     own = set(deployment.send([events.bid(number, NEAR) for number in range(200)], "own"))
 
-    until(lambda: own <= set(deployment.ledger_ids()), "the bids in the right partition in the ledger")
-    overtaken = [id for id in deployment.ledger_ids() if id.startswith("astray")]
+    until(lambda: own <= deployment.entered_ms().keys(), "the bids in the right partition in the ledger")
+    entered_ms = deployment.entered_ms()
+    last_own_ms = max(entered_ms[id] for id in own)
+    overtaken = [id for id, at_ms in entered_ms.items() if id.startswith("astray") and at_ms <= last_own_ms]
 
     assert len(overtaken) < len(astray), "they go at the pace that leaves the other worker room"
     assert deployment.proven().duplicates == 0
