@@ -1,12 +1,13 @@
 """How much room has lately been asked for at each price: what the price level is read off.
 
 A bid offers so many micros per unit of room (see `units.py`). The curve holds, by that density, the units
-asked for, in two kinds that are trusted differently:
+asked for, in kinds that are trusted differently:
 
 - *sold*: what winners offered. A win has its price, so raising the level by winning costs money.
 - *unsold*: what losers offered, but for what they offered beyond the level that they lost at. A losing bid is
   free, so it must not raise a price; it may keep one from falling, as long as there are sales: unsold units
   count, and are remembered, up to `MOST_UNSOLD` times the sold ones.
+- *away*: what those losers offered in full. It moves no price; plans leave room by it (`haste.py`).
 
 Older bids fade. In steady times memory lasts for a horizon; when the units asked for per slot, at whatever
 price, are far from what was asked for before, it fades within hours, so that a day unlike the last is found
@@ -43,8 +44,8 @@ _FAINT = 1e-9
 
 _SOLD, _UNSOLD, _LOST, _AWAY, _SOLD_WINDOWS, _AWAY_WINDOWS = range(6)
 """Sums of a class. Lost are units that became unsold since the last slot began, as what is lost moves no
-price of its own slot; away are those of losers who offered more than they lost at, by what they offered. The
-last two are units sold and away, each times the slots in which it might have run."""
+price of its own slot. The last two are units sold and away, each times the slots in which it might have
+run."""
 
 
 class DemandCurve:
