@@ -32,18 +32,18 @@ kernels: $(STAMP)
 	$(BIN)/python -c "from streams.worker.warm_up import warm_up; warm_up()"
 
 # By file, so that what the tests of one share is made once; not by group, since with pytest 9.2, pytest-xdist 3.8
-# ignores groups. Integration tests begin in the order of the conftest, longest first, and not by number of tests,
-# which leaves the longest for the end. Those marked `alone` hold services to times.
+# ignores groups. Files begin in the order of the conftest, longest first, and not by number of tests, which leaves
+# the longest for the end. Those marked `alone` hold services to times.
 test:
 	$(MAKE) --jobs 2 --output-sync lint kernels
-	$(BIN)/python -m pytest --ignore tests/integration -n $(AT_ONCE) --dist loadfile
+	$(BIN)/python -m pytest --ignore tests/integration -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest tests/integration -m "not alone and not storm and not drill" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest tests/integration -m "alone and not drill"
 
 # With the tests that `make test` leaves out as long, and all examples of the property tests, of which it draws a
 # fortieth.
 test-long: $(STAMP)
-	MILLRACE_TESTS=long $(BIN)/python -m pytest --ignore tests/integration -m "" -n $(AT_ONCE) --dist loadfile
+	MILLRACE_TESTS=long $(BIN)/python -m pytest --ignore tests/integration -m "" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 # What of the integration tests takes longest: a quarter of an hour or more.
 drills: $(STAMP)

@@ -9,27 +9,6 @@ import pytest
 from infra.kafka.properties import reserve_port
 from tests.integration.deployment import DEMO_CELLS, Up
 
-LONGEST = (
-    "test_worker",
-    "test_solver",
-    "test_round_robin",
-    "test_rules",
-    "test_secured_deployment",
-    "test_lender",
-    "test_executor",
-    "test_locked_cluster",
-    "test_up",
-    "test_experts",
-    "test_broker",
-)
-"""Files that are begun first, since one that is begun last delays the end."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the longest files to the front; all others stay in their order."""
-    order = {Path(__file__).with_name(f"{name}.py"): place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path, len(order)))
-
 
 @pytest.fixture
 def port() -> Iterator[int]:
