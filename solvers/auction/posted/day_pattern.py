@@ -28,8 +28,6 @@ _LONGEST_PAUSE_DAYS = 2
 """After more of them the present day counts as begun anew."""
 _MOST_ASKED = 4.0
 """A slot counts for at most so many times the room of one: a burst is no habit."""
-_SHORTEST = 5
-"""A fifth of the span that prices look ahead is nearly half of the mean window of a task."""
 _DOUBT_S = 3 * _HOUR_S
 """Comparisons of slots with the pattern fade over so long."""
 _QUIETEST = 1 / 64
@@ -78,13 +76,16 @@ class DayPattern:
         hours = self._calendar.hours_of(np.arange(self._present_slot, self._present_slot + slots))
         return np.array(self.by_hour)[hours]
 
-    def expected_ahead(self, slots: int) -> float:
+    def expected_ahead(self, slots: int, busiest_slots: int) -> float:
         """What so many slots from the present one on ask for, in slots that ask for the mean, if all of them
-        ask for as much as the busiest stretch of them that begins now and is `1 / _SHORTEST` or more of them.
+        ask for as much as the busiest stretch of them that begins now.
 
-        Room by night is no room for those who bid by day: that a night comes must not make the day cheap."""
-        shortest = -(-slots // _SHORTEST)
-        means = self._ahead[shortest - 1 : slots] / np.arange(shortest, slots + 1)
+        Room by night is no room for those who bid by day: that a night comes must not make the day cheap.
+
+        Args:
+            busiest_slots: of how many that stretch is at least.
+        """
+        means = self._ahead[busiest_slots - 1 : slots] / np.arange(busiest_slots, slots + 1)
         return float(slots * means.max())
 
     def advance(self, slots: int, units: float, room_units: float) -> None:

@@ -27,6 +27,14 @@ _SPAN_WINDOWS = 2.2
 """The span ahead is so many times the mean window of what is sold: bids are planned over it."""
 _UNHEARD = 0.2
 """Before bids of this part of the span were heard, demand is taken to be so much less than what was heard."""
+_MOST_SUSTAINED = 4.0
+"""What is sold faster than so many times the room of the slots that passed is a burst, such as the work of a
+day that arrives in an hour, or the beginning of a day of the kind."""
+_GOES_ON = 1 / 3
+"""The chance that a burst goes on. Where it ends, nobody else comes for the room that prices kept."""
+_BUSIEST = 5
+"""The least stretch of the span ahead that may be busier than the rest of it is a fifth of the span, which
+is nearly half of a mean window: a shorter one's tasks may run later."""
 _MARGIN_DEVIATIONS = 3.0
 """Room for so many standard deviations of the sales that would fill the span is kept for demand that
 fluctuates, where some offer far more than others: much of a zone that holds a few tasks at once, little of
@@ -65,10 +73,11 @@ class Levels:
 
     def span_slots(self, curve: DemandCurve) -> int:
         """How far ahead prices look."""
-        window = curve.mean_window_slots
-        if window is None:
-            return self.horizon_slots
-        return max(min(int(_SPAN_WINDOWS * window), self.horizon_slots), 1)
+        return min(self._wanted_span_slots(curve), self.horizon_slots)
+
+    def busiest_slots(self, curve: DemandCurve) -> int:
+        """Of how many slots the busiest stretch of the span is at least."""
+        return min(-(-self._wanted_span_slots(curve) // _BUSIEST), self.horizon_slots)
 
     @property
     def lost_at(self) -> float:
@@ -111,6 +120,21 @@ class Levels:
         self.base, self.guard = base, guard
         return max(parts, default=1.0)
 
+    def _wanted_span_slots(self, curve: DemandCurve) -> int:
+        """The span, were the horizon long enough."""
+        window = curve.mean_window_slots
+        return self.horizon_slots if window is None else max(int(_SPAN_WINDOWS * window), 1)
+
+    def _part_that_goes_on(self, curve: DemandCurve, ahead: Ahead) -> float:
+        """Of what was sold, the part that is expected to be asked for again as fast as it was.
+
+        Losers are left out, or free bids could make a burst and lower prices.
+        """
+        room_per_slot = ahead.whole / self.span_slots(curve)
+        sustained = _MOST_SUSTAINED * room_per_slot * max(curve.slots, 1.0)
+        sold = curve.sold_units
+        return 1.0 if sold <= sustained else (sustained + _GOES_ON * (sold - sustained)) / sold
+
     def _wanted(self, curve: DemandCurve, ahead: Ahead) -> "Levels":
         expected = ahead.expected_slots
         fitting = max(ahead.free, 0.0) * (curve.slots + _UNHEARD * expected) / expected
@@ -123,10 +147,11 @@ class Levels:
         fitting /= 1.0 + _MARGIN_DEVIATIONS * spread * deviation
         # A class below, so that who offers just what they are read off can win: of those who offer alike as
         # many as there is room for.
+        part = A_CLASS_LOWER * self._part_that_goes_on(curve, ahead)
         return Levels(
             self.horizon_slots,
-            A_CLASS_LOWER * curve.density_at(fitting),
-            A_CLASS_LOWER * curve.density_at(_GUARD_ROOM * fitting),
+            part * curve.density_at(fitting),
+            part * curve.density_at(_GUARD_ROOM * fitting),
         )
 
 

@@ -50,7 +50,7 @@ def test_a_day_alone_foretells_nothing_and_a_second_one_that_is_like_it_all():
         pattern = pattern_of(days, by_day)
         assert pattern.believed_part == 0.0
         assert pattern.expected(PER_DAY).tolist() == [1.0] * PER_DAY
-        assert pattern.expected_ahead(PER_DAY) == PER_DAY
+        assert pattern.expected_ahead(PER_DAY, PER_DAY // 5) == PER_DAY
     pattern = pattern_of(2 + 1 / PER_DAY, by_day)
     assert pattern.believed_part == pytest.approx(1.0)
     expected = [pattern.expected(PER_DAY)[slot - 1] for slot in (TEN_OCLOCK, THREE_OCLOCK)]
@@ -157,17 +157,19 @@ def test_a_burst_of_a_million_is_no_habit_and_is_past_after_a_few_days():
 
 def test_a_night_ahead_makes_no_evening_cheap_and_a_morning_ahead_is_expected_by_night():
     evening, night = pattern_of(3 + 19 / 24, by_day), pattern_of(3 + 7 / 24, by_day)
-    assert evening.expected_ahead(5 * PER_HOUR) == pytest.approx(5 * PER_HOUR * 1.8)
-    assert night.expected_ahead(9 * PER_HOUR) == pytest.approx(PER_HOUR * 0.2 + 8 * PER_HOUR * 1.8)
-    assert night.expected_ahead(PER_HOUR) == pytest.approx(PER_HOUR * 0.2)
+    assert evening.expected_ahead(5 * PER_HOUR, PER_HOUR) == pytest.approx(5 * PER_HOUR * 1.8)
+    by_nine = PER_HOUR * 0.2 + 8 * PER_HOUR * 1.8
+    assert night.expected_ahead(9 * PER_HOUR, 2 * PER_HOUR) == pytest.approx(by_nine)
+    assert night.expected_ahead(PER_HOUR, 1) == pytest.approx(PER_HOUR * 0.2)
 
 
 @pytest.mark.parametrize("slots", range(1, 15))
-def test_the_busiest_stretch_ahead_is_no_shorter_than_a_fifth_of_all(slots):
+@pytest.mark.parametrize("part", [1, 3, 5])
+def test_the_busiest_stretch_ahead_is_no_shorter_than_stated(slots, part):
     pattern = pattern_of(3 + 19.5 / 24, by_day)
-    by_slot = pattern.expected(slots)
-    means = [by_slot[:some].mean() for some in range(1, slots + 1) if 5 * some >= slots]
-    assert pattern.expected_ahead(slots) == pytest.approx(slots * max(means))
+    by_slot, shortest = pattern.expected(slots), -(-slots // part)
+    means = [by_slot[:some].mean() for some in range(shortest, slots + 1)]
+    assert pattern.expected_ahead(slots, shortest) == pytest.approx(slots * max(means))
 
 
 def test_no_hour_is_expected_to_ask_for_nothing():
@@ -235,4 +237,4 @@ def test_it_goes_on_from_its_state():
         for slot in range(round(2.3 * PER_DAY), 4 * PER_DAY):
             one.advance(1, noisy(slot), ROOM_UNITS)
     assert twin.state() == pattern.state()
-    assert twin.expected_ahead(PER_DAY) == pattern.expected_ahead(PER_DAY) != PER_DAY
+    assert twin.expected_ahead(PER_DAY, 29) == pattern.expected_ahead(PER_DAY, 29) != PER_DAY

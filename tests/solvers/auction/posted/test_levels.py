@@ -128,26 +128,29 @@ def test_the_fewer_tasks_a_zone_holds_and_the_more_they_differ_the_more_of_it_is
 ):
     """The level rises as soon as all that is asked for, half of it at 8 and half at a higher density, does
     not fit into the rest."""
-    ahead = Ahead(10_000.0, 10_000.0, HORIZON_SLOTS)
-    curve = DemandCurve(HORIZON_SLOTS)
-    for _ in range(50 * HORIZON_SLOTS):
+    whole, memory_slots, between_slots = (
+        10_000.0,
+        100 * HORIZON_SLOTS,
+        -(-HORIZON_SLOTS // tasks_that_fill_it),
+    )
+    curve = DemandCurve(memory_slots)
+    for _ in range(4 * memory_slots // between_slots):
         for density in (8.0, high):
-            curve.sell(density, ahead.whole / tasks_that_fill_it, HORIZON_SLOTS)
-        curve.advance(np.ones(1), 2.0)
-    assert curve.mean_sale_units == pytest.approx(ahead.whole / tasks_that_fill_it)
-    remembered = curve.units_per_slot * (HORIZON_SLOTS - 1)
-    fitting = ahead.whole * (1 - kept_part) * (1 + 0.2)
+            curve.sell(density, whole / tasks_that_fill_it, HORIZON_SLOTS)
+        curve.advance(np.ones(between_slots), float(memory_slots))
+    assert curve.mean_sale_units == pytest.approx(whole / tasks_that_fill_it)
+    expected = curve.sold_units / (curve.slots / HORIZON_SLOTS + 0.2)
     for part, is_dear in ((1.01, False), (0.99, True)):
         levels = Levels(HORIZON_SLOTS)
-        free = part * remembered / fitting * ahead.free
-        levels.rise(curve, ahead._replace(free=free), 0.0, least=math.inf)
+        ahead = Ahead(part * expected / (1 - kept_part), whole, HORIZON_SLOTS)
+        levels.rise(curve, ahead, 0.0, least=math.inf)
         assert (levels.base > 0) == is_dear
 
 
 def test_of_those_who_offer_alike_some_can_win_however_many_they_are():
     curve, levels = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
     for _ in range(100):
-        curve.sell(8.0, AHEAD.whole, 4)
+        curve.sell(8.0, 40.0, 4)
     levels.rise(curve, AHEAD, 0.0, least=math.inf)
     assert levels.base == levels.guard < levels.lost_at == 8.0
 
@@ -163,3 +166,33 @@ def test_who_expects_twice_as_much_ahead_charges_as_if_half_of_the_room_were_fre
     others.rise(curve, AHEAD._replace(free=0.005), 0.0, least=math.inf)
     assert (levels.base, levels.guard) == pytest.approx((others.base, others.guard), rel=1e-6)
     assert levels.base > 0
+
+
+def levels_after(sold_units: float, slots: int, lost_units: float = 0.0) -> Levels:
+    """Of a full zone with room for 500 in a slot that sold so much in its first slots, all at 8."""
+    curve, levels = DemandCurve(HORIZON_SLOTS), Levels(HORIZON_SLOTS)
+    for _ in range(slots):
+        curve.sell(8.0, sold_units / slots, HORIZON_SLOTS)
+        curve.lose(7.0, lost_units / slots)
+        curve.advance(np.ones(1), HORIZON_SLOTS)
+    levels.rise(curve, Ahead(0.0, 10_000.0, HORIZON_SLOTS), 0.0, least=math.inf)
+    return levels
+
+
+@pytest.mark.parametrize(
+    ("sold_units", "slots", "part"),
+    [(2_000.0, 1, 1.0), (4_000.0, 1, 2 / 3), (4_000.0, 2, 1.0), (1e9, 1, 1 / 3)],
+)
+def test_a_burst_raises_levels_by_the_chance_that_it_goes_on(sold_units, slots, part):
+    """Four times a slot's room may go on all day. The chance that more does is a third."""
+    sold_units /= 1 - 1 / HORIZON_SLOTS  # which are forgotten when the slot ends
+    levels = levels_after(sold_units, slots)
+    assert levels.base == levels.guard == pytest.approx(part * 8.0 * (1 - 1 / 32), rel=1e-4)
+
+
+@settings(max_examples=examples(300))
+@given(st.floats(100.0, 10_000.0), st.integers(1, 8), st.floats(0.0, 1e6))
+def test_losing_bids_make_no_burst_and_so_lower_no_level(sold_units, slots, lost_units):
+    alone, flooded = (levels_after(sold_units, slots, lost) for lost in (0.0, lost_units))
+    assert flooded.base >= alone.base
+    assert flooded.guard >= alone.guard
