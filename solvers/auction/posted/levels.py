@@ -9,6 +9,8 @@ fluctuates, as a safety stock is: the larger, the fewer tasks the zone holds and
 The *guard* is the density at which what is asked for would fit into a fifth of that room: what the last room
 of a slot is kept for.
 
+What is sold faster than a zone could be asked for all day raises both by the chance that it goes on.
+
 The guard stays within a factor of the base, or of what operation costs. Both rise by no more than a factor
 for the share of the span that is sold, and fall by no more than a part per slot. What awards that were
 withdrawn had raised them by is taken back as well when the next slot begins, as far as no other demand holds
