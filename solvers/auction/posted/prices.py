@@ -222,7 +222,7 @@ class PostedPrices:
             compute_part=self._compute_part,
             span_slots=span_slots,
             remembered_slots=self.curve.slots,
-            expected_slots=self._ahead().expected_slots,
+            expected_slots=self._expected_slots,
             believed_part=self.pattern.believed_part,
             expected_by_hour=self.pattern.by_hour,
             asked_share=self.curve.units_per_slot / self._room.units_per_slot,
@@ -370,8 +370,12 @@ class PostedPrices:
     def _ahead(self) -> Ahead:
         span_slots = self.levels.span_slots(self.curve)
         free, whole = self._room.ahead(span_slots, self._compute_part)
-        busiest_slots = self.levels.busiest_slots(self.curve)
-        return Ahead(free, whole, self.pattern.expected_ahead(span_slots, busiest_slots))
+        return Ahead(free, whole, self._expected_slots)
+
+    @property
+    def _expected_slots(self) -> float:
+        levels, curve = self.levels, self.curve
+        return self.pattern.expected_ahead(levels.span_slots(curve), levels.busiest_slots(curve))
 
     def _undo_withdrawn(self, lost_at: float) -> None:
         """Take back what bids that were withdrawn in the slot before had raised prices by.
