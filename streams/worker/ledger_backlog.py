@@ -5,7 +5,7 @@ ledger, and the ledger is kept short. The backlog of partitions that another wor
 events go there at a rate that leaves room for that worker's own.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from streams.worker.intake_queue import Waiting
@@ -32,7 +32,8 @@ class LedgerBacklog:
         self._folds_here = folds_here
         self._elsewhere_from_s = 0.0
         """When the next event may go to a partition that another worker folds."""
-        self._unconfirmed = 0
+        self._unconfirmed: Counter[int] = Counter()
+        """By partition, how many events are sent whose place the broker has not told yet."""
         self._confirmed: dict[int, deque[tuple[int, Waiting]]] = {}
         """By partition, the events that are not folded yet and their offsets, ascending."""
         self._folded: dict[int, int] = {}
@@ -47,20 +48,19 @@ class LedgerBacklog:
         """
         if not self.is_ours(partition):
             return self._monotonic_s() >= self._elsewhere_from_s
-        waiting = self._unconfirmed + sum(map(len, self._confirmed.values()))
         folds_per_s = min(max(1 / self._fold_s, _LEAST_EVENTS_PER_S), _MOST_EVENTS_PER_S)
-        return waiting < longest_s * folds_per_s
+        return self._count_waiting() < longest_s * folds_per_s
 
     def sent(self, partition: int) -> None:
         """Note an event that is sent to a partition."""
-        self._unconfirmed += 1
+        self._unconfirmed[partition] += 1
         if not self.is_ours(partition):
             earliest_s = self._monotonic_s() - _ELSEWHERE_AT_ONCE_S
             self._elsewhere_from_s = max(self._elsewhere_from_s, earliest_s) + _ELSEWHERE_EVERY_S
 
     def confirmed(self, partition: int, offset: int, event: Waiting) -> None:
         """Note where the broker has put an event that was sent; events of a partition in their order."""
-        self._unconfirmed -= 1
+        self._unconfirmed[partition] -= 1
         if self.is_ours(partition) and offset > self._folded.get(partition, -1):
             self._confirmed.setdefault(partition, deque()).append((offset, event))
 
@@ -84,9 +84,14 @@ class LedgerBacklog:
 
     def is_empty(self) -> bool:
         """Whether all that was sent to this worker's own partitions is folded."""
-        return not self._unconfirmed and not any(self._confirmed.values())
+        return self._count_waiting() == 0
 
     def forget(self) -> None:
         """Begin anew: partitions are assigned anew. What is unconfirmed will still be confirmed."""
         self._confirmed.clear()
         self._folded.clear()
+
+    def _count_waiting(self) -> int:
+        """How many events that were sent to this worker's own partitions are not folded yet."""
+        unconfirmed = sum(count for partition, count in self._unconfirmed.items() if self.is_ours(partition))
+        return unconfirmed + sum(map(len, self._confirmed.values()))
