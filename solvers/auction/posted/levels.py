@@ -56,8 +56,6 @@ _FIRST_STEP = 1 / 16
 """The least level above none: this part of what operation costs per unit."""
 _FIRST_OFFER = 1 / 64
 """Likewise of a low offer among those that won, where operation costs nothing."""
-
-
 _MOST_GUARD = 16.0
 """The guard is at most so many times the base. A few cheap bids of enormous amounts would otherwise make it
 all that a full slot costs, and no usual bid could win and say what room is worth."""
