@@ -132,9 +132,12 @@ class Fleet(Nodes[ElasticRunner, ElasticSettings]):
 
         return check
 
-    def has_trained(self, job_id: str) -> Callable[[], bool]:
-        """Whether a step of the job has been reported, kept or not."""
-        return lambda: bool(self.losses(job_id))
+    def has_trained(self, job_id: str, generation: int = 1) -> Callable[[], bool]:
+        """Whether a step of the job in this generation or a later one has been reported, kept or not."""
+        return lambda: any(
+            report.loss is not None and not report.complete and _generation(report) >= generation
+            for report in self.reports(RunProgressed, job_id)
+        )
 
     def is_over(self, job_id: str, *names: str, generation: int = 1) -> Callable[[], bool]:
         """Whether each of these nodes has reported the end of the job in this generation or a later one."""
@@ -142,7 +145,7 @@ class Fleet(Nodes[ElasticRunner, ElasticSettings]):
         def check() -> bool:
             return all(
                 any(
-                    is_end(report) and int(report.run_id.rpartition("/")[2]) >= generation
+                    is_end(report) and _generation(report) >= generation
                     for report in self.reports(RunReport, job_id, name)
                 )
                 for name in names
@@ -176,6 +179,10 @@ class Fleet(Nodes[ElasticRunner, ElasticSettings]):
 def run_of(job_id: str, generation: int) -> str:
     """What a generation's run is called."""
     return f"{job_id}/{generation}"
+
+
+def _generation(report: RunReport) -> int:
+    return int(report.run_id.rpartition("/")[2])
 
 
 def assigned(

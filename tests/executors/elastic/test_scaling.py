@@ -47,6 +47,7 @@ def test_a_worker_joins_and_leaves_in_the_middle(fleet: Fleet, alone: Trained) -
     with fleet.slowed("n1"):
         fleet.assign("j", 2, [("n1", 1), ("n2", 1)], work)
         fleet.until(fleet.has_started("j", 2, "n1", "n2"))
+        fleet.until(fleet.has_trained("j", generation=2))
         fleet.assign("j", 3, [("n1", 1)], work)
         fleet.release("j", 2, ["n2"])
         fleet.until(fleet.has_started("j", 3, "n1"))
