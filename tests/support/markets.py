@@ -14,8 +14,8 @@ from solvers.auction.market.demand import Demand
 from solvers.auction.market.fleet import Calendar, Fleet, NodeClass
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption
-from solvers.auction.mechanism.auctioneer import Auctioneer
-from solvers.auction.mechanism.mechanism import PriceRises
+from solvers.auction.mechanism.auctioneer import Auctioneer, Award
+from solvers.auction.mechanism.mechanism import PriceRises, Request
 from solvers.auction.mechanism.primal_dual import PrimalDual
 from solvers.auction.mechanism.rising_prices import RisingPrices
 from solvers.auction.mechanism.search import Schedule, describe
@@ -141,3 +141,11 @@ def posted(market: Market, slot_s: float) -> Auctioneer:
     """The auctioneer with nothing declared, whose slot 0 begins a day."""
     prices = PostedPrices(market, Calendar(0.0, slot_s))
     return Auctioneer(market, Posted(prices), prices)
+
+
+def award(
+    auctioneer: Auctioneer, bid_micros: int, wanted: Demand, first_slot: int, last_slot: int
+) -> Award | None:
+    """What a bid gets for a task without a vendor that may run in these slots."""
+    request = Request("j", wanted, [VendorOption(None, 0, 0)], first_slot, last_slot)
+    return auctioneer.decide(bid_micros, request, auctioneer.appraise(request))

@@ -19,6 +19,7 @@ import numpy as np
 from schemas.base import HOURS_PER_DAY
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.posted.demand_curve import power
+from solvers.auction.posted.room import MOST_SUSTAINED
 from solvers.compiled import Floats
 
 _HOUR_S = 3_600.0
@@ -26,8 +27,6 @@ _MEMORY_DAYS = 3
 """Over so many days hours are averaged, and comparisons fade."""
 _LONGEST_PAUSE_DAYS = 2
 """After more of them the present day counts as begun anew."""
-_MOST_ASKED = 4.0
-"""A slot counts for at most so many times the room of one: a burst is no habit."""
 _DOUBT_S = 3 * _HOUR_S
 """Comparisons of slots with the pattern fade over so long."""
 _QUIETEST = 1 / 64
@@ -94,7 +93,7 @@ class DayPattern:
         Args:
             room_units: what the zone has room for in a slot.
         """
-        units = min(units, _MOST_ASKED * room_units)
+        units = min(units, MOST_SUSTAINED * room_units)  # a burst is no habit
         if slots * self._calendar.slot_s > _LONGEST_PAUSE_DAYS * HOURS_PER_DAY * _HOUR_S:
             self._day = -1
             self._lately[:] = 0.0

@@ -23,15 +23,12 @@ from typing import Self
 
 from solvers.auction.posted.demand_curve import DemandCurve
 from solvers.auction.posted.density_classes import A_CLASS_LOWER
-from solvers.auction.posted.room import Ahead
+from solvers.auction.posted.room import MOST_SUSTAINED, Ahead
 
 _SPAN_WINDOWS = 2.2
 """The span ahead is so many times the mean window of what is sold: bids are planned over it."""
 _UNHEARD = 0.2
 """Before bids of this part of the span were heard, demand is taken to be so much less than what was heard."""
-_MOST_SUSTAINED = 4.0
-"""What is sold faster than so many times the room of the slots that passed is a burst, such as the work of a
-day that arrives in an hour, or the beginning of a day of the kind."""
 _GOES_ON = 1 / 3
 """The chance that a burst goes on. Where it ends, nobody else comes for the room that prices kept."""
 _BUSIEST = 5
@@ -131,7 +128,7 @@ class Levels:
         Losers are left out, or free bids could make a burst and lower prices.
         """
         room_per_slot = ahead.whole / self.span_slots(curve)
-        sustained = _MOST_SUSTAINED * room_per_slot * max(curve.slots, 1.0)
+        sustained = MOST_SUSTAINED * room_per_slot * max(curve.slots, 1.0)
         sold = curve.sold_units
         return 1.0 if sold <= sustained else (sustained + _GOES_ON * (sold - sustained)) / sold
 

@@ -8,6 +8,10 @@ from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Market, Placement
 from solvers.compiled import Floats, Ints, kernel
 
+MOST_SUSTAINED = 4.0
+"""What asks for more than so many times the room of the slots that passed is a burst, such as the work of a
+day that arrives in an hour: no zone is asked for as much all day."""
+
 
 class Ahead(NamedTuple):
     """What lies in the span ahead: room, in units, and demand."""

@@ -5,9 +5,7 @@ import random
 import pytest
 
 from solvers.auction.market.market import Market
-from solvers.auction.market.window import VendorOption
-from solvers.auction.mechanism.mechanism import Request
-from tests.support.markets import demand, fleet, posted
+from tests.support.markets import award, demand, fleet, posted
 
 SLOT_S = 600.0
 DAY_SLOTS = 144
@@ -34,10 +32,8 @@ def sold_part(room_part: float, deviation: float, first_slot: int, burst_slots: 
                 draw = random.Random(f"{day}-{number}-{deviation}")
                 value = int(draw.lognormvariate(0, deviation) * 300_000)
                 last_slot = slot - passed + DAY_SLOTS - 1
-                wanted = demand(nodes, 20, [10], 1.0)
-                request = Request("j", wanted, [VendorOption(None, 0, 0)], slot + 1, last_slot)
                 asked += max(value - COST_MICROS, 0)
-                if auctioneer.decide(value, request, auctioneer.appraise(request)) is not None:
+                if award(auctioneer, value, demand(nodes, 20, [10], 1.0), slot + 1, last_slot) is not None:
                     won += value - COST_MICROS
     return won / asked
 

@@ -7,9 +7,7 @@ from statistics import fmean
 import pytest
 
 from solvers.auction.market.market import Market
-from solvers.auction.market.window import VendorOption
-from solvers.auction.mechanism.mechanism import Request
-from tests.support.markets import demand, fleet, posted
+from tests.support.markets import award, demand, fleet, posted
 
 SLOT_S = 600.0
 PER_HOUR = 6
@@ -55,10 +53,8 @@ class Zone:
             for _ in range(int(mean) + (draw.random() < mean % 1)):
                 wanted = demand(self.fleet, 20, [10], 1.0)
                 last_slot = slot + draw.randint(6, HORIZON_SLOTS - 1)
-                request = Request("j", wanted, [VendorOption(None, 0, 0)], slot + 1, last_slot)
                 bid_micros = int(draw.lognormvariate(0, 1) * 300_000)
-                appraised = self.auctioneer.appraise(request)
-                if self.auctioneer.decide(bid_micros, request, appraised) is not None:
+                if award(self.auctioneer, bid_micros, wanted, slot + 1, last_slot) is not None:
                     won_micros += bid_micros - COST_MICROS
         self.day += 1
         return won_micros

@@ -9,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.auction.market.market import Market
-from solvers.auction.market.window import VendorOption
-from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.posted.demand_curve import DemandCurve
 from solvers.auction.posted.haste import haste_premium
 from tests.support.examples import examples
-from tests.support.markets import demand, fleet, posted
+from tests.support.markets import award, demand, fleet, posted
 
 HORIZON_SLOTS = 72
 DAY_SLOTS = 144
@@ -87,7 +85,7 @@ class Day:
     urgent_micros: int = 0
     """Of those that won."""
     lost_urgent_micros: int = 0
-    rogue_paid_micros: float = 0.0
+    rogue_paid_micros: int = 0
 
 
 def a_day(
@@ -107,14 +105,10 @@ def a_day(
     auctioneer = posted(market, 600.0)
     draw, day = random.Random(seed), Day()
 
-    def price_paid(slot: int, node_slots: int, within_slots: int, bid_micros: int) -> float | None:
+    def price_paid(slot: int, node_slots: int, within_slots: int, bid_micros: int) -> int | None:
         wanted = demand(zone, 10 * node_slots, [10], 1.0)
-        request = Request("j", wanted, [VendorOption(None, 0, 0)], slot + 1, slot + within_slots)
-        appraisal = auctioneer.appraise(request)
-        if auctioneer.decide(bid_micros, request, appraisal) is None:
-            return None
-        assert appraisal.price is not None
-        return appraisal.price.micros
+        won = award(auctioneer, bid_micros, wanted, slot + 1, slot + within_slots)
+        return None if won is None else won.charge.micros
 
     for slot in range(DAY_SLOTS):
         auctioneer.advance(slot + 1)

@@ -6,9 +6,7 @@ from statistics import fmean
 import pytest
 
 from solvers.auction.market.market import Market
-from solvers.auction.market.window import VendorOption
-from solvers.auction.mechanism.mechanism import Request
-from tests.support.markets import demand, fleet, posted
+from tests.support.markets import award, demand, fleet, posted
 
 DAY_SLOTS = 24
 HOUR_S = 3_600.0
@@ -35,15 +33,12 @@ class Days:
             self.auctioneer.advance(slot + 1)
             for _ in range(withdrawn_at_three if hour == 3 else 0):
                 wanted = demand(self.fleet, 200, [10], 1.0)
-                request = Request("w", wanted, [VendorOption(None, 0, 0)], slot + 1, slot + DAY_SLOTS)
-                award = self.auctioneer.decide(10**9, request, self.auctioneer.appraise(request))
-                assert award is not None
-                self.auctioneer.withdraw(award.schedule.placement, wanted, award.counted)
+                won = award(self.auctioneer, 10**9, wanted, slot + 1, slot + DAY_SLOTS)
+                assert won is not None
+                self.auctioneer.withdraw(won.schedule.placement, wanted, won.counted)
             for _ in range(6 if 8 <= hour < 18 else 0):
                 wanted = demand(self.fleet, 20, [10], 1.0)
-                request = Request("j", wanted, [VendorOption(None, 0, 0)], slot + 1, slot + 6)
-                bid_micros = round(self.draw.uniform(5e3, 5e4))
-                self.auctioneer.decide(bid_micros, request, self.auctioneer.appraise(request))
+                award(self.auctioneer, round(self.draw.uniform(5e3, 5e4)), wanted, slot + 1, slot + 6)
                 levels.append(self.prices.levels.base)
         return levels
 
