@@ -103,11 +103,9 @@ class DemandCurve:
         """If more slots than that pass at once, nothing is remembered."""
         return 4 * self._memory_slots
 
-    @property
-    def fresh_units(self) -> float:
-        """What was asked for since the last slot began, at any price: by losers at most as much as by
-        winners."""
-        return self._fresh_sold + min(self._fresh_lost, self._fresh_sold)
+    def asked_units(self, most_lost_units: float) -> float:
+        """What was asked for since the last slot began, at any price: by losers at most so much."""
+        return self._fresh_sold + min(self._fresh_lost, most_lost_units)
 
     def sell(self, density: float, units: float, window_slots: int) -> None:
         """Count a winner."""
@@ -193,7 +191,7 @@ class DemandCurve:
             self.mean_sale_units,
             self.slots,
             self._asked_units,
-            self.fresh_units,
+            self.asked_units(self._fresh_sold),
             self._recent_units,
             self._recent_expected,
             self._recent_weight,

@@ -24,7 +24,7 @@ from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted, Prices
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.bound import ConstantPrices
 from solvers.auction.posted.day_pattern import DayPattern
-from solvers.auction.posted.demand_curve import DemandCurve, power
+from solvers.auction.posted.demand_curve import MOST_UNSOLD, DemandCurve, power
 from solvers.auction.posted.density_classes import A_CLASS_LOWER
 from solvers.auction.posted.haste import MOST_COUNTED
 from solvers.auction.posted.levels import LOW_PART, NO_RISE, Levels, Rise, least_level
@@ -73,7 +73,10 @@ class PostedPrices:
         lost_at = self.levels.lost_at
         if passed > 0:
             expected = self.pattern.expected(min(passed, self.curve.forgets_after_slots + 1))
-            self.pattern.advance(passed, self.curve.fresh_units, self._room.units_per_slot)
+            # When all is sold nothing is, however much is asked for: so losers count beside what runs.
+            most_lost_units = MOST_UNSOLD * max(self._room.taken_units(1))
+            asked_units = self.curve.asked_units(most_lost_units)
+            self.pattern.advance(passed, asked_units, self._room.units_per_slot)
             self._first_slot = self._market.first_slot
             kept = power(1.0 - self.levels.fall(self.curve), passed)
             for prices in (self.compute_price, self.memory_price):

@@ -78,7 +78,7 @@ def gain_by_hours_pct(habit: BidsPerSlot, day: BidsPerSlot) -> float:
 @pytest.mark.parametrize(
     ("habit", "day", "least_pct"),
     [
-        (working_hours, working_hours, 1.0),
+        (working_hours, working_hours, 0.5),
         (a_burst_at(9), a_burst_at(9), 5.0),
         (working_hours, nights, -3.0),
         (working_hours, lambda _: 2.0, -3.0),

@@ -1,6 +1,7 @@
 """What a zone asks on the morning after a night without a bid."""
 
 import random
+from collections.abc import Collection
 from statistics import fmean
 
 import pytest
@@ -25,8 +26,15 @@ class Days:
         self.prices = self.auctioneer.prices
         self.draw = random.Random("mornings")
 
-    def day(self, day: int, *, withdrawn_at_three: int = 0) -> list[float]:
-        """The base level after each bid in turn. So many high bids of three o'clock are withdrawn at once."""
+    def day(
+        self, day: int, *, withdrawn_at_three: int = 0, flooded_hours: Collection[int] = ()
+    ) -> list[float]:
+        """The base level after each bid in turn.
+
+        Args:
+            withdrawn_at_three: so many high bids of three o'clock are withdrawn at once.
+            flooded_hours: in which two hundred large bids of next to nothing lose.
+        """
         levels = []
         for hour in range(DAY_SLOTS):
             slot = day * DAY_SLOTS + hour
@@ -36,6 +44,9 @@ class Days:
                 won = award(self.auctioneer, 10**9, wanted, slot + 1, slot + DAY_SLOTS)
                 assert won is not None
                 self.auctioneer.withdraw(won.schedule.placement, wanted, won.counted)
+            for _ in range(200 if hour in flooded_hours else 0):
+                wanted = demand(self.fleet, 200, [10], 1.0)
+                assert award(self.auctioneer, 1, wanted, slot + 1, slot + DAY_SLOTS) is None
             for _ in range(6 if 8 <= hour < 18 else 0):
                 wanted = demand(self.fleet, 20, [10], 1.0)
                 award(self.auctioneer, round(self.draw.uniform(5e3, 5e4)), wanted, slot + 1, slot + 6)
@@ -75,3 +86,14 @@ def test_bids_that_are_withdrawn_in_their_slot_are_no_habit_of_its_hour():
     assert attacked.prices.pattern.believed_part > 0.6
     first, other = (fmean(days.day(4)[10:]) for days in (alone, attacked))
     assert other == pytest.approx(first, rel=0.1)
+
+
+@pytest.mark.parametrize("hours", [(3,), (9,), (8, 9, 10), (16, 17)])
+def test_a_flood_of_free_bids_in_some_hours_of_every_day_moves_prices_by_little(hours):
+    flooded, usual = Days(HOUR_S), Days(HOUR_S)
+    for day in range(4):
+        flooded.day(day, flooded_hours=hours)
+        usual.day(day)
+    levels, usual_levels = flooded.day(4, flooded_hours=hours), usual.day(4)
+    assert fmean(levels) == pytest.approx(fmean(usual_levels), rel=0.05)
+    assert max(levels) < 1.1 * max(usual_levels)
