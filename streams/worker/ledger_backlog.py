@@ -93,5 +93,7 @@ class LedgerBacklog:
 
     def _count_waiting(self) -> int:
         """How many events that were sent to this worker's own partitions are not folded yet."""
-        unconfirmed = sum(count for partition, count in self._unconfirmed.items() if self.is_ours(partition))
+        unconfirmed = sum(
+            count for partition, count in self._unconfirmed.items() if count and self.is_ours(partition)
+        )
         return unconfirmed + sum(map(len, self._confirmed.values()))
