@@ -35,9 +35,11 @@ class PriceParts(Record):
     operational_micros: Amount
     """Sum of e_ikt over the plan."""
     compute_micros: float
-    """Highest compute price (lambda) over the plan's node-slots, times the plan's node-slots of compute."""
+    """Highest compute price (lambda) over the plan's node-slots, times the plan's node-slots of compute. With
+    nothing declared: the price of the cheapest plan less the other parts, as far as it is one of compute."""
     memory_micros: float
-    """Highest memory price (phi) over the plan's node-slots, times the plan's node-slots of memory."""
+    """Highest memory price (phi) over the plan's node-slots, times the plan's node-slots of memory. With
+    nothing declared: likewise, as far as it is one of memory."""
 
 
 NodeSlot = tuple[Slot, Identifier]
@@ -182,7 +184,8 @@ class Certificate(Record):
 
     planned_welfare_micros: int
     """Of the plans as admitted: bids less vendors' prices and operational costs, whatever became of them
-    since. Bids that were withdrawn are no part of it, nor of the bound."""
+    since. Bids that were withdrawn are no part of it, nor of the bound, unless setbacks had put off a job
+    for more than a horizon."""
     dual_bound_micros: int
     proven_ratio: float | None
     """dual_bound / planned_welfare, never below 1; None while the planned welfare is not positive."""

@@ -49,38 +49,41 @@ def demand(of: Fleet, work_samples: int, samples: list[int], memory_gib: float) 
 
 @st.composite
 def small_cases(
-    draw: st.DrawFn, most_classes: int = 2
+    draw: st.DrawFn, most_classes: int = 2, most_cost_micros: int = 9
 ) -> tuple[Market, Demand, list[VendorOption], int, int]:
-    """A market of a few classes, four nodes and five slots in a random state, and a task for it."""
+    """A market of a few classes, four nodes and five slots in a random state, and a task for it, for which
+    there is room more often than not."""
     nodes = st.integers(1, 2 if most_classes == 2 else 1)
     shapes = draw(
         st.lists(st.tuples(nodes, st.integers(6, 12), st.integers(4, 8)), min_size=1, max_size=most_classes)
     )
     of = fleet(*[(nodes, float(samples), float(gib)) for nodes, samples, gib in shapes])
     slots = draw(st.integers(1, 5))
-    costs = draw(st.lists(st.integers(0, 9), min_size=slots * len(shapes), max_size=slots * len(shapes)))
+    cost = st.integers(0, most_cost_micros)
+    costs = draw(st.lists(cost, min_size=slots * len(shapes), max_size=slots * len(shapes)))
     market = Market(of, slots, 3, lambda index, slots: np.array(costs)[(slots - 3) * len(shapes) + index])
     levels = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.5, 7.0])
     for slot in range(slots):
         for row, index in enumerate(of.class_of_row):
             market.compute_price[slot, row] = draw(levels)
             market.memory_price[slot, row] = draw(levels)
-            market.free_samples[slot, row] = draw(st.integers(0, int(of.classes[index].capacity_samples)))
-            market.free_gib[slot, row] = draw(st.integers(0, int(of.classes[index].capacity_gib)))
+            for free, capacity in (
+                (market.free_samples, int(of.classes[index].capacity_samples)),
+                (market.free_gib, int(of.classes[index].capacity_gib)),
+            ):
+                free[slot, row] = draw(st.just(capacity) | st.integers(0, capacity))
     market.price_order.sort(0)
-    market.node_up[:] = draw(st.lists(st.booleans(), min_size=len(of.nodes), max_size=len(of.nodes)))
-    wanted = demand(
-        of,
-        draw(st.integers(1, 20)),
-        [draw(st.integers(0 if index else 1, 5)) for index in range(len(shapes))],
-        float(draw(st.integers(1, 4))),
-    )
+    up = st.sampled_from([True, True, True, False])
+    market.node_up[:] = draw(st.lists(up, min_size=len(of.nodes), max_size=len(of.nodes)))
+    samples = [draw(st.integers(0 if index else 1, 5)) for index in range(len(shapes))]
+    most_work_samples = max(samples) * draw(st.integers(1, slots))
+    wanted = demand(of, draw(st.integers(1, most_work_samples)), samples, float(draw(st.integers(1, 4))))
     options = [
-        VendorOption(f"vendor{number}", draw(st.integers(0, 12)), draw(st.integers(0, slots)))
+        VendorOption(f"vendor{number}", draw(st.integers(0, 12)), draw(st.sampled_from([0, 0, 1, slots])))
         for number in range(draw(st.integers(1, 3)))
     ]
-    first = draw(st.integers(1, 5))
-    return market, wanted, options, first, draw(st.integers(first, 9))
+    first = draw(st.integers(1, 2 + slots))
+    return market, wanted, options, first, draw(st.integers(max(first, 3), 9))
 
 
 def every_schedule(

@@ -52,7 +52,9 @@ class _Point:
     gain_micros: int = 0
     """Sum of mu_i of its bids at this price."""
     price_before: float = 0.0
-    """Of the period before, whose bids could use node-slots of this one."""
+    """Of the period before, whose bids could use node-slots of this one; the highest, where more could."""
+    settled_price: float = 0.0
+    """At which the bids of the period before were settled."""
     classes: defaultdict[int, _Class] = field(default_factory=lambda: defaultdict(_Class))
     """By class of density, with `reference`."""
     reference: float | None = None
@@ -63,6 +65,17 @@ class _Point:
 
     def units(self, compute: float, memory: float) -> float:
         return self.compute_part * compute + (1 - self.compute_part) * memory
+
+    def take_back(self, net_micros: int, units: float) -> None:
+        """Forget a bid of the present period."""
+        held = self.class_at(net_micros / units)
+        held.net_micros -= net_micros
+        held.units -= units
+        self.gain_micros -= _least_gain_micros(net_micros, units, self.price)
+
+    def take_back_settled(self, net_micros: int, units: float) -> None:
+        """Forget a bid of the period before, whose price stays."""
+        self.settled_micros -= _least_gain_micros(net_micros, units, self.settled_price)
 
     def class_at(self, density: float) -> _Class:
         """Bids of such a density."""
@@ -96,6 +109,8 @@ class ConstantPrices:
         self._points = [_Point(part) for part in COMPUTE_PARTS]
         self._period_slots = period_slots
         self._period_first_slot = first_slot
+        self._settled_first_slot = first_slot
+        """Of the period before."""
         self._first_own_slot = first_slot
         """Bids that were counted before this slot may have been counted elsewhere."""
         self._open: list[list[float]] = []
@@ -167,18 +182,16 @@ class ConstantPrices:
                 point.gain_micros += _gain_micros(net_micros, units, point.price)
 
     def take_back(self, net_micros: int, compute_units: float, memory_units: float, slot: int) -> None:
-        """Forget a bid that is withdrawn; one of an earlier period stays, which leaves the bound one."""
-        if net_micros <= 0 or slot < max(self._period_first_slot, self._first_own_slot):
+        """Forget a bid that is withdrawn, and came in a slot of this period or of the one before. An earlier
+        one stays, which leaves the bound one: it has no plan left, unless its job was put off since."""
+        if net_micros <= 0 or slot < max(self._settled_first_slot, self._first_own_slot):
             return
         for point in self._points:
             units = point.units(compute_units, memory_units)
-            held = point.class_at(net_micros / units)
-            held.net_micros -= net_micros
-            held.units -= units
-            # No more than what it was counted with, alone or with others of its class.
-            point.gain_micros -= max(
-                math.floor(net_micros * (1 - _ROUNDING) - point.price * units * (1 + _ROUNDING)), 0
-            )
+            if slot < self._period_first_slot:
+                point.take_back_settled(net_micros, units)
+            else:
+                point.take_back(net_micros, units)
 
     def advance(self, first_slot: int) -> None:
         """Choose the best prices anew, and begin a new period if the present one is over."""
@@ -193,12 +206,13 @@ class ConstantPrices:
         for point in self._points:
             point.settled_micros += point.gain_micros + _room_micros(point, shared, own, point.price)
             point.price_before = max(point.price, point.price_before) if still_shared else point.price
+            point.settled_price = point.price
             point.clear()
             point.gain_micros = 0
         self._open = self._open[passed:]
         self._opened_before = len(self._open)
         self._shared, self._own = _sums(self._open), [0.0, 0.0]
-        self._period_first_slot = first_slot
+        self._settled_first_slot, self._period_first_slot = self._period_first_slot, first_slot
 
     def state(self) -> dict[str, Any]:
         """Everything that changes, of types that msgpack writes."""
@@ -210,6 +224,7 @@ class ConstantPrices:
                     point.price,
                     str(point.gain_micros),
                     point.price_before,
+                    point.settled_price,
                     [[place, str(held.net_micros), held.units] for place, held in point.classes.items()],
                     point.reference,
                     [point.low_place, str(point.low.net_micros), point.low.units],
@@ -217,6 +232,7 @@ class ConstantPrices:
                 for point in self._points
             ],
             "period_first_slot": self._period_first_slot,
+            "settled_first_slot": self._settled_first_slot,
             "first_own_slot": self._first_own_slot,
             "open": self._open,
             "opened_before": self._opened_before,
@@ -225,17 +241,17 @@ class ConstantPrices:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the state of another."""
-        for point, (settled, price, gain, before, classes, reference, low) in zip(
-            self._points, state["points"], strict=True
-        ):
+        for point, of_point in zip(self._points, state["points"], strict=True):
+            settled, price, gain, before, settled_price, classes, reference, low = of_point
             point.settled_micros, point.price, point.gain_micros = int(settled), price, int(gain)
-            point.price_before, point.reference = before, reference
+            point.price_before, point.settled_price, point.reference = before, settled_price, reference
             point.clear()
             for place, net, units in classes:
                 point.classes[place] = _Class(int(net), units)
             point.low_place, low_net, low_units = low
             point.low = _Class(int(low_net), low_units)
         self._period_first_slot = state["period_first_slot"]
+        self._settled_first_slot = state["settled_first_slot"]
         self._first_own_slot = state["first_own_slot"]
         self._open = [list(units) for units in state["open"]]
         self._opened_before = state["opened_before"]
@@ -253,7 +269,7 @@ class ConstantPrices:
             units += held.units
             assert point.reference is not None
             price = point.reference * least_ratio_of(place)
-            gain = math.ceil(net - price * units * (1 - _ROUNDING) + net * _ROUNDING)
+            gain = _gain_micros(net, units, price)
             value = gain + self._room_micros(point, price)
             if value < best:
                 best, best_price, best_gain = value, price, gain
@@ -264,7 +280,14 @@ class ConstantPrices:
 
 
 def _gain_micros(net_micros: int, units: float, price: float) -> int:
-    return max(math.ceil(net_micros - price * units * (1 - _ROUNDING)), 0)
+    """No less than what bids gain at a price. Amounts stay whole numbers: an absurd one, whose last digits
+    floating point numbers would lose, must leave nothing behind when it is withdrawn."""
+    return max(net_micros - math.floor(price * units * (1 - _ROUNDING)), 0)
+
+
+def _least_gain_micros(net_micros: int, units: float, price: float) -> int:
+    """No more than what a bid was counted with, alone or with others of its class."""
+    return max(net_micros - math.ceil(price * units * (1 + _ROUNDING)), 0)
 
 
 def _room_micros(point: _Point, shared: list[float], own: list[float], price: float) -> int:

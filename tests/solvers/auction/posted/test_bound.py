@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -32,7 +33,8 @@ class Bid:
     samples: tuple[int, int]
     memory_gib: float
     slots: int
-    withdraws: bool
+    withdrawn_after_slots: int | None
+    """None where it stays, or its plan is over by then."""
 
 
 # Memory is scarce for some, and compute for others.
@@ -43,7 +45,7 @@ BIDS = st.builds(
     samples=st.tuples(st.integers(1, 6), st.integers(0, 4)),
     memory_gib=st.sampled_from([1.0, 2.0, 4.0]),
     slots=st.integers(1, HORIZON_SLOTS),
-    withdraws=st.booleans(),
+    withdrawn_after_slots=st.sampled_from([None, None, 0, 1, 2]),
 )
 SLOTS = st.lists(st.lists(BIDS, max_size=3), min_size=1, max_size=8).filter(
     lambda slots: sum(map(len, slots)) <= 6
@@ -60,30 +62,54 @@ class Run:
         self.auctioneer = posted(self.market, 600.0)
         self.plans: list[list[tuple[int, Placement, object]]] = []
         """Of each bid: welfare, node-slots and demand."""
+        self.due = defaultdict(list)
+        """By slot, what is withdrawn in it: an award, its demand, and its bid's plans."""
 
     @property
     def bound(self) -> int:
         return self.auctioneer.prices.bound_micros
 
+    def advance(self, slot: int) -> None:
+        """Let slots pass, and withdraw what is due."""
+        for due_slot in sorted(self.due):
+            if due_slot <= slot:
+                self.auctioneer.advance(due_slot)
+                for award, wanted, plans in self.due.pop(due_slot):
+                    self._withdraw(due_slot, award, wanted, plans)
+        self.auctioneer.advance(slot)
+
     def take(self, slot: int, bid: Bid) -> None:
-        """Judge a bid, which may be withdrawn at once; then its plans do not count."""
+        """Judge a bid, whose plans count no more once it is withdrawn."""
         wanted = demand(self.fleet, bid.work_samples, list(bid.samples), bid.memory_gib)
         last_slot = slot + bid.slots - 1
         plans = [
             (bid.micros - plan.vendor_micros - plan.operational_micros, plan.placement, wanted)
             for plan in every_schedule(self.market, wanted, OPTIONS, slot, last_slot, room_only=False)
         ]
+        counting = [plan for plan in plans if plan[0] > 0]
+        self.plans.append(counting)
         request = Request("j", wanted, OPTIONS, slot, last_slot)
         award = self.auctioneer.decide(bid.micros, request, self.auctioneer.appraise(request))
-        if award is not None and bid.withdraws:
-            self.auctioneer.withdraw(award.schedule.placement, wanted, award.counted)
+        if award is not None and bid.withdrawn_after_slots == 0:
+            self._withdraw(slot, award, wanted, counting)
+        elif award is not None and bid.withdrawn_after_slots is not None:
+            self.due[slot + bid.withdrawn_after_slots].append((award, wanted, counting))
+
+    def _withdraw(self, slot: int, award, wanted, plans) -> None:
+        ahead = ahead_of(award.schedule.placement, slot)
+        if ahead.slots:
+            self.auctioneer.withdraw(ahead, wanted, award.counted)
             self.auctioneer.welfare.planned_micros -= award.welfare_micros
-        else:
-            self.plans.append([plan for plan in plans if plan[0] > 0])
+            plans.clear()
 
     def optimum(self) -> int:
         """The most welfare of all that was bid, by trying everything."""
         return _best(self.fleet, self.plans, {})
+
+
+def ahead_of(placement: Placement, slot: int) -> Placement:
+    node_slots = [(at, row) for at, row in placement.node_slots() if at >= slot]
+    return Placement(tuple(at for at, _ in node_slots), tuple(row for _, row in node_slots))
 
 
 def _best(of, plans, taken, beaten=0) -> int:
@@ -111,16 +137,14 @@ def test_no_schedule_of_all_that_was_bid_is_worth_more_over_several_periods(slot
     run = Run()
     slot = 0
     for bids, step in zip(slots, steps, strict=False):
-        run.auctioneer.advance(slot)
+        run.advance(slot)
         for bid in bids:
             run.take(slot, bid)
             assert run.auctioneer.welfare.planned_micros <= run.bound
         slot += step
-    optimum = run.optimum()
-    assert optimum <= run.bound
     for later_slot in range(slot, slot + 2 * HORIZON_SLOTS + 1):
-        run.auctioneer.advance(later_slot)
-        assert optimum <= run.bound, "whatever prices it is improved to"
+        run.advance(later_slot)
+        assert run.optimum() <= run.bound, "whatever prices it is improved to"
         assert run.auctioneer.welfare.planned_micros <= run.bound
 
 
@@ -140,10 +164,7 @@ def test_plans_are_worth_no_more_than_the_bound_when_room_is_given_back_and_take
                 held.append((award.schedule.placement, wanted))
             if held and rng.random() < 0.5:
                 placement, wanted = held.pop()
-                ahead = [(s, row) for s, row in placement.node_slots() if s >= slot]
-                run.auctioneer.release(
-                    Placement(tuple(s for s, _ in ahead), tuple(row for _, row in ahead)), wanted
-                )
+                run.auctioneer.release(ahead_of(placement, slot), wanted)
             assert run.auctioneer.welfare.planned_micros <= run.bound
     run.auctioneer.advance(len(slots))
     assert run.auctioneer.welfare.planned_micros <= run.bound
@@ -182,6 +203,47 @@ def test_the_price_chosen_is_the_best_there_is_but_for_the_width_of_a_class(offe
     prices.advance(1)
     best = best_value(offers, 2 * units_per_slot)
     assert best <= prices.bound_micros <= best + total / CLASSES_PER_OCTAVE + 2 + len(offers)
+
+
+@settings(max_examples=examples(500))
+@given(OFFERS, OFFERS)
+def test_a_bid_that_is_withdrawn_in_the_next_period_costs_no_more_than_room_at_the_price_it_took_part_in(
+    offers, withdrawn
+):
+    """What was settled is the value of the period's best price; without the withdrawn, what is left of it is
+    the value of that same price."""
+    prices = ConstantPrices(0, 10)
+    prices.open(0, 3, 50.0)
+    for offer in [*offers, *withdrawn]:
+        prices.judge(*offer)
+    prices.advance(10)
+    settled = [point.settled_price for point in prices._points]
+    for offer in withdrawn:
+        prices.take_back(*offer, slot=0)
+    total = sum(net for net, _, _ in [*offers, *withdrawn])
+    values = []
+    for part, price in zip(COMPUTE_PARTS, settled, strict=True):
+        gains = (max(net - price * (part * c + (1 - part) * m), 0.0) for net, c, m in offers)
+        values.append(math.fsum(gains) + price * 4 * 50.0)
+    rounding = 1e-6 * total + 100
+    assert min(values) - rounding <= prices.bound_micros
+    assert prices.bound_micros <= min(values) + total / CLASSES_PER_OCTAVE + rounding
+
+
+def test_an_absurd_bid_that_is_withdrawn_after_its_period_leaves_the_bound_as_it_was():
+    """It comes in the last slot of a period, and is withdrawn in the first of the next."""
+    prices, without = ConstantPrices(0, 10), ConstantPrices(0, 10)
+    for one in (prices, without):
+        one.advance(9)
+        one.open(9, 12, 50.0)
+        for _ in range(30):
+            one.judge(1_000, 10.0, 10.0)
+    prices.judge(10**15, 10.0, 10.0)
+    for one in (prices, without):
+        one.advance(10)
+    assert prices.bound_micros > 10**14
+    prices.take_back(10**15, 10.0, 10.0, slot=9)
+    assert 0 <= prices.bound_micros - without.bound_micros <= 3
 
 
 @settings(max_examples=examples(500))
@@ -234,9 +296,11 @@ def test_it_goes_on_from_its_state(offers, after, slots):
     for offer in offers:
         prices.judge(*offer)
     prices.advance(slots)
+    withdrawn, slot = offers[0], 0
     twin = ConstantPrices(0, 10)
     twin.restore(msgpack.unpackb(msgpack.packb(prices.state())))
     for one in (prices, twin):
+        one.take_back(*withdrawn, slot)
         one.open(slots, slots + 4, 70.0)
         for offer in after:
             one.judge(*offer)
@@ -361,3 +425,18 @@ def test_more_classes_than_are_told_apart_keep_the_bound_above_and_the_state_sma
         prices.take_back(*offer, slot=0)
     prices.advance(2)
     assert prices.bound_micros <= 1e-6 * sum(net for net, _, _ in offers)
+
+
+@pytest.mark.parametrize("units_per_slot", [1.0, 1e6, 1e18])
+def test_what_is_counted_below_the_classes_told_apart_stays_in_the_bound(units_per_slot):
+    """Offers of equal amounts for more and more units: where room is plenty, each counts in full."""
+    prices = ConstantPrices(0, 10)
+    prices.open(0, 3, units_per_slot)
+    offers = [(10**9, 1.03**step, 1.03**step) for step in range(2 * MOST_CLASSES)]
+    random.Random("order").shuffle(offers)
+    for offer in offers:
+        prices.judge(*offer)
+    prices.advance(1)
+    assert prices.bound_micros >= best_value(offers, 4 * units_per_slot) * (1 - 1e-9)
+    if units_per_slot == 1e18:
+        assert prices.bound_micros == len(offers) * 10**9

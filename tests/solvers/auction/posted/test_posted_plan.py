@@ -2,18 +2,30 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.auction.market.fleet import Calendar
-from solvers.auction.market.window import Window
+from solvers.auction.market.market import Market
+from solvers.auction.market.window import VendorOption, Window
 from solvers.auction.mechanism.search import Schedule
 from solvers.auction.posted.prices import PostedPrices
 from tests.support.examples import examples
-from tests.support.markets import every_schedule, small_cases
+from tests.support.markets import demand, every_schedule, fleet, small_cases
 
 FLOOR_PART = 1 / 8
+
+
+def posted_prices(market, base: float) -> PostedPrices:
+    """Those that the market was drawn with."""
+    prices = PostedPrices(market, Calendar(0.0, 600.0))
+    starts = [node_class.start for node_class in market.fleet.classes]
+    prices.compute_price[:] = market.compute_price[:, starts]
+    prices.memory_price[:] = market.memory_price[:, starts]
+    prices.levels.base = base
+    return prices
 
 
 def posted_cost(prices: PostedPrices, market, wanted, plan: Schedule) -> float:
@@ -31,17 +43,13 @@ def posted_cost(prices: PostedPrices, market, wanted, plan: Schedule) -> float:
 
 
 @settings(max_examples=examples(1_500), deadline=None)
-@given(small_cases(), st.floats(0.0, 50.0))
+@given(small_cases() | small_cases(most_cost_micros=1_000), st.floats(0.0, 50.0) | st.floats(50.0, 5_000.0))
 def test_it_costs_what_the_cheapest_costs_ends_no_earlier_and_never_costs_the_provider_more(case, base):
     market, wanted, options, first_slot, last_slot = case
     window = Window.of(market, wanted, options, first_slot, last_slot)
     if window is None:
         return
-    prices = PostedPrices(market, Calendar(0.0, 600.0))
-    starts = [node_class.start for node_class in market.fleet.classes]
-    prices.compute_price[:] = market.compute_price[:, starts]
-    prices.memory_price[:] = market.memory_price[:, starts]
-    prices.levels.base = base
+    prices = posted_prices(market, base)
     plan = prices.plan(wanted, window)
     every = list(every_schedule(market, wanted, options, first_slot, last_slot))
     if not every:
@@ -61,3 +69,43 @@ def test_it_costs_what_the_cheapest_costs_ends_no_earlier_and_never_costs_the_pr
         if cost == pytest.approx(least)
     }
     assert plan.placement.slots[-1] in ends
+
+
+def test_where_near_room_costs_more_to_run_than_is_paid_the_plan_is_the_cheapest_itself():
+    """Two node-slots of three, of which the near one costs 1,000 to run. Far ones weigh so much that the plan
+    would have it but for that."""
+    of = fleet((1, 10.0, 4.0))
+    market = Market(of, 3, 0, lambda index, slots: np.where(slots == 0, 1_000.0, 8.0))
+    wanted = demand(of, 10, [5], 1.0)
+    window = Window.of(market, wanted, [VendorOption(None, 0, 0)], 0, 2)
+    prices = PostedPrices(market, Calendar(0.0, 600.0))
+    prices.levels.base = 10**6
+    plan = prices.plan(wanted, window)
+    assert plan.placement.slots == (1, 2)
+    assert plan.operational_micros == 8
+    market = Market(of, 3, 0, lambda index, slots: slots * 0.0 + 8.0)
+    prices = PostedPrices(market, Calendar(0.0, 600.0))
+    prices.levels.base = 10**6
+    near = prices.plan(wanted, Window.of(market, wanted, [VendorOption(None, 0, 0)], 0, 2))
+    assert near.placement.slots[0] == 0, "where it costs no more, it is taken"
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(small_cases(), st.floats(0.1, 50.0))
+def test_a_task_that_is_planned_anew_raises_the_prices_of_what_it_fills_and_lowers_none(case, base):
+    market, wanted, options, first_slot, last_slot = case
+    window = Window.of(market, wanted, options, first_slot, last_slot)
+    prices = posted_prices(market, base)
+    prices.levels.guard = 4 * base
+    prices.compute_price[:] = prices.memory_price[:] = 0.0
+    before = prices.compute_price.copy(), prices.memory_price.copy()
+    plan = None if window is None else prices.replan(wanted, window, set(), 0.0, 10**6)
+    if plan is None:
+        return
+    assert (prices.compute_price >= before[0]).all()
+    assert (prices.memory_price >= before[1]).all()
+    columns, _, classes = market.locate(plan.placement)
+    # An empty node-slot costs the base at least, and one of which something is taken more.
+    empty = 0.5 * base * prices._node_units[classes]
+    assert (prices.compute_price[columns, classes] > empty).all()
+    assert (prices.memory_price[columns, classes] > empty).all()
