@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 1, 8))")
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
 
-.PHONY: demo test test-long drills storm disturbances golden bench bench-auction bench-elastic bench-merging bench-moe reviews lint kernels lock schemas clean
+.PHONY: install demo test test-long drills storm disturbances golden bench bench-auction bench-elastic bench-merging bench-moe reviews lint kernels lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +17,8 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	touch $@
+
+install: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/millrace demo
