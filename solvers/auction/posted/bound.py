@@ -58,10 +58,8 @@ class _Point:
     classes: defaultdict[int, _Class] = field(default_factory=lambda: defaultdict(_Class))
     """By class of density, with `reference`."""
     reference: float | None = None
-    low: _Class = field(default_factory=_Class)
-    """Bids of classes that are too many to be told apart: no price but 0 is sought among theirs."""
-    low_place: int | None = None
-    """Of these the highest class; every lower one is in `low` too."""
+    halvings: int = 0
+    """So many times two neighbouring classes were made one, since there were too many to be told apart."""
 
     def units(self, compute: float, memory: float) -> float:
         return self.compute_part * compute + (1 - self.compute_part) * memory
@@ -82,23 +80,33 @@ class _Point:
         if self.reference is None:
             self.reference = density
         place = class_of(density / self.reference)
-        if self._is_low(place):
-            return self.low
-        held = self.classes[place]
-        if len(self.classes) > MOST_CLASSES:
-            self.low_place = min(self.classes)
-            lowest = self.classes.pop(self.low_place)
-            self.low.net_micros += lowest.net_micros
-            self.low.units += lowest.units
-        return self.low if self._is_low(place) else held
+        held = self.classes[place >> self.halvings]
+        while len(self.classes) > MOST_CLASSES:
+            self._halve()
+            held = self.classes[place >> self.halvings]
+        return held
+
+    def least_density_of(self, place: int) -> float:
+        """Of a class that there is."""
+        assert self.reference is not None
+        return self.reference * least_ratio_of(place << self.halvings)
 
     def clear(self) -> None:
         """Forget all bids."""
         self.classes.clear()
-        self.low, self.low_place = _Class(), None
+        self.halvings = 0
 
-    def _is_low(self, place: int) -> bool:
-        return self.low_place is not None and place <= self.low_place
+    def _halve(self) -> None:
+        """Tell half as many densities apart, which makes every gap between two prices that are tried twice as
+        wide and leaves no bid out; classes of which all was withdrawn are dropped."""
+        finer = self.classes
+        self.classes = defaultdict(_Class)
+        self.halvings += 1
+        for place, held in finer.items():
+            if held.net_micros > 0:
+                merged = self.classes[place >> 1]
+                merged.net_micros += held.net_micros
+                merged.units += held.units
 
 
 class ConstantPrices:
@@ -227,7 +235,7 @@ class ConstantPrices:
                     point.settled_price,
                     [[place, str(held.net_micros), held.units] for place, held in point.classes.items()],
                     point.reference,
-                    [point.low_place, str(point.low.net_micros), point.low.units],
+                    point.halvings,
                 ]
                 for point in self._points
             ],
@@ -242,14 +250,13 @@ class ConstantPrices:
     def restore(self, state: dict[str, Any]) -> None:
         """Take the state of another."""
         for point, of_point in zip(self._points, state["points"], strict=True):
-            settled, price, gain, before, settled_price, classes, reference, low = of_point
+            settled, price, gain, before, settled_price, classes, reference, halvings = of_point
             point.settled_micros, point.price, point.gain_micros = int(settled), price, int(gain)
             point.price_before, point.settled_price, point.reference = before, settled_price, reference
             point.clear()
             for place, net, units in classes:
                 point.classes[place] = _Class(int(net), units)
-            point.low_place, low_net, low_units = low
-            point.low = _Class(int(low_net), low_units)
+            point.halvings = halvings
         self._period_first_slot = state["period_first_slot"]
         self._settled_first_slot = state["settled_first_slot"]
         self._first_own_slot = state["first_own_slot"]
@@ -260,15 +267,14 @@ class ConstantPrices:
     def _improve(self, point: _Point) -> None:
         """Take the price of least value for the bids of the period, of the classes' least densities and 0."""
         best_price = 0.0
-        best_gain = point.low.net_micros + sum(held.net_micros for held in point.classes.values())
+        best_gain = sum(held.net_micros for held in point.classes.values())
         best = best_gain + self._room_micros(point, 0.0)
         net, units = 0, 0.0
         for place in sorted(point.classes, reverse=True):
             held = point.classes[place]
             net += held.net_micros
             units += held.units
-            assert point.reference is not None
-            price = point.reference * least_ratio_of(place)
+            price = point.least_density_of(place)
             gain = _gain_micros(net, units, price)
             value = gain + self._room_micros(point, price)
             if value < best:

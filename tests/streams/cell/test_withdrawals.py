@@ -1,5 +1,8 @@
 """Withdrawals of jobs."""
 
+import pytest
+
+from schemas.auction.settings import AuctionPolicy
 from schemas.decisions import JobAdmitted, JobWithdrawn
 from tests.support.cells import (
     EPOCH_S,
@@ -32,6 +35,25 @@ def test_a_withdrawn_bid_no_longer_counts_in_the_bound(bench):
     )
     # All of its value but for what its cells cost.
     assert 9_900 * UNIT < fallen < 10_000 * UNIT
+
+
+@pytest.mark.parametrize("withdrawn_in", [5, 6, 7])
+def test_with_nothing_declared_an_absurd_bid_counts_no_more_once_it_is_withdrawn(withdrawn_in):
+    """It comes in the last slot of a period of the certificate, which is a horizon, and is withdrawn in that
+    slot or in the next period, before its data are ready."""
+    bench = CheckedBench.configured(zones=(zone(policy=AuctionPolicy()),))
+    bench.send(vendor("slow", 0.1, delay_s=20.0), bid("j1"), *(tick(slot) for slot in range(5)))
+    deadline = {"deadline_s": EPOCH_S + 100}
+    for job in ("j2", "j3", "j4"):
+        (first,) = bench.send(bid(job, work_samples=20, **deadline))
+    before = first.evidence.certificate.dual_bound_micros
+    (absurd,) = bench.send(bid("absurd", units=10**9, work_samples=5, needs_preprocessing=True, **deadline))
+    assert isinstance(absurd, JobAdmitted)
+    assert absurd.evidence.certificate.dual_bound_micros > 10**14
+    bench.send(*(tick(slot) for slot in range(5, withdrawn_in)))
+    withdrawn = bench.send(withdraw("absurd"))[-1]
+    assert isinstance(withdrawn, JobWithdrawn)
+    assert withdrawn.evidence.certificate.dual_bound_micros <= 2 * before
 
 
 def test_a_withdrawal_is_refused(bench):

@@ -218,8 +218,15 @@ def test_a_bid_that_is_withdrawn_in_the_next_period_costs_no_more_than_room_at_t
         prices.judge(*offer)
     prices.advance(10)
     settled = [point.settled_price for point in prices._points]
+    # Bids of the present period make a price of their own, and are withdrawn again.
+    for _ in range(3):
+        prices.judge(10**12, 1_000.0, 1_000.0)
+    prices.advance(11)
     for offer in withdrawn:
         prices.take_back(*offer, slot=0)
+    for _ in range(3):
+        prices.take_back(10**12, 1_000.0, 1_000.0, slot=10)
+    prices.advance(12)
     total = sum(net for net, _, _ in [*offers, *withdrawn])
     values = []
     for part, price in zip(COMPUTE_PARTS, settled, strict=True):
@@ -305,6 +312,22 @@ def test_it_goes_on_from_its_state(offers, after, slots):
         for offer in after:
             one.judge(*offer)
         one.advance(slots + 3)
+    assert prices.state() == twin.state()
+    assert prices.bound_micros == twin.bound_micros
+
+
+def test_it_goes_on_from_a_state_of_more_classes_than_are_told_apart():
+    prices = ConstantPrices(0, 10)
+    prices.open(0, 3, 1e6)
+    for offer in MANY_CLASSES:
+        prices.judge(*offer)
+    twin = ConstantPrices(0, 10)
+    twin.restore(msgpack.unpackb(msgpack.packb(prices.state())))
+    for one in (prices, twin):
+        for offer in MANY_CLASSES[::3]:
+            one.take_back(*offer, slot=0)
+        one.judge(10**6, 1.0, 1.0)
+        one.advance(1)
     assert prices.state() == twin.state()
     assert prices.bound_micros == twin.bound_micros
 
@@ -409,26 +432,28 @@ def test_where_the_horizon_has_shrunk_the_price_before_holds_for_as_many_periods
         assert prices.bound_micros >= 10_000
 
 
+MANY_CLASSES = [(math.ceil(1.03**step * 10), 1.0 + step % 7, 2.0 + step % 5) for step in range(1_000)]
+"""Offers of two thousand classes, the highest last."""
+
+
 def test_more_classes_than_are_told_apart_keep_the_bound_above_and_the_state_small():
-    """Offers of two thousand classes, the highest last: the lowest of them are counted as one, for which no
-    price is sought. What is withdrawn of them is forgotten all the same."""
+    """What is withdrawn of them is forgotten all the same."""
     prices = ConstantPrices(0, 10)
     prices.open(0, 3, 1e6)
-    offers = [(math.ceil(1.03**step * 10), 1.0 + step % 7, 2.0 + step % 5) for step in range(1_000)]
-    for offer in offers:
+    for offer in MANY_CLASSES:
         prices.judge(*offer)
-        assert prices.bound_micros >= best_value(offers[:1], 4e6)
+        assert prices.bound_micros >= best_value(MANY_CLASSES[:1], 4e6)
     prices.advance(1)
     assert all(len(point.classes) <= MOST_CLASSES for point in prices._points)
-    assert best_value(offers, 4e6) <= prices.bound_micros
-    for offer in offers:
+    assert best_value(MANY_CLASSES, 4e6) <= prices.bound_micros
+    for offer in MANY_CLASSES:
         prices.take_back(*offer, slot=0)
     prices.advance(2)
-    assert prices.bound_micros <= 1e-6 * sum(net for net, _, _ in offers)
+    assert prices.bound_micros <= 1e-6 * sum(net for net, _, _ in MANY_CLASSES)
 
 
 @pytest.mark.parametrize("units_per_slot", [1.0, 1e6, 1e18])
-def test_what_is_counted_below_the_classes_told_apart_stays_in_the_bound(units_per_slot):
+def test_all_that_is_bid_counts_however_few_densities_are_told_apart(units_per_slot):
     """Offers of equal amounts for more and more units: where room is plenty, each counts in full."""
     prices = ConstantPrices(0, 10)
     prices.open(0, 3, units_per_slot)
@@ -437,6 +462,37 @@ def test_what_is_counted_below_the_classes_told_apart_stays_in_the_bound(units_p
     for offer in offers:
         prices.judge(*offer)
     prices.advance(1)
-    assert prices.bound_micros >= best_value(offers, 4 * units_per_slot) * (1 - 1e-9)
+    best = best_value(offers, 4 * units_per_slot)
+    assert best * (1 - 1e-9) <= prices.bound_micros <= best * 1.1
     if units_per_slot == 1e18:
         assert prices.bound_micros == len(offers) * 10**9
+
+
+@pytest.mark.parametrize("withdrawn_at", ["once", "last"])
+def test_a_crowd_of_tiny_bids_at_all_kinds_of_prices_leaves_the_bound_alone(withdrawn_at):
+    """One unit each, 600 densities above those of honest bids, which ask for twice the room; all are
+    withdrawn, one by one or when all have come."""
+    rng = random.Random("honest")
+    honest = [
+        (int(units * 1_000 * rng.lognormvariate(0, 1)), units, units)
+        for units in (rng.uniform(1, 20) for _ in range(800))
+    ]
+    tiny = [(int(10**6 * 2 ** (step / 32)), 1.0, 1.0) for step in range(600)]
+    prices, without = ConstantPrices(0, 10), ConstantPrices(0, 10)
+    for one in (prices, without):
+        one.open(0, 3, 1_000.0)
+        for offer in honest[:400]:
+            one.judge(*offer)
+    for offer in tiny:
+        prices.judge(*offer)
+        if withdrawn_at == "once":
+            prices.take_back(*offer, slot=0)
+    if withdrawn_at == "last":
+        for offer in tiny:
+            prices.take_back(*offer, slot=0)
+    for one in (prices, without):
+        for offer in honest[400:]:
+            one.judge(*offer)
+        one.advance(10)
+    assert prices.bound_micros == pytest.approx(without.bound_micros, rel=0.01)
+    assert without.bound_micros < 0.9 * sum(net for net, _, _ in honest)
