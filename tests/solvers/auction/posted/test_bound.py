@@ -303,11 +303,10 @@ def test_it_goes_on_from_its_state(offers, after, slots):
     for offer in offers:
         prices.judge(*offer)
     prices.advance(slots)
-    withdrawn, slot = offers[0], 0
     twin = ConstantPrices(0, 10)
     twin.restore(msgpack.unpackb(msgpack.packb(prices.state())))
     for one in (prices, twin):
-        one.take_back(*withdrawn, slot)
+        one.take_back(*offers[0], slot=0)
         one.open(slots, slots + 4, 70.0)
         for offer in after:
             one.judge(*offer)
@@ -433,7 +432,7 @@ def test_where_the_horizon_has_shrunk_the_price_before_holds_for_as_many_periods
 
 
 MANY_CLASSES = [(math.ceil(1.03**step * 10), 1.0 + step % 7, 2.0 + step % 5) for step in range(1_000)]
-"""Offers of two thousand classes, the highest last."""
+"""Offers of a thousand densities, the highest last: more than are told apart."""
 
 
 def test_more_classes_than_are_told_apart_keep_the_bound_above_and_the_state_small():
