@@ -1,7 +1,6 @@
 """Files of entries that users write, in YAML or JSON lines; each error names file and line."""
 
 import json
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,9 @@ from streams.worker.bounded_yaml import (
     MAX_NUMBER_CHARACTERS,
     Lines,
     Located,
+    Place,
     YamlFaultError,
+    place_of_non_finite,
     read_yaml,
     shown,
 )
@@ -30,7 +31,6 @@ MAX_DEPTH = 16
 STANDARD_INPUT = "-"
 _JSON_LINES = (".jsonl", ".ndjson")
 
-Place = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -63,7 +63,7 @@ class Entry:
             fault = min(faults, key=lambda fault: fault["type"] != "extra_forbidden")
             raise self.fault(fault["loc"], message(fault)) from None
         except (TypeError, ValueError, RecursionError) as error:
-            if isinstance(error, ValueError) and (place := _place_not_finite(fields)) is not None:
+            if isinstance(error, ValueError) and (place := place_of_non_finite(fields)) is not None:
                 raise self.fault(place, "Input should be a finite number") from None
             raise EntriesFileError(f"{self.file}:{self.line}: {error}") from None
 
@@ -186,11 +186,3 @@ def _yaml_entries(file: str, content: str) -> Iterator[Entry]:
     for entry, at in zip(values, cast(list[Located], places), strict=True):
         yield Entry(file, entry, *at)
 
-
-def _place_not_finite(value: Any, place: Place = ()) -> Place | None:
-    """Where in a value the first number stands that JSON has not, such as `.nan`; None if there is none."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else place
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found = (_place_not_finite(each, (*place, name)) for name, each in items)
-    return next((inside for inside in found if inside is not None), None)

@@ -3,10 +3,12 @@ numbers.
 
 One pass over the events of libyaml, if PyYAML was built with it. Values are of JSON's types: a date stays the
 text that was written. It refuses what makes a small file large or slow (aliases, deep nesting, numbers of any
-length, directives), what YAML would silently ignore (a key given twice, a second document), and what is not
-plain data (other tags, keys that are not words).
+length, directives), what YAML would silently ignore (a key given twice, a second document), what is not plain
+data (other tags, keys that are not words), and numbers in a notation that only YAML 1.1 has, which readers of
+YAML 1.2 and people take for another value (`0100`, `0b11`, `1_000`, `1:30`).
 """
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -32,9 +34,21 @@ _IMPLICIT = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag in _PLAIN]
     for first, resolvers in Resolver.yaml_implicit_resolvers.items()
 }
+_NUMBER_OF_ANY_YAML = re.compile(
+    r"""[-+]?(?:
+        0 | [1-9][0-9]* | 0x[0-9a-fA-F]+
+        | (?:[0-9]+\.[0-9]* | \.[0-9]+)(?:[eE][-+]?[0-9]+)?
+        | [0-9]+[eE][-+]?[0-9]+
+        | \.(?:inf|Inf|INF|nan|NaN|NAN)
+    )""",
+    re.VERBOSE,
+)
+"""A number that has the same value in YAML 1.1 and 1.2."""
 _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])%")
 """Behind any line break of YAML. Each is compared with all before it, so that a file of them takes hours."""
 
+Place = tuple[str | int, ...]
+"""Of a part of a document: keys of mappings and indices of sequences, from the outside in."""
 Lines = dict[str, "Located"] | list["Located"] | None
 """Of the parts of a mapping or sequence; None for what has no parts."""
 
@@ -73,6 +87,15 @@ def read_yaml(text: str, max_depth: int) -> tuple[Any, Located] | None:
         raise YamlFaultError(f"not YAML: {error.problem or error.context}", line) from None
     except yaml.YAMLError as error:
         raise YamlFaultError(f"not YAML: {' '.join(str(error).split())}", None) from None
+
+
+def place_of_non_finite(value: Any, place: Place = ()) -> Place | None:
+    """Find the first number in a value that JSON cannot express, such as `.nan`; None if there is none."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else place
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = (place_of_non_finite(each, (*place, name)) for name, each in items)
+    return next((inside for inside in found if inside is not None), None)
 
 
 def shown(text: str) -> str:
@@ -152,12 +175,19 @@ class _Reader:
                 event, f"a number of {len(text)} characters: at most {MAX_NUMBER_CHARACTERS} are read"
             )
         try:
-            # As YAML 1.1 has them: hexadecimal, with underscores, in base 60, `yes` and `no`.
-            return self._constructor.yaml_constructors[tag](
+            # As YAML 1.1 has them: `yes` and `no` are Boolean values.
+            value = self._constructor.yaml_constructors[tag](
                 self._constructor, yaml.ScalarNode(tag, text, event.start_mark, event.end_mark)
             )
         except (ValueError, KeyError, IndexError):
-            raise _fault(event, f"{shown(text)} is no {tag.removeprefix(_TAG)}") from None
+            raise _fault(event, f"{shown(text)} is not of type {tag.removeprefix(_TAG)}") from None
+        if tag in _NUMBERS and not _NUMBER_OF_ANY_YAML.fullmatch(text):
+            raise _fault(
+                event,
+                f"{shown(text)} is the number {value} in YAML 1.1 alone: write it in decimal, without leading "
+                "zeros, underscores or colons, or in quotes if it is a text",
+            )
+        return value
 
 
 def _implicit_tag(event: Any) -> str:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from schemas.cells import CellConfigured
 from schemas.codec import message, own_faults
 from schemas.errors import ReadableError
-from streams.worker.bounded_yaml import YamlFaultError, read_yaml, shown
+from streams.worker.bounded_yaml import Place, YamlFaultError, place_of_non_finite, read_yaml, shown
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 32
@@ -58,7 +58,12 @@ class CellsFile:
                 ]
                 continue
             except ValueError as error:
-                faults.append(f"{place}: {error}")
+                inside = place_of_non_finite(fields)
+                faults.append(
+                    f"{place}: {error}"
+                    if inside is None
+                    else f"{place}{_location(inside)}: Input should be a finite number"
+                )
                 continue
             if cell.cell in cells:
                 faults.append(f"{place}: cell {cell.cell} is given twice")
@@ -108,5 +113,5 @@ def _read(path: Path) -> Any:
     return None if document is None else document[0]
 
 
-def _location(parts: tuple[int | str, ...]) -> str:
+def _location(parts: Place) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in parts)

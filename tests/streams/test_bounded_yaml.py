@@ -44,7 +44,9 @@ def test_any_text_is_a_document_or_a_fault_on_one_line(text: str) -> None:
     assert len(fault.splitlines()) == 1
 
 
-@pytest.mark.parametrize("text", ["yes", "0x1F", "0b11", "1_000", "1:30", "1e+3", ".5", "~", "''", "'12'"])
+@pytest.mark.parametrize(
+    "text", ["yes", "0", "-7", "+12", "0x1F", "1e+3", "1.5e+3", ".5", "01.5", ".inf", "~", "''", "'12'", "'0100'"]
+)
 def test_scalars_are_those_of_yaml_1_1(text: str) -> None:
     document = read_yaml(text, DEPTH)
 
@@ -77,9 +79,9 @@ def test_parts_know_their_lines() -> None:
         pytest.param("a: " + "9" * 5_000, 1, "a number of 5000 characters", id="decimal"),
         pytest.param("a: 1" + ":1" * 1_000_000, 1, "a number of 2000001 characters", id="base 60"),
         pytest.param("a: 1." + "9" * 5_000, 1, "a number of 5002 characters", id="float"),
-        pytest.param("!!int ten", 1, "ten is no int", id="no int"),
-        pytest.param("!!int ''", 1, " is no int", id="empty int"),
-        pytest.param("!!bool 7", 1, "7 is no bool", id="no bool"),
+        pytest.param("!!int ten", 1, "ten is not of type int", id="no int"),
+        pytest.param("!!int ''", 1, " is not of type int", id="empty int"),
+        pytest.param("!!bool 7", 1, "7 is not of type bool", id="no bool"),
         pytest.param("a: 1\n? [b]\n: c", 2, "a key must be a word", id="key that is a list"),
         pytest.param("a: 1\nb: 2\na: 3", 3, "a is given twice", id="key twice"),
         pytest.param('"\\e[31m": 1\n"\\e[31m": 2', 2, r"'\x1b[31m' is given twice", id="key with an escape"),
@@ -101,6 +103,27 @@ def test_what_is_refused_is_named_with_its_line(text: str, line: int | None, mes
     assert message in str(refused.value)
     assert refused.value.line == line
     assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0100", "64"),
+        ("0b11", "3"),
+        ("1_000", "1000"),
+        ("1_000.5", "1000.5"),
+        ("1:30", "90"),
+        ("1:30.5", "90.5"),
+        ("0x1_F", "31"),
+        ("!!int '0100'", "64"),
+        ("00", "0"),
+    ],
+)
+def test_numbers_of_yaml_1_1_alone_are_refused(text: str, number: str) -> None:
+    with pytest.raises(YamlFaultError, match=f"is the number {number} in YAML 1.1 alone") as refused:
+        read_yaml(f"a: 1\nb: {text}", DEPTH)
+
+    assert refused.value.line == 2
 
 
 def test_values_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
