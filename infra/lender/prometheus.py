@@ -12,7 +12,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
@@ -22,8 +22,22 @@ from schemas.errors import ReadableError
 from schemas.inference import MAX_SERVERS
 
 MAX_ANSWER_BYTES = 16 * 2**20
+MAX_METRICS_ASKED = 8
+"""Metrics of a query that are looked up where the query has no series."""
 _EXCERPT = 200
 _PORT = re.compile(r":\d{1,5}$")
+_NOT_METRICS = re.compile(
+    r"""
+    "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | `[^`]*`  # texts
+    | \{[^}]*\} | \[[^]]*\]                           # label matchers, ranges
+    | \b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)
+    | \b(?:and|or|unless|bool|offset|atan2|inf|nan)\b
+    | [a-zA-Z_]\w*\s*(?=\(|\bby\b|\bwithout\b)         # functions and aggregations
+    | (?<![\w:])[0-9][\w.]*                           # numbers and durations
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_METRIC = re.compile(r"[a-zA-Z_:][\w:]*")
 
 
 class LoadQueryError(ReadableError):
@@ -40,6 +54,8 @@ class MeasuredLoad:
     """The servers that are busy, where the query says so."""
     silent: tuple[str, ...] = ()
     """Those of them that only count as busy, since the query says nothing of them."""
+    silent_but_scraped: tuple[str, ...] = ()
+    """Those of the silent ones of which Prometheus scrapes something."""
 
 
 Sample = tuple[float, str]
@@ -64,6 +80,8 @@ class _Vector(BaseModel):
 class _Answer(BaseModel):
     status: Literal["success"]
     data: Annotated[_Scalar | _Vector, Field(discriminator="kind")]
+    warnings: list[str] = []
+    """Of an answer that may be incomplete: a remote store that did not answer, samples that were left out."""
 
 
 class _Refusal(BaseModel):
@@ -105,9 +123,11 @@ class Prometheus:
         if isinstance(answer, _Scalar):
             sample = answer.result
         else:
+            if not answer.result:
+                raise LoadQueryError(f"{query}: no series: {self._why_no_series(query)}")
             if len(answer.result) != 1:
                 raise LoadQueryError(
-                    f"{query}: {_count(answer.result)} and not one: aggregate them, as with avg(...), or "
+                    f"{query}: {len(answer.result)} series and not one: aggregate them, as with avg(...), or "
                     "name the label of servers with --per-server"
                 )
             sample = answer.result[0].value
@@ -137,6 +157,8 @@ class Prometheus:
         answer = self._ask(query)
         if isinstance(answer, _Scalar):
             raise LoadQueryError(f"{query}: a scalar, which has no label {label}: leave out --per-server")
+        if not answer.result:
+            raise LoadQueryError(f"{query}: no series: {self._why_no_series(query)}")
         busy, known, times_s = set(), set(), []
         for series in answer.result:
             if label not in series.metric:
@@ -148,7 +170,7 @@ class Prometheus:
                 busy.add(server)
         if not known & set(owned):
             raise LoadQueryError(
-                f"{query}: {_count(answer.result)}, none of a server of the zone, such as {owned[0]}: does "
+                f"{query}: {len(answer.result)} series, none of a server of the zone, such as {owned[0]}: does "
                 f"label {label} name servers as the zone's configuration does?"
             )
         silent = tuple(server for server in owned if server in expected and server not in known)
@@ -158,7 +180,43 @@ class Prometheus:
             raise LoadQueryError(
                 f"{query}: {len(serving)} busy servers, a report names at most {MAX_SERVERS}"
             )
-        return MeasuredLoad(min(times_s), len(serving) / len(owned), serving, silent)
+        scraped = self._scraped(label) if silent else frozenset()
+        return MeasuredLoad(
+            min(times_s),
+            len(serving) / len(owned),
+            serving,
+            silent,
+            tuple(server for server in silent if server in scraped),
+        )
+
+    def _scraped(self, label: str) -> frozenset[str]:
+        """The servers of which at least one target is up; none where Prometheus does not answer that."""
+        try:
+            answer = self._ask("up == 1")
+        except LoadQueryError:
+            return frozenset()
+        series = answer.result if isinstance(answer, _Vector) else []
+        return frozenset(_PORT.sub("", each.metric[label]) for each in series if label in each.metric)
+
+    def _why_no_series(self, query: str) -> str:
+        """Tell a metric that Prometheus does not have, such as a renamed one, from labels that match nothing."""
+        names = metrics_of(query)[:MAX_METRICS_ASKED]
+        absent = []
+        for name in names:
+            try:
+                answer = self._ask(f'count({{__name__="{name}"}})')
+            except LoadQueryError as error:
+                return f"whether Prometheus has {name} is unknown ({error})"
+            if isinstance(answer, _Vector) and not answer.result:
+                absent.append(name)
+        if absent:
+            return (
+                f"Prometheus has no metric {', '.join(absent)} at present: it was renamed, or nothing that "
+                "exports it is scraped"
+            )
+        if names:
+            return f"Prometheus has {', '.join(names)}, but no series passes the query's labels and conditions"
+        return "the query names no metric"
 
     def _ask(self, query: str) -> _Scalar | _Vector:
         body = self._fetch(query)
@@ -168,6 +226,10 @@ class Prometheus:
             raise LoadQueryError(f"{self._url}: no answer of Prometheus: {_first_line(error)}") from None
         if isinstance(reply, _Refusal):
             raise LoadQueryError(f"{self._url}: {query}: {reply.error[:_EXCERPT]}")
+        if reply.warnings:
+            raise LoadQueryError(
+                f"{query}: the answer may be incomplete, Prometheus warns: {reply.warnings[0][:_EXCERPT]}"
+            )
         return reply.data
 
     def _fetch(self, query: str) -> bytes:
@@ -184,6 +246,14 @@ class Prometheus:
         if len(body) > MAX_ANSWER_BYTES:
             raise LoadQueryError(f"{self._url}: {query}: an answer of more than {MAX_ANSWER_BYTES} bytes")
         return body
+
+
+def metrics_of(query: str) -> list[str]:
+    """Find the names of the metrics that a PromQL query selects, in their order and each once.
+
+    A metric that is named inside braces (`{__name__="x"}`) is not found.
+    """
+    return list(dict.fromkeys(_METRIC.findall(_NOT_METRICS.sub(" ", query))))
 
 
 def _why(error: urllib.error.HTTPError) -> str:
@@ -217,10 +287,6 @@ def _time_s(query: str, sample: Sample) -> float:
     if not 0 <= sample[0] <= MAX_TIME_S:
         raise LoadQueryError(f"{query}: the time is {sample[0]:g}, no Unix time in seconds")
     return sample[0]
-
-
-def _count(series: Sequence[Any]) -> str:
-    return f"{len(series)} series" if series else "no series"
 
 
 def _labels(series: _Series) -> str:

@@ -30,7 +30,8 @@ class LoadReporter:
         self._tell = tell
         self._publisher: EventPublisher | None = None
         self._fault: str | None = None
-        self._silent: tuple[str, ...] = ()
+        self._silent: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+        """Servers without series: those that are not scraped, and those that are."""
 
     def measure(
         self,
@@ -58,7 +59,7 @@ class LoadReporter:
             if self._fault is not None:
                 self._tell("loads are reported again")
                 self._fault = None
-            self._note_silent(found.silent)
+            self._note_silent(found)
             published(event)
 
     def replay(
@@ -104,13 +105,23 @@ class LoadReporter:
             self._tell(f"{fault}; tried again")
             self._fault = fault
 
-    def _note_silent(self, servers: tuple[str, ...]) -> None:
-        """Tell which servers only count as busy, whenever these are others."""
-        if servers == self._silent:
+    def _note_silent(self, found: MeasuredLoad) -> None:
+        """Name the servers that only count as busy, whenever these are others."""
+        lost = tuple(server for server in found.silent if server not in found.silent_but_scraped)
+        silent = lost, found.silent_but_scraped
+        if silent == self._silent:
             return
-        self._silent = servers
-        if not servers:
+        self._silent = silent
+        if not found.silent:
             self._tell("all servers have series again")
-            return
-        named = first_of(servers, _MOST_NAMED)
-        self._tell(f"servers without series count as busy ({len(servers)}): {named}")
+        if lost:
+            self._tell(
+                f"servers without series count as busy ({len(lost)}): {first_of(lost, _MOST_NAMED)}: none of "
+                "their targets is up"
+            )
+        if found.silent_but_scraped:
+            self._tell(
+                f"servers without series count as busy ({len(found.silent_but_scraped)}): "
+                f"{first_of(found.silent_but_scraped, _MOST_NAMED)}: Prometheus scrapes them, so the metric is "
+                "renamed there, or its exporter alone is down"
+            )

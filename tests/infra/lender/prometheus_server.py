@@ -12,7 +12,7 @@ T = 1_700_000_000.125
 
 
 class FakeAnswers(ThreadingHTTPServer):
-    """A local HTTP server with one answer to all queries, which it keeps."""
+    """A local HTTP server with an answer to some queries and one to all others; it keeps what is asked."""
 
     daemon_threads = True
 
@@ -20,6 +20,8 @@ class FakeAnswers(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status = 200
         self.body = b""
+        self.answers: dict[str, Any] = {}
+        """Data by query, for those that have an answer of their own."""
         self.asked: list[tuple[str, str]] = []
 
     @property
@@ -27,7 +29,7 @@ class FakeAnswers(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def answer(self, data: Any) -> None:
-        self.body = json.dumps({"status": "success", "data": data}).encode()
+        self.body = _success(data)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -35,14 +37,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self.server.asked.append((self.path, form["query"][0]))
+        query = form["query"][0]
+        self.server.asked.append((self.path, query))
+        own = self.server.answers.get(query)
+        body = self.server.body if own is None else _success(own)
         self.send_response(self.server.status)
-        self.send_header("Content-Length", str(len(self.server.body)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(self.server.body)
+        self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         """Not to the tests' output."""
+
+
+def _success(data: Any) -> bytes:
+    return json.dumps({"status": "success", "data": data}).encode()
 
 
 @contextmanager

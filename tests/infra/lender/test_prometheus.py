@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.lender.prometheus import LoadQueryError, MeasuredLoad, Prometheus
+from infra.lender.prometheus import LoadQueryError, MeasuredLoad, Prometheus, metrics_of
 from infra.lender.reporting import LoadReporter
 from infra.log.target import Target
 from schemas.kafka_connection import KafkaConnection
@@ -47,7 +47,7 @@ REFUSED = {
     "a text": (scalar("much"), "the value is 'much', no number"),
     "percent": (scalar("42"), "the value is 42, a load is from 0 to 1"),
     "less than nothing": (scalar("-0.1"), "the value is -0.1, a load is from 0 to 1"),
-    "nothing": (vector(), "no series and not one"),
+    "nothing": (vector(), "no series: Prometheus has no metric busy at present: it was renamed"),
     "several": (vector(({"a": "1"}, "0.1"), ({"a": "2"}, "0.2")), "2 series and not one: aggregate them"),
     "a matrix": ({"resultType": "matrix", "result": []}, "no answer of Prometheus"),
     "a bad sample": ({"resultType": "scalar", "result": [T]}, "no answer of Prometheus"),
@@ -126,6 +126,9 @@ def test_a_server_without_series_counts_as_busy_unless_it_is_away(server):
     prometheus = Prometheus(server.url)
     found = prometheus.load_by_server(QUERY, "instance", OWNED, ["gpu-1", "gpu-2", "gpu-3"])
     assert found == MeasuredLoad(T, 0.5, ("gpu-1", "gpu-2"), silent=("gpu-1",))
+    server.answers["up == 1"] = vector(({"instance": "gpu-1:9100"}, "1"), ({"job": "kubelet"}, "1"))
+    found = prometheus.load_by_server(QUERY, "instance", OWNED, ["gpu-1", "gpu-2", "gpu-4"])
+    assert (found.silent, found.silent_but_scraped) == (("gpu-1", "gpu-4"), ("gpu-1",))
     found = prometheus.load_by_server(QUERY, "instance", OWNED, ["gpu-2", "gpu-3"])
     assert found == MeasuredLoad(T, 0.25, ("gpu-2",))
 
@@ -134,7 +137,7 @@ PER_SERVER_REFUSED = {
     "a scalar": (scalar("1"), "leave out --per-server"),
     "no such label": (vector(({"job": "vllm"}, "1")), "no label instance, it has job"),
     "other servers": (vector(({"instance": "x"}, "1")), "does label instance name servers as the zone"),
-    "no series": (vector(), "no series, none of a server of the zone"),
+    "no series": (vector(), "no series: Prometheus has no metric busy at present"),
     "NaN among others": (
         vector(({"instance": "gpu-1"}, "1"), ({"instance": "gpu-2"}, "NaN")),
         "the value is 'NaN'",
@@ -148,6 +151,42 @@ def test_series_that_do_not_tell_which_servers_are_busy_are_refused(server, data
     with pytest.raises(LoadQueryError) as raised:
         Prometheus(server.url).load_by_server(QUERY, "instance", OWNED, OWNED)
     assert fault in str(raised.value)
+
+
+def test_a_metric_that_is_there_and_passes_no_condition_is_told_apart(server):
+    server.answer(vector())
+    server.answers['count({__name__="busy"})'] = vector(({}, "4"))
+    with pytest.raises(LoadQueryError, match="Prometheus has busy, but no series passes the query's labels"):
+        Prometheus(server.url).load(QUERY)
+
+
+@pytest.mark.parametrize("asked", ["load", "load_by_server"])
+def test_an_answer_that_may_be_incomplete_is_refused(server, asked):
+    data = vector(({"instance": "gpu-1"}, "1"))
+    server.body = json.dumps(
+        {"status": "success", "data": data, "warnings": ["No StoreAPIs matched for this query"]}
+    ).encode()
+    prometheus = Prometheus(server.url)
+    with pytest.raises(LoadQueryError, match="may be incomplete, Prometheus warns: No StoreAPIs matched"):
+        if asked == "load":
+            prometheus.load(QUERY)
+        else:
+            prometheus.load_by_server(QUERY, "instance", OWNED, OWNED)
+
+
+@pytest.mark.parametrize(
+    ("query", "metrics"),
+    [
+        ("avg(busy)", ["busy"]),
+        ("sum(clamp_max(max_over_time(vllm:num_requests_running[5m]), 1)) / 520", ["vllm:num_requests_running"]),
+        ('sum by (instance) (a{job="b", c=~"d|e"} > bool 0) or (up{job="node"} == 1) * 0', ["a", "up"]),
+        ("sum(a) without (b) / on(c) group_left(d) e offset 5m", ["a", "e"]),
+        ("1e3 * rate(x_total[5m] offset 1h30m) + Inf", ["x_total"]),
+        ("vector(1)", []),
+    ],
+)
+def test_metrics_of_a_query(query, metrics):
+    assert metrics_of(query) == metrics
 
 
 def test_a_fault_that_goes_on_is_told_once_and_nothing_is_published(server):
@@ -171,11 +210,12 @@ def test_servers_without_series_are_told_whenever_they_are_others(monkeypatch):
     stop, told = threading.Event(), []
     target = Target(KafkaConnection(bootstrap_servers="127.0.0.1:1"), "none")
     many = tuple(f"gpu-{number}" for number in range(10))
-    silent = iter([("gpu-1",), ("gpu-1",), many, (), ()])
+    silent = iter([("gpu-1",), ("gpu-1",), many, many, ()])
+    scraped = iter([(), (), (), ("gpu-9",), ()])
     published = []
 
     def ask() -> MeasuredLoad:
-        found = MeasuredLoad(T, 0.5, silent=next(silent))
+        found = MeasuredLoad(T, 0.5, silent=next(silent), silent_but_scraped=next(scraped))
         if len(published) == 4:
             stop.set()
         return found
@@ -185,8 +225,12 @@ def test_servers_without_series_are_told_whenever_they_are_others(monkeypatch):
     reporter.measure(ask, 0.001, stop, published.append)
     assert len(published) == 5
     named = ", ".join(many[:8])
+    down = "none of their targets is up"
     assert told == [
-        "servers without series count as busy (1): gpu-1",
-        f"servers without series count as busy (10): {named} and 2 more",
+        f"servers without series count as busy (1): gpu-1: {down}",
+        f"servers without series count as busy (10): {named} and 2 more: {down}",
+        f"servers without series count as busy (9): {named} and 1 more: {down}",
+        "servers without series count as busy (1): gpu-9: Prometheus scrapes them, so the metric is renamed "
+        "there, or its exporter alone is down",
         "all servers have series again",
     ]
