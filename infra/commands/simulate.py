@@ -267,7 +267,9 @@ def simulate(
         options = _options(draw, median_work_slots)
         source = trace or wanted.file
         drawn = wanted.count != 0
-        inputs = draw_jobs(configuration, seed, source, wanted.count, span_s, options) if drawn else []
+        inputs = (
+            draw_jobs(configuration, seed, source, wanted.count, span_s, options, remark) if drawn else []
+        )
     else:
         drawn_alone = _OF_DRAWN_WORKLOADS if load == GENERATED else (*_OF_DRAWN_WORKLOADS, "seed")
         _refuse(context, drawn_alone, "--job-file")

@@ -185,4 +185,3 @@ def _yaml_entries(file: str, content: str) -> Iterator[Entry]:
     values, places = (value, located.parts) if isinstance(value, list) else ([value], [located])
     for entry, at in zip(values, cast(list[Located], places), strict=True):
         yield Entry(file, entry, *at)
-

@@ -215,7 +215,9 @@ class Prometheus:
                 "exports it is scraped"
             )
         if names:
-            return f"Prometheus has {', '.join(names)}, but no series passes the query's labels and conditions"
+            return (
+                f"Prometheus has {', '.join(names)}, but no series passes the query's labels and conditions"
+            )
         return "the query names no metric"
 
     def _ask(self, query: str) -> _Scalar | _Vector:

@@ -88,7 +88,7 @@ class Summary:
         for figures in self.figures:
             yield from figures.rows()
         if self.utilisation is not None:
-            yield "utilisation", f"{self.utilisation:.1%}"
+            yield "utilisation of all nodes' time", f"{self.utilisation:.1%}"
         if self.solves:
             yield "solves, and seconds of solvers", f"{self.solves}, {self.solve_s:.1f} s"
             yield "solves that found nothing", str(self.solves_without_solution)

@@ -1,6 +1,6 @@
 """Jobs drawn for a cell, by the policies of its zones."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -40,6 +40,8 @@ class Drawing:
     """From the cell's epoch on, the time over which they come; None leaves it to the policy."""
     options: Mapping[str, str] | None = None
     """By the names of the policy's `DrawingOptions`."""
+    note: Callable[[str], None] = lambda _line: None
+    """Takes a line about how the jobs of the trace were changed."""
 
     def options_as(self, model: type[Options]) -> Options:
         """What is said of the jobs, in the policy's terms.
@@ -64,8 +66,11 @@ def draw_jobs(
     jobs: int | None = None,
     span_s: float | None = None,
     options: Mapping[str, str] | None = None,
+    note: Callable[[str], None] = lambda _line: None,
 ) -> list[TimedEvent[Event]]:
     """Jobs for all zones of a cell that take any, and what else their policy draws with them.
+
+    `note` takes a line about how the jobs of the trace were changed.
 
     Raises:
         WorkloadError: no jobs can be drawn for a zone, or not together with those of another.
@@ -90,6 +95,6 @@ def draw_jobs(
         )
     (reference,) = references
     drawn: list[TimedEvent[Event]] = resolve_name(reference)(
-        Drawing(cell, zones, seed, trace, jobs, span_s, options)
+        Drawing(cell, zones, seed, trace, jobs, span_s, options, note)
     )
     return drawn

@@ -61,6 +61,17 @@ class Row:
             raise self.fault(column, f"between 0 and {most:g}")
         return value
 
+    def positive(self, column: str, most: float) -> float:
+        """A number above 0 and at most `most`.
+
+        Raises:
+            TraceError: the column has something else.
+        """
+        value = self.real(column, most)
+        if value == 0:
+            raise self.fault(column, "above 0")
+        return value
+
     def whole(self, column: str, most: float) -> int:
         """A whole number from 1 to `most`.
 

@@ -47,7 +47,8 @@ class TraceJob:
     submit_time_s: float
     """Since the start of the trace's window."""
     duration_s: float
-    gpus: int
+    gpus: float
+    """A share of one GPU where it is below 1."""
 
     @property
     def gpu_s(self) -> float:
@@ -94,5 +95,5 @@ def _job(row: Row) -> TraceJob:
         user=user,
         submit_time_s=row.real("submit_time_s", MAX_SECONDS),
         duration_s=row.real("duration_s", MAX_SECONDS),
-        gpus=row.whole("gpus", MAX_GPUS),
+        gpus=row.positive("gpus", MAX_GPUS),
     )

@@ -45,7 +45,8 @@ def test_any_text_is_a_document_or_a_fault_on_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["yes", "0", "-7", "+12", "0x1F", "1e+3", "1.5e+3", ".5", "01.5", ".inf", "~", "''", "'12'", "'0100'"]
+    "text",
+    ["yes", "0", "-7", "+12", "0x1F", "1e+3", "1.5e+3", ".5", "01.5", ".inf", "~", "''", "'12'", "'0100'"],
 )
 def test_scalars_are_those_of_yaml_1_1(text: str) -> None:
     document = read_yaml(text, DEPTH)

@@ -11,9 +11,9 @@ from infra.workloads.elastic.abilities import Abilities, linear, lossy
 from infra.workloads.elastic.calibrated import generate_requests
 from infra.workloads.elastic.jobs import draw_jobs, submissions
 from infra.workloads.elastic.requests import DAY_S, JobRequest
-from infra.workloads.elastic.traces import LOAD, requests_as_recorded, requests_from_trace
+from infra.workloads.elastic.traces import LOAD, requests_as_recorded, requests_from_trace, rounding_note
 from infra.workloads.timed import TimedEvent, WorkloadError
-from infra.workloads.trace import read_trace
+from infra.workloads.trace import TraceJob, read_trace
 from schemas.base import Event
 from schemas.cells import Zone
 from schemas.elastic.settings import ElasticPolicy
@@ -48,6 +48,9 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
         TraceError: the trace is none.
     """
     options = drawing.options_as(ElasticOptions)
+    traced = None if drawing.trace is None else read_trace(drawing.trace)
+    if traced is not None and (note := rounding_note(traced)) is not None:
+        drawing.note(f"{drawing.trace}: {note}")
     drawn: list[TimedEvent[Event]] = []
     for number, (zone, jobs) in enumerate(_shares(drawing.zones, drawing.jobs)):
         policy = cast(ElasticPolicy, zone.policy)
@@ -60,7 +63,7 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
         )
         # Zones beside each other must not get the same jobs.
         seed = drawing.seed + number
-        requests = _requests(drawing, options, _gpus(zone), jobs, seed)
+        requests = _requests(drawing, traced, options, _gpus(zone), jobs, seed)
         elastic_jobs = draw_jobs(
             requests, abilities, seed, _server_gpus(zone), id_prefix=f"{zone.id}-{drawing.seed}"
         )
@@ -69,17 +72,21 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
 
 
 def _requests(
-    drawing: Drawing, options: ElasticOptions, gpus: int, jobs: int | None, seed: int
+    drawing: Drawing,
+    traced: Sequence[TraceJob] | None,
+    options: ElasticOptions,
+    gpus: int,
+    jobs: int | None,
+    seed: int,
 ) -> list[JobRequest]:
     days = (DEFAULT_SPAN_S if drawing.span_s is None else drawing.span_s) / DAY_S
-    if drawing.trace is None:
+    if traced is None:
         return generate_requests(seed, gpus, days, jobs)
     if jobs is not None:
         raise WorkloadError(
             "as many jobs are taken from a trace as load an elastic zone, and no given number of them: give "
             "the load in place of it (--draw load=0.5)"
         )
-    traced = read_trace(drawing.trace)
     try:
         if options.as_recorded:
             return requests_as_recorded(traced, gpus, seed)

@@ -28,7 +28,8 @@ def requests_from_trace(
     Real are the order, the proportions of the gaps, the users, the GPUs and the running times. Scaled is the
     time between arrivals: one factor stretches the run to the days, so bursts are kept, but the trace's hours
     are no hours of the workload's day. No job asks for more than half of the cluster (section 3.7.5) or runs
-    for longer than the days; jobs that took no time are left out. Drawn by seed is what the trace does not
+    for longer than the days; jobs that took no time are left out. A worker needs a whole GPU, so demands are
+    rounded up to whole GPUs. Drawn by seed is what the trace does not
     tell: which of the jobs with several GPUs are scalable, together a twentieth of all jobs with 36 % of the
     GPU time, as far as the trace allows.
 
@@ -61,9 +62,25 @@ def requests_as_recorded(jobs: Sequence[TraceJob], gpus: int, seed: int) -> list
     return _requests(fitted, [job.submit_time_s for job in fitted], seed)
 
 
+def rounding_note(jobs: Sequence[TraceJob]) -> str | None:
+    """Say how many jobs of a trace have their GPUs rounded up, and what it adds; None if none has.
+
+    Jobs that took no time are not counted: they are left out.
+    """
+    rounded = [job for job in jobs if job.duration_s > 0 and job.gpus != int(job.gpus)]
+    if not rounded:
+        return None
+    total_gpu_s = math.fsum(job.gpu_s for job in jobs)
+    added_gpu_s = math.fsum((math.ceil(job.gpus) - job.gpus) * job.duration_s for job in rounded)
+    return (
+        f"{len(rounded)} of {len(jobs)} jobs ask for a part of a GPU: each is rounded up to whole GPUs at the "
+        f"same running time, which adds {added_gpu_s / total_gpu_s:.1%} to the GPU time of the trace"
+    )
+
+
 def _fitted(jobs: Sequence[TraceJob], gpus: int, longest_s: float) -> list[TraceJob]:
     return [
-        replace(job, gpus=min(job.gpus, gpus // 2), duration_s=min(job.duration_s, longest_s))
+        replace(job, gpus=min(math.ceil(job.gpus), gpus // 2), duration_s=min(job.duration_s, longest_s))
         for job in jobs
         if job.duration_s > 0
     ]
@@ -71,7 +88,7 @@ def _fitted(jobs: Sequence[TraceJob], gpus: int, longest_s: float) -> list[Trace
 
 def _requests(run: Sequence[TraceJob], offsets: Sequence[float], seed: int) -> list[JobRequest]:
     requests = [
-        JobRequest(offset_s, job.user, job.gpus, job.duration_s, scalable=False)
+        JobRequest(offset_s, job.user, int(job.gpus), job.duration_s, scalable=False)
         for offset_s, job in zip(offsets, run, strict=True)
     ]
     draws = random.Random(f"{seed}/elastic/scalable")

@@ -178,7 +178,10 @@ def test_an_answer_that_may_be_incomplete_is_refused(server, asked):
     ("query", "metrics"),
     [
         ("avg(busy)", ["busy"]),
-        ("sum(clamp_max(max_over_time(vllm:num_requests_running[5m]), 1)) / 520", ["vllm:num_requests_running"]),
+        (
+            "sum(clamp_max(max_over_time(vllm:num_requests_running[5m]), 1)) / 520",
+            ["vllm:num_requests_running"],
+        ),
         ('sum by (instance) (a{job="b", c=~"d|e"} > bool 0) or (up{job="node"} == 1) * 0', ["a", "up"]),
         ("sum(a) without (b) / on(c) group_left(d) e offset 5m", ["a", "e"]),
         ("1e3 * rate(x_total[5m] offset 1h30m) + Inf", ["x_total"]),

@@ -22,6 +22,13 @@ def test_jobs_are_read_from_plain_and_gzipped_files(tmp_path):
     assert expected[1].gpu_s == 120.0
 
 
+def test_a_job_may_ask_for_a_share_of_a_gpu(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(HEADER + "j1,u,10,60,0.25,,,\n")
+    (job,) = read_trace(path)
+    assert (job.gpus, job.gpu_s) == (0.25, 15.0)
+
+
 def test_a_byte_order_mark_before_the_header_is_no_part_of_it(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(HEADER + GOOD, encoding="utf-8-sig")
@@ -51,7 +58,6 @@ BAD = {
     "a time beyond all numbers": (HEADER + "j2,u,1e999,60,2,,,\n", "row 2: column submit_time_s: '1e999'"),
     "a negative duration": (HEADER + "j2,u,1,-60,2,,,\n", "row 2: column duration_s: '-60'"),
     "no duration": (HEADER + "j2,u,1,,2,,,\n", "row 2: column duration_s: ''"),
-    "half a GPU": (HEADER + "j2,u,1,60,0.5,,,\n", "row 2: column gpus: '0.5'"),
     "no GPU": (HEADER + "j2,u,1,60,0,,,\n", "row 2: column gpus: '0'"),
     "a user that is no name": (HEADER + "j2,a b,1,60,1,,,\n", "row 2: column user: 'a b'"),
     "a job before the one above": (

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from infra.workloads.elastic.requests import DAY_S, HOUR_S, JobRequest
-from infra.workloads.elastic.traces import requests_as_recorded, requests_from_trace
+from infra.workloads.elastic.traces import requests_as_recorded, requests_from_trace, rounding_note
 from infra.workloads.timed import WorkloadError
 from infra.workloads.trace import TraceJob, read_trace
 
@@ -69,6 +69,21 @@ def test_a_file_made_for_the_cluster_is_taken_as_it_is_but_for_demands_that_do_n
         (0.0, 1, HOUR_S),
         (3.0, 8, 60.0),
     ]
+
+
+def test_parts_of_a_gpu_are_rounded_up_and_the_note_says_what_that_adds():
+    jobs = [
+        TraceJob("whole", "u", 0.0, 100.0, 2),
+        TraceJob("share", "u", 1.0, 100.0, 0.25),
+        TraceJob("more", "u", 2.0, 100.0, 1.5),
+        TraceJob("idle", "u", 3.0, 0.0, 0.5),
+    ]
+    assert [request.gpus for request in requests_as_recorded(jobs, gpus=16, seed=0)] == [2, 1, 2]
+    note = rounding_note(jobs)
+    assert note is not None
+    assert note.startswith("2 of 4 jobs ask for a part of a GPU: each is rounded up to whole GPUs")
+    assert note.endswith("adds 33.3% to the GPU time of the trace")
+    assert rounding_note(jobs[:1]) is None
 
 
 def test_a_file_of_idle_jobs_is_refused():
