@@ -29,6 +29,8 @@ _MAX_FAULTS = 10
 """So many are described; of the others it is said how many they are."""
 SPECVERSION = "1.0"
 """The version of CloudEvents."""
+_ATTRIBUTES = ("specversion", "id", "type", "source", "time")
+"""Those of CloudEvents that are read. Any other, such as `subject`, may have any value, and is left out."""
 
 Headers = Iterable[tuple[str, bytes | None]]
 
@@ -212,7 +214,9 @@ def decode_event_line(line: bytes | str) -> Envelope:
     Raises:
         InvalidRecordError: with what is wrong.
     """
-    fields = _json_object(line)
+    fields = {name: value for name, value in _json_object(line).items() if value is not None}
+    if "data_base64" in fields:
+        raise InvalidRecordError("data_base64 is not read: give the event as a JSON object under data")
     if "data" not in fields:
         raise InvalidRecordError("neither a ce_type header nor a JSON object with type and data")
     return _envelope(fields, _json_bytes(fields.pop("data")))
@@ -293,20 +297,23 @@ def _one_line(text: str, length: int) -> str:
 
 
 def _attributes(headers: Headers) -> dict[str, str]:
-    """The CloudEvents attributes among a record's headers, without their prefix."""
+    """The CloudEvents attributes that are read among a record's headers, without their prefix.
+
+    A header without a value is as absent: so the JSON format of CloudEvents has it for null.
+    """
     attributes: dict[str, str] = {}
     for name, raw in headers:
-        if not name.startswith("ce_"):
+        attribute = name.removeprefix("ce_")
+        if raw is None or attribute == name or attribute not in _ATTRIBUTES:
             continue
-        shown = _one_line(name, 64)
-        if raw is None or len(raw) > MAX_HEADER_BYTES:
-            raise InvalidRecordError(f"header {shown} is empty or longer than {MAX_HEADER_BYTES} bytes")
-        if name[3:] in attributes:
-            raise InvalidRecordError(f"header {shown} is given twice")
+        if len(raw) > MAX_HEADER_BYTES:
+            raise InvalidRecordError(f"header {name} is longer than {MAX_HEADER_BYTES} bytes")
+        if attribute in attributes:
+            raise InvalidRecordError(f"header {name} is given twice")
         try:
-            attributes[name[3:]] = raw.decode()
+            attributes[attribute] = raw.decode()
         except UnicodeDecodeError:
-            raise InvalidRecordError(f"header {shown} is not UTF-8") from None
+            raise InvalidRecordError(f"header {name} is not UTF-8") from None
     return attributes
 
 

@@ -170,8 +170,8 @@ class Prometheus:
                 busy.add(server)
         if not known & set(owned):
             raise LoadQueryError(
-                f"{query}: {len(answer.result)} series, none of a server of the zone, such as {owned[0]}: does "
-                f"label {label} name servers as the zone's configuration does?"
+                f"{query}: {len(answer.result)} series, none of a server of the zone, such as {owned[0]}: "
+                f"does label {label} name servers as the zone's configuration does?"
             )
         silent = tuple(server for server in owned if server in expected and server not in known)
         busy.update(silent)
@@ -199,7 +199,7 @@ class Prometheus:
         return frozenset(_PORT.sub("", each.metric[label]) for each in series if label in each.metric)
 
     def _why_no_series(self, query: str) -> str:
-        """Tell a metric that Prometheus does not have, such as a renamed one, from labels that match nothing."""
+        """Distinguish a metric that Prometheus lacks, such as a renamed one, from unmatched labels."""
         names = metrics_of(query)[:MAX_METRICS_ASKED]
         absent = []
         for name in names:

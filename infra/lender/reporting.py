@@ -122,6 +122,6 @@ class LoadReporter:
         if found.silent_but_scraped:
             self._tell(
                 f"servers without series count as busy ({len(found.silent_but_scraped)}): "
-                f"{first_of(found.silent_but_scraped, _MOST_NAMED)}: Prometheus scrapes them, so the metric is "
-                "renamed there, or its exporter alone is down"
+                f"{first_of(found.silent_but_scraped, _MOST_NAMED)}: Prometheus scrapes them, so the "
+                "metric is renamed there, or its exporter alone is down"
             )

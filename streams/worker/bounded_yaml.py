@@ -184,8 +184,8 @@ class _Reader:
         if tag in _NUMBERS and not _NUMBER_OF_ANY_YAML.fullmatch(text):
             raise _fault(
                 event,
-                f"{shown(text)} is the number {value} in YAML 1.1 alone: write it in decimal, without leading "
-                "zeros, underscores or colons, or in quotes if it is a text",
+                f"{shown(text)} is the number {value} in YAML 1.1 alone: write it in decimal, without "
+                "leading zeros, underscores or colons, or in quotes if it is a text",
             )
         return value
 

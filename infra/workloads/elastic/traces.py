@@ -73,8 +73,8 @@ def rounding_note(jobs: Sequence[TraceJob]) -> str | None:
     total_gpu_s = math.fsum(job.gpu_s for job in jobs)
     added_gpu_s = math.fsum((math.ceil(job.gpus) - job.gpus) * job.duration_s for job in rounded)
     return (
-        f"{len(rounded)} of {len(jobs)} jobs ask for a part of a GPU: each is rounded up to whole GPUs at the "
-        f"same running time, which adds {added_gpu_s / total_gpu_s:.1%} to the GPU time of the trace"
+        f"{len(rounded)} of {len(jobs)} jobs ask for a part of a GPU: each is rounded up to whole GPUs at "
+        f"the same running time, which adds {added_gpu_s / total_gpu_s:.1%} to the GPU time of the trace"
     )
 
 

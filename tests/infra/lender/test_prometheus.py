@@ -160,18 +160,22 @@ def test_a_metric_that_is_there_and_passes_no_condition_is_told_apart(server):
         Prometheus(server.url).load(QUERY)
 
 
-@pytest.mark.parametrize("asked", ["load", "load_by_server"])
-def test_an_answer_that_may_be_incomplete_is_refused(server, asked):
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda prometheus: prometheus.load(QUERY),
+        lambda prometheus: prometheus.load_by_server(QUERY, "instance", OWNED, OWNED),
+    ],
+    ids=["one value", "per server"],
+)
+def test_an_answer_that_may_be_incomplete_is_refused(server, ask):
     data = vector(({"instance": "gpu-1"}, "1"))
     server.body = json.dumps(
         {"status": "success", "data": data, "warnings": ["No StoreAPIs matched for this query"]}
     ).encode()
     prometheus = Prometheus(server.url)
     with pytest.raises(LoadQueryError, match="may be incomplete, Prometheus warns: No StoreAPIs matched"):
-        if asked == "load":
-            prometheus.load(QUERY)
-        else:
-            prometheus.load_by_server(QUERY, "instance", OWNED, OWNED)
+        ask(prometheus)
 
 
 @pytest.mark.parametrize(
