@@ -79,6 +79,8 @@ class PastMerge(Record):
     """In which it met its target; None if it did not."""
     own_epochs: Annotated[float, Field(gt=0)]
     """That it would have needed alone."""
+    lost_epochs: Annotated[float, Field(ge=0)] | None = None
+    """In which it was trained in vain, of a merge that was undone; None where that is not known."""
 
 
 class EstimateProblem(Problem):
@@ -91,6 +93,8 @@ class EstimateProblem(Problem):
     """Kinds of which jobs have run alone to their end."""
     scores: Annotated[tuple[PairScore, ...], Field(max_length=MAX_KINDS**2)]
     outcomes: Annotated[tuple[PastMerge, ...], Field(max_length=MAX_OUTCOMES)]
+    watched_epochs: Annotated[float, Field(gt=0, le=1_000)] = 2.0
+    """After so many without a gain a merge is undone."""
 
 
 class KindEstimate(Record):
@@ -100,6 +104,11 @@ class KindEstimate(Record):
     """Until the target (K_i, Eq. 2)."""
     fault: Detail = ""
     """Why its loss trace is of no use, if it is."""
+
+
+Evidence = Literal["none", "trial", "shown"]
+"""Why a merge may be made. `shown`: past merges show that it pays, even at the lower confidence bound of what
+it saves. `trial`: they do not, and one merge may find out. `none`: it is not to be made."""
 
 
 class TransferEstimate(Record):
@@ -115,6 +124,10 @@ class TransferEstimate(Record):
     donor_gain: float = 0.0
     """Of a spatial merge, the same of the other job."""
     donor_ratio: Annotated[float, Field(gt=0)] = 1.0
+    evidence: Evidence = "shown"
+    receiver_bound: Annotated[float, Field(gt=0)] | None = None
+    """The largest `receiver_ratio` that past merges leave likely: what a plan counts on. None: no other."""
+    donor_bound: Annotated[float, Field(gt=0)] | None = None
 
 
 class EstimateSolution(Solution):

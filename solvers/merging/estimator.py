@@ -22,6 +22,7 @@ from math import fsum
 from schemas.merging.estimates import (
     EstimateProblem,
     EstimateSolution,
+    Evidence,
     KindEstimate,
     KindFacts,
     MergeMode,
@@ -29,6 +30,7 @@ from schemas.merging.estimates import (
     TransferEstimate,
 )
 from solvers.merging.accuracy_target import Evaluation, TargetedJob, epochs_to_target
+from solvers.merging.evidence import PastMerges, Saving
 from solvers.merging.gain import GainModel, GainOutcome, PairEffects
 from solvers.merging.loss_curve import CurveFit, UnusableTrace, fit_loss_curve
 from solvers.merging.merged_target import (
@@ -122,19 +124,34 @@ class YmirEstimator:
             pairs += [(mode, a, b) for a in sound for b in sound if mode == "temporal" or a <= b]
         asked = pairs + [(mode, b, a) for mode, a, b in pairs if mode == "spatial"]
         candidates = {pair: _candidate(problem, pair, scores) for pair in asked}
-        gains, ratios = self._gains(problem, candidates), self._ratios(problem, kinds, candidates)
-        return [
-            TransferEstimate(
-                mode=mode,
-                donor=a,
-                receiver=b,
-                receiver_gain=gains[mode, a, b],
-                receiver_ratio=ratios[mode, a, b],
-                donor_gain=gains[mode, b, a] if mode == "spatial" else 0.0,
-                donor_ratio=ratios[mode, b, a] if mode == "spatial" else 1.0,
+        results = _results(problem)
+        gains, ratios = self._gains(problem, candidates), self._ratios(problem, results, kinds, candidates)
+        past = PastMerges(results, problem.watched_epochs)
+        savings = dict(zip(candidates, past.savings(list(candidates.values())), strict=True))
+        told = []
+        for mode, a, b in pairs:
+            learners = [(mode, a, b), (mode, b, a)] if mode == "spatial" else [(mode, a, b)]
+            is_known = all(problem.kinds[pair[2]].finished_iterations is not None for pair in learners)
+            evidence: Evidence = "none"
+            if is_known:
+                seen = {candidates[pair]: savings[pair] for pair in learners}
+                evidence = past.evidence(seen, [ratios[pair] for pair in learners])
+            receiver, donor = learners[0], learners[-1]
+            told.append(
+                TransferEstimate(
+                    mode=mode,
+                    donor=a,
+                    receiver=b,
+                    receiver_gain=gains[receiver],
+                    receiver_ratio=ratios[receiver],
+                    donor_gain=gains[donor] if mode == "spatial" else 0.0,
+                    donor_ratio=ratios[donor] if mode == "spatial" else 1.0,
+                    evidence=evidence,
+                    receiver_bound=_bound(savings[receiver]),
+                    donor_bound=_bound(savings[donor]) if mode == "spatial" else None,
+                )
             )
-            for mode, a, b in pairs
-        ]
+        return told
 
     def _gains(self, problem: EstimateProblem, candidates: Mapping[Pair, Candidate]) -> dict[Pair, float]:
         gained = [
@@ -148,21 +165,11 @@ class YmirEstimator:
     def _ratios(
         self,
         problem: EstimateProblem,
+        results: Sequence[MergeResult],
         kinds: Sequence[KindEstimate],
         candidates: Mapping[Pair, Candidate],
     ) -> dict[Pair, float]:
         """The part of its iterations that each receiver is expected to need, merges that fail counted."""
-        results = [
-            MergeResult(
-                _merge_of(past),
-                max(past.target, _LEAST_TARGET),
-                past.best,
-                None if past.epochs is None else _within(past.epochs, _EPOCHS),
-                _within(past.own_epochs, _EPOCHS),
-            )
-            for past in problem.outcomes
-            if past.target is not None
-        ]
         questions = [
             MergeQuestion(
                 candidate,
@@ -192,6 +199,27 @@ def _seen(facts: KindFacts) -> tuple[Evaluation, ...]:
     if facts.accuracy_after_epoch is None:
         return ()
     return (Evaluation(facts.iterations_per_epoch, facts.accuracy_after_epoch),)
+
+
+def _results(problem: EstimateProblem) -> list[MergeResult]:
+    """Past merges of jobs that had an accuracy to reach."""
+    return [
+        MergeResult(
+            _merge_of(past),
+            max(past.target, _LEAST_TARGET),
+            past.best,
+            None if past.epochs is None else _within(past.epochs, _EPOCHS),
+            _within(past.own_epochs, _EPOCHS),
+            None if past.lost_epochs is None else _within(past.lost_epochs, _EPOCHS),
+        )
+        for past in problem.outcomes
+        if past.target is not None
+    ]
+
+
+def _bound(saving: Saving) -> float:
+    """The part of its iterations that a receiver needs at most, as far as past merges tell."""
+    return max(1.0 - saving.least, _LEAST_RATIO)
 
 
 def _loss_shown(results: Sequence[MergeResult]) -> float:

@@ -34,6 +34,8 @@ class MergeResult(NamedTuple):
     """In how many epochs it met the target; None if it never did."""
     own_epochs: float
     """How many it needed alone, or was foretold to need."""
+    lost_epochs: float | None = None
+    """In which it was trained in vain, of a merge that was undone; None where that is not known."""
 
 
 class MergeQuestion(NamedTuple):

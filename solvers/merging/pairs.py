@@ -67,6 +67,8 @@ class Belief(NamedTuple):
     mean: float
     deviation: float
     """Standard deviation of a single outcome, its noise included."""
+    doubt: float = 0.0
+    """Standard deviation of the mean: how far it may be off for want of outcomes."""
 
     @property
     def positive(self) -> float:
@@ -108,7 +110,8 @@ def regress(outcomes: Sequence[tuple[Candidate, float]], asked: Sequence[Candida
         known = np.einsum("ij,ji->i", explained, np.linalg.solve(covariance, explained.T))
         unknown = np.maximum(np.einsum("ij,ij->i", scaled, future) - known, 0.0)
     deviations = np.sqrt(unknown + noise)
-    return [Belief(float(m), float(d)) for m, d in zip(means, deviations, strict=True)]
+    doubts = np.sqrt(unknown)
+    return [Belief(float(m), float(d), float(s)) for m, d, s in zip(means, deviations, doubts, strict=True)]
 
 
 def _features(candidate: Candidate, score_scale: tuple[float, float]) -> Features:
@@ -128,6 +131,7 @@ def _features(candidate: Candidate, score_scale: tuple[float, float]) -> Feature
             f"{mode} receiver": _room(candidate.receiver_target),
         },
         "score": {mode: score},
+        "same task": {mode: 1.0} if donor == receiver else {},
         "receiver's care for the donor's size": {f"{mode} {receiver}": donor_size},
         # A donor that is done before its receiver starts does not care what comes after.
         "donor's care for the receiver's size": {donor: receiver_size} if mode == "spatial" else {},

@@ -184,6 +184,7 @@ class Allocation:
         receiver.merge = self._noted(
             mode, receiver, donor, known.score, known.receiver_gain, known.receiver_ratio
         )
+        donor.merge.is_trial = receiver.merge.is_trial = known.evidence == "trial"
         return [
             MergeForetold(
                 job_id=job.job_id,

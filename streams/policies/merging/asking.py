@@ -1,6 +1,6 @@
 """What a solver is asked about an allocation: the jobs as they are now."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +23,7 @@ from streams.policies.merging.speeds import Speeds
 from streams.policies.merging.step_tables import Wanted, step_tables
 from streams.policies.merging.task import Task
 from streams.policies.merging.tasks import Tasks
+from streams.policies.merging.trials import Trial, followed, next_trial
 
 _FOR_PROFILES = 4
 """New jobs that are to be profiled are left at most this part of the GPUs."""
@@ -127,6 +128,14 @@ class Asking:
         wanted: list[Wanted] = []
         sizes: list[tuple[int, int]] = []
         units: list[Unit] = []
+        parts = {job.job_id: self._part(job) for job in jobs}
+        trials = {one.job_id: one for one in followed(self.knowledge, self.tasks)}
+        trial = next_trial(
+            self.knowledge, list(self.tasks.jobs.values()), parts, self.policy.watched_epochs
+        )
+        if trial is not None:
+            trials.setdefault(trial.job_id, trial)
+        tried: dict[str, int] = {}
         for job in jobs:
             task = self.tasks.task_of(job)
             if task is not None and task.mode == "spatial" and len(task.job_ids) == 2:
@@ -136,6 +145,12 @@ class Asking:
                 wanted.append(Wanted(self._joint_table(both)))
                 sizes.append(self._joint_sizes(both))
                 units.append(self._joint_unit(task, both, len(wanted) - 1))
+            elif job.job_id in trials:
+                # As a kind of its own, so that the trial is with this job alone, and it in no other merge.
+                tried[job.job_id] = len(wanted)
+                wanted.append(Wanted(self.steps(job)))
+                sizes.append(self._joint_sizes([job]))
+                units.append(self._unit(job, tried[job.job_id]))
             else:
                 if job.kind not in kinds:
                     kinds[job.kind] = len(wanted)
@@ -154,7 +169,7 @@ class Asking:
                 for table, (batch, samples) in zip(told.of_kinds, sizes, strict=True)
             ),
             units=tuple(units),
-            transfers=tuple(self._transfers(kinds)),
+            transfers=(*self._transfers(kinds), *self._trials(kinds, trials, tried)),
             jobs_left_out=left_out,
             kinds_restricted=told.restricted,
         )
@@ -213,15 +228,30 @@ class Asking:
         return task if task is not None and task.follower == job.job_id else None
 
     def _transfers(self, kinds: dict[str, int]) -> Iterable[Transfer]:
-        """Those from which a job needs fewer iterations."""
+        """Those that past merges have shown to pay."""
         for (mode, donor, receiver), foretold in self.knowledge.transfers.items():
-            best = min(foretold.receiver_ratio, foretold.donor_ratio)  # of a temporal donor it is 1
-            if donor in kinds and receiver in kinds and best < 1:
+            ratios = foretold.planned_ratios
+            best = min(ratios)  # of a temporal donor it is 1
+            if foretold.evidence == "shown" and donor in kinds and receiver in kinds and best < 1:
                 first, second = kinds[donor], kinds[receiver]
-                ratios = foretold.receiver_ratio, foretold.donor_ratio
                 yield Transfer(
                     mode=mode, donor=first, receiver=second, receiver_ratio=ratios[0], donor_ratio=ratios[1]
                 )
+
+    def _trials(
+        self, kinds: dict[str, int], trials: dict[str, Trial], tried: dict[str, int]
+    ) -> Iterator[Transfer]:
+        """Trials that may be made or go on, each with the kind that its receiver has for that."""
+        for job_id, second in tried.items():
+            mode, donor, _ = trials[job_id].pair
+            if donor not in kinds:
+                continue
+            first, ratios = kinds[donor], self.knowledge.transfers[trials[job_id].pair].planned_ratios
+            if mode == "spatial" and second < first:
+                first, second, ratios = second, first, (ratios[1], ratios[0])
+            yield Transfer(
+                mode=mode, donor=first, receiver=second, receiver_ratio=ratios[0], donor_ratio=ratios[1]
+            )
 
     def _rival_problem(
         self, jobs: Sequence[TuningJob], gpus: int, left_out: int, time_s: float

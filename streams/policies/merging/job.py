@@ -41,6 +41,8 @@ class Merge:
     """In the merge, the donor's part of it included."""
     joint_steps: int = 0
     """Steps of a spatial merge so far."""
+    is_trial: bool = False
+    """Whether it was made to find out whether such merges pay."""
 
 
 @dataclass

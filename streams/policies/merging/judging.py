@@ -114,5 +114,6 @@ def judged(
         best=best or 0.0,
         epochs=job.iterations / kind.iterations_per_epoch if met else None,
         own_epochs=alone / kind.iterations_per_epoch,
+        lost_epochs=job.iterations / kind.iterations_per_epoch if reason == "undone" else None,
     )
     return told, remembered

@@ -9,6 +9,7 @@ from schemas.merging.estimates import (
     MAX_OUTCOMES,
     EstimateProblem,
     EstimateSolution,
+    Evidence,
     FinishedKind,
     MergeMode,
     PairScore,
@@ -28,6 +29,10 @@ TRANSFERABILITY: Mapping[TransferabilityName, Callable[[], Transferability]] = {
 _LEAST_PART_LEFT = 0.05
 """However far beyond its estimate a job is, it is taken to have this part of it to go."""
 
+TRIALS_SHARE = 0.02
+"""Of what the zone's finished jobs were trained: so much may be trained in vain in merges that are undone, and
+no trial is made beyond."""
+
 
 class ForetoldTransfer(NamedTuple):
     """What merging two kinds is taken to bring."""
@@ -37,6 +42,32 @@ class ForetoldTransfer(NamedTuple):
     receiver_ratio: float
     donor_gain: float
     donor_ratio: float
+    evidence: Evidence = "shown"
+    receiver_bound: float | None = None
+    donor_bound: float | None = None
+
+    @property
+    def planned_ratios(self) -> tuple[float, float]:
+        """What a plan counts on, of the receiver and of the donor: of merges that past ones have shown to
+        pay, the upper confidence bounds; of a trial, what is expected."""
+        if self.evidence == "trial":
+            return self.receiver_ratio, self.donor_ratio
+        return (
+            self.receiver_ratio if self.receiver_bound is None else self.receiver_bound,
+            self.donor_ratio if self.donor_bound is None else self.donor_bound,
+        )
+
+    @property
+    def reversed(self) -> "ForetoldTransfer":
+        """The same with the other job as the donor; of a spatial merge."""
+        return self._replace(
+            receiver_gain=self.donor_gain,
+            receiver_ratio=self.donor_ratio,
+            donor_gain=self.receiver_gain,
+            donor_ratio=self.receiver_ratio,
+            receiver_bound=self.donor_bound,
+            donor_bound=self.receiver_bound,
+        )
 
 
 Pair = tuple[MergeMode, str, str]
@@ -61,6 +92,10 @@ class Knowledge:
         self._asked: tuple[str, ...] = ()
         """The kinds of the outstanding request, in its order."""
         self._uses = 0
+        self._trained_samples = 0
+        """Of all jobs that are done, in all."""
+        self._lost_samples = 0
+        """Those of them that were trained in vain, in merges that were undone."""
 
     def configure(self, policy: MergingPolicy) -> None:
         """Judge by these settings from now on. Where similarity is judged by something else than before, new
@@ -157,6 +192,7 @@ class Knowledge:
                 PairScore(donor=a, receiver=b, score=self._score(ranked[a], ranked[b])) for a, b in pairs
             ),
             outcomes=tuple(self.outcomes),
+            watched_epochs=self._policy.watched_epochs,
         )
 
     def take(self, solution: EstimateSolution) -> dict[str, str]:
@@ -186,7 +222,14 @@ class Knowledge:
                 if one.mode == "spatial":
                     score = (score + self._score(receiver, donor)) / 2
                 self.transfers[one.mode, donor, receiver] = ForetoldTransfer(
-                    score, one.receiver_gain, one.receiver_ratio, one.donor_gain, one.donor_ratio
+                    score,
+                    one.receiver_gain,
+                    one.receiver_ratio,
+                    one.donor_gain,
+                    one.donor_ratio,
+                    one.evidence,
+                    one.receiver_bound,
+                    one.donor_bound,
                 )
         for pair in list(self.transfers)[:-TRANSFERS_KEPT]:
             del self.transfers[pair]
@@ -199,14 +242,25 @@ class Knowledge:
         if known is None and mode == "spatial":
             known = self.transfers.get((mode, receiver, donor))
             if known is not None:
-                score, gain, ratio, other_gain, other_ratio = known
-                return ForetoldTransfer(score, other_gain, other_ratio, gain, ratio)
+                return known.reversed
         return known
 
     def learn(self, outcome: PastMerge) -> None:
         """A merge is over for one of its jobs."""
         self.outcomes.append(outcome)
         del self.outcomes[:-MAX_OUTCOMES]
+
+    def note_trained(self, samples: int) -> None:
+        """A job is done, and was trained on so many samples, of each epoch anew."""
+        self._trained_samples += samples
+
+    def note_lost(self, samples: int) -> None:
+        """So many of a job's were trained in vain: its merge is undone."""
+        self._lost_samples += samples
+
+    def may_try(self, samples: int) -> bool:
+        """Whether trials may cost so many samples more, those under way included."""
+        return self._lost_samples + samples <= TRIALS_SHARE * self._trained_samples
 
     def state(self) -> dict[str, Any]:
         """Of types that msgpack writes."""
@@ -217,6 +271,8 @@ class Knowledge:
             "embedding_length": self.embedding_length,
             "asked": list(self._asked),
             "uses": self._uses,
+            "trained": self._trained_samples,
+            "lost": self._lost_samples,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -230,6 +286,7 @@ class Knowledge:
         self.outcomes = [PastMerge.model_validate_json(outcome) for outcome in state["outcomes"]]
         self.embedding_length, self._uses = state["embedding_length"], state["uses"]
         self._asked = tuple(state["asked"])
+        self._trained_samples, self._lost_samples = state["trained"], state["lost"]
 
     def _score(self, donor: str, receiver: str) -> float:
         if (donor, receiver) not in self._scores:

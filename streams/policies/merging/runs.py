@@ -354,6 +354,8 @@ class Runs:
                 self._standing.note_alone(kind.expected_iterations, job.iterations)
             kind.note_finished(job.iterations, job.best_accuracy)
             self._planning.knows_more = True
+        if job.finished is not None:
+            self._knowledge.note_trained(job.iterations * job.workload.hyperparameters.batch_size)
         self._knowledge.leave(job.kind)
         if not self._tasks.jobs:
             self._planning.hold(None)
@@ -366,6 +368,8 @@ class Runs:
             return
         told, remembered = judged(self._asking, job, merge, reason)
         self._standing.note(told)
+        if reason == "undone":
+            self._knowledge.note_lost(job.iterations * job.workload.hyperparameters.batch_size)
         if learns:
             self._knowledge.learn(remembered)
             self._planning.knows_more = True

@@ -1,0 +1,131 @@
+"""Whether past merges show that a merge pays, or whether a trial may find out.
+
+What a merge saves its receiver is a part of the epochs that it needs alone; a merge that is undone costs the
+epochs in which it was trained in vain. So a mean of past savings has the expected loss of undone merges in it.
+A merge is `shown` to pay where the lower confidence bound of that mean is above zero, and where most merges
+like it have paid: as long as forecasts of their sign are no better than a coin's throw, none is made.
+
+Where nothing is shown, single merges may be made as trials. They end where they fail: for the receiving task
+in a mode with the first one that does not pay, for a mode when more of them have failed than paid. What they
+may cost together is the zone's to bound, which knows what its jobs have cost (`Knowledge.may_try`).
+
+Before any of this, a job of the receiving kind must have ended alone: else nothing tells what the merge saves,
+and the first watched epochs, by which it is undone, have nothing to be compared with.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from schemas.merging.estimates import Evidence
+from solvers.merging.merged_target import MergeResult
+from solvers.merging.pairs import Candidate, MergeMode, regress
+
+CONFIDENCE: Final = 1.0
+"""Standard deviations from the mean to the bound: five of six means are above it."""
+LEAST_SAVING: Final = 0.05
+"""Of a receiver's epochs: below, what a merge saves does not make up for what it delays."""
+MOST_LOST: Final = 2.0
+"""Of a receiver's epochs. A longer loss, of a job that needs next to none, shows no more."""
+MOST_TRIALS: Final = 3
+"""For a receiving task in a mode: after so many that all have paid, the bound tells."""
+_FAILURES_AHEAD: Final = 1
+"""Trials of a mode go on until so many more have failed than paid, and one more."""
+_LEAST_OF_A_TASK: Final = 3
+"""So many merges of a receiving task tell of it rather than all those of the mode."""
+_SIGN_CONFIDENCE: Final = 0.84
+"""Of Wilson's bound, in standard deviations."""
+
+
+class Saving(NamedTuple):
+    """What a merge is believed to save its receiver, as a part of the epochs that it needs alone."""
+
+    mean: float
+    least: float
+    """The lower confidence bound."""
+
+
+class _Count(NamedTuple):
+    paid: int = 0
+    failed: int = 0
+
+    def with_one(self, paid: bool) -> "_Count":
+        return _Count(self.paid + paid, self.failed + (not paid))
+
+    @property
+    def mostly_pays(self) -> bool:
+        """Whether the lower bound of the share that has paid is above one half (Wilson 1927)."""
+        count = self.paid + self.failed
+        if not count:
+            return False
+        share, z2 = self.paid / count, _SIGN_CONFIDENCE**2
+        margin = _SIGN_CONFIDENCE * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
+        return (share + z2 / (2 * count) - margin) / (1 + z2 / count) > 0.5
+
+
+class PastMerges:
+    """What came of merges so far."""
+
+    def __init__(self, results: Sequence[MergeResult], watched_epochs: float) -> None:
+        """
+        Args:
+            results: oldest first.
+            watched_epochs: what one costs that was undone, where that is not known.
+        """
+        self._watched_epochs = watched_epochs
+        self._savings = [(result.merge, self._saved(result)) for result in results]
+        self._of_task: dict[tuple[MergeMode, str, bool], _Count] = {}
+        self._of_mode: dict[MergeMode, _Count] = {}
+        for merge, saved in self._savings:
+            key = _group(merge)
+            self._of_task[key] = self._of_task.get(key, _Count()).with_one(saved > 0)
+            self._of_mode[merge.mode] = self._of_mode.get(merge.mode, _Count()).with_one(saved > 0)
+
+    def savings(self, asked: Sequence[Candidate]) -> list[Saving]:
+        """Of each merge that is asked about, for its receiver."""
+        if not asked:
+            return []
+        return [
+            Saving(belief.mean, belief.mean - CONFIDENCE * belief.doubt)
+            for belief in regress(self._savings, asked)
+        ]
+
+    def evidence(self, learners: Mapping[Candidate, Saving], ratios: Sequence[float]) -> Evidence:
+        """Whether a merge may be made.
+
+        Args:
+            learners: the merge as each of its jobs sees it that learns from the other; of each kind, a job has
+                ended alone.
+            ratios: the part of its iterations that each of them is expected to need.
+        """
+        if all(
+            saving.least >= LEAST_SAVING and self._like(learner).mostly_pays
+            for learner, saving in learners.items()
+        ):
+            return "shown"
+        is_promising = min(ratios) < 1.0 and all(map(self._may_be_tried, learners))
+        return "trial" if is_promising else "none"
+
+    def _like(self, learner: Candidate) -> _Count:
+        of_task = self._of_task.get(_group(learner), _Count())
+        return of_task if sum(of_task) >= _LEAST_OF_A_TASK else self._of_mode.get(learner.mode, _Count())
+
+    def _may_be_tried(self, learner: Candidate) -> bool:
+        of_task = self._of_task.get(_group(learner), _Count())
+        of_mode = self._of_mode.get(learner.mode, _Count())
+        if of_task.failed or of_task.paid >= MOST_TRIALS:
+            return False
+        return of_mode.failed <= of_mode.paid + _FAILURES_AHEAD
+
+    def _saved(self, result: MergeResult) -> float:
+        if result.epochs is not None:
+            epochs = result.epochs
+        else:
+            lost = self._watched_epochs if result.lost_epochs is None else result.lost_epochs
+            epochs = result.own_epochs + lost
+        return max(1.0 - epochs / result.own_epochs, -MOST_LOST)
+
+
+def _group(merge: Candidate) -> tuple[MergeMode, str, bool]:
+    """Merges of a receiving task; with jobs of the same task apart."""
+    return merge.mode, merge.receiver, merge.donor == merge.receiver
