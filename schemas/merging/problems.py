@@ -94,6 +94,8 @@ class MergeProblem(Problem):
     kinds_restricted: Annotated[int, Field(ge=0)] = 0
     """Kinds of which the table has only the fewest GPUs and what jobs have now, as there are too many tables:
     those whose jobs have waited least."""
+    watched_epochs: Annotated[float, Field(gt=0, le=1_000)] = 2.0
+    """After so many of its own epochs without a gain a job's merge is undone."""
 
     def steps_of(self, kind: int) -> tuple[StepTime, ...]:
         """The table of a kind, by its index."""

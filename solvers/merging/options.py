@@ -31,6 +31,8 @@ _CELLS_AT_ONCE = 500_000
 """Of these, computed together: a dozen arrays of that size are in memory at a time."""
 _MOST_MERGES = 1_000_000
 _LARGEST_SLOWDOWN = 1e6
+MOST_LATER = 0.5
+"""By such a part of what a job takes alone with its fair share, an undone merge may have it end later."""
 _LEAST_FAIR_S = 0.01
 """What takes less is taken to take so long: or what a start costs would be a slowdown above the largest, and
 a job with next to nothing left would wait for ever."""
@@ -140,11 +142,15 @@ def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats,
     if not donors.size:
         return Merges(donors, transfers, donors, np.empty((0, gpus.size)), np.empty(0), left_out)
     first, row = _alike(problem, donors, transfers)
+    is_present = np.zeros(first.size, np.bool_)
+    is_present[row[_is_present(problem, donors, transfers)]] = True
     at_once = max(_CELLS_AT_ONCE // max(gpus.size, 1), 1)
-    blocks = [first[begin : begin + at_once] for begin in range(0, first.size, at_once)]
+    blocks = [slice(begin, begin + at_once) for begin in range(0, first.size, at_once)]
     costs, switches = zip(
         *(
-            _merge_costs(problem, gpus, steps_s, times_s, share, donors[block], transfers[block])
+            _merge_costs(
+                problem, gpus, steps_s, times_s, share, donors[first[block]], transfers[first[block]], is_present[block]
+            )
             for block in blocks
         ),
         strict=True,
@@ -154,6 +160,14 @@ def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats,
     kept = worth[row]
     numbers = np.cumsum(worth) - 1
     return Merges(donors[kept], transfers[kept], numbers[row[kept]], cost[worth], switch[worth], left_out)
+
+
+def _is_present(problem: MergeProblem, donors: Ints, transfers: Ints) -> NDArray[np.bool_]:
+    """(merges,) whether the donor is in such a merge now, with a job that waits for it."""
+    kinds = {unit.job_ids[0]: unit.kind for unit in problem.units}
+    followers = np.array([kinds.get(unit.follower or "", -1) for unit in problem.units], np.int64)
+    receivers = np.array([transfer.receiver for transfer in problem.transfers], np.int64)
+    return np.asarray(followers[donors] == receivers[transfers])
 
 
 def _alike(problem: MergeProblem, donors: Ints, transfers: Ints) -> tuple[Ints, Ints]:
@@ -174,6 +188,7 @@ def _merge_costs(
     share: int,
     donors: Ints,
     transfers: Ints,
+    is_present: NDArray[np.bool_],
 ) -> tuple[Floats, Floats]:
     """(rows, sizes) what merges cost, infinite where they are no faster, and (rows,) their switches."""
     receiver = np.array([transfer.receiver for transfer in problem.transfers], np.int64)[transfers]
@@ -189,14 +204,44 @@ def _merge_costs(
         merged_s[joint] = _joint_s(
             problem, steps_s, donors[joint], receiver[joint], donor_ratio[joint], ratio[joint]
         )
+    is_late = _is_late(
+        problem, gpus, share, (donors, receiver, is_spatial), (donor_s, receiver_s, merged_s), steps_s
+    )
     shorter_s, longer_s = np.minimum(donor_s, receiver_s), np.maximum(donor_s, receiver_s)
     both_end_s = np.where(is_spatial[:, None], 2 * merged_s, donor_s + merged_s)
     with np.errstate(invalid="ignore"):
         weight = (2 * shorter_s + longer_s) / both_end_s
         fair_s = _at_share(merged_s, gpus, 2 * share)[:, None]
         cost = np.where(np.isfinite(merged_s) & (weight >= 1), 2 * merged_s / fair_s / weight, np.inf)
+        cost[is_late & ~is_present[:, None]] = np.inf
         switch = 2 * problem.switch_s / fair_s[:, 0]
     return cost, switch
+
+
+def _is_late(
+    problem: MergeProblem,
+    gpus: Ints,
+    share: int,
+    merges: tuple[Ints, Ints, NDArray[np.bool_]],
+    times_s: tuple[Floats, Floats, Floats],
+    steps_s: Floats,
+) -> NDArray[np.bool_]:
+    """(rows, sizes) whether a job that learns in the merge would end later than alone with its fair share of
+    the GPUs, or by too much later if the merge is undone."""
+    donors, receiver, is_spatial = merges
+    donor_s, receiver_s, merged_s = times_s
+    kinds = np.array([unit.kind for unit in problem.units], np.int64)[donors]
+    epochs_s = np.array([-(-kind.dataset_samples // kind.samples_per_step) for kind in problem.kinds]) * 1.0
+    watched = problem.watched_epochs
+    lost_s = watched * epochs_s[receiver][:, None] * steps_s[receiver]
+    donor_lost_s = watched * epochs_s[kinds][:, None] * steps_s[kinds]
+    both_lost_s = np.where(is_spatial[:, None], lost_s + donor_lost_s, donor_s + lost_s)
+    fair_s = _at_share(receiver_s, gpus, share)[:, None]
+    bound = 1.0 + MOST_LATER
+    late = (merged_s > fair_s) | (both_lost_s + receiver_s > bound * fair_s)
+    donor_fair_s = _at_share(donor_s, gpus, share)[:, None]
+    donor_late = (merged_s > donor_fair_s) | (both_lost_s + donor_s > bound * donor_fair_s)
+    return np.asarray(late | (donor_late & is_spatial[:, None]))
 
 
 def _candidates(problem: MergeProblem, sizes: int) -> tuple[Ints, Ints, bool]:

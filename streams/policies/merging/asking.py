@@ -172,6 +172,7 @@ class Asking:
             transfers=(*self._transfers(kinds), *self._trials(kinds, trials, tried)),
             jobs_left_out=left_out,
             kinds_restricted=told.restricted,
+            watched_epochs=self.policy.watched_epochs,
         )
 
     def _joint_sizes(self, jobs: Sequence[TuningJob]) -> tuple[int, int]:

@@ -120,6 +120,10 @@ class Knowledge:
         self._use(kind)
         return kind
 
+    def is_asked_about(self, key: str) -> bool:
+        """Whether the last question was about this kind too."""
+        return key in self._asked
+
     def leave(self, key: str) -> None:
         """A job of this kind is over."""
         kind = self.kinds[key]
@@ -204,6 +208,10 @@ class Knowledge:
         news: dict[str, str] = {}
         asked = set(self._asked)
         self._forget(lambda donor, receiver: donor in asked and receiver in asked)
+        # What is known of the others is out of date.
+        self.transfers = {
+            pair: foretold._replace(evidence="none") for pair, foretold in self.transfers.items()
+        }
         for key, estimate in zip(self._asked, solution.kinds, strict=False):
             kind = self.kinds.get(key)
             if kind is None:

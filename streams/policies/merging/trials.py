@@ -38,19 +38,21 @@ def followed(knowledge: Knowledge, tasks: Tasks) -> Iterator[Trial]:
 def next_trial(
     knowledge: Knowledge, jobs: Sequence[TuningJob], parts: Mapping[str, Part], watched_epochs: int
 ) -> Trial | None:
-    """The cheapest trial that may be made; None where there is none.
+    """The cheapest trial that may be made; None where there is none, or one waits for its donor.
 
     Args:
         jobs: all that are not over.
         parts: by id, what each job that is asked about may be in a merge.
         watched_epochs: in which a merge that does not pay is trained in vain.
     """
-    running = {job.job_id: job for job in jobs if job.merge is not None and job.merge.is_trial}
-    busy = {
-        (job.merge.mode, job.kind)
-        for job in running.values()
-        if job.merge is not None and not job.merge.is_donor
-    }
+    learning = [
+        (job, job.merge)
+        for job in jobs
+        if job.merge is not None and job.merge.is_trial and not job.merge.is_donor
+    ]
+    if any(job.iterations == 0 for job, _ in learning):
+        return None
+    busy = {(merge.mode, job.kind) for job, merge in learning}
     at_stake = sum(watched_epochs * knowledge.kinds[kind].dataset_samples for _, kind in busy)
     donors: dict[str, list[str]] = {}
     fresh: dict[str, list[str]] = {}

@@ -60,6 +60,8 @@ class MergingZone:
         self._arrivals += 1
         kind = self._knowledge.admit(workload)
         entry.kind = kind.key
+        if kind.is_usable and not self._knowledge.is_asked_about(kind.key):
+            self._planning.knows_more = True
         if kind.is_profiled:
             entry.stage, entry.never_merges = "ready", not kind.is_usable
         yield JobAdmitted(
