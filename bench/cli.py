@@ -161,7 +161,7 @@ def bench(
                 _print(table.name, table.columns, table.rows)
         columns = ("name", "value", "unit", "goal", "met", "note")
         _print("figures", columns, [[figure[column] for column in columns] for figure in document["figures"]])
-    faults = missed(name, [title for title, _ in parts], measurements, quick) if check else []
+    faults = missed(name, [title for title, _ in parts], measurements, quick, model) if check else []
     for fault in faults:
         progress.print(fault, markup=False)
     if faults:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ class Goal:
     at_least: float | None = None
     above: float | None = None
     """As `at_least`, but reaching it is not enough."""
+    model: str | None = None
+    """The base model that the figure is of; None where it is of no one model. It is missing only where that
+    model was asked for."""
     margin: float = 0.0
     """Share by which a check lets the figure miss the goal: machines differ."""
     full: Basis = Basis()
@@ -87,11 +91,25 @@ class Goal:
 
 def goals(bench: str) -> dict[str, Goal]:
     """The goals of a benchmark, by figure."""
-    document = yaml.safe_load((GATES / f"{bench}.yaml").read_text())
-    return {name: _goal(fields) for name, fields in document["figures"].items()}
+    return {name: _goal(fields) for name, fields in _document(bench)["figures"].items()}
 
 
-def missed(bench: str, parts: Collection[str], measurements: Sequence[Measurement], quick: bool) -> list[str]:
+def goal_of(bench: str, figure: str) -> Goal | None:
+    """What is asked of a figure; None if the gate file does not have it. Figures of models or workloads
+    without goals are of a family: a pattern of names, under `families`, with a unit alone."""
+    named = goals(bench).get(figure)
+    families = _document(bench).get("families", {}).items()
+    fields = next((fields for pattern, fields in families if fnmatchcase(figure, pattern)), None)
+    return named if named is not None or fields is None else _goal(fields)
+
+
+def missed(
+    bench: str,
+    parts: Collection[str],
+    measurements: Sequence[Measurement],
+    quick: bool,
+    model: str | None = None,
+) -> list[str]:
     """Every figure that does not pass its gate, and why, one line each.
 
     Args:
@@ -99,17 +117,28 @@ def missed(bench: str, parts: Collection[str], measurements: Sequence[Measuremen
         parts: those that ran: of their figures, none may be missing.
         measurements: what they brought.
         quick: whether they ran in the quick form.
+        model: the one base model that was asked for; None for all.
     """
     wanted = goals(bench)
     seen = {measured.name for measured in measurements}
     absent = [
         f"{name} is missing: {goal.part} ran and did not bring it"
         for name, goal in wanted.items()
-        if goal.part in parts and name not in seen
+        if goal.part in parts and name not in seen and (model is None or goal.model in (None, model))
     ]
-    return absent + [
-        fault for measured in measurements for fault in wanted[measured.name].faults(measured, quick)
-    ]
+    faults = []
+    for measured in measurements:
+        goal = goal_of(bench, measured.name)
+        faults += (
+            [f"{measured.name} is not in the gate file"] if goal is None else goal.faults(measured, quick)
+        )
+    return absent + faults
+
+
+def _document(bench: str) -> dict[str, Any]:
+    document = yaml.safe_load((GATES / f"{bench}.yaml").read_text())
+    assert isinstance(document, dict)
+    return document
 
 
 def _goal(fields: dict[str, Any]) -> Goal:

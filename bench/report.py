@@ -15,14 +15,13 @@ import psutil
 
 from bench.charts import columns_of
 from bench.figures import Measurement, Table
-from bench.goals import Goal, goals
+from bench.goals import Goal, goal_of
 from infra.errors import CommandError, disk_faults
 from infra.kafka.file_lock import FileLock, LockedError
 
 
 def report(bench: str, measurements: Sequence[Measurement], quick: bool, seed: int) -> dict[str, Any]:
     """The object that `millrace bench NAME --json` prints."""
-    wanted = goals(bench)
     return {
         "bench": bench,
         "commit": _commit(),
@@ -35,13 +34,20 @@ def report(bench: str, measurements: Sequence[Measurement], quick: bool, seed: i
         },
         "quick": quick,
         "seed": seed,
-        "figures": [_figure(measured, wanted[measured.name], quick) for measured in measurements],
+        "figures": [_figure(measured, _goal_of(bench, measured), quick) for measured in measurements],
     }
 
 
 def dumps(document: dict[str, Any]) -> str:
     """The report as JSON text."""
     return json.dumps(document, indent=2)
+
+
+def _goal_of(bench: str, measured: Measurement) -> Goal:
+    goal = goal_of(bench, measured.name)
+    if goal is None:
+        raise KeyError(f"{measured.name} is not in the gate file of {bench}: name it or its family there")
+    return goal
 
 
 def _figure(measured: Measurement, goal: Goal, quick: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ and one that was measured more than once holds its runs one after another.
 import gzip
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,12 @@ from typing import Any, NamedTuple
 ROUNDING = 1e-6
 """Metrics are written with six decimals, and targets with all: a metric so close below a target meets
 it."""
+
+
+def as_fraction(metric: float) -> float:
+    """A metric as a job's accuracy: losses, which are stored negative, as the probability exp(metric) of a
+    token. Larger stays better, and nothing is below 0."""
+    return math.exp(metric) if metric < 0 else metric
 
 
 class Setting(NamedTuple):
@@ -31,8 +37,8 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """A validation metric over the epochs of one run. Larger is better, for all metrics: losses are stored
-    negative."""
+    """A validation metric over the epochs of one run. Larger is better, for all metrics: losses, which are
+    stored negative, are read by `as_fraction`."""
 
     metric: str
     """Such as `eval_accuracy`, `eval_f1`, `eval_pearson`, `eval_loss`."""
@@ -143,7 +149,16 @@ def _curve(entry: Any, prefix: str, where: str) -> Curve | None:
     if not values:
         return None
     end = next((n for n in range(1, len(epochs)) if epochs[n] <= epochs[n - 1]), len(epochs))
-    return Curve(metrics[0][len(prefix) :], tuple(map(float, epochs[:end])), tuple(map(float, values[:end])))
+    return Curve(
+        metrics[0][len(prefix) :], tuple(map(float, epochs[:end])), _fractions([*map(float, values[:end])])
+    )
+
+
+def _fractions(values: Sequence[float]) -> tuple[float, ...]:
+    """Of a loss, all values are below 0; a correlation that begins below is worth nothing there."""
+    if all(value < 0 for value in values):
+        return tuple(map(as_fraction, values))
+    return tuple(max(value, 0.0) for value in values)
 
 
 def _pair(key: str, path: Path) -> tuple[str, str]:

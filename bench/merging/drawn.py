@@ -4,11 +4,26 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from bench.merging.measured import WorkloadJob
 
 MEASURED_GPUS = 32
 """For which the measured workloads were made."""
+
+
+Half = Literal["chosen", "held"]
+HALVES: tuple[Half, ...] = ("chosen", "held")
+"""The constants of the estimator's evidence and of trials were chosen on the first half of each base model;
+the other was run for the report alone."""
+
+
+def in_half(measured: Sequence[WorkloadJob], half: Half) -> list[WorkloadJob]:
+    """Jobs of every other task, from the most frequent one on, or of those between."""
+    by_task = Counter(job.task for job in measured)
+    ranked = sorted(by_task, key=lambda task: (-by_task[task], task))
+    kept = set(ranked[HALVES.index(half) :: 2])
+    return [job for job in measured if job.task in kept]
 
 
 def draw(

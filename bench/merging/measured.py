@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from bench.merging.curves import Curve, LearningCurves, Setting, read_learning_curves
+from bench.merging.curves import Curve, LearningCurves, Setting, as_fraction, read_learning_curves
 from schemas.merging.reports import MeasuredStep
 
 SAMPLES = {
@@ -276,5 +276,5 @@ def _job(row: _Row) -> WorkloadJob:
         gpus=row.whole("num_gpus"),
         batch_size=row.whole("target_batch_size"),
         setting=Setting(row.text("target_lr"), row.whole("target_gradient_steps")),
-        target=row.number("target_metric", -math.inf),
+        target=as_fraction(row.number("target_metric", -math.inf)),
     )

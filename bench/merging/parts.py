@@ -1,5 +1,6 @@
 """The parts of `millrace bench merging`: what each runs, and the figures that come of the results."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -11,9 +12,10 @@ from types import ModuleType
 from bench.charts import Bars
 from bench.cores import jobs_at_once
 from bench.figures import Conditions, Measurement, Part, Result, Table
-from bench.goals import goals
+from bench.goals import goal_of
 from bench.merging import tables
 from bench.merging.noise import Noise
+from bench.merging.over_none import over_none
 from bench.merging.published import PUBLISHED_S
 from bench.merging.runs import Outcomes, run_missing
 from bench.merging.scope import FAIR_SCHEMES, Scope, full, quick, settings_of
@@ -62,6 +64,7 @@ class MergingBench:
         yield "merger", partial(measure_merger, conditions.quick, conditions.seed, scope.settings)
         yield from self._others()
         yield "schemes", self._schemes
+        yield "over none", self._over_none
         yield "switches", self._switches
         yield "knowledge", self._knowledge
         yield "modes", self._modes
@@ -99,7 +102,7 @@ class MergingBench:
             measurements += self._against_rivals(setting, by_trial)
         ours = [(setting, by_trial[Trial(setting)]) for setting, by_trial in runs.items()]
         return Result(
-            tuple(measured for measured in measurements if measured.name in goals("merging")),
+            tuple(measurements),
             (
                 *(
                     tables.compared(f"schemes_{setting.model}", by_trial, self._published(setting))
@@ -111,7 +114,7 @@ class MergingBench:
         )
 
     def _against_rivals(self, setting: Setting, runs: Mapping[Trial, Outcome]) -> Iterator[Measurement]:
-        ours, name = runs[Trial(setting)], setting.model.replace("-", "_")
+        ours, name = runs[Trial(setting)], _figure_name(setting)
         beside = self._published(setting)
         best = f", the best published value is {min(beside.values()):g} s" if beside else ""
         without = runs[Trial(setting, modes=())].average_s
@@ -141,6 +144,25 @@ class MergingBench:
                 f"{len(rivals)} runs of rivals; {_CHARGED}: {setting}",
                 len(rivals),
             )
+
+    def _over_none(self) -> Result:
+        """Merging beside the same scheme without merging, and beside rivals with the same warm switches."""
+        scope = self._scope
+        runs = self._run(
+            {
+                setting: (
+                    Trial(setting),
+                    Trial(setting, modes=()),
+                    *(
+                        rival(setting, scheme, "eager", warm)
+                        for scheme in scope.warm_rivals
+                        for warm in (True, False)
+                    ),
+                )
+                for setting in scope.compared
+            }
+        )
+        return over_none(runs)
 
     def _switches(self) -> Result:
         """What merging brings and what cheap switches bring: each with and without the other."""
@@ -317,6 +339,13 @@ class MergingBench:
         return PUBLISHED_S.get(setting.model, {}) if is_whole and named else {}
 
 
+def _figure_name(setting: Setting) -> str:
+    """What figures of a setting have in their names: the model, and its workload if that is not its own."""
+    workload = Path(setting.workload).stem
+    words = setting.model if workload == f"FM-1-{setting.model}" else f"{setting.model}_{workload}"
+    return re.sub(r"[^A-Za-z0-9]+", "_", words)
+
+
 _MEASURES: Mapping[str, Callable[[Outcome], float]] = {
     "jct": lambda run: run.average_s,
     "tail": lambda run: run.tail_s,
@@ -342,8 +371,8 @@ def _called(module: str, name: str, *arguments: object) -> Result:
     except FileNotFoundError as error:
         raise CommandError(str(error)) from error
     assert isinstance(result, Result)
-    known = goals("merging")
-    return Result(tuple(one for one in result.measurements if one.name in known), result.tables)
+    known = tuple(one for one in result.measurements if goal_of("merging", one.name) is not None)
+    return Result(known, result.tables)
 
 
 def _in_workers(module: str, part: Part) -> Result:

@@ -1,10 +1,11 @@
 """The extent of a benchmark: the evaluation of the paper as far as the measurements allow it, or a form of it
 that takes a minute and a half."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.merging.held_back import SPLITS, Split
+from bench.merging.drawn import HALVES, Half
 from bench.merging.trial import Setting, Trial, rival
 from schemas.merging.settings import SchemeName
 from solvers.merging.schemes import RIVALS
@@ -32,6 +33,10 @@ class Scope:
     """Models that every rival is run on."""
     studied: tuple[Setting, ...]
     """What knowledge, modes, noise, step times and loads are studied on."""
+    compared: tuple[Setting, ...]
+    """What merging is compared with no merging on: models, halves of their tasks, jobs, loads, seeds."""
+    warm_rivals: tuple[SchemeName, ...]
+    """Schemes that are run there with warm switches and with cold ones."""
     loads: tuple[float, ...]
     """Of Figure 11."""
     large_nodes: int
@@ -72,6 +77,15 @@ def full(settings: tuple[Setting, ...]) -> Scope:
         splits=SPLITS,
         rivals_of=tuple(setting.model for setting in settings),
         studied=settings,
+        compared=tuple(
+            _drawn(setting, half, jobs, load, setting.seed + seed)
+            for setting in settings
+            for half in HALVES
+            for jobs, seeds in ((30, 2), (60, 2), (240, 1))
+            for load in (1.0, 2.0)
+            for seed in range(seeds)
+        ),
+        warm_rivals=("optimus", "pollux"),
         loads=(1.0, 1.5, 2.0),
         large_nodes=LARGE_NODES,
         large_jobs=LARGE_JOBS,
@@ -87,8 +101,12 @@ def quick(settings: tuple[Setting, ...]) -> Scope:
     return Scope(
         settings=settings,
         splits=SPLITS[:1],
-        rivals_of=("roberta-base",),
+        rivals_of=(settings[0].model,),
         studied=settings[:1],
+        compared=tuple(
+            _drawn(setting, half, 30, 2.0, setting.seed) for setting in settings for half in HALVES
+        ),
+        warm_rivals=("pollux",),
         loads=(1.0,),
         large_nodes=6,
         large_jobs=60,
@@ -97,6 +115,11 @@ def quick(settings: tuple[Setting, ...]) -> Scope:
         noise_seeds=1,
         datasets=(3,),
     )
+
+
+def _drawn(setting: Setting, half: Half, jobs: int, load: float, seed: int) -> Setting:
+    """Some jobs of half of the tasks of a workload."""
+    return replace(setting, first=None, half=half, drawn=jobs, load=load, seed=seed)
 
 
 QUICK_JOBS = {"roberta-base": 40, "vit": 15}

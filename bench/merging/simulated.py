@@ -101,6 +101,11 @@ class Outcome:
         return times[math.ceil(0.99 * len(times)) - 1]
 
     @property
+    def slowest_s(self) -> float:
+        """The longest completion time."""
+        return max(job.jct_s for job in self.jobs)
+
+    @property
     def makespan_s(self) -> float:
         """From the first submission to the last end."""
         return max(job.ended_s for job in self.jobs) - min(job.submitted_s for job in self.jobs)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.merging.drawn import draw
+from bench.merging.drawn import Half, draw, in_half
 from bench.merging.fluid import Cluster
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
 from bench.merging.noise import NO_NOISE, Noise
@@ -42,6 +42,8 @@ class Setting:
     """Jobs of so many tasks alone, the most frequent ones; None for all."""
     seed: int = 0
     """Of drawn jobs."""
+    half: Half | None = None
+    """Jobs of half of the tasks alone, see `drawn.in_half`."""
 
     @property
     def cluster(self) -> Cluster:
@@ -60,6 +62,8 @@ class Setting:
 
     def jobs(self, measured: Sequence[WorkloadJob]) -> tuple[WorkloadJob, ...]:
         """Those of this setting, of a file that has these."""
+        if self.half is not None:
+            measured = in_half(measured, self.half)
         if self.tasks is None and self.drawn is None:
             return tuple(measured[: self.first])
         return draw(measured, self.cluster.gpus, self.drawn, self.load, self.tasks, self.seed)
@@ -72,6 +76,8 @@ class Setting:
             words.append(f"{self.drawn:,} jobs drawn at {self.load:g}x load, seed {self.seed}")
         if self.tasks is not None:
             words.append(f"{self.tasks} tasks")
+        if self.half is not None:
+            words.append(f"the {self.half} half of the tasks")
         return ", ".join(words)
 
 

@@ -149,7 +149,14 @@ def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats,
     costs, switches = zip(
         *(
             _merge_costs(
-                problem, gpus, steps_s, times_s, share, donors[first[block]], transfers[first[block]], is_present[block]
+                problem,
+                gpus,
+                steps_s,
+                times_s,
+                share,
+                donors[first[block]],
+                transfers[first[block]],
+                is_present[block],
             )
             for block in blocks
         ),

@@ -130,9 +130,7 @@ class Asking:
         units: list[Unit] = []
         parts = {job.job_id: self._part(job) for job in jobs}
         trials = {one.job_id: one for one in followed(self.knowledge, self.tasks)}
-        trial = next_trial(
-            self.knowledge, list(self.tasks.jobs.values()), parts, self.policy.watched_epochs
-        )
+        trial = next_trial(self.knowledge, list(self.tasks.jobs.values()), parts, self.policy.watched_epochs)
         if trial is not None:
             trials.setdefault(trial.job_id, trial)
         tried: dict[str, int] = {}

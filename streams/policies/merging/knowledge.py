@@ -29,7 +29,7 @@ TRANSFERABILITY: Mapping[TransferabilityName, Callable[[], Transferability]] = {
 _LEAST_PART_LEFT = 0.05
 """However far beyond its estimate a job is, it is taken to have this part of it to go."""
 
-TRIALS_SHARE = 0.02
+TRIALS_SHARE = 0.01
 """Of what the zone's finished jobs were trained: so much may be trained in vain in merges that are undone, and
 no trial is made beyond."""
 

@@ -5,6 +5,7 @@ and what trials under way may cost yet, stays below a fiftieth of what the zone'
 So what finding out costs is bounded, whatever it finds.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -62,7 +63,8 @@ def next_trial(
             donors.setdefault(job.kind, []).append(job.job_id)
         if part == "any":
             fresh.setdefault(job.kind, []).append(job.job_id)
-    found: list[tuple[bool, int, Trial]] = []
+    tried = Counter(outcome.mode for outcome in knowledge.outcomes)
+    found: list[tuple[bool, int, int, Trial]] = []
     for pair, foretold in knowledge.transfers.items():
         mode, donor, receiver = pair
         givers = (fresh if mode == "spatial" else donors).get(donor, ())
@@ -75,10 +77,10 @@ def next_trial(
         if any((mode, kind) in busy for kind in learners):
             continue
         costs = sum(watched_epochs * knowledge.kinds[kind].dataset_samples for kind in learners)
-        found.append((donor == receiver, costs, Trial(pair, takers[-1])))
+        found.append((donor == receiver, tried[mode], costs, Trial(pair, takers[-1])))
     if not found:
         return None
-    _, costs, trial = min(found, key=lambda one: one[:2])
+    *_, costs, trial = min(found, key=lambda one: one[:3])
     return trial if knowledge.may_try(at_stake + costs) else None
 
 
