@@ -205,10 +205,12 @@ class Asking:
 
     def _unit(self, job: TuningJob, kind: int) -> Unit:
         task = self._active_task(job)
+        # One that waits for its donor needs as many as alone, unless the plan keeps them together.
+        waits = self._follows(job) is not None
         return Unit(
             job_ids=(job.job_id,),
             kind=kind,
-            iterations=self.knowledge.iterations_left(job),
+            iterations=self.knowledge.iterations_alone(job) if waits else self.knowledge.iterations_left(job),
             waited_s=self._waited_s(job),
             part=self._part(job),
             gpus=0 if task is None else task.gpus,

@@ -157,6 +157,11 @@ class Knowledge:
         most = job.workload.target.most_iterations
         if job.merge is not None and not job.merge.is_donor and not job.never_merges:
             return min(max(job.merge.iterations, 1), most)
+        return self.iterations_alone(job)
+
+    def iterations_alone(self, job: TuningJob) -> int:
+        """That a job needs in all where it is in no merge."""
+        most = job.workload.target.most_iterations
         expected = self.kinds[job.kind].expected_iterations
         return most if expected is None else min(max(round(expected), 1), most)
 
