@@ -75,11 +75,12 @@ class PastMerges:
         self._watched_epochs = watched_epochs
         self._savings = [(result.merge, self._saved(result)) for result in results]
         self._of_task: dict[tuple[MergeMode, str, bool], _Count] = {}
-        self._of_mode: dict[MergeMode, _Count] = {}
+        self._of_mode: dict[tuple[MergeMode, bool], _Count] = {}
         for merge, saved in self._savings:
             key = _group(merge)
             self._of_task[key] = self._of_task.get(key, _Count()).with_one(saved > 0)
-            self._of_mode[merge.mode] = self._of_mode.get(merge.mode, _Count()).with_one(saved > 0)
+            like = _mode(merge)
+            self._of_mode[like] = self._of_mode.get(like, _Count()).with_one(saved > 0)
 
     def savings(self, asked: Sequence[Candidate]) -> list[Saving]:
         """Of each merge that is asked about, for its receiver."""
@@ -108,13 +109,16 @@ class PastMerges:
 
     def _like(self, learner: Candidate) -> _Count:
         of_task = self._of_task.get(_group(learner), _Count())
-        return of_task if sum(of_task) >= _LEAST_OF_A_TASK else self._of_mode.get(learner.mode, _Count())
+        return of_task if sum(of_task) >= _LEAST_OF_A_TASK else self._of_mode.get(_mode(learner), _Count())
 
     def _may_be_tried(self, learner: Candidate) -> bool:
         of_task = self._of_task.get(_group(learner), _Count())
-        of_mode = self._of_mode.get(learner.mode, _Count())
+        of_mode = self._of_mode.get(_mode(learner), _Count())
         if of_task.failed or of_task.paid >= MOST_TRIALS:
             return False
+        if learner.donor == learner.receiver:
+            others = self._of_mode.get((learner.mode, False), _Count())
+            return of_mode.failed <= of_mode.paid and others.failed < others.paid
         return of_mode.failed <= of_mode.paid + _FAILURES_AHEAD
 
     def _saved(self, result: MergeResult) -> float:
@@ -129,3 +133,8 @@ class PastMerges:
 def _group(merge: Candidate) -> tuple[MergeMode, str, bool]:
     """Merges of a receiving task; with jobs of the same task apart."""
     return merge.mode, merge.receiver, merge.donor == merge.receiver
+
+
+def _mode(merge: Candidate) -> tuple[MergeMode, bool]:
+    """Merges of a mode; of jobs of the same task apart."""
+    return merge.mode, merge.donor == merge.receiver

@@ -31,7 +31,9 @@ _CELLS_AT_ONCE = 500_000
 """Of these, computed together: a dozen arrays of that size are in memory at a time."""
 _MOST_MERGES = 1_000_000
 _LARGEST_SLOWDOWN = 1e6
-MOST_LATER = 0.5
+import os
+MOST_LATER = float(os.environ.get("ML","0.5"))
+EXP=float(os.environ.get("EX","1.0"))
 """By such a part of what a job takes alone with its fair share, an undone merge may have it end later."""
 _LEAST_FAIR_S = 0.01
 """What takes less is taken to take so long: or what a start costs would be a slowdown above the largest, and
@@ -244,11 +246,22 @@ def _is_late(
     donor_lost_s = watched * epochs_s[kinds][:, None] * steps_s[kinds]
     both_lost_s = np.where(is_spatial[:, None], lost_s + donor_lost_s, donor_s + lost_s)
     fair_s = _at_share(receiver_s, gpus, share)[:, None]
-    bound = 1.0 + MOST_LATER
-    late = (merged_s > fair_s) | (both_lost_s + receiver_s > bound * fair_s)
+    last = _last_kind(problem, gpus, share, steps_s)
+    bound = 1.0 + np.where(receiver == last, 0.0, MOST_LATER)[:, None]
+    donor_bound = 1.0 + np.where(kinds == last, 0.0, MOST_LATER)[:, None]
+    late = (merged_s > EXP * fair_s) | (both_lost_s + receiver_s > bound * fair_s)
     donor_fair_s = _at_share(donor_s, gpus, share)[:, None]
-    donor_late = (merged_s > donor_fair_s) | (both_lost_s + donor_s > bound * donor_fair_s)
+    donor_late = (merged_s > EXP * donor_fair_s) | (both_lost_s + donor_s > donor_bound * donor_fair_s)
     return np.asarray(late | (donor_late & is_spatial[:, None]))
+
+
+def _last_kind(problem: MergeProblem, gpus: Ints, share: int, steps_s: Floats) -> int:
+    """The kind of the unit that would end last of all, each alone with its fair share."""
+    kinds = np.array([unit.kind for unit in problem.units], np.int64)
+    iterations = np.array([unit.iterations for unit in problem.units])
+    waited_s = np.array([unit.waited_s for unit in problem.units])
+    ends_s = waited_s + _at_share(steps_s[kinds] * iterations[:, None], gpus, share)
+    return int(kinds[np.argmax(np.where(np.isfinite(ends_s), ends_s, 0.0))])
 
 
 def _candidates(problem: MergeProblem, sizes: int) -> tuple[Ints, Ints, bool]:

@@ -23,7 +23,7 @@ from streams.policies.merging.speeds import Speeds
 from streams.policies.merging.step_tables import Wanted, step_tables
 from streams.policies.merging.task import Task
 from streams.policies.merging.tasks import Tasks
-from streams.policies.merging.trials import Trial, followed, next_trial
+from streams.policies.merging.trials import Trial, trials_of_plan
 
 _FOR_PROFILES = 4
 """New jobs that are to be profiled are left at most this part of the GPUs."""
@@ -129,10 +129,8 @@ class Asking:
         sizes: list[tuple[int, int]] = []
         units: list[Unit] = []
         parts = {job.job_id: self._part(job) for job in jobs}
-        trials = {one.job_id: one for one in followed(self.knowledge, self.tasks)}
-        trial = next_trial(self.knowledge, list(self.tasks.jobs.values()), parts, self.policy.watched_epochs)
-        if trial is not None:
-            trials.setdefault(trial.job_id, trial)
+        trials = trials_of_plan(self.knowledge, self.tasks, parts, self.policy.watched_epochs)
+        in_trials = {job_id for trial in trials for job_id in (trial.donor, trial.receiver)}
         tried: dict[str, int] = {}
         for job in jobs:
             task = self.tasks.task_of(job)
@@ -143,8 +141,8 @@ class Asking:
                 wanted.append(Wanted(self._joint_table(both)))
                 sizes.append(self._joint_sizes(both))
                 units.append(self._joint_unit(task, both, len(wanted) - 1))
-            elif job.job_id in trials:
-                # As a kind of its own, so that the trial is with this job alone, and it in no other merge.
+            elif job.job_id in in_trials:
+                # As a kind of its own, so that a trial is of these jobs alone, and they in no other merge.
                 tried[job.job_id] = len(wanted)
                 wanted.append(Wanted(self.steps(job)))
                 sizes.append(self._joint_sizes([job]))
@@ -167,7 +165,7 @@ class Asking:
                 for table, (batch, samples) in zip(told.of_kinds, sizes, strict=True)
             ),
             units=tuple(units),
-            transfers=(*self._transfers(kinds), *self._trials(kinds, trials, tried)),
+            transfers=(*self._transfers(kinds), *self._trials(trials, tried)),
             jobs_left_out=left_out,
             kinds_restricted=told.restricted,
             watched_epochs=self.policy.watched_epochs,
@@ -239,20 +237,17 @@ class Asking:
                     mode=mode, donor=first, receiver=second, receiver_ratio=ratios[0], donor_ratio=ratios[1]
                 )
 
-    def _trials(
-        self, kinds: dict[str, int], trials: dict[str, Trial], tried: dict[str, int]
-    ) -> Iterator[Transfer]:
-        """Trials that may be made or go on, each with the kind that its receiver has for that."""
-        for job_id, second in tried.items():
-            mode, donor, _ = trials[job_id].pair
-            if donor not in kinds:
-                continue
-            first, ratios = kinds[donor], self.knowledge.transfers[trials[job_id].pair].planned_ratios
-            if mode == "spatial" and second < first:
-                first, second, ratios = second, first, (ratios[1], ratios[0])
-            yield Transfer(
-                mode=mode, donor=first, receiver=second, receiver_ratio=ratios[0], donor_ratio=ratios[1]
-            )
+    def _trials(self, trials: Sequence[Trial], tried: dict[str, int]) -> Iterator[Transfer]:
+        """Trials, with the kinds that their jobs have for that."""
+        for pair, donor, receiver in trials:
+            if donor in tried and receiver in tried:
+                first, second = tried[donor], tried[receiver]
+                ratios = self.knowledge.transfers[pair].planned_ratios
+                if pair[0] == "spatial" and second < first:
+                    first, second, ratios = second, first, (ratios[1], ratios[0])
+                yield Transfer(
+                    mode=pair[0], donor=first, receiver=second, receiver_ratio=ratios[0], donor_ratio=ratios[1]
+                )
 
     def _rival_problem(
         self, jobs: Sequence[TuningJob], gpus: int, left_out: int, time_s: float

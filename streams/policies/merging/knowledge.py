@@ -29,7 +29,9 @@ TRANSFERABILITY: Mapping[TransferabilityName, Callable[[], Transferability]] = {
 _LEAST_PART_LEFT = 0.05
 """However far beyond its estimate a job is, it is taken to have this part of it to go."""
 
-TRIALS_SHARE = 0.01
+import os
+CHEAP = float(os.environ.get("CH","0.25"))
+TRIALS_SHARE = float(os.environ.get("TS","0.01"))
 """Of what the zone's finished jobs were trained: so much may be trained in vain in merges that are undone, and
 no trial is made beyond."""
 
@@ -94,6 +96,8 @@ class Knowledge:
         self._uses = 0
         self._trained_samples = 0
         """Of all jobs that are done, in all."""
+        self._finished = 0
+        """How many these are."""
         self._lost_samples = 0
         """Those of them that were trained in vain, in merges that were undone."""
 
@@ -266,13 +270,20 @@ class Knowledge:
     def note_trained(self, samples: int) -> None:
         """A job is done, and was trained on so many samples, of each epoch anew."""
         self._trained_samples += samples
+        self._finished += 1
 
     def note_lost(self, samples: int) -> None:
         """So many of a job's were trained in vain: its merge is undone."""
         self._lost_samples += samples
 
+    def is_cheap(self, samples: int) -> bool:
+        """Whether a trial that costs so many samples is cheap beside what jobs need."""
+        return samples * self._finished <= CHEAP * self._trained_samples
+
     def may_try(self, samples: int) -> bool:
         """Whether trials may cost so many samples more, those under way included."""
+        if not self._finished:
+            return False
         return self._lost_samples + samples <= TRIALS_SHARE * self._trained_samples
 
     def state(self) -> dict[str, Any]:
@@ -285,6 +296,7 @@ class Knowledge:
             "asked": list(self._asked),
             "uses": self._uses,
             "trained": self._trained_samples,
+            "finished": self._finished,
             "lost": self._lost_samples,
         }
 
@@ -299,7 +311,8 @@ class Knowledge:
         self.outcomes = [PastMerge.model_validate_json(outcome) for outcome in state["outcomes"]]
         self.embedding_length, self._uses = state["embedding_length"], state["uses"]
         self._asked = tuple(state["asked"])
-        self._trained_samples, self._lost_samples = state["trained"], state["lost"]
+        self._trained_samples, self._finished = state["trained"], state["finished"]
+        self._lost_samples = state["lost"]
 
     def _score(self, donor: str, receiver: str) -> float:
         if (donor, receiver) not in self._scores:
