@@ -95,8 +95,8 @@ def over_none(runs: Mapping[Setting, Mapping[Trial, Outcome]]) -> Result:
             Measurement(
                 "merging_over_warm_rivals_min_pct",
                 over_rivals[worst],
-                f"simulated, by how much the mean is shorter than of the best rival with the same warm switches, "
-                f"the least of {len(over_rivals)} settings: {worst}",
+                "simulated, by how much the mean is shorter than that of the best rival with the same warm "
+                f"switches, the least of {len(over_rivals)} settings: {worst}",
                 len(over_rivals),
             )
         )

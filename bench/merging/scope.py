@@ -4,8 +4,8 @@ that takes a minute and a half."""
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.merging.held_back import SPLITS, Split
 from bench.merging.drawn import HALVES, Half
+from bench.merging.held_back import SPLITS, Split
 from bench.merging.trial import Setting, Trial, rival
 from schemas.merging.settings import SchemeName
 from solvers.merging.schemes import RIVALS

@@ -96,6 +96,10 @@ class MergeProblem(Problem):
     those whose jobs have waited least."""
     watched_epochs: Annotated[float, Field(gt=0, le=1_000)] = 2.0
     """After so many of its own epochs without a gain a job's merge is undone."""
+    most_later: Annotated[float, Field(ge=0)] | None = None
+    """No merge is new by which a job that learns is expected to end later than alone with its fair share of
+    the GPUs; nor one which, if it is undone, has it end later by more than this part of that time, or at all
+    where it would end last of all. None: however late."""
 
     def steps_of(self, kind: int) -> tuple[StepTime, ...]:
         """The table of a kind, by its index."""

@@ -26,7 +26,7 @@ KINDS_KEPT = 128
 _BYTES_PER_SPEED = 64
 MAX_SPEEDS = 4_096
 """Configurations whose step times are remembered."""
-_BYTES_PER_TRANSFER = 96
+_BYTES_PER_TRANSFER = 128
 TRANSFERS_KEPT = 4_096
 """Pairs of kinds, and modes, of which is remembered what a merge is foretold to bring."""
 _BYTES_PER_OUTCOME = 1_152
@@ -66,6 +66,9 @@ class MergingPolicy(PolicySettings):
         "spatial",
     )
     """How jobs may be merged; empty where none are."""
+    merges: Literal["shown", "expected"] = "shown"
+    """Which merges are made. `shown`: those that past merges show to pay, and few trials; none by which a job
+    is expected to end later. `expected`: all that are expected to save iterations, from the first job on."""
     transferability: TransferabilityName = "task2vec"
     """By what the similarity of two tasks is judged."""
     watched_epochs: Annotated[int, Field(ge=1, le=100)] = 2

@@ -1,16 +1,16 @@
 """Whether past merges show that a merge pays, or whether a trial may find out.
 
-What a merge saves its receiver is a part of the epochs that it needs alone; a merge that is undone costs the
-epochs in which it was trained in vain. So a mean of past savings has the expected loss of undone merges in it.
-A merge is `shown` to pay where the lower confidence bound of that mean is above zero, and where most merges
-like it have paid: as long as forecasts of their sign are no better than a coin's throw, none is made.
+What a merge saves its receiver is counted in parts of the epochs that the receiver needs alone. A merge that
+was undone counts with the epochs that were trained in vain, so the mean of past savings contains the expected
+loss. A merge is `shown` to pay where the lower confidence bound of that mean is positive, and where most
+merges like it have paid: while their sign cannot be predicted, none is made.
 
-Where nothing is shown, single merges may be made as trials. They end where they fail: for the receiving task
-in a mode with the first one that does not pay, for a mode when more of them have failed than paid. What they
-may cost together is the zone's to bound, which knows what its jobs have cost (`Knowledge.may_try`).
+Where nothing is shown, single merges may be made as trials. They stop where they fail: for a receiving task
+in a mode after the first that does not pay, for a mode when two more have failed than paid. The zone bounds
+what all trials may cost (`Knowledge.may_try`).
 
-Before any of this, a job of the receiving kind must have ended alone: else nothing tells what the merge saves,
-and the first watched epochs, by which it is undone, have nothing to be compared with.
+Before either, a job of the receiving kind must have ended alone: without it, the saving is not known, and the
+accuracy after the watched epochs has nothing to be compared with.
 """
 
 import math
@@ -30,7 +30,7 @@ MOST_LOST: Final = 2.0
 MOST_TRIALS: Final = 3
 """For a receiving task in a mode: after so many that all have paid, the bound tells."""
 _FAILURES_AHEAD: Final = 1
-"""Trials of a mode go on until so many more have failed than paid, and one more."""
+"""Trials of a mode are made while no more than so many more have failed than paid."""
 _LEAST_OF_A_TASK: Final = 3
 """So many merges of a receiving task tell of it rather than all those of the mode."""
 _SIGN_CONFIDENCE: Final = 0.84
@@ -95,8 +95,8 @@ class PastMerges:
         """Whether a merge may be made.
 
         Args:
-            learners: the merge as each of its jobs sees it that learns from the other; of each kind, a job has
-                ended alone.
+            learners: the merge as seen by each job that learns from the other. A job of each of their kinds
+                has ended alone.
             ratios: the part of its iterations that each of them is expected to need.
         """
         if all(
@@ -116,7 +116,7 @@ class PastMerges:
         of_mode = self._of_mode.get(_mode(learner), _Count())
         if of_task.failed or of_task.paid >= MOST_TRIALS:
             return False
-        if learner.donor == learner.receiver:
+        if learner.donor == learner.receiver:  # only in a mode that has paid for different tasks
             others = self._of_mode.get((learner.mode, False), _Count())
             return of_mode.failed <= of_mode.paid and others.failed < others.paid
         return of_mode.failed <= of_mode.paid + _FAILURES_AHEAD

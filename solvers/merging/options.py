@@ -31,10 +31,6 @@ _CELLS_AT_ONCE = 500_000
 """Of these, computed together: a dozen arrays of that size are in memory at a time."""
 _MOST_MERGES = 1_000_000
 _LARGEST_SLOWDOWN = 1e6
-import os
-MOST_LATER = float(os.environ.get("ML","0.5"))
-EXP=float(os.environ.get("EX","1.0"))
-"""By such a part of what a job takes alone with its fair share, an undone merge may have it end later."""
 _LEAST_FAIR_S = 0.01
 """What takes less is taken to take so long: or what a start costs would be a slowdown above the largest, and
 a job with next to nothing left would wait for ever."""
@@ -239,6 +235,9 @@ def _is_late(
     the GPUs, or by too much later if the merge is undone."""
     donors, receiver, is_spatial = merges
     donor_s, receiver_s, merged_s = times_s
+    most_later = problem.most_later
+    if most_later is None:
+        return np.zeros(merged_s.shape, np.bool_)
     kinds = np.array([unit.kind for unit in problem.units], np.int64)[donors]
     epochs_s = np.array([-(-kind.dataset_samples // kind.samples_per_step) for kind in problem.kinds]) * 1.0
     watched = problem.watched_epochs
@@ -247,11 +246,11 @@ def _is_late(
     both_lost_s = np.where(is_spatial[:, None], lost_s + donor_lost_s, donor_s + lost_s)
     fair_s = _at_share(receiver_s, gpus, share)[:, None]
     last = _last_kind(problem, gpus, share, steps_s)
-    bound = 1.0 + np.where(receiver == last, 0.0, MOST_LATER)[:, None]
-    donor_bound = 1.0 + np.where(kinds == last, 0.0, MOST_LATER)[:, None]
-    late = (merged_s > EXP * fair_s) | (both_lost_s + receiver_s > bound * fair_s)
+    bound = 1.0 + np.where(receiver == last, 0.0, most_later)[:, None]
+    donor_bound = 1.0 + np.where(kinds == last, 0.0, most_later)[:, None]
+    late = (merged_s > fair_s) | (both_lost_s + receiver_s > bound * fair_s)
     donor_fair_s = _at_share(donor_s, gpus, share)[:, None]
-    donor_late = (merged_s > EXP * donor_fair_s) | (both_lost_s + donor_s > donor_bound * donor_fair_s)
+    donor_late = (merged_s > donor_fair_s) | (both_lost_s + donor_s > donor_bound * donor_fair_s)
     return np.asarray(late | (donor_late & is_spatial[:, None]))
 
 

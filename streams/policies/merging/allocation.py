@@ -184,7 +184,8 @@ class Allocation:
         receiver.merge = self._noted(
             mode, receiver, donor, known.score, known.receiver_gain, known.receiver_ratio
         )
-        donor.merge.is_trial = receiver.merge.is_trial = known.evidence == "trial"
+        is_trial = self._asking.policy.merges == "shown" and known.evidence != "shown"
+        donor.merge.is_trial = receiver.merge.is_trial = is_trial
         return [
             MergeForetold(
                 job_id=job.job_id,

@@ -25,6 +25,8 @@ from streams.policies.merging.task import Task
 from streams.policies.merging.tasks import Tasks
 from streams.policies.merging.trials import Trial, trials_of_plan
 
+_MOST_LATER = 0.25
+"""By such a part of what a job takes alone with its fair share, an undone merge may have it end later."""
 _FOR_PROFILES = 4
 """New jobs that are to be profiled are left at most this part of the GPUs."""
 
@@ -129,7 +131,9 @@ class Asking:
         sizes: list[tuple[int, int]] = []
         units: list[Unit] = []
         parts = {job.job_id: self._part(job) for job in jobs}
-        trials = trials_of_plan(self.knowledge, self.tasks, parts, self.policy.watched_epochs)
+        trials: Sequence[Trial] = ()
+        if self._is_careful:
+            trials = trials_of_plan(self.knowledge, self.tasks, parts, self.policy.watched_epochs)
         in_trials = {job_id for trial in trials for job_id in (trial.donor, trial.receiver)}
         tried: dict[str, int] = {}
         for job in jobs:
@@ -169,7 +173,13 @@ class Asking:
             jobs_left_out=left_out,
             kinds_restricted=told.restricted,
             watched_epochs=self.policy.watched_epochs,
+            most_later=_MOST_LATER if self._is_careful else None,
         )
+
+    @property
+    def _is_careful(self) -> bool:
+        """Whether merges are made only where past ones show that they pay."""
+        return self.policy.merges == "shown"
 
     def _joint_sizes(self, jobs: Sequence[TuningJob]) -> tuple[int, int]:
         """Samples of a step that has one of each, and of all their data."""
@@ -227,11 +237,16 @@ class Asking:
         return task if task is not None and task.follower == job.job_id else None
 
     def _transfers(self, kinds: dict[str, int]) -> Iterable[Transfer]:
-        """Those that past merges have shown to pay."""
+        """Those from which a job needs fewer iterations: that past merges have shown to pay, or all."""
         for (mode, donor, receiver), foretold in self.knowledge.transfers.items():
-            ratios = foretold.planned_ratios
+            if self._is_careful:
+                ratios = foretold.planned_ratios
+                may = foretold.evidence == "shown"
+            else:
+                ratios = foretold.receiver_ratio, foretold.donor_ratio
+                may = True
             best = min(ratios)  # of a temporal donor it is 1
-            if foretold.evidence == "shown" and donor in kinds and receiver in kinds and best < 1:
+            if may and donor in kinds and receiver in kinds and best < 1:
                 first, second = kinds[donor], kinds[receiver]
                 yield Transfer(
                     mode=mode, donor=first, receiver=second, receiver_ratio=ratios[0], donor_ratio=ratios[1]
@@ -246,7 +261,11 @@ class Asking:
                 if pair[0] == "spatial" and second < first:
                     first, second, ratios = second, first, (ratios[1], ratios[0])
                 yield Transfer(
-                    mode=pair[0], donor=first, receiver=second, receiver_ratio=ratios[0], donor_ratio=ratios[1]
+                    mode=pair[0],
+                    donor=first,
+                    receiver=second,
+                    receiver_ratio=ratios[0],
+                    donor_ratio=ratios[1],
                 )
 
     def _rival_problem(

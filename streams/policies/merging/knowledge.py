@@ -29,11 +29,11 @@ TRANSFERABILITY: Mapping[TransferabilityName, Callable[[], Transferability]] = {
 _LEAST_PART_LEFT = 0.05
 """However far beyond its estimate a job is, it is taken to have this part of it to go."""
 
-import os
-CHEAP = float(os.environ.get("CH","0.25"))
-TRIALS_SHARE = float(os.environ.get("TS","0.01"))
-"""Of what the zone's finished jobs were trained: so much may be trained in vain in merges that are undone, and
-no trial is made beyond."""
+CHEAP = 0.25
+"""Of what a finished job was trained in the mean: the watched epochs of a job in a trial are no more."""
+TRIALS_SHARE = 0.02
+"""Of what all finished jobs were trained: so much may be trained in vain in merges that are undone, and no
+trial is made beyond."""
 
 
 class ForetoldTransfer(NamedTuple):

@@ -61,7 +61,7 @@ def _cheapest(
     learning = {
         (job.merge.mode, job.kind)
         for job in jobs
-        if job.merge is not None and job.merge.is_trial and not job.merge.is_donor and job.task is not None
+        if job.merge is not None and job.merge.is_trial and not job.merge.is_donor
     }
     at_stake = sum(watched_epochs * knowledge.kinds[kind].dataset_samples for _, kind in learning)
     known = Counter(outcome.mode for outcome in knowledge.outcomes)
@@ -77,8 +77,9 @@ def _cheapest(
         if foretold.evidence != "trial" or not takers:
             continue
         learners = {donor, receiver} if mode == "spatial" else {receiver}
-        costs = sum(watched_epochs * knowledge.kinds[kind].dataset_samples for kind in learners)
-        if not knowledge.is_cheap(costs) or any((mode, kind) in learning for kind in learners):
+        each = [watched_epochs * knowledge.kinds[kind].dataset_samples for kind in learners]
+        costs = sum(each)
+        if not knowledge.is_cheap(max(each)) or any((mode, kind) in learning for kind in learners):
             continue
         taker = takers[-1]
         if mode == "spatial":

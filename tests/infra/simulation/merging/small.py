@@ -24,6 +24,7 @@ EPOCH_STEPS = 100
 EPOCHS_ALONE = 6
 """In which a job meets its target that is not merged."""
 MOST_EPOCHS = 10
+_POLICY = {"interval_s": 10_000.0, "prewarm_s": 0.0, "profile_iterations": 8, "merges": "expected"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def merging_cell(nodes: int = 1, gpus: int = 1, **policy: Any) -> CellConfigured
         base_model_memory_gib=0.5,
         gpu_types=(GpuType(name="V100", samples_per_s=4.0, memory_gib=32.0 * gpus, gpus=gpus),),
         nodes=tuple(Node(id=f"n{number}", gpu_type="V100", tariff="flat") for number in range(nodes)),
-        policy=MergingPolicy(**{"interval_s": 10_000.0, "prewarm_s": 0.0, "profile_iterations": 8, **policy}),
+        policy=MergingPolicy(**{**_POLICY, **policy}),
     )
     return CellConfigured(
         cell=CELL,
