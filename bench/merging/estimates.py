@@ -67,13 +67,15 @@ def estimates(
     """All figures of the estimator, over all these base models together; tables have them apart.
 
     Args:
-        splits: of `SPLITS`, in its order. The figures with a goal are of the first.
+        splits: of `SPLITS`, in its order. The figures with a goal are of the first. Figures that are not
+            defined, as the folder has too few pairs, are left out.
     """
     backbones = [read_backbone(folder, model) for model in models]
     gains, gain_table = _gains(backbones, splits)
     alone, alone_table = _alone(folder, backbones)
     merged, merged_table = _merged(backbones, splits)
-    return Result((*gains, *alone, *merged), (gain_table, alone_table, merged_table))
+    defined = tuple(one for one in (*gains, *alone, *merged) if one is not None)
+    return Result(defined, (gain_table, alone_table, merged_table))
 
 
 def tuned_on(merge: KnownMerge) -> bool:
@@ -82,7 +84,7 @@ def tuned_on(merge: KnownMerge) -> bool:
     return hashlib.blake2b(f"estimates/{names}".encode(), digest_size=8).digest()[0] % 2 == 0
 
 
-def _gains(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[list[Measurement], Table]:
+def _gains(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[list[Measurement | None], Table]:
     rows: list[tuple[float | str | None, ...]] = []
     pooled: dict[Split, GainFigures] = {}
     clear, other_half = GainErrors(), GainErrors()
@@ -109,7 +111,7 @@ def _gains(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[list
     zero = _counted(GainErrors(), ((0.0, m.gain, m) for b in backbones for m in b.merges)).figures()
     held = pooled["pair"]
     note = "leave-pair-out: no outcome of the two tasks together seen"
-    measured = [
+    measured: list[Measurement | None] = [
         _figure(
             "gain_sign_pct",
             held.sign_pct,
@@ -142,7 +144,7 @@ def _gains(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[list
     return measured, Table("gains", columns, rows)
 
 
-def _alone(folder: Path, backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
+def _alone(folder: Path, backbones: Sequence[Backbone]) -> tuple[list[Measurement | None], Table]:
     """Epochs to the target of each task alone, as a zone foretells them."""
     errors = {
         name: IterationErrors()
@@ -196,7 +198,7 @@ def _alone(folder: Path, backbones: Sequence[Backbone]) -> tuple[list[Measuremen
     profile = figures["profile"]
     most = MergingPolicy().profile_iterations
     seen = f"first epoch seen if of at most {most} iterations; finished jobs of other tasks"
-    measured = [
+    measured: list[Measurement | None] = [
         _figure(
             "iterations_error_pct",
             profile.mean_ape_pct,
@@ -240,7 +242,7 @@ def _alone(folder: Path, backbones: Sequence[Backbone]) -> tuple[list[Measuremen
     )
 
 
-def _merged(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[list[Measurement], Table]:
+def _merged(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[list[Measurement | None], Table]:
     """Epochs to the target of merged jobs, and what it is worth to merge by these forecasts."""
     rows: list[tuple[float | str | None, ...]] = []
     errors, apes, eq2 = IterationErrors(), [], IterationErrors()
@@ -271,10 +273,13 @@ def _merged(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[lis
                         eq2.add(by_curve, merge.epochs)
     figures = errors.figures()
     note = "leave-pair-out, merges that meet their target"
-    measured = [
+    measured: list[Measurement | None] = [
         _figure("iterations_error_merged_pct", figures.mean_ape_pct, f"mean; {note}", figures.jobs),
         _figure(
-            "iterations_error_merged_median_pct", statistics.median(apes), f"median; {note}", figures.jobs
+            "iterations_error_merged_median_pct",
+            statistics.median(apes) if apes else None,
+            f"median; {note}",
+            figures.jobs,
         ),
         _figure("iterations_error_merged_max_pct", figures.max_ape_pct, f"the worst; {note}", figures.jobs),
         _figure(
@@ -285,7 +290,7 @@ def _merged(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[lis
         ),
         _figure(
             "merged_target_met_pct",
-            100.0 * met / len(best),
+            _pct(met, len(best)),
             "right about whether the target is met; leave-pair-out",
             len(best),
         ),
@@ -294,7 +299,7 @@ def _merged(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[lis
     measured.append(
         _figure(
             "spatial_both_met_pct",
-            100.0 * sum(right) / len(right),
+            _pct(sum(right), len(right)),
             "right about whether both jobs of a spatial merge meet their targets; leave-pair-out",
             len(right),
         )
@@ -304,7 +309,7 @@ def _merged(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[lis
         measured.append(
             _figure(
                 name,
-                100.0 * sum(worth[split]) / sum(best),
+                _pct(sum(worth[split]), sum(best)),
                 "epochs saved by merges foretold to be worth it, of those that perfect foresight saves; "
                 f"one that misses its target costs {WATCHED_EPOCHS:g} epochs; split `{split}`",
                 len(best),
@@ -368,7 +373,10 @@ def _by_eq_2(task: KnownTask, gain: float) -> float | None:
     )
 
 
-def _figure(name: str, value: float | None, note: str, runs: int) -> Measurement:
-    if value is None:
-        raise ValueError(f"{name} is not defined: the folder has no pairs to measure it on")
-    return Measurement(name, value, note, runs)
+def _figure(name: str, value: float | None, note: str, runs: int) -> Measurement | None:
+    """None where the value is not defined."""
+    return None if value is None else Measurement(name, value, note, runs)
+
+
+def _pct(part: float, whole: float) -> float | None:
+    return 100.0 * part / whole if whole else None

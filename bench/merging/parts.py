@@ -368,7 +368,7 @@ def _module(name: str) -> ModuleType:
 def _called(module: str, name: str, *arguments: object) -> Result:
     try:
         result = getattr(_module(module), name)(*arguments)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, LookupError, ValueError) as error:
         raise CommandError(str(error)) from error
     assert isinstance(result, Result)
     known = tuple(one for one in result.measurements if goal_of("merging", one.name) is not None)

@@ -12,7 +12,7 @@ from infra.commands.options import CELLS_DIRECTORY
 
 CELLS = ["simulate", "--cells", str(CELLS_DIRECTORY / "merging.yaml")]
 SMALL = [*CELLS, "--jobs", "24", "--span-slots", "20", "--seed", "2", "--draw", "datasets=4"]
-SMALL += ["--nodes", "finetune=2"]
+SMALL += ["--nodes", "finetune=2", "--set", "finetune.policy.merges=expected"]
 
 
 def simulated(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:

@@ -1,16 +1,15 @@
 """The estimator's figures on the real curves."""
 
+import math
+
 import pytest
 
 from bench.figures import Result
 from bench.merging.estimates import estimates, read_backbone
 from bench.merging.interpolation import interpolation
-from tests.support.profiles import SHARED
+from tests.support.profiles import FILES, SHARED, curve, write_profiles
 
-pytestmark = [
-    pytest.mark.skipif(not SHARED.exists(), reason="the measured profiles are not here"),
-    pytest.mark.long,
-]
+HERE = pytest.mark.skipif(not SHARED.exists(), reason="the measured profiles are not here")
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +17,8 @@ def result() -> Result:
     return estimates(SHARED)
 
 
+@HERE
+@pytest.mark.long
 def test_the_truth_is_what_is_known_of_these_curves():
     roberta, vit = read_backbone(SHARED, "roberta-base"), read_backbone(SHARED, "vit")
     temporal = [m for m in roberta.merges if m.candidate.mode == "temporal"]
@@ -31,6 +32,8 @@ def test_the_truth_is_what_is_known_of_these_curves():
             assert (merge.epochs is not None) == (merge.gain >= 0)
 
 
+@HERE
+@pytest.mark.long
 def test_goals_are_met_on_held_back_pairs(result):
     figures = {m.name: m.value for m in result.measurements}
     assert figures["gain_sign_pct"] >= 90
@@ -39,6 +42,8 @@ def test_goals_are_met_on_held_back_pairs(result):
     assert figures["merges_worth_pct"] >= 85
 
 
+@HERE
+@pytest.mark.long
 def test_the_one_task_that_is_done_with_an_epoch_is_foretold_by_what_a_profile_run_shows(result):
     (table,) = (table for table in result.tables if table.name == "iterations")
     rows = {(row[1], row[2]): row[3:] for row in table.rows}
@@ -46,6 +51,8 @@ def test_the_one_task_that_is_done_with_an_epoch_is_foretold_by_what_a_profile_r
     assert rows["rte", "profile"][0] is None, "its epoch has 39 iterations"
 
 
+@HERE
+@pytest.mark.long
 def test_forecasts_are_better_than_none(result):
     figures = {m.name: m.value for m in result.measurements}
     assert figures["gain_error_pct"] < 100
@@ -53,12 +60,16 @@ def test_forecasts_are_better_than_none(result):
     assert figures["iterations_error_merged_pct"] < figures["iterations_error_merged_eq2_pct"]
 
 
+@HERE
+@pytest.mark.long
 def test_harder_splits_are_harder(result):
     figures = {m.name: m.value for m in result.measurements}
     assert figures["gain_sign_newcomer_pct"] <= figures["gain_sign_pct"]
     assert figures["merges_worth_newcomer_pct"] <= figures["merges_worth_pct"]
 
 
+@HERE
+@pytest.mark.long
 def test_every_figure_rests_on_something_and_every_table_has_rows(result):
     for measurement in result.measurements:
         assert measurement.runs >= 17, measurement
@@ -67,7 +78,47 @@ def test_every_figure_rests_on_something_and_every_table_has_rows(result):
         assert all(len(row) == len(table.columns) for row in table.rows)
 
 
+@HERE
+@pytest.mark.long
 def test_the_lookup_table_foretells_what_it_was_not_shown():
     figures = {m.name: m.value for m in interpolation(SHARED).measurements}
     assert len(figures) == 4
     assert all(value < 2 for value in figures.values())
+
+
+def test_a_loss_that_is_stored_negative_is_estimated_like_an_accuracy(tmp_path):
+    """Its targets and gains are probabilities; an earlier form ended with a traceback."""
+    write_profiles(tmp_path, _with_a_loss())
+    for path in tmp_path.glob("tiny_X1_*"):
+        path.rename(path.with_name(path.name.replace("X1", "V100")))
+    (tmp_path / "workloads").mkdir()
+    job = "tiny@{0}-0,{1},tiny@{0},1,8,1e-3,1,{2}\n"
+    rows = ("red", 1, 0.8), ("blue", 2, 0.7), ("grey", 3, -1.5), ("black", 4, -1.2)
+    (tmp_path / "workloads" / "FM-1-tiny.csv").write_text(
+        FILES["workload.csv"].splitlines()[0] + "\n" + "".join(job.format(*row) for row in rows)
+    )
+    (tmp_path / "samples.csv").write_text("task,samples\nred,100\nblue,200\ngrey,300\nblack,400\n")
+    tasks = read_backbone(tmp_path, "tiny").tasks
+    assert tasks["grey"].target == pytest.approx(math.exp(-1.5))
+    told = estimates(tmp_path, ("tiny",))
+    assert {"gain_sign_pct", "iterations_error_pct"} <= {figure.name for figure in told.measurements}
+    assert all(math.isfinite(figure.value) for figure in told.measurements)
+
+
+def _with_a_loss():
+    names = ("red", "blue", "grey", "black")
+    curves = {
+        "red": curve(0.5, 0.7, 0.8),
+        "blue": curve(0.5, 0.6, 0.7),
+        "grey": curve(-2.0, -1.7, -1.5, metric="eval_loss"),
+        "black": curve(-1.9, -1.4, -1.2, metric="eval_loss"),
+    }
+    return {
+        "single": {name: {"1e-3": {"1": of}} for name, of in curves.items()},
+        "temporal": {f"{a},{b}": curves[b] for a in names for b in names if a != b},
+        "spatial": {
+            f"{a},{b}": {f"{name}_{key}": value for name in (a, b) for key, value in curves[name].items()}
+            for index, a in enumerate(names)
+            for b in names[index + 1 :]
+        },
+    }

@@ -1,6 +1,7 @@
 """Reading a folder of measured profiles: all of a small one, and what is wrong with a broken one."""
 
 import gzip
+import math
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ def test_curves_are_found_by_task_and_setting(tmp_path):
     red = profiles.single("red", Setting("1e-4", 2))
     assert (red.metric, red.epochs, red.values) == ("eval_accuracy", (1.0, 2.0, 3.0), (0.5, 0.7, 0.8))
     assert profiles.curves.tasks == ("red", "blue", "grey")
-    assert profiles.single("grey", Setting("1e-3", 1)).best == -1.5, "losses are negative: larger is better"
+    grey = profiles.single("grey", Setting("1e-3", 1))
+    assert grey.values == (math.exp(-2.0), math.exp(-1.5)), "losses are negative, and read as probabilities"
 
 
 def test_of_repeated_runs_the_first_is_kept(tmp_path):

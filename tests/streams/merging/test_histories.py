@@ -51,6 +51,7 @@ class History:
             "watched_epochs": rng.choice([1, 2]),
             "profile_iterations": 10,
             "modes": rng.choice([("temporal",), ("spatial",), ("temporal", "spatial")]),
+            "merges": rng.choice(["expected", "expected", "shown"]),
             **policy,
         }
         self.gpus = rng.choice([1, 2, GPUS])

@@ -1,0 +1,120 @@
+"""Trials: merges that are made to find out whether such merges pay, and what they may cost."""
+
+from typing import Any
+
+from schemas.merging.estimates import EstimateSolution
+from schemas.merging.outcomes import MergeJudged
+from schemas.merging.problems import MergeProblem, Transfer
+from schemas.solves import SolveFinished, SolveRequested
+from tests.support.merging_script import Script, of, share
+
+ITERATIONS = 1_000
+"""Of each job; an epoch has 100."""
+ENOUGH = 10
+"""So many finished jobs pay for one trial: two epochs of a fiftieth of ten each."""
+
+
+class Untold(Script):
+    """No merge has shown yet that any pays."""
+
+    evidence = "trial"
+
+    def estimates(self, asked: SolveRequested) -> SolveFinished:
+        answer = super().estimates(asked)
+        assert isinstance(answer.solution, EstimateSolution)
+        transfers = tuple(
+            one.model_copy(update={"evidence": self.evidence}) for one in answer.solution.transfers
+        )
+        return answer.model_copy(
+            update={"solution": answer.solution.model_copy(update={"transfers": transfers})}
+        )
+
+
+def after(finished: int, **policy: Any) -> Untold:
+    """A zone whose jobs so far are done, and that has four more: `a` nearly done, the others new."""
+    script = Untold(**policy)
+    for number in range(finished):
+        script.ready(f"z{number}", accuracy=0.8)
+        script.plan(share(f"z{number}"))
+        script.send(script.finished(f"z{number}", ITERATIONS))
+    script.ready("a", "b", "c", "d", accuracy=0.8)
+    script.plan(share("a"))
+    script.send(script.progressed("a", 900))
+    return script
+
+
+def asked(script: Script) -> MergeProblem:
+    problem = script.ask().problem
+    assert isinstance(problem, MergeProblem)
+    return problem
+
+
+def jobs_of(problem: MergeProblem, one: Transfer) -> tuple[list[str], list[str]]:
+    """By name, those that may be its donor and its receiver."""
+
+    def named(kind: int) -> list[str]:
+        return [unit.job_ids[0] for unit in problem.units if unit.kind == kind]
+
+    return named(one.donor), named(one.receiver)
+
+
+def test_no_trial_is_made_before_finished_jobs_pay_for_it() -> None:
+    assert asked(after(ENOUGH - 1)).transfers == ()
+    assert len(asked(after(ENOUGH)).transfers) == 1
+
+
+def test_a_trial_is_of_one_donor_that_is_nearly_done_and_one_receiver() -> None:
+    problem = asked(after(ENOUGH, modes=("temporal",)))
+    (one,) = problem.transfers
+    assert jobs_of(problem, one) == (["a"], ["b"])
+    assert problem.most_later is not None
+
+
+def test_nobody_waits_for_a_donor_that_has_much_to_do() -> None:
+    script = after(ENOUGH, modes=("temporal",))
+    script.send(script.finished("a", ITERATIONS))
+    script.plan(share("b"))
+    script.send(script.progressed("b", 100))
+    assert asked(script).transfers == ()
+
+
+def test_a_trial_whose_receiver_waits_goes_on_and_no_other_is_made() -> None:
+    script = after(ENOUGH, modes=("temporal",))
+    script.plan(share("a", "b", mode="temporal"))
+    problem = asked(script)
+    assert [jobs_of(problem, one) for one in problem.transfers] == [(["a"], ["b"])]
+
+
+def test_one_that_waits_for_its_donor_is_told_to_need_as_many_iterations_as_alone() -> None:
+    """Else it would look nearly done as soon as the plan parts it from its donor."""
+    script = after(ENOUGH, modes=("temporal",))
+    script.plan(share("a", "b", mode="temporal"))
+    waiting = next(unit for unit in asked(script).units if unit.job_ids == ("b",))
+    assert waiting.iterations == ITERATIONS
+
+
+def test_what_undone_merges_have_cost_is_no_more_there_for_trials() -> None:
+    script = after(ENOUGH, modes=("temporal",))
+    script.plan(share("a", "b", mode="temporal"))
+    script.end("a", iterations=900)
+    script.send(script.finished("a", ITERATIONS))
+    undone = script.send(script.evaluated("b", 2, 0.05, partner="a"))
+    assert [told.reason for told in of(MergeJudged, undone)] == ["undone"]
+    script.end("b", iterations=200)
+    script.plan(share("c"))
+    script.send(script.progressed("c", 900))
+    assert asked(script).transfers == ()
+
+
+def test_without_evidence_none_is_made_and_with_it_as_many_as_pay() -> None:
+    for evidence, offered in (("none", False), ("shown", True)):
+        script = after(ENOUGH)
+        script.evidence = evidence
+        script.ready("e", accuracy=0.8)
+        assert (len(asked(script).transfers) > 1) == offered
+
+
+def test_a_zone_may_be_told_to_merge_as_soon_as_a_gain_is_expected() -> None:
+    problem = asked(after(0, merges="expected"))
+    assert len(problem.transfers) > 1
+    assert problem.most_later is None
