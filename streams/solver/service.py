@@ -41,7 +41,7 @@ class SolverSettings(ServiceSettings):
     whose offsets were lost does not solve a long history before it comes to the present; `inf` solves all."""
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_session(self) -> Self:
         check_session(self.session_timeout_s, self.heartbeat_s)
         return self
 

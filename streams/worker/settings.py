@@ -62,6 +62,6 @@ class WorkerSettings(ServiceSettings):
     log_level: LogLevel = "WARNING"
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_session(self) -> Self:
         check_session(self.session_timeout_s, self.heartbeat_s)
         return self
