@@ -25,7 +25,7 @@ from executors.node.runner import (
 )
 from executors.node.settings import ExecutorSettings
 from schemas.fleet import NodeHeartbeat, NodeOffline
-from schemas.services import begin_log
+from schemas.services import begin_service
 from streams.kafka.faults import BrokerError, UnansweredError
 
 EXIT_FAILED = 1
@@ -97,7 +97,7 @@ def main(settings: ExecutorSettings) -> None:
         SystemExit: with `EXIT_UNFIT` if the executor cannot start as it is set up, and with `EXIT_FAILED` if
             it cannot go on; the log says why.
     """
-    begin_log(settings.log_level)
+    begin_service(settings)
     try:
         _run(settings, SystemClock())
     except UnansweredError as error:

@@ -6,20 +6,21 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import Annotated, cast
+from typing import Annotated, Self, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.access import use_of_topics
 from schemas.base import Identifier
 from schemas.codec import InvalidRecordError, rfc3339
-from schemas.services import ServiceSettings
+from schemas.services import ServiceSettings, check_session
 from schemas.solves import SolveFinished
 from schemas.topics import DECISIONS, topic_name
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import group_member, producer
 from streams.kafka.records import ReadHeaders, ReadRecord, SentRecord, produce, read_record
+from streams.kafka.transactions import OpenTransactions
 from streams.solver.answers import PendingSolve, answer_record, answer_to, pending_solve
 from streams.solver.solving import Solved, SolveFailure, SolverProcess
 
@@ -38,6 +39,11 @@ class SolverSettings(ServiceSettings):
     max_request_age_s: Annotated[float, Field(gt=0)] = 86_400.0
     """A request whose record is older is answered with nothing found, at once: its time is over. So a group
     whose offsets were lost does not solve a long history before it comes to the present; `inf` solves all."""
+
+    @model_validator(mode="after")
+    def _check_session(self) -> Self:
+        check_session(self.session_timeout_s, self.heartbeat_s)
+        return self
 
 
 _CLIENT_ID = "millrace-solver"
@@ -238,6 +244,7 @@ def _consumer(settings: SolverSettings) -> Consumer:
             **group_member(settings, _CLIENT_ID, _group(settings)),
             "session.timeout.ms": round(settings.session_timeout_s * 1_000),
             "heartbeat.interval.ms": round(settings.heartbeat_s * 1_000),
+            **OpenTransactions(_log).settings(),
         },
         logger=_log,
     )

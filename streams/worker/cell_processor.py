@@ -19,7 +19,7 @@ from streams.cell.rules import RuleBook, RulesError
 from streams.kafka.publisher import Confirmation, Publisher
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.dead_letters import dead_letter
-from streams.worker.partition import LedgerPartition
+from streams.worker.partition import LedgerPartition, first_unread
 from streams.worker.publication import Publication
 from streams.worker.zone_states import ZoneStates
 
@@ -210,7 +210,7 @@ class CellProcessor:
         partition = self._partitions.get(record.partition)
         if partition is None:
             partition = LedgerPartition(
-                record.partition, record.offset, self._snapshots.data, self._book, self._validates
+                record.partition, first_unread(record), self._snapshots.data, self._book, self._validates
             )
             self._partitions[record.partition] = partition
         try:

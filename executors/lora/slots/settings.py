@@ -24,7 +24,7 @@ class LoraSettings(BaseSettings):
     dataset_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "datasets")
     """Where the datasets of jobs lie. Must exist."""
 
-    device: str = "cpu"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] = "cpu"
     """Where torch computes: `cpu`, `cuda` or `cuda:N`."""
     threads: Annotated[int, Field(ge=1, le=1_024)] = 1
     """CPU threads of torch."""
