@@ -16,7 +16,8 @@ from executors.lora.slots.adapters import AdapterOutput
 from executors.lora.slots.calendar import SlotCalendar
 from executors.lora.slots.checkpoints import RunCheckpoints
 from executors.lora.slots.settings import LoraSettings
-from executors.lora.slots.slot import Cadence, SlotRuns, Workshop
+from executors.lora.slots.slot import SlotRuns
+from executors.lora.slots.workshop import Cadence, Workshop
 from executors.node.runner import Activity, CloseReason, DeviceLostError, Objection, RunnerContext
 from schemas.commands import Command
 from schemas.fleet import FleetEvent
