@@ -1,11 +1,53 @@
 """The workload of a job that trains a LoRA adapter."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from schemas.base import Gib, Identifier, PositiveSamples, Record, RelativePath, SamplesPerSecond, distinct
 from schemas.kind import Workload
+
+ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+class Columns(Record):
+    """The fields of a dataset's records, where they have names of their own: one form of record, with what
+    the file calls each of its fields. Fields that are not named are ignored."""
+
+    text: ColumnName | None = None
+    """Text, all of which bears loss; of a classifier's record, with `label`."""
+    label: ColumnName | None = None
+    """The class of the text."""
+    prompt: ColumnName | None = None
+    """What comes before `completion`, without loss."""
+    completion: ColumnName | None = None
+    """What follows `prompt`, with loss."""
+    messages: ColumnName | None = None
+    """A conversation: an array of objects with `role` and `content`."""
+    instruction: ColumnName | None = None
+    """What to do, without loss; answered by `output`."""
+    input: ColumnName | None = None
+    """What `instruction` is about; a record may lack it."""
+    output: ColumnName | None = None
+    """The answer to `instruction`, with loss."""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        named = {name for name, column in self if column is not None}
+        forms = (
+            {"text"},
+            {"text", "label"},
+            {"prompt", "completion"},
+            {"messages"},
+            {"instruction", "output"},
+            {"instruction", "input", "output"},
+        )
+        if named not in forms:
+            raise ValueError(
+                "columns name one form of record: text, text and label, prompt and completion, messages, or "
+                "instruction, input and output"
+            )
+        return self
 
 
 class Dataset(Record):
@@ -14,9 +56,29 @@ class Dataset(Record):
     path: RelativePath
     samples: PositiveSamples
     """Size of the data, which vendors' prices and delays are functions of (D_i)."""
+    columns: Annotated[Columns | None, Field(exclude_if=lambda columns: columns is None)] = None
+    """What the file calls the fields of its records; absent where they have the names of their form."""
 
 
 MAX_RANK = 1_024
+
+
+ALL_LINEAR = "all-linear"
+"""PEFT's name for all linear layers but the output head."""
+
+
+def _listed(targets: object) -> object:
+    """PEFT takes `all-linear` by itself, rather than in a list."""
+    if targets == ALL_LINEAR:
+        return (targets,)
+    # Behind a validator of Python code, an array in JSON is a list, which strict validation refuses.
+    return tuple(targets) if isinstance(targets, list) else targets
+
+
+def _all_linear_alone(targets: tuple[str, ...]) -> tuple[str, ...]:
+    if ALL_LINEAR in targets and len(targets) > 1:
+        raise ValueError(f"{ALL_LINEAR} means all linear layers: name no others with it")
+    return targets
 
 
 class LoraHyperparameters(Record):
@@ -32,9 +94,11 @@ class LoraHyperparameters(Record):
         tuple[Identifier, ...],
         Field(min_length=1, max_length=64, fail_fast=True, json_schema_extra={"uniqueItems": True}),
         AfterValidator(distinct),
+        AfterValidator(_all_linear_alone),
+        BeforeValidator(_listed),
     ] = ("q_proj", "v_proj")
     """Layers that get an adapter; a layer is meant if its dotted name is, or ends with, one of these (the
-    rule of PEFT)."""
+    rule of PEFT). `all-linear` alone, in a list or by itself, means all linear layers but the output head."""
     learning_rate: Annotated[float, Field(gt=0, le=10)] = 1e-3
     """AdamW's step size."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
@@ -47,6 +111,11 @@ class LoraHyperparameters(Record):
     """The adapter's gradient is scaled down to this L2 norm."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Decides initial weights, data order and dropout masks."""
+
+    @property
+    def is_all_linear(self) -> bool:
+        """Whether all linear layers but the output head get an adapter."""
+        return self.target_modules == (ALL_LINEAR,)
 
 
 class LoraWorkload(Workload):

@@ -17,7 +17,9 @@ from executors.elastic.group import Group, Signal, Standing, Wish
 from executors.elastic.messages import DIRECTIVES, ElasticDirective, Joined, Progress, WorkerOrder
 from executors.elastic.model import load_model, model_directory
 from executors.elastic.training import Trainer
+from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetError, DatasetRoot
+from executors.lora.model_kind import text_records
 from executors.node.checkpoints import StaleWriterError
 from executors.workers.faults import MissingPeersError, last_word
 from executors.workers.folder import JobFolder
@@ -126,9 +128,11 @@ class Worker:
         use_interface(order.worker_host)
         # What is cheap to refuse is refused before anything heavy is loaded.
         directory = model_directory(order.model_root, order.workload.model)
-        dataset = DatasetRoot(order.dataset_root).open(order.workload.dataset.path)
+        data = order.workload.dataset
+        form = with_columns(text_records(directory), data.columns)
+        dataset = DatasetRoot(order.dataset_root).open(data.path, form=form)
         seed = order.workload.hyperparameters.seed
-        model = load_model(directory, order.workload.adapter, seed, self._device)
+        model = load_model(directory, order.workload.adapter, seed, self._device, order.workload.model)
         self._trainer = Trainer(order.workload, model, dataset)
         self._trainer.warm_up()
 

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, pack
+from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot
 from executors.lora.faults import UpdateError, raise_if_device_is_lost
 from executors.lora.memory import StepMemory, measured, prepare
@@ -92,7 +93,8 @@ class FusedEngine:
                 f"but the base model takes {self._base.longest_sequence_tokens}"
             )
         layout = self._base.layout(task)
-        dataset = self._datasets.open(task.dataset, form=self._base.objective.records)
+        form = with_columns(self._base.objective.records, task.columns)
+        dataset = self._datasets.open(task.dataset, form=form)
         try:
             state = state or new_state(task, layout, dataset.digest)
             self._residents[task.job_id] = ResidentTask(state, layout, dataset, self._device)

@@ -50,7 +50,8 @@ def load_workshop(context: RunnerContext, settings: LoraSettings) -> Workshop:
     # The log is for lines.
     disable_progress_bar()
     torch.set_num_threads(settings.threads)
-    base = load_base(settings.base_model_dir, settings.device)
+    address = settings.base_model_address or node.base_model
+    base = load_base(settings.base_model_dir, settings.device, address)
     return Workshop(
         cell=node.cell,
         base_model=node.base_model,
