@@ -19,6 +19,7 @@ from executors.elastic.model import load_model, model_directory
 from executors.elastic.training import Trainer
 from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetError, DatasetRoot
+from executors.lora.faults import described
 from executors.lora.model_kind import text_records
 from executors.node.checkpoints import StaleWriterError
 from executors.workers.faults import MissingPeersError, last_word
@@ -44,7 +45,11 @@ def run_worker(order_json: str, connection: "Connection[bytes, bytes]") -> None:
         signal.signal(number, signal.SIG_IGN)
     order = WorkerOrder.model_validate_json(order_json)
     inbox = Inbox(connection, DIRECTIVES)
-    worker = Worker(order, inbox)
+    try:
+        worker = Worker(order, inbox)
+    except Exception as error:
+        inbox.tell(Failed(error=described(error), permanent=False))
+        return
     try:
         inbox.tell(worker.run())
     except Exception as error:
@@ -346,7 +351,7 @@ class Worker:
         latest = self._latest
         leads = isinstance(latest, Membership) and latest.rank == 0
         if self._formed is not None and (leads or self._formed.rank == 0):
-            with suppress(OSError, StaleWriterError):
+            with suppress(Exception):  # the last word has to be said, whatever comes of this
                 self._save()
 
     def _save(self) -> None:

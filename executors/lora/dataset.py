@@ -155,20 +155,21 @@ class JsonlDataset:
             if not line.strip():
                 continue
             if not offsets:
-                self._refuse_other_formats(line)
+                self._refuse_other_formats(line, line_number)
             self._parse(line, partial("{}, line {}".format, self.name, line_number))
             offsets.append(offset)
         if not offsets:
             raise DatasetError(f"{self.name}: has no record")
         return offsets, digest.hexdigest()
 
-    def _refuse_other_formats(self, first: bytes) -> None:
+    def _refuse_other_formats(self, first: bytes, line_number: int) -> None:
         """See that the first line that is not blank may be one of a JSONL file."""
         fault = _OTHER_ENCODINGS.get(first[:2])
         if fault is None and first.lstrip()[:1] == b"[":
             fault = "is a JSON array: write one JSON object on each line"
-        if fault is None and first.strip() == b"{":
-            fault = "is JSON over several lines: write one JSON object on each line"
+        if first.strip() == b"{":
+            what = "not JSON: an object that goes on behind the line: write one JSON object on each line"
+            raise DatasetError(f"{self.name}, line {line_number}: {what}")
         if fault is not None:
             raise DatasetError(f"{self.name}: {fault}")
 

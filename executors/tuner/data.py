@@ -8,7 +8,7 @@ from typing import Any
 
 from executors.lora.batch import TokenSequence
 from executors.lora.columns import with_columns
-from executors.lora.dataset import DatasetError, DatasetRoot, FindIndex, JsonlDataset
+from executors.lora.dataset import DatasetRoot, FindIndex, JsonlDataset
 from executors.lora.records import TEXT_RECORDS, RecordForm
 from executors.lora.tokens import Tokenizer
 from executors.tuner.faults import fault_in
@@ -202,7 +202,7 @@ class PreparedLoaders:
             self._give_up()
             prepared = self._preparing.pop(workload, None)
         if prepared is not None:
-            with suppress(DatasetError, ValueError, OSError):  # a file may have come since
+            with suppress(Exception):  # a file may have come since; what is wrong shows below
                 return prepared.result()
         return self._load(workload)
 

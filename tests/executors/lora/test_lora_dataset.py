@@ -129,7 +129,6 @@ TEXT_LINE = '{"text": "def f0(x):"}\n'
     [
         (b'[\n {"text": "a b c"}\n]', "is a JSON array: write one JSON object on each line"),
         (b'[{"text": "a b c"}]', "is a JSON array: write one JSON object on each line"),
-        (b'\n\n{\n "text": "a"\n}\n', "is JSON over several lines: write one JSON object on each line"),
         (TEXT_LINE.encode("utf-16"), "is UTF-16: save it as UTF-8"),
         (TEXT_LINE.encode("utf-16-be"), "is UTF-16: save it as UTF-8"),
         (TEXT_LINE.encode("utf-16-le"), "is UTF-16: save it as UTF-8"),
@@ -212,6 +211,14 @@ def test_a_file_is_taken_or_refused_as_a_dataset_whatever_is_in_it(
         assert message.startswith(("d.jsonl: ", "d.jsonl, line "))
         assert "\n" not in message
         message.encode()
+
+
+def test_an_object_over_several_lines_is_refused(root: Path) -> None:
+    (root / "pretty.jsonl").write_text('\n\n{\n "text": "a"\n}\n')
+    with pytest.raises(
+        DatasetError, match=r"^pretty\.jsonl, line 3: not JSON: .*one JSON object on each line$"
+    ):
+        DatasetRoot(root).open("pretty.jsonl")
 
 
 def test_a_record_that_cannot_be_tokenized_is_named_by_its_line(root: Path, base: SharedBase) -> None:
