@@ -1,53 +1,55 @@
 """The workload of a job that trains a LoRA adapter."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from schemas.base import Gib, Identifier, PositiveSamples, Record, RelativePath, SamplesPerSecond, distinct
 from schemas.kind import Workload
 
-ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+_COLUMN_NAME = r"^[^\x00-\x1f\x7f]+$"
+ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=_COLUMN_NAME)]
+"""What a file calls a field of its records."""
 
 
-class Columns(Record):
-    """The fields of a dataset's records, where they have names of their own: one form of record, with what
-    the file calls each of its fields. Fields that are not named are ignored."""
+class TextColumns(Record):
+    """Of text, or of text and its class."""
 
-    text: ColumnName | None = None
-    """Text, all of which bears loss; of a classifier's record, with `label`."""
+    text: ColumnName
+    """All of which bears loss, unless there is a label."""
     label: ColumnName | None = None
-    """The class of the text."""
-    prompt: ColumnName | None = None
-    """What comes before `completion`, without loss."""
-    completion: ColumnName | None = None
-    """What follows `prompt`, with loss."""
-    messages: ColumnName | None = None
-    """A conversation: an array of objects with `role` and `content`."""
-    instruction: ColumnName | None = None
-    """What to do, without loss; answered by `output`."""
-    input: ColumnName | None = None
-    """What `instruction` is about; a record may lack it."""
-    output: ColumnName | None = None
-    """The answer to `instruction`, with loss."""
+    """The class, where the base model is a classifier."""
 
-    @model_validator(mode="after")
-    def _one_form(self) -> Self:
-        named = {name for name, column in self if column is not None}
-        forms = (
-            {"text"},
-            {"text", "label"},
-            {"prompt", "completion"},
-            {"messages"},
-            {"instruction", "output"},
-            {"instruction", "input", "output"},
-        )
-        if named not in forms:
-            raise ValueError(
-                "columns name one form of record: text, text and label, prompt and completion, messages, or "
-                "instruction, input and output"
-            )
-        return self
+
+class PromptColumns(Record):
+    """Of a prompt and what follows it."""
+
+    prompt: ColumnName
+    """Without loss."""
+    completion: ColumnName
+    """With loss."""
+
+
+class ChatColumns(Record):
+    """Of a conversation."""
+
+    messages: ColumnName
+    """An array of objects with `role` and `content`."""
+
+
+class InstructionColumns(Record):
+    """Of an instruction and its answer."""
+
+    instruction: ColumnName
+    """What to do, without loss."""
+    input: ColumnName | None = None
+    """What it is about; a record may lack it."""
+    output: ColumnName
+    """The answer, with loss."""
+
+
+Columns = TextColumns | PromptColumns | ChatColumns | InstructionColumns
+"""What a file calls the fields of its records; others are ignored."""
 
 
 class Dataset(Record):

@@ -19,7 +19,7 @@ from executors.lora.dataset import DatasetError, DatasetRoot
 from executors.lora.engine import FusedEngine
 from executors.lora.model_kind import records_in
 from executors.lora.records import LabelledRecords, TextRecord, TextRecords
-from schemas.lora import Columns
+from schemas.lora import ChatColumns, Columns, Dataset, InstructionColumns, PromptColumns, TextColumns
 from tests.support.examples import examples
 
 CHATML = (
@@ -220,14 +220,14 @@ def test_an_instruction_is_in_the_prompt_of_alpaca() -> None:
 @pytest.mark.parametrize(
     ("columns", "line", "expected"),
     [
-        (Columns(text="content"), {"id": 1, "content": "a", "text": None}, TextRecord("", "a")),
-        (Columns(prompt="q", completion="a"), {"q": "x", "a": "y", "more": [1]}, TextRecord("x", "y")),
+        (TextColumns(text="content"), {"id": 1, "content": "a", "text": None}, TextRecord("", "a")),
+        (PromptColumns(prompt="q", completion="a"), {"q": "x", "a": "y", "more": [1]}, TextRecord("x", "y")),
         (
-            Columns(instruction="do", input="with", output="so"),
+            InstructionColumns(instruction="do", input="with", output="so"),
             {"do": "Sing.", "so": "La"},
             TextRecords().parse({"instruction": "Sing.", "output": "La"}),
         ),
-        (Columns(messages="chat"), {"chat": messages(*TURNS)}, read_messages(messages(*TURNS))),
+        (ChatColumns(messages="chat"), {"chat": messages(*TURNS)}, read_messages(messages(*TURNS))),
     ],
 )
 def test_columns_are_read_by_the_names_that_a_job_gives(
@@ -237,7 +237,7 @@ def test_columns_are_read_by_the_names_that_a_job_gives(
 
 
 def test_columns_of_a_classifier() -> None:
-    form = with_columns(LabelledRecords(("a", "b"), "last"), Columns(text="review", label="stars"))
+    form = with_columns(LabelledRecords(("a", "b"), "last"), TextColumns(text="review", label="stars"))
     record = form.parse({"review": "fine", "stars": "b", "date": "today"})
     assert (record.text, record.label) == ("fine", 1)
     with pytest.raises(ValueError, match=r"^label: 7 is not in 0 to 1"):
@@ -245,18 +245,24 @@ def test_columns_of_a_classifier() -> None:
 
 
 def test_a_missing_column_is_named() -> None:
-    form = with_columns(TextRecords(), Columns(text="content"))
+    form = with_columns(TextRecords(), TextColumns(text="content"))
     error = r"^content: is missing, and dataset\.columns\.text names it; the fields are: id, text"
     with pytest.raises(ValueError, match=error):
         form.parse({"id": 1, "text": "a"})
 
 
 def test_forms_with_other_columns_have_other_keys() -> None:
-    chosen = [Columns(text="a"), Columns(text="b"), Columns(prompt="a", completion="b"), None]
+    chosen = [TextColumns(text="a"), TextColumns(text="b"), PromptColumns(prompt="a", completion="b"), None]
     assert len({with_columns(TextRecords(), columns).key for columns in chosen}) == len(chosen)
 
 
 @pytest.mark.parametrize("named", [{}, {"text": "a", "prompt": "b"}, {"prompt": "a"}, {"input": "a"}])
 def test_columns_are_of_one_form(named: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="columns name one form of record"):
-        Columns(**named)
+    with pytest.raises(ValueError, match="columns"):
+        Dataset.model_validate({"path": "d.jsonl", "samples": 1, "columns": named})
+
+
+def test_a_dataset_without_columns_is_written_as_before() -> None:
+    assert Dataset(path="d", samples=1).model_dump_json() == '{"path":"d","samples":1}'
+    named = Dataset(path="d", samples=1, columns=PromptColumns(prompt="q", completion="a"))
+    assert Dataset.model_validate_json(named.model_dump_json()) == named

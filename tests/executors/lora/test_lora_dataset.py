@@ -14,7 +14,7 @@ from executors.lora.columns import with_columns
 from executors.lora.dataset import Cursor, DatasetError, DatasetRoot, take
 from executors.lora.records import LabelledRecords, RecordForm, TextRecord, TextRecords
 from executors.moe.serving.requests import Prompts
-from schemas.lora import Columns
+from schemas.lora import ChatColumns, TextColumns
 from tests.support.examples import examples
 
 
@@ -183,8 +183,8 @@ PIECES = [
             TextRecords(reads_chats=True),
             LabelledRecords(("a", "b"), "last"),
             Prompts(),
-            with_columns(TextRecords(reads_chats=True), Columns(text="content")),
-            with_columns(TextRecords(reads_chats=True), Columns(messages="messages")),
+            with_columns(TextRecords(reads_chats=True), TextColumns(text="content")),
+            with_columns(TextRecords(reads_chats=True), ChatColumns(messages="messages")),
         ]
     ),
 )
