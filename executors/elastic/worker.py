@@ -351,7 +351,7 @@ class Worker:
         latest = self._latest
         leads = isinstance(latest, Membership) and latest.rank == 0
         if self._formed is not None and (leads or self._formed.rank == 0):
-            with suppress(Exception):  # the last word has to be said, whatever comes of this
+            with suppress(Exception):  # the failure is reported in any case
                 self._save()
 
     def _save(self) -> None:

@@ -63,7 +63,7 @@ class TaskKeeper:
             _log.info("task replaced: %s", error)
             self.is_replaced = True
         except Exception as error:
-            # Whatever it is, an error that nobody is told of would leave the task waiting for ever.
+            # An error that is not reported, whatever its type, would leave the cell waiting for ever.
             _log.error("task not kept: %s: %s", type(error).__name__, error)
             self.error = error.with_traceback(None)
 

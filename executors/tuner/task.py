@@ -277,7 +277,7 @@ class TaskRun:
             return
         failures = self._failures(error)
         if self._is_started and not isinstance(error, DivergedError | OSError):
-            with suppress(Exception):  # the error that is told is the one that came first
+            with suppress(Exception):  # the first error is the one that is reported
                 self._save_what_remains()
 
         def tell() -> None:
