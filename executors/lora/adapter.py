@@ -107,11 +107,14 @@ class AdapterLayout:
         Raises:
             ValueError: a target module matches no layer.
         """
-        for target in task.target_modules:
+        named = () if task.is_all_linear else task.target_modules
+        for target in named:
             if not any(is_target(name, target) for name in sites):
                 known = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in sites}))
                 raise ValueError(f"{task.job_id}: no layer is called {target!r}; the base model has {known}")
-        self.sites = tuple(name for name in sites if any(is_target(name, t) for t in task.target_modules))
+        self.sites = tuple(
+            name for name in sites if task.is_all_linear or any(is_target(name, t) for t in named)
+        )
         self._factors: dict[str, tuple[Factor, Factor]] = {}
         size = 0
         for site in self.sites:
@@ -132,6 +135,11 @@ class AdapterLayout:
 
     def __contains__(self, site: str) -> bool:
         return site in self._factors
+
+    @property
+    def target_modules(self) -> list[str]:
+        """The last parts of the layers' names, sorted: what PEFT finds the layers by."""
+        return sorted({site.rsplit(".", 1)[-1] for site in self.sites})
 
     def factors(self, site: str) -> tuple[Factor, Factor]:
         """Return (down, up) of one layer."""

@@ -63,6 +63,7 @@ class TunerRunner:
         place = Place(
             cell=node.cell,
             node=node.node,
+            base_model=node.base_model,
             state_root=node.state_root,
             output_root=node.output_root,
             settings=settings.model_dump(mode="json"),

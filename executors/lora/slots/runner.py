@@ -16,7 +16,8 @@ from executors.lora.slots.adapters import AdapterOutput
 from executors.lora.slots.calendar import SlotCalendar
 from executors.lora.slots.checkpoints import RunCheckpoints
 from executors.lora.slots.settings import LoraSettings
-from executors.lora.slots.slot import Cadence, SlotRuns, Workshop
+from executors.lora.slots.slot import SlotRuns
+from executors.lora.slots.workshop import Cadence, Workshop
 from executors.node.runner import Activity, CloseReason, DeviceLostError, Objection, RunnerContext
 from schemas.commands import Command
 from schemas.fleet import FleetEvent
@@ -49,7 +50,8 @@ def load_workshop(context: RunnerContext, settings: LoraSettings) -> Workshop:
     # The log is for lines.
     disable_progress_bar()
     torch.set_num_threads(settings.threads)
-    base = load_base(settings.base_model_dir, settings.device)
+    address = settings.base_model_address or node.base_model
+    base = load_base(settings.base_model_dir, settings.device, address)
     return Workshop(
         cell=node.cell,
         base_model=node.base_model,

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from executors.elastic.model import model_directory
+from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot, JsonlDataset
 from executors.moe.ranks.comparison import compare, digests_of
 from executors.moe.ranks.life import Rank, live
@@ -63,7 +64,8 @@ def serve(rank: Rank) -> Ended:
     assert isinstance(workload, MoeServeWorkload), "the kind of the workload has brought it here"
     # What is cheap to refuse is refused before anything heavy is loaded.
     directory = model_directory(order.model_root, workload.model)
-    dataset = DatasetRoot(order.dataset_root).open(workload.requests.dataset.path, form=Prompts())
+    data = workload.requests.dataset
+    dataset = DatasetRoot(order.dataset_root).open(data.path, form=with_columns(Prompts(), data.columns))
     model = ServedModel.load(directory)
     model.gate_by(workload.gating)
     longest = model.longest_sequence_tokens
@@ -243,7 +245,7 @@ class _Serving:
         number = request % len(self._dataset)
         assert self._model.tokenizer is not None, "it was loaded"
         try:
-            tokenized = self._dataset[number].tokenize(self._model.tokenizer, self._workload.sequence_length)
+            tokenized = self._dataset.tokenized(number, self._model.tokenizer, self._workload.sequence_length)
         except ValueError as error:
             raise ValueError(f"{self._dataset.name}, record {number + 1}: {error}") from error
         return tokenized.token_ids
