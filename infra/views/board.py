@@ -10,6 +10,7 @@ from infra.views.nodes import Node, Nodes
 from infra.views.policy import PolicyFigures, policy_views
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
+from schemas.decisions import EventFaulted
 from schemas.solves import SolveFinished
 
 
@@ -44,6 +45,9 @@ class Board:
     )
     """What the policies add."""
     events: int = 0
+    faults: int = 0
+    """Events that changed nothing because folding them raised."""
+    last_fault: EventFaulted | None = None
     first_s: float | None = None
     time_s: float | None = None
     """The cell's clock, as it was first and last read."""
@@ -91,6 +95,9 @@ class Board:
         self.jobs.take_decision(decision.outcome)
         self.nodes.take_decision(decision)
         self.loans.take_decision(decision.outcome)
+        if isinstance(decision.outcome, EventFaulted):
+            self.faults += 1
+            self.last_fault = decision.outcome
         for figures in self.figures:
             figures.take_decision(decision)
 

@@ -29,6 +29,8 @@ class Summary:
     """Counts and sums of one cell's log."""
 
     events: int
+    faults: int
+    """Events that changed nothing because folding them raised."""
     jobs: int
     """Submitted, each time that one was."""
     admitted: int
@@ -72,6 +74,8 @@ class Summary:
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """For people: each figure by its name."""
+        if self.faults:
+            yield "events that faulted", str(self.faults)
         yield "jobs", str(self.jobs)
         yield "admitted", str(self.admitted)
         for reason, count in self.rejected.items():
@@ -99,6 +103,7 @@ def summarise(board: Board) -> Summary:
     jobs = board.jobs
     return Summary(
         events=board.events,
+        faults=board.faults,
         jobs=jobs.submitted,
         admitted=sum(job.payment_micros is not None for job in jobs.by_id.values()),
         rejected=dict(jobs.rejections.most_common()),

@@ -33,10 +33,19 @@ def board_view(board: Board, most_jobs: int) -> RenderableType:
         lending = [_holding_table(board), *_reclaim_lines(board)]
     return Group(
         Text(f"cell {board.cell}: {', '.join(parts)}"),
+        *_fault_lines(board),
         *lending,
         _node_table(board),
         _job_table(board, _chosen(list(jobs), most_jobs)),
     )
+
+
+def _fault_lines(board: Board) -> Iterator[Text]:
+    """How many events faulted, and the last of them."""
+    fault = board.last_fault
+    if fault is not None:
+        last = f"the last one {fault.event_id} ({fault.event_type}): {fault.explanation}"
+        yield Text(f"{board.faults} events faulted, {last}", "red")
 
 
 def _holding_table(board: Board) -> Table:

@@ -1,0 +1,94 @@
+"""What a cell returns to when folding an event has raised, and which exceptions are of the event at all."""
+
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from schemas.base import Event
+from schemas.decisions import EventFaulted
+from streams.cell.places import place_of
+
+if TYPE_CHECKING:
+    from streams.cell.cell import LedgerEvent
+
+T = TypeVar("T")
+
+MOST_SINCE = 512
+"""A cell is packed after so many events at the latest: an exception costs folding no more than these again. A
+worker packs its cells for snapshots, mostly more often."""
+
+_OF_THE_MACHINE = (MemoryError, OSError, ImportError, Warning)
+"""A full memory or disk, a broken installation, and warnings that a process was told to raise say nothing
+about the event: the process ends, and whoever starts it again folds the event then."""
+
+
+class _Packable(Protocol):
+    def packed(self) -> bytes: ...
+
+
+@dataclass
+class Kept:
+    """The last packed state of a cell, and what was folded since."""
+
+    packed: bytes | None = None
+    """None before the first: the cell was empty."""
+    since: list[tuple["LedgerEvent", EventFaulted | None]] = field(default_factory=list)
+    """Each with its fault, if it has one: that is not to be found out again."""
+
+    def take(self, packed: bytes) -> None:
+        """The cell is in this state."""
+        self.packed = packed
+        self.since.clear()
+
+    def follow(self, cell: _Packable, event: "LedgerEvent", fault: EventFaulted | None = None) -> None:
+        """The cell has folded an event in. Packing it calls `take`."""
+        self.since.append((event, fault))
+        if len(self.since) >= MOST_SINCE:
+            cell.packed()
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Whether an exception, or one that it was raised from, is no fault of the event that was folded."""
+    return any(isinstance(each, _OF_THE_MACHINE) for each in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen = set[int]()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def on_a_fresh_stack(work: Callable[[], T]) -> T:
+    """Do it in a thread of its own: how deep calls may nest must not depend on the caller's own depth, nor
+    arithmetic on how the caller has set up its thread."""
+    with ThreadPoolExecutor(1, "fold-again") as thread:
+        return thread.submit(work).result()
+
+
+def fault_of(event: "LedgerEvent", error: Exception) -> EventFaulted:
+    """What is recorded of an event that raised."""
+    place, what = place_of(error), event.envelope.event
+    return EventFaulted(
+        reason="cell_raised" if place.zone is None else "policy_raised",
+        event_id=event.envelope.id,
+        event_type=what.TYPE,
+        exception=type(error).__name__,
+        zone=place.zone,
+        place=place.name,
+        job_id=_job_of(what),
+    )
+
+
+def _job_of(event: Event) -> str | None:
+    job_id = getattr(event, "job_id", None)
+    return job_id if isinstance(job_id, str) else None
+
+
+def traced(error: Exception) -> str:
+    """The traceback, for a log."""
+    return "".join(traceback.format_exception(error)).rstrip()
