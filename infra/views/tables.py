@@ -13,6 +13,7 @@ from infra.views.loans import holdings
 from infra.views.summary import Summary
 from infra.views.text import units, written
 from schemas.loans import LoanChanged
+from schemas.text import plain
 
 _STYLES = {"admitted": "cyan", "rejected": "dim", "refunded": "red", "withdrawn": "dim", "completed": "green"}
 _BAR_WIDTH = 10
@@ -44,7 +45,7 @@ def _fault_lines(board: Board) -> Iterator[Text]:
     """How many events faulted, and the last of them."""
     fault = board.last_fault
     if fault is not None:
-        last = f"the last one {fault.event_id} ({fault.event_type}): {fault.explanation}"
+        last = f"the last one {plain(fault.event_id)} ({fault.event_type}): {fault.explanation}"
         yield Text(f"{board.faults} events faulted, {last}", "red")
 
 

@@ -15,7 +15,7 @@ import msgpack
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.codec import Decision, Envelope
-from schemas.decisions import CellAccepted, EventFaulted, EventIgnored
+from schemas.decisions import CellAccepted, EventIgnored
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.rules import RulesAdopted
 from streams.cell.configured import ConfiguredCell, refused
@@ -23,7 +23,8 @@ from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodePool
-from streams.cell.recovery import Kept, fault_of, is_of_the_machine, on_a_fresh_stack, traced
+from streams.cell.places import Place, note
+from streams.cell.recovery import MOST_SINCE, Kept, fault_of, is_of_the_machine, on_a_fresh_stack, traced
 from streams.cell.rules import (
     RULES,
     MissingRulesError,
@@ -111,8 +112,14 @@ class Cell:
             if is_of_the_machine(error):
                 raise
             return on_a_fresh_stack(lambda: self._fold_again(event))
-        self._kept.follow(self, event)
+        self._keep(event)
         return decisions
+
+    def _keep(self, event: LedgerEvent) -> None:
+        """Note what to fold again after an event that raises."""
+        self._kept.since.append(event)
+        if len(self._kept.since) >= MOST_SINCE:
+            self.packed()
 
     def _fold(self, event: LedgerEvent) -> list[Decision]:
         """Fold an event in. If it raises, the state is undefined."""
@@ -126,7 +133,11 @@ class Cell:
 
     def _decide(self, event: LedgerEvent, line: bytes, index: int, outcome: Outcome) -> Decision:
         id, cause = f"{self.name}-{event.offset}-{index}", event.envelope.id
-        body = Decision.body(id, self.name, cause, self.time_s, outcome)
+        try:
+            body = Decision.body(id, self.name, cause, self.time_s, outcome)
+        except Exception as error:
+            note(error, Place(None, "encode"))
+            raise
         self._extend_chain(line, body)
         return Decision(id, self.name, cause, self.time_s, outcome, self.chain.hex(), encoded=body)
 
@@ -140,34 +151,29 @@ class Cell:
                 raise
             self._return_to_kept()
             self.last_fault = traced(error)
-            return [self._record_fault(event, fault_of(event, error))]
-        self._kept.follow(self, event)
+            self.offset = event.offset
+            decision = self._decide(event, event.canonical, 0, fault_of(event, error))
+            self._kept.pass_over(self.offset, self.chain)
+            return [decision]
+        self._keep(event)
         return decisions
 
-    def _record_fault(self, event: LedgerEvent, fault: EventFaulted) -> Decision:
-        self.offset = event.offset
-        decision = self._decide(event, event.canonical, 0, fault)
-        self._kept.follow(self, event, fault)
-        return decision
-
     def _return_to_kept(self) -> None:
-        """Be in the state after the last event that was folded in.
+        """Be in the state after the last event that was folded in, and keep it: the next event that raises
+        need not fold those before it again.
 
         Raises:
             Exception: if events that were folded in before raise now: the cell does not follow from them.
         """
-        kept = self._kept
-        empty = Cell(self.name, self._book)
+        kept, empty = self._kept, Cell(self.name, self._book)
         restored = empty if kept.packed is None else Cell.unpack(kept.packed, self._book)
-        for event, fault in kept.since:
-            if fault is None:
-                restored._fold(event)
-            else:
-                restored._record_fault(event, fault)
+        if kept.place is not None:
+            restored.offset, restored.chain = kept.place
+        for event in kept.since:
+            restored._fold(event)
         self.rules, self.offset, self.chain = restored.rules, restored.offset, restored.chain
         self._configured = restored._configured
-        if any(fault is None for _, fault in kept.since):
-            # The next event that raises need not fold these again.
+        if kept.since:
             self.packed()
 
     @property

@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from schemas.base import Event
 from schemas.decisions import EventFaulted
@@ -24,29 +24,26 @@ _OF_THE_MACHINE = (MemoryError, OSError, ImportError, Warning)
 about the event: the process ends, and whoever starts it again folds the event then."""
 
 
-class _Packable(Protocol):
-    def packed(self) -> bytes: ...
-
-
 @dataclass
 class Kept:
     """The last packed state of a cell, and what was folded since."""
 
     packed: bytes | None = None
     """None before the first: the cell was empty."""
-    since: list[tuple["LedgerEvent", EventFaulted | None]] = field(default_factory=list)
-    """Each with its fault, if it has one: that is not to be found out again."""
+    place: tuple[int, bytes] | None = None
+    """Ledger offset and chain after the last event that raised, where no other has followed the packed state
+    before it; None where there is none."""
+    since: list["LedgerEvent"] = field(default_factory=list)
 
     def take(self, packed: bytes) -> None:
         """The cell is in this state."""
-        self.packed = packed
+        self.packed, self.place = packed, None
         self.since.clear()
 
-    def follow(self, cell: _Packable, event: "LedgerEvent", fault: EventFaulted | None = None) -> None:
-        """The cell has folded an event in. Packing it calls `take`."""
-        self.since.append((event, fault))
-        if len(self.since) >= MOST_SINCE:
-            cell.packed()
+    def pass_over(self, offset: int, chain: bytes) -> None:
+        """The next event has raised, and has changed nothing but where in its ledger the cell is."""
+        assert not self.since
+        self.place = offset, chain
 
 
 def is_of_the_machine(error: BaseException) -> bool:

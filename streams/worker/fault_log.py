@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from schemas.codec import Decision
 from schemas.decisions import EventFaulted
+from schemas.text import plain
 from streams.cell.cell import Cell
 
 METRIC = "events_faulted"
@@ -44,7 +45,7 @@ class FaultLog:
             "faulted cell=%s decision=%s event=%s type=%s exception=%s zone=%s place=%s so_far=%d%s",
             cell.name,
             id,
-            fault.event_id,
+            plain(fault.event_id),
             fault.event_type,
             fault.exception,
             fault.zone,
