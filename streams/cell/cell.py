@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-import msgpack
-
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.codec import Decision, Envelope
@@ -23,6 +21,7 @@ from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodePool
+from streams.cell.packing import pack, unpack
 from streams.cell.places import Place, note
 from streams.cell.recovery import MOST_SINCE, Kept, fault_of, is_of_the_machine, on_a_fresh_stack, traced
 from streams.cell.rules import (
@@ -215,7 +214,7 @@ class Cell:
         """
         if self._foreign is not None:
             return self._foreign.packed
-        packed: bytes = msgpack.packb(
+        packed = pack(
             {
                 "version": SNAPSHOT_VERSION,
                 "name": self.name,
@@ -250,7 +249,7 @@ class Cell:
             ValueError: if the state is in another layout.
             MissingRulesError: if it is of newer rules than `book` has.
         """
-        state = msgpack.unpackb(packed)
+        state = unpack(packed)
         cell, version = cls(state["name"], book), state["rules"]
         rules = book.newest if version is None else book.get(version)
         if rules is not None:
@@ -306,7 +305,7 @@ class Cell:
         if rules is None:
             lack = self._book.lack_of(adopted.rules, adopted.release)
             raise MissingRulesError(f"{where}: from here on it is decided by {lack}: start that one")
-        self._take(msgpack.unpackb(packed), rules)
+        self._take(unpack(packed), rules)
         self._foreign = None
 
     def _require_rules(self, event: Event, offset: int) -> None:
@@ -348,7 +347,7 @@ class Cell:
 
 def layout_of(packed: bytes) -> int:
     """The version of the layout of a packed state."""
-    return int(msgpack.unpackb(packed)["version"])
+    return int(unpack(packed)["version"])
 
 
 def compress(packed: bytes) -> bytes:

@@ -19,6 +19,7 @@ from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.decisions import CellAccepted, EventFaulted, EventIgnored, JobAdmitted
 from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.packing import pack, unpack
 from streams.cell.recovery import Kept, on_a_fresh_stack
 from streams.policies.auction.zone import AuctionZone
 from streams.policies.policy import ZonePolicy
@@ -358,3 +359,8 @@ def test_a_cell_survives_any_number_of_faults_and_replay_finds_the_same(
     assert cell.packed() == restored.packed()
     log = [DecisionRecord(each.canonical, each.id) for each in decisions]
     assert verify([*events, *flood], log).ok
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**63, 2**64, -(2**64), 10**40])
+def test_a_state_holds_integers_of_any_size(number: int) -> None:
+    assert unpack(pack({"sums": [number, {"of": number}]})) == {"sums": [number, {"of": number}]}
