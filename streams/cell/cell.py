@@ -23,7 +23,7 @@ from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodePool
 from streams.cell.packing import pack, unpack
 from streams.cell.places import Place, note
-from streams.cell.recovery import MOST_SINCE, Kept, fault_of, is_of_the_machine, on_a_fresh_stack, traced
+from streams.cell.recovery import Kept, fault_of, is_of_the_machine, on_a_fresh_stack, traced
 from streams.cell.rules import (
     RULES,
     MissingRulesError,
@@ -117,7 +117,7 @@ class Cell:
     def _keep(self, event: LedgerEvent) -> None:
         """Note what to fold again after an event that raises."""
         self._kept.since.append(event)
-        if len(self._kept.since) >= MOST_SINCE:
+        if self._kept.is_far_back():
             self.packed()
 
     def _fold(self, event: LedgerEvent) -> list[Decision]:
