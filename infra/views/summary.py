@@ -134,7 +134,8 @@ def _utilisation(board: Board) -> float | None:
         return 0.0
     node_s, busy_s = board.nodes.node_s(board.first_s, board.time_s), 0.0
     for (job_id, node, _), run in board.jobs.runs.items():
-        submission = board.jobs.by_id[job_id].submission
+        job = board.jobs.by_id.get(job_id)  # any node may report a run of a job that there never was
+        submission = None if job is None else job.submission
         zone = "" if submission is None else submission.zone
         speed = board.nodes.samples_per_s(node, zone, run.time_s)
         if speed is not None:  # a cell ignores what executors of other nodes report

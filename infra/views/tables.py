@@ -42,11 +42,14 @@ def board_view(board: Board, most_jobs: int) -> RenderableType:
 
 
 def _fault_lines(board: Board) -> Iterator[Text]:
-    """How many events faulted, and the last of them."""
+    """How many events faulted, and how many records are left out here, with the last of them."""
     fault = board.last_fault
     if fault is not None:
         last = f"the last one {plain(fault.event_id)} ({fault.event_type}): {fault.explanation}"
         yield Text(f"{board.faults} events faulted, {last}", "red")
+    if board.omissions:
+        last = plain(board.last_omission)
+        yield Text(f"{board.omissions} records are not shown in full, the last one {last}", "red")
 
 
 def _holding_table(board: Board) -> Table:

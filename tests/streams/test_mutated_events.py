@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from infra.views.board import Board
+from infra.views.summary import summarise
+from infra.views.tables import board_view
+from infra.views.words import describe, happening
 from schemas.auction.batches import BatchProblem
 from schemas.auction.settings import TitanPolicy
 from schemas.base import Event
@@ -65,6 +69,7 @@ class Mutator:
         self.words: dict[str, list[str]] = {}
         """Of each word of a closed list in the event that is mutated, the words of its lists."""
         self.names = ["x" * 128, "nobody"]
+        self.board = Board("c")
         self.asked = Counter[type[Problem]]()
         self.faults: list[tuple[EventFaulted, str, Event]] = []
 
@@ -75,7 +80,9 @@ class Mutator:
         for name in ("job_id", "node", "zone", "run_id", "request_id", "user"):
             if isinstance(value := getattr(event, name, None), str) and value not in self.names:
                 self.names.append(value)
-        decisions = self._fold(bench.cell, entry)
+        if entry.offset == 0:
+            self.board = Board(event.cell)
+        decisions = self._show(entry, self._fold(bench.cell, entry))
         for decision in decisions:
             if isinstance(asked := decision.outcome, SolveRequested):
                 self._answer(bench.cell, asked)
@@ -89,9 +96,22 @@ class Mutator:
             else:
                 self.left -= 1
                 bench.ledger.append(mutant)
-                self._fold(bench.cell, mutant)
+                self._show(mutant, self._fold(bench.cell, mutant))
         if len(bench.ledger) % PACKED_EVERY == 0:
             bench.cell.packed()
+            board_view(self.board, most_jobs=20)
+            summarise(self.board)
+        return decisions
+
+    def _show(self, entry: LedgerEvent, decisions: list[Decision]) -> list[Decision]:
+        """Have views fold it too."""
+        self.board.take_event(entry.envelope)
+        assert describe(entry.envelope.event)
+        for decision in decisions:
+            self.board.take_decision(decision)
+            assert describe(decision.outcome)
+            happening(decision)
+        assert not self.board.omissions, self.board.last_omission
         return decisions
 
     def _fold(self, cell: Cell, entry: LedgerEvent) -> list[Decision]:
