@@ -18,6 +18,8 @@ from schemas.base import Outcome
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.decisions import CellAccepted, EventFaulted, EventIgnored, JobAdmitted
+from schemas.merging.commands import TaskAssigned
+from schemas.merging.problems import MergeSolution, Share
 from streams.cell.cell import Cell, LedgerEvent
 from streams.cell.packing import pack, unpack
 from streams.cell.recovery import Kept, on_a_fresh_stack
@@ -27,6 +29,7 @@ from streams.replay.replay import DecisionRecord, verify
 from tests.streams.ledgers import NAMES, ledger
 from tests.support.cells import Bench, bid, configuration, tick
 from tests.support.examples import LONG
+from tests.support.merging_script import Script, share
 
 BEFORE, AFTER = 6, 14
 """Events around the one that raises."""
@@ -364,3 +367,14 @@ def test_a_cell_survives_any_number_of_faults_and_replay_finds_the_same(
 @pytest.mark.parametrize("number", [0, -1, 2**63, 2**64, -(2**64), 10**40])
 def test_a_state_holds_integers_of_any_size(number: int) -> None:
     assert unpack(pack({"sums": [number, {"of": number}]})) == {"sums": [number, {"of": number}]}
+
+
+def test_an_answer_that_no_schema_should_let_pass_ends_no_cell() -> None:
+    script = Script(bench=Bench())
+    script.ready("a", "b")
+    asked = script.ask()
+    unfit = Share.model_construct(job_ids=("a",), mode="temporal", gpus=1)
+    answer = script.solved(asked, MergeSolution.model_construct(kind="merge", shares=(unfit,)))
+    (fault,) = script.send(answer)
+    assert (type(fault), fault.zone, fault.place) == (EventFaulted, "z", "solved")
+    assert any(isinstance(each, TaskAssigned) for each in script.answer(share("a"), share("b"), asked=asked))
