@@ -116,8 +116,7 @@ class Cell:
 
     def _keep(self, event: LedgerEvent) -> None:
         """Note what to fold again after an event that raises."""
-        self._kept.since.append(event)
-        if self._kept.is_far_back():
+        if self._kept.follow(event):
             self.packed()
 
     def _fold(self, event: LedgerEvent) -> list[Decision]:

@@ -20,6 +20,8 @@ _BYTES_PER_EVENT = 1_536
 """A cell is packed after one event for so many bytes of its state, within these bounds: an exception costs
 folding no more events again, and packing costs some 5 microseconds per event. A worker packs its cells for
 snapshots about as often."""
+_MOST_BYTES_SINCE = 4 * 2**20
+"""Of events that are kept to be folded again: one may have a MiB."""
 
 _OF_THE_MACHINE = (MemoryError, OSError, ImportError, Warning)
 """A full memory or disk, a broken installation, and warnings that a process was told to raise say nothing
@@ -36,16 +38,21 @@ class Kept:
     """Ledger offset and chain after the last event that raised, where no other has followed the packed state
     before it; None where there is none."""
     since: list["LedgerEvent"] = field(default_factory=list)
+    _since_bytes: int = 0
 
     def take(self, packed: bytes) -> None:
         """The cell is in this state."""
         self.packed, self.place = packed, None
         self.since.clear()
+        self._since_bytes = 0
 
-    def is_far_back(self) -> bool:
-        """Whether the cell is to be packed again."""
+    def follow(self, event: "LedgerEvent") -> bool:
+        """An event was folded in; True if the cell is to be packed again."""
+        self.since.append(event)
+        self._since_bytes += len(event.envelope.value)
         most = len(self.packed or b"") // _BYTES_PER_EVENT
-        return len(self.since) >= min(max(most, _LEAST_SINCE), _MOST_SINCE)
+        is_many = len(self.since) >= min(max(most, _LEAST_SINCE), _MOST_SINCE)
+        return is_many or self._since_bytes >= _MOST_BYTES_SINCE
 
     def pass_over(self, offset: int, chain: bytes) -> None:
         """The next event has raised, and has changed nothing but where in its ledger the cell is."""

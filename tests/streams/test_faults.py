@@ -378,3 +378,16 @@ def test_an_answer_that_no_schema_should_let_pass_ends_no_cell() -> None:
     (fault,) = script.send(answer)
     assert (type(fault), fault.zone, fault.place) == (EventFaulted, "z", "solved")
     assert any(isinstance(each, TaskAssigned) for each in script.answer(share("a"), share("b"), asked=asked))
+
+
+def test_events_that_are_kept_to_be_folded_again_are_bounded_in_number_and_in_bytes() -> None:
+    small = LedgerEvent(0, Envelope("e", "test", "", tick(0)))
+    large = LedgerEvent(0, Envelope("e", "test", "", tick(0), stored=bytes(2**20)))
+    assert [Kept().follow(small), Kept(bytes(32 * 2**20)).follow(large)] == [False, False]
+    for packed, event, most in ((b"", small, 256), (bytes(32 * 2**20), small, 2_048), (b"", large, 4)):
+        kept, count = Kept(packed), 1
+        while not kept.follow(event):
+            count += 1
+        assert count == most
+        kept.take(packed)
+        assert not kept.follow(event)
