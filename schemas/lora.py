@@ -88,7 +88,7 @@ class LoraHyperparameters(Record):
 
     rank: Annotated[int, Field(ge=1, le=MAX_RANK)] = 8
     """Width r of the low-rank update ``W + (alpha / r) B A``."""
-    alpha: Annotated[float, Field(gt=0, le=65_536)] = 16.0
+    alpha: Annotated[float, Field(ge=1e-6, le=65_536)] = 16.0
     """Numerator of the update's scale."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability with which an input feature of the adapter is dropped."""
@@ -101,7 +101,7 @@ class LoraHyperparameters(Record):
     ] = ("q_proj", "v_proj")
     """Layers that get an adapter; a layer is meant if its dotted name is, or ends with, one of these (the
     rule of PEFT). `all-linear` alone, in a list or by itself, means all linear layers but the output head."""
-    learning_rate: Annotated[float, Field(gt=0, le=10)] = 1e-3
+    learning_rate: Annotated[float, Field(ge=1e-12, le=10)] = 1e-3
     """AdamW's step size."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     """AdamW's decoupled weight decay."""
@@ -109,7 +109,7 @@ class LoraHyperparameters(Record):
     """Sequences in a micro-batch."""
     sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = 64
     """Longest sequence in tokens; longer records are cut."""
-    max_gradient_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    max_gradient_norm: Annotated[float, Field(ge=1e-9, le=1e6)] = 1.0
     """The adapter's gradient is scaled down to this L2 norm."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Decides initial weights, data order and dropout masks."""

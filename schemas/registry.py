@@ -18,6 +18,7 @@ from schemas.clock import ClockTicked
 from schemas.commands import Command
 from schemas.decisions import (
     CellAccepted,
+    EventFaulted,
     EventIgnored,
     JobAdmitted,
     JobCompleted,
@@ -64,6 +65,7 @@ _OF_EVERY_CELL: dict[str, tuple[type[Event], ...]] = {
 }
 _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
     CellAccepted,
+    EventFaulted,
     EventIgnored,
     JobAdmitted,
     JobCompleted,

@@ -8,6 +8,7 @@ from schemas.codec import Decision
 from schemas.commands import Command
 from schemas.decisions import (
     CellAccepted,
+    EventFaulted,
     JobAdmitted,
     JobCompleted,
     JobQuoted,
@@ -70,6 +71,8 @@ def describe(record: Event | Outcome) -> list[str]:
             if record.adapter_path is None:
                 return [completed]
             return [completed, f"adapter {record.adapter_path}, BLAKE2b {record.adapter_digest}"]
+        case EventFaulted():
+            return [_faulted(record)]
         case Command(CANCELS=True):
             return [f"{record.node} is told to stop"]
         case _:
@@ -108,8 +111,14 @@ def happening(decision: Decision) -> str | None:
             return f"{outcome.node} is in zone {outcome.to_zone} now ({outcome.reason})"
         case ZoneAccepted():
             return f"zone {outcome.zone} is {outcome.reason}"
+        case EventFaulted():
+            return _faulted(outcome)
         case _:
             return None
+
+
+def _faulted(fault: EventFaulted) -> str:
+    return f"event {fault.event_id} ({fault.event_type}) changed nothing: {fault.explanation}"
 
 
 def _completed(job: JobCompleted, decimals: int) -> str:

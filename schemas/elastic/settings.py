@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import Identifier
+from schemas.base import LEAST_S, Identifier
 from schemas.kind import PolicySettings
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ElasticPolicy(PolicySettings):
     """An elastic job that keeps no checkpoints starts over when it is preempted. So it is placed on loaned
     servers first only if it is done there within so long, with all the workers that it may have; a longer one
     goes to training servers first. The thesis has no such limit."""
-    patience_s: Annotated[float, Field(gt=0, le=31_536_000)] = 21_600.0
+    patience_s: Annotated[float, Field(ge=LEAST_S, le=31_536_000)] = 21_600.0
     """A job that has waited for so long comes before shorter ones, in turn with those of other users, and
     servers are held for it (scheme `lyra`). The thesis lets it wait for ever."""
     scenario: Scenario = "basic"

@@ -4,16 +4,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Detail, Record
+from schemas.base import Detail, PositiveSamples, Record
 from schemas.fleet import Loss
 from schemas.kind import Problem, Solution
 from schemas.merging.reports import MAX_TRACE
-from schemas.merging.workload import MAX_ITERATIONS, Accuracy
+from schemas.merging.workload import LEAST_ACCURACY, MAX_ITERATIONS, Accuracy
 
 MAX_KINDS = 32
 """Of jobs that share: so many are looked at together, those with the most jobs. The others run unmerged."""
 MAX_OUTCOMES = 512
 MAX_FINISHED = 256
+MAX_SCORE = 1e6
+MAX_GAIN = 1_000.0
+MAX_RATIO = 1_000.0
+Ratio = Annotated[float, Field(ge=1 / MAX_RATIO, le=MAX_RATIO)]
+"""Of the iterations that a job needs merged to those that it needs alone."""
+Epochs = Annotated[float, Field(ge=1e-12, le=MAX_ITERATIONS)]
+"""From one iteration on the largest data to as many as there may be on data of one batch."""
 MergeMode = Literal["temporal", "spatial"]
 MERGE_MODES: tuple[MergeMode, ...] = ("temporal", "spatial")
 TaskName = Annotated[str, Field(min_length=1, max_length=64)]
@@ -63,21 +70,21 @@ class PastMerge(Record):
 
     mode: MergeMode
     donor: TaskName
-    donor_samples: Annotated[int, Field(ge=1)]
+    donor_samples: PositiveSamples
     receiver: TaskName
     """Whose result it is. A spatial merge has two entries, one for each of its jobs."""
-    receiver_samples: Annotated[int, Field(ge=1)]
-    score: float | None
+    receiver_samples: PositiveSamples
+    score: Annotated[float, Field(ge=-MAX_SCORE, le=MAX_SCORE)] | None
     """S(A, B); None where it was not measured."""
-    gain: Annotated[float, Field(gt=-1)] | None
+    gain: Annotated[float, Field(gt=-1, le=MAX_GAIN)] | None
     """Of its accuracy (G, Eq. 1); None if it is not known what it would have reached alone."""
-    target: Annotated[float, Field(gt=0, le=1)] | None
+    target: Annotated[float, Field(ge=LEAST_ACCURACY, le=1)] | None
     """The accuracy that it was to reach; None if only iterations counted."""
     best: Accuracy
     """The accuracy that it reached."""
-    epochs: Annotated[float, Field(gt=0)] | None
+    epochs: Epochs | None
     """In which it met its target; None if it did not."""
-    own_epochs: Annotated[float, Field(gt=0)]
+    own_epochs: Epochs
     """That it would have needed alone."""
 
 
@@ -96,7 +103,7 @@ class EstimateProblem(Problem):
 class KindEstimate(Record):
     """What is foretold of jobs of a kind that run alone."""
 
-    iterations: Annotated[int, Field(ge=1)]
+    iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)]
     """Until the target (K_i, Eq. 2)."""
     fault: Detail = ""
     """Why its loss trace is of no use, if it is."""
@@ -106,15 +113,15 @@ class TransferEstimate(Record):
     """What is foretold of a merge of two kinds of jobs."""
 
     mode: MergeMode
-    donor: Annotated[int, Field(ge=0)]
+    donor: Annotated[int, Field(ge=0, lt=MAX_KINDS)]
     """Index into the kinds. Of a spatial merge, the smaller one of both."""
-    receiver: Annotated[int, Field(ge=0)]
-    receiver_gain: float
-    receiver_ratio: Annotated[float, Field(gt=0)]
+    receiver: Annotated[int, Field(ge=0, lt=MAX_KINDS)]
+    receiver_gain: Annotated[float, Field(ge=-MAX_GAIN, le=MAX_GAIN)]
+    receiver_ratio: Ratio
     """Iterations that it needs over those alone."""
-    donor_gain: float = 0.0
+    donor_gain: Annotated[float, Field(ge=-MAX_GAIN, le=MAX_GAIN)] = 0.0
     """Of a spatial merge, the same of the other job."""
-    donor_ratio: Annotated[float, Field(gt=0)] = 1.0
+    donor_ratio: Ratio = 1.0
 
 
 class EstimateSolution(Solution):

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import Identifier, Record
 from schemas.kind import Problem, Solution
-from schemas.merging.commands import TransferMode
+from schemas.merging.commands import JOBS_PER_MODE, TransferMode
 from schemas.merging.workload import MAX_GPUS, Gpus
 
 MAX_UNITS = 10_000
@@ -16,6 +16,8 @@ MAX_TRANSFERS = 16_384
 MAX_STEP_TIMES = 40_000
 """Of all tables of a question: 1.9 MiB of the 8 MiB that the record of a decision has room for. Units and
 kinds at their largest take 5 MiB."""
+MAX_OBJECTIVE = 1e30
+"""More than all units together may be slowed down."""
 _SHARE_BYTES = 32
 """Of a share, beside its jobs."""
 
@@ -180,23 +182,42 @@ class Share(Record):
     """`spatial` also for two jobs that are trained together already."""
     gpus: Gpus
 
+    @model_validator(mode="after")
+    def _as_many_jobs_as_the_mode_has(self) -> Self:
+        if len(set(self.job_ids)) != JOBS_PER_MODE[self.mode]:
+            raise ValueError(
+                f"a share of mode {self.mode} is of {JOBS_PER_MODE[self.mode]} different jobs, not of "
+                f"{' and '.join(self.job_ids)}"
+            )
+        return self
+
 
 class MergeSolution(Solution):
     """The plan that was found. Who is not in it waits."""
 
     kind: Literal["merge"] = "merge"
     shares: Annotated[tuple[Share, ...], Field(max_length=MAX_UNITS)]
-    objective: float | None = None
+    objective: Annotated[float, Field(ge=-MAX_OBJECTIVE, le=MAX_OBJECTIVE)] | None = None
     """Eq. 7 as corrected (errata Y1, Y2), and what switches cost; None of schemes without it."""
-    bound: float | None = None
+    bound: Annotated[float, Field(ge=-MAX_OBJECTIVE, le=MAX_OBJECTIVE)] | None = None
     """No plan has a smaller objective."""
-    columns: Annotated[int, Field(ge=0)] = 0
+    columns: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Variables of the program."""
     search: Literal["optimal", "limited"] | None = None
     """`optimal`: no plan is better than this one by over a thousandth of the slowdowns of the units that run
     in it, nor by over a thousandth of what it saves beside waiting.
     `limited`: time, or that only the most promising choices were looked at, leaves that open; `bound` says
     how far off it can be. None of schemes without an objective."""
+
+    @model_validator(mode="after")
+    def _a_share_for_a_job(self) -> Self:
+        seen: set[str] = set()
+        for share in self.shares:
+            for job_id in share.job_ids:
+                if job_id in seen:
+                    raise ValueError(f"shares: job {job_id} has two")
+                seen.add(job_id)
+        return self
 
     def shortened(self, excess_bytes: int) -> Self | None:
         """Without shares at the end, whose jobs wait, and without what holds of the whole plan."""

@@ -20,6 +20,8 @@ from functools import lru_cache
 from math import fsum
 
 from schemas.merging.estimates import (
+    MAX_GAIN,
+    MAX_RATIO,
     EstimateProblem,
     EstimateSolution,
     KindEstimate,
@@ -143,7 +145,10 @@ class YmirEstimator:
             if past.gain is not None
         ]
         foretold = self.gains.foretell(gained, list(candidates.values()))
-        return {pair: gain.gain for pair, gain in zip(candidates, foretold, strict=True)}
+        return {
+            pair: min(max(gain.gain, -MAX_GAIN), MAX_GAIN)
+            for pair, gain in zip(candidates, foretold, strict=True)
+        }
 
     def _ratios(
         self,
@@ -183,7 +188,7 @@ class YmirEstimator:
             ratio = 1.0 - target.saved_epochs / target.own_epochs
             if candidate.score is not None:
                 ratio = trust * ratio + (1.0 - trust) * self.prior(candidate.score)
-            ratios[pair] = max(ratio + losses[candidate.mode], _LEAST_RATIO)
+            ratios[pair] = min(max(ratio + losses[candidate.mode], _LEAST_RATIO), MAX_RATIO)
         return ratios
 
 

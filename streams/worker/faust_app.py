@@ -64,6 +64,7 @@ class CellsApp:
             on_folded=self._note_folded,
             book=book,
             validates=settings.validate_cells,
+            count=self._faust.monitor.count,
         )
         self._adoption = Adoption(
             book.newest, self._cells, intake, consumer, self._publisher, settings.topic_prefix, time.time

@@ -142,7 +142,7 @@ class LedgerPartition:
             # Not taken: snapshots must not claim it.
             self._next_offset = due
             raise
-        if self._validates and (broken := list(cell.broken_invariants())):
+        if self._validates and (broken := _broken_invariants(cell)):
             raise BrokenInvariantError(
                 f"cell {cell.name} is broken after ledger offset {event.offset}, a fault of the code: "
                 f"{'; '.join(broken[:3])} ({len(broken)} in all)"
@@ -188,3 +188,11 @@ class LedgerPartition:
             "with the workers stopped, delete the snapshots topic and set the group's offsets of the ledger "
             "to the earliest; the cells are then folded from their whole ledger"
         )
+
+
+def _broken_invariants(cell: Cell) -> list[str]:
+    """What should always hold of a cell and does not; that the check itself raises, too."""
+    try:
+        return list(cell.broken_invariants())
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        return [f"the check raised {type(error).__name__}: {error}"]

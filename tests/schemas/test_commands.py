@@ -9,7 +9,7 @@ from schemas.lora_commands import MAX_RUNS_PER_SLOT, RunOrder, SlotAssigned
 from schemas.topics import COMMANDS, HEADERS_MAX_BYTES, topic_name, topics
 
 LONGEST_NAME = "n" * 128
-LONGEST_FLOAT = 1.2345678901234567e-300
+LONGEST_FLOAT = 1.2345678901234567e-05
 LONGEST_COLUMN = "\N{GRINNING FACE}" * 64
 LARGEST = RunOrder(
     run_id="r" * 192,
