@@ -24,7 +24,7 @@ from executors.node.runner import (
     find_runners,
 )
 from executors.node.settings import ExecutorSettings
-from schemas.fleet import NodeHeartbeat, NodeOffline
+from schemas.fleet import NodeOffline
 from schemas.services import begin_log
 from streams.kafka.faults import BrokerError, UnansweredError
 
@@ -179,7 +179,7 @@ def _serve(
         reports.flush()
         _log.info("node online node=%s boot=%d", settings.node, journal.boot)
         try:
-            with Heartbeat(reports, NodeHeartbeat(**dict(node.online)), settings.node_heartbeat_s):
+            with Heartbeat(reports, node.heartbeat, settings.node_heartbeat_s):
                 node.serve()
         except NoRoomError as error:
             shortage = error

@@ -117,6 +117,18 @@ class SlotRuns:
         self._withdraw_adapter(job_id)
         self._workshop.checkpoints.remove(job_id)
 
+    def disown(self, run_id: str, job_id: str) -> None:
+        """End a run that the cell does not have: it writes nothing more, and publishes nothing."""
+        run = self._training.get(job_id)
+        order = self._waiting.get(job_id) if run is None else run.order
+        if order is None or order.run_id != run_id:
+            return
+        self._workshop.checkpoints.forget(job_id)
+        self._drop(job_id)
+        self._reports.say("run disowned", job_id)
+        if run is not None:
+            self._report_progress(run, complete=True)
+
     def _withdraw_adapter(self, job_id: str) -> None:
         newest = self._workshop.checkpoints.newest(job_id)
         if newest is None or newest.token < self.assignment.slot - _RECENT_SLOTS:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from schemas.base import Outcome
-from schemas.fleet import RunFailed, RunFinished
+from schemas.fleet import RefusedRun, RunFailed, RunFinished
 from schemas.merging.commands import (
     ProfileOrdered,
     TaskAssigned,
@@ -127,6 +127,7 @@ class Tasks:
             generation=1,
             job_ids=(job.job_id,),
             reason="withdrawn",
+            runs=(RefusedRun(run_id=run_id, job_id=job.job_id),),
         )
 
     def begin(
@@ -214,6 +215,9 @@ class Tasks:
         for job_id in task.job_ids:
             self._leave(self.jobs[job_id], task, lost)
         if task.is_assigned:
+            runs = tuple(
+                RefusedRun(run_id=task.run_id(job_id), job_id=job_id) for job_id in task.active_job_ids
+            )
             for node in task.members:
                 yield TaskReleased(
                     zone=self.zone,
@@ -222,6 +226,7 @@ class Tasks:
                     generation=task.generation,
                     job_ids=tuple(about) or task.job_ids,
                     reason=reason,
+                    runs=runs,
                 )
 
     def part(self, task: Task) -> None:
