@@ -103,13 +103,17 @@ class Acceptance:
         if (decision.cell, decision.data["node"]) != (self._cell, self._node):
             # Nodes may share a partition.
             return None
-        model = RunDisowned if decision.type == RunDisowned.TYPE else self._types.get(decision.type)
-        if model is None:
-            return self._unknown(decision)
+        model = self._types.get(decision.type)
+        command: Command | RunDisowned
         try:
-            command = decode_data(decision, model)
+            if decision.type == RunDisowned.TYPE:
+                command = decode_data(decision, RunDisowned)
+            elif model is None:
+                return self._unknown(decision)
+            else:
+                command = decode_data(decision, model)
         except InvalidRecordError as error:
-            runner = model.RUNNER if issubclass(model, Command) else None
+            runner = None if model is None else model.RUNNER
             return self.refusal(decision.id, runner, "malformed", str(error), decision.data)
         return AcceptedCommand(decision.id, f"{decision.id} {decision.chain[:_KEY_DIGITS]}", command)
 

@@ -212,9 +212,9 @@ class Node:
     def _apply(self, records: list[CommandRecord]) -> None:
         """Apply commands in their order; their position is committed only when all their reports are out."""
         shortage = None
-        for command in self._acceptance.cancelling(records, self._journal):
+        for cancelling in self._acceptance.cancelling(records, self._journal):
             # Another of these commands may end a run before, and what ends may be published.
-            self._obey(command)
+            self._obey(cancelling)
         taken: list[AcceptedCommand] = []
         for record in records:
             accepted = self._accept(record)
@@ -271,8 +271,8 @@ class Node:
 
     def _obey(self, command: Command | RunDisowned) -> None:
         if isinstance(command, RunDisowned):
-            for name, runner in list(self._runners.items()):
-                self._guarded(name, partial(runner.disown, command.run_id, command.job_id))
+            for name, each in list(self._runners.items()):
+                self._guarded(name, partial(each.disown, command.run_id, command.job_id))
             return
         runner = self._runners.get(command.RUNNER)
         if runner is not None:
