@@ -22,7 +22,7 @@ _FIRST_DELAY_S = 5.0
 
 
 class OrderClock:
-    """Time in which a zone could have heard of its runs. It advances with the cell's clock, but with each tick
+    """Time in which a zone could have heard of its runs. It goes with the cell's clock, but with each tick
     by no more than a tenth of the time for which a silent run is believed in."""
 
     def __init__(self, cell: str, timeout_s: float) -> None:
