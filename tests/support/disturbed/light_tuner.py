@@ -7,10 +7,11 @@ from typing import Any
 from executors.tuner.messages import Halt, Over, Prewarm, ProfilePart, TaskPart, Told
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.commands import JobOrder
-from schemas.merging.reports import MeasuredStep, ProfileReported, TaskEvaluated
+from schemas.merging.reports import MeasuredStep, ProfileReported
 from tests.support.disturbed.light_processes import JOIN_TIMEOUT_S, PROGRESS_S, RUN_S
 
 PROFILE_S = 8.0
+STEP_S = 1.0
 CELL = "c"
 
 
@@ -25,7 +26,8 @@ class Part:
     """When all of its workers had come together."""
     told_s: float = 0.0
     is_halted: bool = False
-    is_over: bool = False
+    finished: set[str] = field(default_factory=set)
+    """Jobs whose end was told."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -46,6 +48,8 @@ class Meeting:
     gone: set[tuple[str, int]] = field(default_factory=set)
     """Tasks of which a worker has died."""
     stopped: set[tuple[str, int]] = field(default_factory=set)
+    ran_s: dict[str, float] = field(default_factory=dict)
+    """How long each job has been trained: checkpointed after each step."""
 
     def kill_node(self, node: str) -> None:
         """The workers of a node are gone."""
@@ -144,7 +148,7 @@ class LightWorkers:
         elif isinstance(part.part, ProfilePart):
             self._profile(bench, part)
         else:
-            self._train(bench, part, now_s - part.since_s)
+            self._train(bench, part)
 
     def _profile(self, bench: LightBench, part: Part) -> None:
         assert part.since_s is not None
@@ -173,31 +177,25 @@ class LightWorkers:
         )
         self._over(bench, part, "finished")
 
-    def _train(self, bench: LightBench, part: Part, ran_s: float) -> None:
-        """A task of two jobs takes twice as long; the second ends last."""
-        leads = part.part.membership.rank == 0
-        count = len(part.orders)
-        ended = [order for number, order in enumerate(part.orders) if ran_s >= RUN_S * (number + 1)]
-        if leads:
-            for number, order in enumerate(part.orders):
-                if ran_s - 1.0 < RUN_S * (number + 1) <= ran_s:
-                    samples = order.workload.total_samples
-                    self._tell(bench, part, order, RunFinished, samples_done=samples)
-            if self._meeting.time_s - part.told_s >= PROGRESS_S:
-                part.told_s = self._meeting.time_s
-                for order in [each for each in part.orders if each not in ended]:
-                    self._tell(bench, part, order, RunProgressed, node_s=0.0, complete=False)
-                    self._tell(
-                        *(bench, part, order, TaskEvaluated),
-                        iterations=0,
-                        epochs=0.1,
-                        loss=1.0,
-                        accuracy=0.4,
-                        phase="own",
-                        partner=None,
-                        step=None,
-                    )
-        if len(ended) == count:
+    def _train(self, bench: LightBench, part: Part) -> None:
+        """One job of the task after the other."""
+        ran_s = self._meeting.ran_s
+        left = [order for order in part.orders if ran_s.get(order.job_id, 0.0) < RUN_S]
+        if part.part.membership.rank != 0:
+            if not left:
+                self._over(bench, part, "finished")
+            return
+        for order in left[:1]:
+            ran_s[order.job_id] = ran_s.get(order.job_id, 0.0) + STEP_S
+        for order in part.orders:
+            if ran_s.get(order.job_id, 0.0) >= RUN_S and order.job_id not in part.finished:
+                part.finished.add(order.job_id)
+                self._tell(bench, part, order, RunFinished)
+        if self._meeting.time_s - part.told_s >= PROGRESS_S:
+            part.told_s = self._meeting.time_s
+            for order in [each for each in part.orders if each.job_id not in part.finished]:
+                self._tell(bench, part, order, RunProgressed, node_s=0.0, complete=False)
+        if len(part.finished) == len(part.orders):
             self._over(bench, part, "finished")
 
     def _fail(self, bench: LightBench, part: Part, error: str) -> None:
@@ -210,7 +208,9 @@ class LightWorkers:
         self, bench: LightBench, part: Part, order: JobOrder, kind: type[RunReport], **fields: Any
     ) -> None:
         place = {"cell": CELL, "node": self.node, "run_id": order.run_id, "job_id": order.job_id}
-        report = kind(**place, **{"samples_done": 0, **fields})
+        ran_s = self._meeting.ran_s.get(order.job_id, 0.0)
+        samples_done = int(order.workload.total_samples * min(ran_s / RUN_S, 1.0))
+        report = kind(**place, samples_done=samples_done, **fields)
         told = Told(part=part.part.part, type=report.TYPE, data=report.model_dump(mode="json"))
         self._words.append((bench, told))
 
