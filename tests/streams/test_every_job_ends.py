@@ -25,7 +25,7 @@ TROUBLED_S = 240
 JOBS = 6
 ENDS_WITHIN_S = 4_000
 """After the troubles: some attempts of a job, each of which may be silent for the whole timeout."""
-QUIET_S = 60
+QUIET_S = 90
 """Beside the last job: until nodes have heard that they may end what the cell does not have."""
 SEEDS = 200 if LONG else 2
 

@@ -1,7 +1,7 @@
 """The workers of a zone's jobs: who has which, on which servers, and the commands when that changes."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from schemas.base import Outcome
 from schemas.elastic.commands import WorkersAssigned
@@ -211,20 +211,26 @@ class Workforce:
             self._cleared(job, finished.node)
         yield from self._settle(job)
 
-    def give_up_silent(self) -> Iterator[Outcome]:
-        """Take runs for failed, or for ended where nodes were told to end them, of which nothing is heard."""
-        orders = self.orders
+    def give_up_silent(self) -> Generator[Outcome, None, bool]:
+        """Take runs for failed, or for ended where nodes were told to end them, of which nothing is heard.
+
+        Returns:
+            whether there are some.
+        """
+        orders, are_some = self.orders, False
         for job in list(self.jobs.values()):
             if job.members and orders.is_lost(job.heard_s, job.quiet_s):
-                # Its leader speaks for all; the others are told to end what they have.
+                are_some = True
                 leader = next(iter(job.members))
                 run_id = f"{job.generation}/{job.job.job_id}"
                 failed = orders.failure(job.job, run_id, leader, job.heard_s)
                 yield from self.fail(job, failed, backs_off=True)
             if job.clearing and orders.is_lost(job.released_s):
+                are_some = True
                 for node in list(job.clearing):
                     self._cleared(job, node)
                 yield from self._settle(job)
+        return are_some
 
     def fail(self, job: ElasticJob, report: RunFailed, backs_off: bool = False) -> Iterator[Outcome]:
         """A member's workers are gone. The job starts anew, unless it can run nowhere.

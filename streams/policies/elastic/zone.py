@@ -212,9 +212,7 @@ class ElasticZone:
     def wake(self, time_s: float) -> Iterator[Outcome]:
         self._workforce.time_s = time_s
         if self._orders.advance(time_s):
-            for outcome in self._workforce.give_up_silent():
-                self._changed = True
-                yield outcome
+            self._changed |= yield from self._workforce.give_up_silent()
         self._changed |= self._workforce.end_retries()
         if self._wanted:
             yield from self._vacate()

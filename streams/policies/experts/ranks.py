@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from schemas.base import Outcome
+from schemas.experts.workload import MoeServeWorkload
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from streams.cell.live_bytes import LiveBytes
 from streams.policies.experts.claims import Holdings
@@ -13,6 +14,9 @@ from streams.policies.experts.outcomes import Why, assigned, changed, decided, e
 from streams.policies.experts.turns import Turns
 from streams.policies.gpus import Gpus
 from streams.policies.orders import MOST_FAILURES, OrderClock, retry_delay_s
+
+_LONGEST_QUIET_S = 8_640.0
+"""For so long a service is expected to say nothing after its begin, at most."""
 
 
 class Ranks:
@@ -188,7 +192,9 @@ class Ranks:
         it ends."""
         quiet_s = job.quiet_s
         if isinstance(report, RunStarted):
-            quiet_s = 0.0 if job.until_s is None else max(job.until_s - self.time_s, 0.0)
+            is_service = isinstance(job.workload, MoeServeWorkload)
+            ends_s = math.inf if job.until_s is None else job.until_s
+            quiet_s = min(max(ends_s - self.time_s, 0.0), _LONGEST_QUIET_S) if is_service else 0.0
         elif not report.ends_run:
             quiet_s = 0.0
         job.hear(self.orders.elapsed_s, quiet_s)

@@ -9,11 +9,14 @@ from executors.moe.ranks import messages as moe
 from executors.workers.membership import Membership
 from executors.workers.messages import Ended, Failed, ProcessOrder, Release
 
-JOIN_TIMEOUT_S = 20.0
-RUN_S = 30.0
-"""What the whole work of a job takes."""
+JOIN_TIMEOUT_S = 10.0
 PROGRESS_S = 5.0
 _ENDLESS_SAMPLES = 10**9
+
+
+def run_s(job_id: str) -> float:
+    """How long the whole work of a job takes: some take so long that nobody waits for their end."""
+    return 30.0 if int(job_id.lstrip("j")) % 2 else 300.0
 
 
 @dataclass
@@ -136,7 +139,7 @@ class LightProcess:
         job_id, leads = self.order.job_id, self.membership.rank == 0
         if leads:
             total = self._total or _ENDLESS_SAMPLES
-            done = self._machine.done.get(job_id, 0.0) + total * step_s / RUN_S
+            done = self._machine.done.get(job_id, 0.0) + total * step_s / run_s(job_id)
             self._machine.done[job_id] = min(done, total)
         is_done = self._samples_done >= (self._total or _ENDLESS_SAMPLES)
         if is_done or (self._until_s is not None and self._machine.time_s >= self._until_s):

@@ -8,7 +8,7 @@ from executors.tuner.messages import Halt, Over, Prewarm, ProfilePart, TaskPart,
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.commands import JobOrder
 from schemas.merging.reports import MeasuredStep, ProfileReported
-from tests.support.disturbed.light_processes import JOIN_TIMEOUT_S, PROGRESS_S, RUN_S
+from tests.support.disturbed.light_processes import JOIN_TIMEOUT_S, PROGRESS_S, run_s
 
 PROFILE_S = 8.0
 STEP_S = 1.0
@@ -180,7 +180,7 @@ class LightWorkers:
     def _train(self, bench: LightBench, part: Part) -> None:
         """One job of the task after the other."""
         ran_s = self._meeting.ran_s
-        left = [order for order in part.orders if ran_s.get(order.job_id, 0.0) < RUN_S]
+        left = [order for order in part.orders if ran_s.get(order.job_id, 0.0) < run_s(order.job_id)]
         if part.part.membership.rank != 0:
             if not left:
                 self._over(bench, part, "finished")
@@ -188,7 +188,7 @@ class LightWorkers:
         for order in left[:1]:
             ran_s[order.job_id] = ran_s.get(order.job_id, 0.0) + STEP_S
         for order in part.orders:
-            if ran_s.get(order.job_id, 0.0) >= RUN_S and order.job_id not in part.finished:
+            if order not in left and order.job_id not in part.finished:
                 part.finished.add(order.job_id)
                 self._tell(bench, part, order, RunFinished)
         if self._meeting.time_s - part.told_s >= PROGRESS_S:
@@ -209,7 +209,7 @@ class LightWorkers:
     ) -> None:
         place = {"cell": CELL, "node": self.node, "run_id": order.run_id, "job_id": order.job_id}
         ran_s = self._meeting.ran_s.get(order.job_id, 0.0)
-        samples_done = int(order.workload.total_samples * min(ran_s / RUN_S, 1.0))
+        samples_done = int(order.workload.total_samples * min(ran_s / run_s(order.job_id), 1.0))
         report = kind(**place, samples_done=samples_done, **fields)
         told = Told(part=part.part.part, type=report.TYPE, data=report.model_dump(mode="json"))
         self._words.append((bench, told))
