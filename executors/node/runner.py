@@ -29,6 +29,10 @@ class UnfitError(RuntimeError):
     """What the node is to work with is missing or cannot be used; starting again does not help."""
 
 
+class LoadingInterruptedError(RuntimeError):
+    """A process that a runner needs was killed while the runner was loaded; starting again may help."""
+
+
 class DeviceLostError(RuntimeError):
     """The device is unusable until the process is started again: no run and no runner is to blame."""
 

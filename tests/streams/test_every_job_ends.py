@@ -103,6 +103,11 @@ def disturbed(make: Make, monkeypatch: pytest.MonkeyPatch, root: Path, seed: int
                 withdrawal = JobWithdrawalRequested(cell=CELL, job_id=each.job_id, user=each.user)
                 world.fold(f"withdrawal-{number}", withdrawal)
     world.troubles = NO_TROUBLES
+    if seed % 2:
+        # Nobody waits for the long runs of which the cell knows nothing: they must end by its command.
+        for each in list(world.state.jobs.live.values()):
+            withdrawal = JobWithdrawalRequested(cell=CELL, job_id=each.job_id, user=each.user)
+            world.fold(f"late-withdrawal-{each.job_id}", withdrawal)
     return world
 
 
