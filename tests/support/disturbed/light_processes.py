@@ -46,9 +46,9 @@ class Machine:
     def advance(self, time_s: float) -> None:
         """It is `time_s` now."""
         step_s, self.time_s = time_s - self.time_s, time_s
-        self.processes = [each for each in self.processes if each.is_alive]
-        for process in self.processes:
+        for process in [each for each in self.processes if each.is_alive]:
             process.advance(step_s)
+        self.processes = [each for each in self.processes if each.is_alive]
 
 
 class LightProcess:
@@ -98,9 +98,11 @@ class LightProcess:
             self._end("left")
         elif self._release is not None or any(peer.ended == "stopped" for peer in peers):
             self._end("stopped")
+        elif any(peer.ended == "finished" for peer in peers):
+            self._end("finished", answers=self.membership.rank == 0)
         elif self.joined != self.membership.generation:
             self._join(peers)
-        elif any(not peer.is_alive and peer.ended is None for peer in peers):
+        elif sum(peer.is_alive for peer in peers) < self.membership.world:
             self._say(Failed(error="another process is gone", permanent=False, cause="peer"))
             self._exit()
         else:
