@@ -371,7 +371,7 @@ class Tasks:
             self._account(job, task)
             if task.is_assigned and task.leader not in lost:
                 job.stopping[task.run_id(job.job_id)] = task.leader
-            job.hear(self.orders.elapsed_s)
+                job.hear(self.orders.elapsed_s)
             job.waits_since_s = self.time_s
             job.restarts += 1
         job.task = job.run_id = None
