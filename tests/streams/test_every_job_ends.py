@@ -27,7 +27,7 @@ ENDS_WITHIN_S = 4_000
 """After the troubles: some attempts of a job, each of which may be silent for the whole timeout."""
 QUIET_S = 90
 """Beside the last job: until nodes have heard that they may end what the cell does not have."""
-SEEDS = 200 if LONG else 2
+SEEDS = 60 if LONG else 2
 
 Make = Callable[[pytest.MonkeyPatch, Path, random.Random], World]
 
