@@ -86,8 +86,8 @@ class Runner(Protocol):
         """Take a command on; the work itself is for `advance`. One that `CANCELS` may come twice."""
 
     def disown(self, run_id: str, job_id: str) -> None:
-        """End a run that the cell does not have: write no checkpoint more, keep what is on disk, report the
-        end. Nothing if the runner has no such run."""
+        """End a run that the cell does not have: publish nothing, keep what is on disk, report the end.
+        Nothing if the runner has no such run."""
 
     def held_runs(self) -> Sequence[str]:
         """The ids of the runs that it continues. After `restore`, those of the process before, without the

@@ -153,7 +153,12 @@ class SlotRuns:
             newest = self._workshop.checkpoints.newest(order.job_id)
             if newest is not None and newest.token == self.assignment.slot:
                 self._begin(order, newest)
-            else:
+            elif reason in ("slot_end", "newer_slot"):
+                known_samples = order.resume_samples if newest is None else newest.samples_done
+                self._fail(
+                    order.job_id, known_samples, TimeoutError("the slot was over before the run began")
+                )
+            else:  # the node goes offline, and the cell plans all of it again
                 self._reports.say("run never began", order.job_id, reason=reason)
         self._waiting.clear()
         for run in list(self._training.values()):
