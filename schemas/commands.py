@@ -29,7 +29,7 @@ class RunDisowned(NodeCommand):
     """The cell does not have this run on the node, although the node has reported that it continues.
 
     The runner that has the run ends it and reports the end; what is on disk stays. A node without the run has
-    nothing to do. The command is obeyed in its order, since an assignment before it may have replaced the run.
+    nothing to do. The command is obeyed in its order: an assignment before it may have replaced the run.
     """
 
     TYPE: ClassVar = "millrace.run.disowned.v1"

@@ -21,8 +21,7 @@ from streams.policies.merging.judging import (
 from streams.policies.merging.planning import Planning
 from streams.policies.merging.standing import Standing
 from streams.policies.merging.task import Task
-
-_TURN_BYTES = 16
+from streams.policies.merging.turns import Turns
 
 
 class Runs:
@@ -34,8 +33,7 @@ class Runs:
         self._knowledge = asking.knowledge
         self._planning = planning
         self._standing = standing
-        self._turns: dict[str, int] = {}
-        """By user with live jobs, how many turns there were when the latest of theirs was profiled."""
+        self.turns = Turns(asking.tasks)
 
     def profile(self) -> Iterator[Outcome]:
         """Have new jobs profiled, one of each kind at a time. Users take turns, so that nobody waits for all
@@ -48,7 +46,7 @@ class Runs:
                 busy.add(job.kind)
                 new.append(job)
         while new:
-            job = min(new, key=lambda job: self._turns.get(job.job.user, 0))
+            job = min(new, key=lambda job: self.turns.of(job.job.user))
             new.remove(job)
             if not self._tasks.gpus.idle() or job.workload.pipeline:
                 yield from self._make_room(job)
@@ -56,25 +54,7 @@ class Runs:
                 return
             yield from self._tasks.profile(job, self._asking.policy)
             if job.stage == "profiling":
-                self._take_turn(job.job.user)
-
-    def state(self) -> dict[str, int]:
-        """Of types that msgpack writes."""
-        return dict(self._turns)
-
-    def restore(self, state: dict[str, int]) -> None:
-        """Take a state."""
-        self._set_turns(state)
-
-    def _take_turn(self, user: str) -> None:
-        live = {job.job.user for job in self._tasks.jobs.values()}
-        turns = {other: turn for other, turn in self._turns.items() if other in live}
-        self._set_turns({**turns, user: 1 + max(turns.values(), default=0)})
-
-    def _set_turns(self, turns: dict[str, int]) -> None:
-        before = sum(map(_turn_bytes, self._turns))
-        self._turns = dict(turns)
-        self._tasks.count(sum(map(_turn_bytes, self._turns)) - before)
+                self.turns.give(job.job.user)
 
     def reported(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
         """A node reports about a run of a job."""
@@ -398,7 +378,7 @@ class Runs:
         self._knowledge.leave(job.kind)
         if not self._tasks.jobs:
             self._planning.hold(None)
-            self._set_turns({})
+            self.turns.forget()
         yield from ended
 
     def _judge(self, job: TuningJob, reason: JudgedReason, learns: bool = True) -> Iterator[Outcome]:
@@ -417,11 +397,6 @@ class Runs:
         remaining_s = self._asking.remaining_s(task.job_ids, task.mode, task.gpus) if is_there else 0.0
         before = task.gpus if gpus_before is None else gpus_before
         return self._tasks.changed(task, reason, before, remaining_s, detail=detail)
-
-
-def _turn_bytes(user: str) -> int:
-    """What a user's turn takes of a snapshot."""
-    return len(user.encode()) + _TURN_BYTES
 
 
 def _stale(job: TuningJob, report: RunReport) -> EventIgnored:

@@ -182,7 +182,7 @@ class MergingZone:
             "speeds": self._asking.speeds.state(),
             "planning": self._planning.state(),
             "standing": self._standing.state(),
-            "turns": self._runs.state(),
+            "turns": self._runs.turns.state(),
             "orders": self._orders.state(),
         }
 
@@ -198,7 +198,7 @@ class MergingZone:
         self._asking.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
         self._standing.restore(state["standing"])
-        self._runs.restore(state["turns"])
+        self._runs.turns.restore(state["turns"])
         self._orders.restore(state["orders"])
 
     @property
