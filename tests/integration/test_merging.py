@@ -161,5 +161,5 @@ def test_a_job_is_done_whose_node_is_killed_during_its_profile_run_or_down_when_
     # Nothing starts it again before the zone, whose only GPU it has, has ordered the next profile run there.
     fleet.send(submitted("ordered-before", tuning_workload("more-code-pages", 42, rank=4)))
     for job_id in ("profiled-twice", "ordered-before"):
-        fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done", READY_S)
+        fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done", 2 * READY_S)
     fleet.assert_proven()
