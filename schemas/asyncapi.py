@@ -5,7 +5,7 @@ from typing import Any, Literal
 from schemas import topics
 from schemas.base import Event, Outcome, Record
 from schemas.codec import MAX_ATTRIBUTE_LENGTH, SPECVERSION
-from schemas.commands import Command
+from schemas.commands import NodeCommand
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES
 from schemas.topics import (
     ESCAPED_HEADER_COUNT_HEADER,
@@ -48,7 +48,7 @@ _SUMMARIES = {
 }
 _NO_EVENT = {"type": "object", "properties": {"content-type": {"const": "application/json"}}}
 """Headers of a record that is a state and no event."""
-_COMMAND_TYPES = tuple(model for model in DECISION_TYPES.values() if issubclass(model, Command))
+_COMMAND_TYPES = tuple(model for model in DECISION_TYPES.values() if issubclass(model, NodeCommand))
 _KEYS: dict[type[Record], str] = {
     **dict.fromkeys(_COMMAND_TYPES, "Id of the cell; on `commands`, id of the node."),
     **{

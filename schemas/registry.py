@@ -15,7 +15,7 @@ from schemas.changes import (
     ZoneConfigured,
 )
 from schemas.clock import ClockTicked
-from schemas.commands import Command
+from schemas.commands import Command, RunDisowned
 from schemas.decisions import (
     CellAccepted,
     EventFaulted,
@@ -79,6 +79,7 @@ _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
     OfferAnswered,
     ReclaimEnded,
     ReclaimPlanned,
+    RunDisowned,
     SolveRequested,
     ZoneAccepted,
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from schemas.base import LEAST_S, Identifier
-from schemas.kind import PolicySettings
+from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
 
 if TYPE_CHECKING:
     from schemas.cells import Zone
@@ -58,6 +58,7 @@ class ElasticPolicy(PolicySettings):
     reference, every elastic job spans both pools at full speed."""
     scaling_pause_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     """What a job is taken to lose when its workers change: it is not resized for less."""
+    order_timeout_s: OrderTimeoutSeconds = DEFAULT_ORDER_TIMEOUT_S
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Of schemes and choices that draw."""
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from schemas.base import LEAST_PART, LEAST_S
-from schemas.kind import PolicySettings
+from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
 
 if TYPE_CHECKING:
     from schemas.cells import Zone
@@ -36,6 +36,7 @@ class ExpertsPolicy(PolicySettings):
     """A layer's placement changes not so soon after its last change."""
     least_tokens_per_device: Annotated[int, Field(ge=1, le=10**9)] = 256
     """A report of fewer is counted together with the next: its popularity is noise."""
+    order_timeout_s: OrderTimeoutSeconds = DEFAULT_ORDER_TIMEOUT_S
 
     patience_s: Annotated[float, Field(ge=LEAST_S, le=31_536_000)] = 3_600.0
     """A job that has waited for so long comes first, and jobs of users who have more ranks give way for it,

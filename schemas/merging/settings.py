@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from schemas.base import LEAST_S, Gib, Record
-from schemas.kind import PolicySettings
+from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
 from schemas.merging.estimates import MAX_OUTCOMES, PastMerge
 from schemas.merging.reports import MeasuredStep
 
@@ -75,6 +75,7 @@ class MergingPolicy(PolicySettings):
     profile_limit_s: Annotated[float, Field(ge=LEAST_S, le=86_400)] = 60.0
     fisher_samples: Annotated[int, Field(ge=1, le=65_536)] = 128
     """Records that the embedding of a task is computed on."""
+    order_timeout_s: OrderTimeoutSeconds = DEFAULT_ORDER_TIMEOUT_S
     speeds: Annotated[tuple[MeasuredStep, ...], Field(max_length=MAX_SPEEDS)] = ()
     """Step times that were measured offline: the lookup table begins with them."""
     outcomes: Annotated[tuple[PastMerge, ...], Field(max_length=MAX_OUTCOMES)] = ()

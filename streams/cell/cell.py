@@ -36,7 +36,7 @@ from streams.cell.rules import (
 )
 from streams.policies.policy import ZonePolicy
 
-SNAPSHOT_VERSION = 28
+SNAPSHOT_VERSION = 29
 """Of the layout of a packed state; the rules that it is of have a version of their own."""
 CHAIN_START = bytes(32)
 _NO_JOBS = JobRegister(0, LiveBytes(0))

@@ -7,6 +7,7 @@ from schemas.cells import CellConfigured
 from schemas.changes import CellChange, ZoneConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
+from schemas.commands import RunDisowned
 from schemas.decisions import EventIgnored, JobQuoted, JobRejected, RejectionReason
 from schemas.fleet import (
     CommandRefused,
@@ -35,6 +36,9 @@ from streams.cell.zones import Zones
 
 _WRITERS_AT_LEAST = 8
 """Share the window of ids of events: none fills more than this part of it."""
+
+_STALE = ("unknown_job", "stale_report")
+"""Why a report is ignored that is of no run of the cell."""
 
 
 class ConfiguredCell:
@@ -216,13 +220,23 @@ class ConfiguredCell:
             yield EventIgnored(reason="command_refused", detail=detail)
             yield from self._decided(self._refused_runs(event))
         elif isinstance(event, RunReport):
-            job = self.jobs.live.get(event.job_id)
-            if job is None:
-                yield _unknown_job(event.job_id)
-            else:
-                yield from self._decided(self._asked[job.zone].run_changed(job, event))
+            yield from self._hear_run(event)
         elif not isinstance(event, SignOfLife | NodeOffline | NodeSilent):
             yield from self._pass_on(event)
+
+    def _hear_run(self, report: RunReport) -> Iterator[Outcome]:
+        """Pass a report on. A node that continues a run which the cell does not have there is told so."""
+        job = self.jobs.live.get(report.job_id)
+        outcomes: Iterable[Outcome] = (_unknown_job(report.job_id),)
+        if job is not None:
+            outcomes = self.zones[job.zone].run_changed(job, report)
+        is_stale = False
+        for outcome in self._decided(outcomes):
+            is_stale |= isinstance(outcome, EventIgnored) and outcome.reason in _STALE
+            yield outcome
+        zone = self.nodes.zone_of(report.node)
+        if is_stale and not report.ends_run and zone is not None:
+            yield RunDisowned(zone=zone, node=report.node, run_id=report.run_id, job_id=report.job_id)
 
     def _refused_runs(self, event: CommandRefused) -> Iterator[Outcome]:
         for run in event.runs:

@@ -6,7 +6,7 @@ from typing import Any
 
 from schemas.base import View
 from schemas.codec import Decision
-from schemas.commands import Command
+from schemas.commands import NodeCommand
 from schemas.decisions import (
     JobCompleted,
     JobOutcome,
@@ -32,7 +32,7 @@ class Publication:
         headers = decision.headers()
         yield SentRecord(self._topic(DECISIONS), decision.cell.encode(), decision.canonical, headers)
         outcome = decision.outcome
-        if isinstance(outcome, Command):
+        if isinstance(outcome, NodeCommand):
             partition = self.node_partitions.get(outcome.node)
             yield SentRecord(
                 self._topic(COMMANDS), outcome.node.encode(), decision.canonical, headers, partition

@@ -93,6 +93,18 @@ class SlotRuns:
         self._withdraw_adapter(job_id)
         self._workshop.checkpoints.remove(job_id)
 
+    def disown(self, run_id: str, job_id: str) -> None:
+        """End a run that the cell does not have: it writes nothing more, and publishes nothing."""
+        run = self._training.get(job_id)
+        order = self._waiting.get(job_id) if run is None else run.order
+        if order is None or order.run_id != run_id:
+            return
+        self._workshop.checkpoints.forget(job_id)
+        self._drop(job_id)
+        self._reports.say("run disowned", job_id)
+        if run is not None:
+            self._report_progress(run, complete=True)
+
     def _withdraw_adapter(self, job_id: str) -> None:
         newest = self._workshop.checkpoints.newest(job_id)
         if newest is None or newest.token < self.assignment.slot - _RECENT_SLOTS:
@@ -117,7 +129,12 @@ class SlotRuns:
             newest = self._workshop.checkpoints.newest(order.job_id)
             if newest is not None and newest.token == self.assignment.slot:
                 self._begin(order, newest)
-            else:
+            elif reason in ("slot_end", "newer_slot"):
+                known_samples = order.resume_samples if newest is None else newest.samples_done
+                self._fail(
+                    order.job_id, known_samples, TimeoutError("the slot was over before the run began")
+                )
+            else:  # the node goes offline, and the cell plans all of it again
                 self._reports.say("run never began", order.job_id, reason=reason)
         self._waiting.clear()
         for run in list(self._training.values()):

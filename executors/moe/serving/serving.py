@@ -40,6 +40,9 @@ from solvers.experts.schemes import SCHEMES
 SUMMARY, ANSWERS = "serving.json", "answers.jsonl"
 """What a service leaves, in its folder below the output root: a `ServiceSummary`, and its `NewestAnswers`."""
 _WORDS: tuple[StepWord, ...] = get_args(StepWord)
+_LONGEST_SILENCE_S = 60.0
+"""After so long the leader says how far the service is, although that is nothing new: the cell takes a run
+of which nothing is reported for lost."""
 _LONGEST_WAIT_S = 0.25
 _MICROSECONDS = 1e6
 _PLACEMENTS: TypeAdapter[tuple[LayerPlacement, ...]] = TypeAdapter(tuple[LayerPlacement, ...])
@@ -279,8 +282,9 @@ class _Serving:
             self._reported_s = now_s
         if now_s - self._reported_s >= self._rank.order.report_interval_s:
             self._report_routed()
-        is_due = now_s - self._progressed_s >= self._rank.order.progress_s
-        if is_due and self._done > self._told_done:
+        silent_s = now_s - self._progressed_s
+        is_due = silent_s >= self._rank.order.progress_s and self._done > self._told_done
+        if is_due or silent_s >= _LONGEST_SILENCE_S:
             self._progressed_s, self._told_done = now_s, self._done
             self._rank.inbox.tell(Progress(samples_done=self._done, node_s=self._node_s))
 

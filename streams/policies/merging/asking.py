@@ -120,7 +120,9 @@ class Asking:
 
     def _takes_part(self, job: TuningJob) -> bool:
         task = self.tasks.task_of(job)
-        return job.stage == "ready" and not job.is_ending and not (task is not None and self.is_kept(task))
+        if job.stage != "ready" or job.is_ending or not self.tasks.may_run(job):
+            return False
+        return task is None or not self.is_kept(task)
 
     def _merge_problem(self, jobs: Sequence[TuningJob], gpus: int, left_out: int) -> MergeProblem:
         kinds: dict[str, int] = {}

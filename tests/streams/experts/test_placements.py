@@ -164,7 +164,7 @@ def test_a_report_that_does_not_fit_what_is_known_changes_nothing(report, detail
 def test_only_the_leader_tells_of_routing():
     script = Served()
     (ignored,) = script.send(profiled(script.other, SKEWED, EVEN))
-    assert ignored.reason == "stale_report"
+    assert ignored.reason == "unusable_report"
 
 
 def test_reports_of_a_generation_that_is_over_change_nothing():
