@@ -27,6 +27,8 @@ from executors.lora.model_kind import (
 )
 from executors.lora.objective import Objective, next_tokens, text_class
 from executors.lora.packed_attention import PACKED_ATTENTION
+from executors.lora.probe.prove import prove
+from executors.lora.probe.verdict import Proof
 from executors.lora.randomness import derive_seed
 from executors.lora.task import LoraTask
 
@@ -44,6 +46,7 @@ class SharedBase:
         sites: layers that can have an adapter, by dotted name.
         heads: modules of which each task has its own, trained in full: none, or a classifier's head.
         frozen_layers: so many of the first layers can have no adapter.
+        proof: that its packed passes are right; none of a structure without weights.
     """
 
     directory: Path
@@ -53,6 +56,7 @@ class SharedBase:
     sites: Mapping[str, FusedLinear]
     heads: tuple[FusedHead, ...] = ()
     frozen_layers: int = 0
+    proof: Proof | None = None
 
     @property
     def layers(self) -> int:
@@ -103,8 +107,8 @@ def load_base(directory: Path | None = None, device: torch.device | str = "cpu")
 
     Raises:
         BaseModelError: the directory has no safetensors weights (pickled ones are refused, since loading them
-            runs code), is neither of a causal language model nor of a sequence classifier, or its
-            architecture cannot take packed batches.
+            runs code), is neither of a causal language model nor of a sequence classifier, or is not proven
+            to compute in packed batches what it computes alone (see `prove`).
     """
     directory = default_base_directory() if directory is None else directory
     config = read_config(directory)
@@ -121,7 +125,8 @@ def load_base(directory: Path | None = None, device: torch.device | str = "cpu")
     # Evaluation mode: dropout inside the base would draw from global random state, shared by all tasks.
     model.eval().requires_grad_(False).to(device)
     heads = tuple(FusedHead.put_into(model, name) for name in objective.own)
-    return SharedBase(directory, model, tokenizer, objective, inject(model, objective.plain), heads)
+    base = SharedBase(directory, model, tokenizer, objective, inject(model, objective.plain), heads)
+    return replace(base, proof=prove(base))
 
 
 def _load_model(
