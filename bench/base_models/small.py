@@ -13,7 +13,7 @@ _DEVIATION = 0.2
 """Of weights. With transformers' own, 0.02, all scores are nearly zero and attention is nearly even, which
 hides soft caps and sinks."""
 
-_SIZES: Mapping[str, int] = {
+_SIZES: dict[str, int] = {
     # widths
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "embed_dim", "embedding_size"), 64),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "n_inner", "ffn_hidden_size", "d_inner"), 96),
@@ -63,7 +63,10 @@ _SIZES: Mapping[str, int] = {
     "decoder_start_token_id": 1,
 }
 
-_ATTEMPTS: tuple[Mapping[str, int], ...] = (
+_HYBRIDS: dict[str, Any] = {"full_attn_idxs": [1, 3], "attn_layer_indices": [1], "attn_layer_idx": [1]}
+"""Settings whose default for few layers would leave one kind of layer out."""
+
+_ATTEMPTS: tuple[dict[str, int], ...] = (
     {},
     {"num_key_value_heads": 4, "num_kv_heads": 4, "n_head_kv": 4, "n_kv_heads": 4},
     {"num_key_value_heads": 1},
@@ -100,10 +103,12 @@ def small_model(model_type: str, architecture: Any, *, seed: int, **fields: Any)
                 raise ValueError(f"the smallest has {size} parameters")
             torch.manual_seed(seed)
             model: PreTrainedModel = architecture(config).float().eval()
+            _draw(model, seed)
+            with torch.no_grad():
+                model(input_ids=torch.arange(7, 7 + 12)[None])
         except Exception as error:
             first = first or error
         else:
-            _draw(model, seed)
             return model
     raise CannotBuildError(f"{type(first).__name__}: {first}") from first
 
@@ -133,7 +138,9 @@ def _shrunken(
             small[name] = min(sizes[name], value) if value > 0 and not name.endswith("_id") else sizes[name]
         elif value is None and name in ("pad_token_id",):
             small[name] = sizes[name]
-        elif isinstance(value, list) and depth and len(value) == depth:
+        elif name in _HYBRIDS:
+            small |= {name: _HYBRIDS[name], "layer_types": None}
+        elif isinstance(value, list) and depth and len(value) == depth and name not in small:
             small[name] = _varied(value)
         elif isinstance(value, dict) and "original_max_position_embeddings" in value:
             small[name] = value | {"original_max_position_embeddings": 16}

@@ -99,6 +99,7 @@ def probe_architecture(task: Task, model_type: str, architecture: str) -> Row:
             return Row(*known, "not built", detail=_line(error))
         try:
             proof = load_base(Path(folder)).proof
+            assert proof is not None, "it is loaded"
         except UnprovenBaseError as error:
             return Row(*known, "refused", error.reason, error.detail)
         except BaseModelError as error:

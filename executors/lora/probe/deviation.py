@@ -1,6 +1,6 @@
 """How far two passes are apart, and how far rounding may bring them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -93,7 +93,7 @@ def _of_rows(found: Tensor, reference: Tensor) -> list[float]:
     return distances
 
 
-def _of_layers(found: dict[str, Tensor], reference: dict[str, Tensor]) -> list[float]:
+def _of_layers(found: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> list[float]:
     """The deviation of each layer's gradient, relative to it, or to a share of the largest if it is weak."""
     norms = {site: float(gradient.norm()) for site, gradient in reference.items()}
     least = max(_WEAK_LAYER * max(norms.values()), _TINY)

@@ -56,7 +56,9 @@ class ProbeTask:
     def __init__(self, base: "SharedBase", sites: Mapping[str, FusedLinear], number: int) -> None:
         device = base.model.device
         # Not a job's: the layers are named one by one, of which a job may name fewer.
-        task = LoraTask.model_construct(job_id="probe", rank=RANK, target_modules=tuple(sites))
+        task = LoraTask.model_construct(
+            job_id="probe", rank=RANK, target_modules=tuple(sites), dataset="probe", total_samples=1
+        )
         self.layout = AdapterLayout(task, sites, {})
         generator = torch.Generator().manual_seed(derive_seed(_SEED, "adapter", number))
         parameters = torch.empty(self.layout.size)
@@ -97,7 +99,7 @@ class Probe:
         ]
         self.sites: Mapping[str, FusedLinear] = {}
         self.tasks: list[ProbeTask] = []
-        self._precision = precision
+        self._precision: Callable[[torch.device], AbstractContextManager[None]] = precision
 
     @property
     def rounding(self) -> float:
@@ -173,7 +175,8 @@ class Probe:
         finally:
             hook.remove()
         rows = [sum(len(each.token_ids) for each in batch) for batch in self.batches]
-        return gradient.flatten(0, -2).split(rows)[1 - task]
+        reached: Tensor = gradient.flatten(0, -2).split(rows)[1 - task]
+        return reached
 
     def eager(self, *, perturbed: float = 0.0) -> Outcome:
         """Run transformers' eager forward and backward on each sequence alone.

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -141,13 +142,12 @@ class Checks:
             if are_same_bits(before, after):
                 continue
             bit_identical = False
-            for what, moved in zip(
-                ("logits", "gradients"), self._yardstick.measure(after, before), strict=True
-            ):
-                if not moved <= self._allowed[what]:
+            moves = self._yardstick.measure(after, before)
+            for what, moved, allowed in zip(("logits", "gradients"), moves, self._allowed, strict=True):
+                if not moved <= allowed:
                     text = f"{what} of one task move by {moved:.1e} when the tokens of another are changed"
                     raise Refusal("leaks", text)
-            reach = _run("packed_raises", lambda mine=mine: self._probe.reach(mine))
+            reach = _run("packed_raises", partial(self._probe.reach, mine))
             if reach.any():
                 size = float(reach.abs().max())
                 raise Refusal("leaks", f"logits of one task depend on the tokens of another, by {size:.1e}")
