@@ -31,6 +31,7 @@ from executors.lora.probe.prove import prove
 from executors.lora.probe.verdict import Proof
 from executors.lora.randomness import derive_seed
 from executors.lora.task import LoraTask
+from executors.lora.windows import longest_sequence_tokens
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,7 @@ class SharedBase:
     @property
     def longest_sequence_tokens(self) -> int:
         """Longest sequence that the model takes in whole."""
-        config = self.model.config.get_text_config()
-        # A sliding window changes nothing for sequences that fit into it, and longer ones are not supported.
-        limits: tuple[int | None, ...] = (
-            config.max_position_embeddings - self.objective.position_offset,
-            getattr(config, "sliding_window", None),
-        )
-        return min(limit for limit in limits if limit is not None)
+        return longest_sequence_tokens(self.model.config.get_text_config(), self.objective.position_offset)
 
 
 def load_base(directory: Path | None = None, device: torch.device | str = "cpu") -> SharedBase:

@@ -203,8 +203,11 @@ class Probe:
         return Outcome(tuple(logits))
 
     def layers_of_every_token(self) -> dict[str, FusedLinear]:
-        """The linear layers that see each token of a sequence, found by an eager pass."""
-        (sequence, *_), *_ = self.batches
+        """The linear layers that see each token, found by a packed pass.
+
+        Others are those of routed experts, of a part that a text does not reach, or behind the choice of the
+        rows that bear loss.
+        """
         rows: dict[str, set[int]] = {name: set() for name in self.base.sites}
 
         def note(name: str) -> Callable[..., None]:
@@ -213,9 +216,8 @@ class Probe:
         with ExitStack() as hooks:
             for name, site in self.base.sites.items():
                 hooks.callback(site.base_layer.register_forward_hook(note(name)).remove)
-            with torch.no_grad(), self._eager_attention():
-                self._alone(sequence)
-        whole = {len(sequence.token_ids)}
+            self.packed_values(self.batches)
+        whole = {sum(len(sequence.token_ids) for batch in self.batches for sequence in batch)}
         return {name: site for name, site in self.base.sites.items() if rows[name] == whole}
 
     def _alone(self, sequence: TokenSequence) -> Tensor:

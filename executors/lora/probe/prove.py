@@ -73,7 +73,8 @@ def prove(base: "SharedBase") -> Proof:
 
 def _proof(base: "SharedBase", started_s: float) -> Proof:
     probe = _run("eager_raises", lambda: Probe(base))
-    layers = _run("eager_raises", probe.layers_of_every_token)
+    _run("eager_raises", lambda: probe.eager_values(probe.batches))
+    layers = _run("packed_raises", probe.layers_of_every_token)
     if not layers:
         raise Refusal("no_layers", "no linear layer sees every token")
     probe.adapt(layers)
