@@ -15,7 +15,9 @@ hides soft caps and sinks."""
 
 _SIZES: dict[str, int] = {
     # widths
-    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "embed_dim", "embedding_size"), 64),
+    **dict.fromkeys(
+        ("hidden_size", "n_embd", "d_model", "dim", "embed_dim", "embedding_size", "emb_dim"), 64
+    ),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "n_inner", "ffn_hidden_size", "d_inner"), 96),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "mlp_hidden_size"), 32),
     **dict.fromkeys(("block_ff_dim", "shared_intermediate_size", "dense_intermediate_size"), 64),
@@ -33,7 +35,7 @@ _SIZES: dict[str, int] = {
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"), LAYERS),
     **dict.fromkeys(("decoder_layers", "num_decoder_layers", "num_encoder_layers"), LAYERS),
     # words and places
-    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "vocab_size_per_layer"), VOCABULARY),
+    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "n_words", "entity_vocab_size"), VOCABULARY),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"), 64),
     **dict.fromkeys(("sliding_window", "attention_chunk_size", "original_max_position_embeddings"), 16),
     **dict.fromkeys(("attention_window", "local_attention", "window_size"), 16),
@@ -42,6 +44,12 @@ _SIZES: dict[str, int] = {
     **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k"), 2),
     **dict.fromkeys(("n_group", "topk_group", "num_expert_groups"), 1),
     **dict.fromkeys(("hidden_size_per_layer_input", "per_layer_input_dim"), 16),
+    **dict.fromkeys(
+        ("n_shared_experts", "num_shared_experts", "num_kv_shared_layers", "first_k_dense_replace"), 1
+    ),
+    **dict.fromkeys(("expert_ffn_hidden_size", "entity_emb_size"), 32),
+    **dict.fromkeys(("attn_layer_period", "expert_layer_period"), 2),
+    **dict.fromkeys(("attn_layer_offset", "expert_layer_offset"), 1),
     # recurrences and convolutions
     **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "linear_num_value_heads"), 4),
     **dict.fromkeys(("linear_num_key_heads", "mamba_n_groups", "n_groups"), 2),
@@ -63,15 +71,38 @@ _SIZES: dict[str, int] = {
     "decoder_start_token_id": 1,
 }
 
-_HYBRIDS: dict[str, Any] = {"full_attn_idxs": [1, 3], "attn_layer_indices": [1], "attn_layer_idx": [1]}
-"""Settings whose default for few layers would leave one kind of layer out."""
+_VARIED: Mapping[str, Mapping[str, Any]] = {
+    "full_attn_idxs": {"full_attn_idxs": [1, 3], "layer_types": ["conv", "full_attention"] * 2},
+    "attn_layer_indices": {"attn_layer_indices": [1]},
+    "attention_types": {"attention_types": [[["global", "local"], LAYERS // 2]]},
+}
+"""What gives a small model each kind of layer, where its default for few layers would not, by the field that
+such configurations have."""
 
-_ATTEMPTS: tuple[dict[str, int], ...] = (
+_FULL = {
+    **dict.fromkeys(("n_group", "topk_group", "n_shared_experts"), 1),
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+}
+_RECURRENT = {
+    **dict.fromkeys(("mamba_d_head", "mamba_head_dim"), 32),
+    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads"), 4),
+    "mamba_expand": 2,
+    "mamba_d_ssm": 128,
+}
+
+_ATTEMPTS: tuple[dict[str, Any], ...] = (
     {},
-    {"num_key_value_heads": 4, "num_kv_heads": 4, "n_head_kv": 4, "n_kv_heads": 4},
+    _FULL | {"head_dim": 16, "num_key_value_heads": 2},
+    _FULL | {"head_dim": 8},
+    _FULL | {"head_dim": 8, "num_key_value_heads": 4},
+    {"num_key_value_heads": 4, "num_kv_heads": 4, "n_head_kv": 4, "n_kv_heads": 4, "vocab_size": VOCABULARY},
+    _RECURRENT,
+    _RECURRENT | {"layer_types": ["mamba", "attention"] * 2},
+    {"layer_types": ["conv", "full_attention"] * 2},
+    {"attention_hidden_size": 128, "attention_head_dim": 32, "num_key_value_heads": 4, "head_dim": 32},
     {"num_key_value_heads": 1},
-    {"mamba_n_heads": 8, "mamba_num_heads": 8, "num_heads": 8, "state_size": 16},
-    {"head_dim": 32, "rotary_dim": 16},
+    {"num_heads": 8, "state_size": 16, "head_dim": 32, "rotary_dim": 16},
     {"intermediate_size": 128, "num_experts_per_tok": 1},
     {"n_group": 2, "topk_group": 2},
 )
@@ -97,6 +128,8 @@ def small_model(model_type: str, architecture: Any, *, seed: int, **fields: Any)
         try:
             if isinstance(config, Exception):
                 raise config
+            if not isinstance(config, architecture.config_class):
+                config = config.get_text_config()
             with torch.device("meta"):
                 size = architecture(config).num_parameters()
             if size > MOST_PARAMETERS:
@@ -105,7 +138,7 @@ def small_model(model_type: str, architecture: Any, *, seed: int, **fields: Any)
             model: PreTrainedModel = architecture(config).float().eval()
             _draw(model, seed)
             with torch.no_grad():
-                model(input_ids=torch.arange(7, 7 + 12)[None])
+                model(input_ids=torch.tensor([[*range(8, 19), 2]]))
         except Exception as error:
             first = first or error
         else:
@@ -117,35 +150,38 @@ def _configs(model_type: str, fields: Mapping[str, Any]) -> Iterator[PretrainedC
     kind = CONFIG_MAPPING[model_type]
     for attempt in _ATTEMPTS:
         try:
-            yield _shrunken(kind, _SIZES | attempt, fields)
+            yield _shrunken(kind, attempt, fields)
         except Exception as error:
             yield error
 
 
 def _shrunken(
-    kind: type[PretrainedConfig], sizes: Mapping[str, Any], fields: Mapping[str, Any]
+    kind: type[PretrainedConfig], forced: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> PretrainedConfig:
     plain = kind()
-    has = plain.to_dict()
+    has = {
+        name: value
+        for name, value in plain.to_dict().items()
+        if not isinstance(getattr(kind, name, None), property)
+    }
     depth = next((has[name] for name in ("num_hidden_layers", "n_layer") if has.get(name)), None)
-    small: dict[str, Any] = {}
+    small: dict[str, Any] = {"initializer_range": _DEVIATION} if "initializer_range" in has else {}
     for name, value in has.items():
         if name in kind.sub_configs:
             sub = getattr(plain, name)
             if isinstance(sub, PretrainedConfig):
-                small[name] = _shrunken(type(sub), sizes, {}).to_dict()
-        elif isinstance(value, int) and not isinstance(value, bool) and name in sizes:
-            small[name] = min(sizes[name], value) if value > 0 and not name.endswith("_id") else sizes[name]
-        elif value is None and name in ("pad_token_id",):
-            small[name] = sizes[name]
-        elif name in _HYBRIDS:
-            small |= {name: _HYBRIDS[name], "layer_types": None}
-        elif isinstance(value, list) and depth and len(value) == depth and name not in small:
+                small[name] = _shrunken(type(sub), forced, {}).to_dict()
+        elif name.endswith("_token_id") and name in _SIZES and (value is not None or name == "pad_token_id"):
+            small[name] = _SIZES[name]
+        elif type(value) is int and name in _SIZES:
+            small[name] = min(_SIZES[name], value)
+        elif isinstance(value, list) and depth and len(value) == depth:
             small[name] = _varied(value)
         elif isinstance(value, dict) and "original_max_position_embeddings" in value:
             small[name] = value | {"original_max_position_embeddings": 16}
-    if "initializer_range" in has:
-        small["initializer_range"] = _DEVIATION
+    for name in _VARIED.keys() & has.keys():
+        small |= _VARIED[name]
+    small |= {name: value for name, value in forced.items() if name in has}
     return kind(**(small | dict(fields)))
 
 

@@ -14,7 +14,6 @@ from executors.lora.fused_linear import FusedLinear
 from executors.lora.randomness import derive_seed
 from executors.lora.task import LoraTask
 
-
 _LINEAR = (nn.Linear.forward, Conv1D.forward)
 
 
