@@ -39,7 +39,7 @@ BATCH = 4
 STEPS = 6
 PATIENCE_S = 600.0
 LEARNING_RATE = 2e-4
-"""AdamW makes a step of up to this of any gradient, be it rounding alone, so parameters agree to a part of it."""
+"""AdamW steps by up to this even if a gradient is rounding alone, so parameters agree to a part of it."""
 
 
 def trained_by_peft(
