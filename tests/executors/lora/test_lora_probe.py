@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import (
+    AttentionInterface,
     Llama4TextConfig,
     LlamaConfig,
     Phi3Config,
@@ -20,7 +21,7 @@ from transformers import (
 from executors.lora.adapter import inject
 from executors.lora.base_model import BaseModelError, SharedBase, load_base
 from executors.lora.fused_linear import FusedLinear
-from executors.lora.packed_attention import UnknownAttentionArgumentError, packed_attention
+from executors.lora.packed_attention import PACKED_ATTENTION, UnknownAttentionArgumentError, packed_attention
 from executors.lora.probe.prove import prove
 from executors.lora.probe.reduced import in_float32
 from executors.lora.probe.verdict import UnprovenBaseError
@@ -155,6 +156,28 @@ def test_a_mask_of_the_models_own_is_not_dropped() -> None:
     states = [torch.randn(1, 2, 5, 4) for _ in range(3)]
     with pytest.raises(UnknownAttentionArgumentError, match="passes 'attention_mask'"):
         packed_attention(nn.Identity(), *states, torch.zeros(1, 1, 5, 5), sequence_runs=((5, 1),))
+
+
+@pytest.mark.parametrize(
+    ("family", "argument"), [("gemma2", "softcap"), ("gpt_oss", "s_aux")], ids=["soft caps", "sinks"]
+)
+def test_what_an_attention_argument_does_is_seen_by_the_probe(
+    family: str, argument: str, request: pytest.FixtureRequest
+) -> None:
+    base = load_base(request.getfixturevalue(f"{family}_directory"))
+    assert base.proof is not None
+    assert base.proof.values.found <= 1e-4
+
+    def without(*arguments: object, **named: object) -> object:
+        return packed_attention(*arguments, **(named | {argument: None}))
+
+    AttentionInterface.register(PACKED_ATTENTION, without)
+    try:
+        with pytest.raises(UnprovenBaseError) as refused:
+            prove(base)
+    finally:
+        AttentionInterface.register(PACKED_ATTENTION, packed_attention)
+    assert refused.value.reason == "values_differ"
 
 
 def test_a_layer_that_is_linear_by_its_class_only_gets_no_adapter() -> None:
