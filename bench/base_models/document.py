@@ -1,5 +1,6 @@
 """docs/base-models.md: the table of all architectures, written and read."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,12 +55,12 @@ def render(rows: Sequence[Row]) -> str:
 def verdicts(page: str) -> dict[tuple[Task, str], tuple[str, str]]:
     """Read a page: verdict and reason by task and model type."""
     found: dict[tuple[Task, str], tuple[str, str]] = {}
-    task: Task = "language model"
+    task: Task | None = None
     for line in page.splitlines():
         if line.startswith("## "):
             task = next(each for each, heading in _HEADINGS.items() if line == f"## {heading}")
-        cells = [cell.strip() for cell in line.split("|")[1:-1]]
-        if len(cells) == 4 and cells[2] in get_args(Verdict):
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if task is not None and len(cells) == 4 and cells[2] in get_args(Verdict):
             reason = cells[3].split("`")[1] if cells[3].startswith("`") else ""
             found[task, cells[1]] = (cells[2], reason)
     return found
