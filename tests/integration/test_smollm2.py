@@ -39,7 +39,7 @@ BATCH = 4
 STEPS = 6
 PATIENCE_S = 600.0
 LEARNING_RATE = 2e-4
-"""AdamW steps by up to this even if a gradient is rounding alone, so parameters agree to a part of it."""
+"""AdamW steps by up to this even if a gradient is rounding alone, so a few parameters differ by as much."""
 
 
 def trained_by_peft(
@@ -108,7 +108,11 @@ def test_two_jobs_on_smollm2_are_what_peft_alone_trains(kafka: str, tmp_path: Pa
         loss, expected = trained_by_peft(base, datasets, task_of(job), tmp_path / job.job_id)
         assert done.loss == pytest.approx(loss, rel=1e-5)
         folder = tmp_path / "adapters" / done.adapter_path
-        torch.testing.assert_close(load_file(folder / ADAPTER_TENSORS), expected, rtol=0, atol=1e-4)
+        found = load_file(folder / ADAPTER_TENSORS)
+        assert found.keys() == expected.keys()
+        apart = torch.cat([(found[name] - tensor).abs().flatten() for name, tensor in expected.items()])
+        assert float((apart > 1e-4).float().mean()) < 1e-3
+        assert float(apart.max()) < 2 * STEPS * LEARNING_RATE
         with torch.no_grad():
             plain = AutoModelForCausalLM.from_pretrained(DIRECTORY).eval()
             untuned = plain(prompt).logits
