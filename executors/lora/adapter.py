@@ -14,11 +14,14 @@ from executors.lora.fused_linear import FusedLinear
 from executors.lora.randomness import derive_seed
 from executors.lora.task import LoraTask
 
+_LINEAR = (nn.Linear.forward, Conv1D.forward)
+
 
 def inject(model: PreTrainedModel, plain: Collection[str]) -> dict[str, FusedLinear]:
     """Replace the linear layers of ``model`` by a ``FusedLinear`` around each.
 
-    The model's own forward stays as it is.
+    The model's own forward stays as it is. So do layers that are linear by their class and compute something
+    else, as some routers do.
 
     Args:
         plain: modules whose layers stay as they are, by dotted names: the head, for one, which runs only on
@@ -30,7 +33,8 @@ def inject(model: PreTrainedModel, plain: Collection[str]) -> dict[str, FusedLin
     outside = tuple(f"{name}." for name in plain)
     sites = {}
     for name, layer in list(model.named_modules()):
-        if isinstance(layer, nn.Linear | Conv1D) and not f"{name}.".startswith(outside):
+        if type(layer).forward in _LINEAR and not f"{name}.".startswith(outside):
+            assert isinstance(layer, nn.Linear | Conv1D), "they have the forward of these"
             sites[name] = FusedLinear(layer)
             model.set_submodule(name, sites[name])
     return sites

@@ -28,8 +28,11 @@ from executors.lora.model_kind import (
 )
 from executors.lora.objective import Objective, next_tokens, text_class
 from executors.lora.packed_attention import PACKED_ATTENTION
+from executors.lora.probe.prove import prove
+from executors.lora.probe.verdict import Proof
 from executors.lora.randomness import derive_seed
 from executors.lora.task import LoraTask
+from executors.lora.windows import longest_sequence_tokens
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class SharedBase:
         heads: modules of which each task has its own, trained in full: none, or a classifier's head.
         frozen_layers: so many of the first layers can have no adapter.
         address: what users load the model by: its name on the Hugging Face hub or elsewhere.
+        proof: that its packed passes are right; none of a structure without weights.
     """
 
     directory: Path
@@ -56,6 +60,7 @@ class SharedBase:
     heads: tuple[FusedHead, ...] = ()
     frozen_layers: int = 0
     address: str = ""
+    proof: Proof | None = None
 
     @property
     def layers(self) -> int:
@@ -89,13 +94,7 @@ class SharedBase:
     @property
     def longest_sequence_tokens(self) -> int:
         """Longest sequence that the model takes in whole."""
-        config = self.model.config.get_text_config()
-        # A sliding window changes nothing for sequences that fit into it, and longer ones are not supported.
-        limits: tuple[int | None, ...] = (
-            config.max_position_embeddings - self.objective.position_offset,
-            getattr(config, "sliding_window", None),
-        )
-        return min(limit for limit in limits if limit is not None)
+        return longest_sequence_tokens(self.model.config.get_text_config(), self.objective.position_offset)
 
 
 def load_base(
@@ -112,8 +111,8 @@ def load_base(
     Raises:
         BaseModelError: the directory has no safetensors weights (pickled ones are refused, since loading them
             runs code), they are not whole or quantised, there is no tokenizer or one of more tokens than the
-            model has embeddings, it is neither of a causal language model nor of a sequence classifier, or
-            its architecture cannot take packed batches.
+            model has embeddings, it is neither of a causal language model nor of a sequence classifier, or is
+            not proven to compute in packed batches what it computes alone (see `prove`).
     """
     directory = default_base_directory() if directory is None else directory
     config = read_config(directory)
@@ -132,7 +131,8 @@ def load_base(
     model.eval().requires_grad_(False).to(device)
     heads = tuple(FusedHead.put_into(model, name) for name in objective.own)
     sites = inject(model, objective.plain)
-    return SharedBase(directory, model, tokenizer, objective, sites, heads, address=address or directory.name)
+    base = SharedBase(directory, model, tokenizer, objective, sites, heads, address=address or directory.name)
+    return replace(base, proof=prove(base))
 
 
 def load_tokenizer(directory: Path, model: PreTrainedModel, called: object) -> PreTrainedTokenizerBase:

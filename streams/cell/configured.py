@@ -229,7 +229,7 @@ class ConfiguredCell:
         job = self.jobs.live.get(report.job_id)
         outcomes: Iterable[Outcome] = (_unknown_job(report.job_id),)
         if job is not None:
-            outcomes = self.zones[job.zone].run_changed(job, report)
+            outcomes = self._asked[job.zone].run_changed(job, report)
         is_stale = False
         for outcome in self._decided(outcomes):
             is_stale |= isinstance(outcome, EventIgnored) and outcome.reason in _STALE

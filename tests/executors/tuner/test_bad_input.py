@@ -5,7 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from transformers import Lfm2ForCausalLM
 
+from bench.base_models.small import small_model
+from bench.base_models.survey import small_tokenizer
 from executors.lora.batch import TokenSequence
 from executors.lora.faults import is_permanent
 from executors.node.runner import UnfitError
@@ -199,6 +202,16 @@ def test_a_directory_of_no_causal_language_model_is_refused(
     (folder / "model.safetensors").write_bytes(b"")
     settings = tuner_settings.model_copy(update={"base_model_dir": folder})
     with pytest.raises(UnfitError, match="base_model_dir: "):
+        TunerRunner.started(fleet.context("n9", []), settings, 1)
+
+
+def test_a_base_whose_sequences_leak_is_refused(
+    fleet: Fleet, tuner_settings: TunerSettings, tmp_path: Path
+) -> None:
+    small_model("lfm2", Lfm2ForCausalLM, seed=1).save_pretrained(tmp_path / "lfm2")
+    small_tokenizer().save_pretrained(tmp_path / "lfm2")
+    settings = tuner_settings.model_copy(update={"base_model_dir": tmp_path / "lfm2"})
+    with pytest.raises(UnfitError, match=r"Lfm2ForCausalLM cannot be trained in packed batches: .*\(leaks\)"):
         TunerRunner.started(fleet.context("n9", []), settings, 1)
 
 
