@@ -104,6 +104,11 @@ class Asking:
             return self._merge_problem(jobs, gpus, left_out)
         return self._rival_problem(jobs, gpus, left_out, time_s)
 
+    def waiting_since(self, time_s: float, problem: MergeProblem | RivalProblem) -> list[str]:
+        """Jobs of a problem that are in no task and began to wait at a time or later."""
+        jobs = map(self.tasks.jobs.__getitem__, problem.job_ids)
+        return [job.job_id for job in jobs if job.task is None and job.waits_since_s >= time_s]
+
     def _first(self, jobs: Sequence[TuningJob]) -> Sequence[TuningJob]:
         """As many as may be asked about, in their order: those that are in a task, and of the others those
         that have waited longest."""
