@@ -15,7 +15,8 @@ def competing_words(record: SolveRequested) -> list[str] | None:
     counts = record.question.counts
     if record.question.kind not in _PLANS:
         return None
-    return [f"competes with {counted(counts['jobs'] - 1, 'other job')} for {counted(counts['gpus'], 'GPU')}"]
+    others = f" with {counted(counts['jobs'] - 1, 'other job')}" if counts["jobs"] > 1 else ""
+    return [f"competes for {counted(counts['gpus'], 'GPU')}{others}"]
 
 
 def requested_words(record: SolveRequested) -> list[str] | None:
