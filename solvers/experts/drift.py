@@ -17,9 +17,10 @@ from solvers.experts.moves import near
 from solvers.experts.placement import Cluster, Demand, Placement
 from solvers.experts.splitting import device_loads, even_split
 
-KeptReason = Literal["too_few_tokens", "small_gain", "not_lasting_yet", "cooling_down"]
+KeptReason = Literal["too_few_tokens", "small_gain", "not_lasting_yet", "cooling_down", "postponed"]
 """Why a placement stays. `too_few_tokens`: the reports so far are counted together with the next.
-`small_gain`: the busiest device would not get less by the least gain."""
+`small_gain`: the busiest device would not get less by the least gain. `postponed`: more layers are to change
+than may at a time."""
 
 
 @dataclass(frozen=True)
@@ -94,21 +95,31 @@ class LayerDrift:
         self._changed_s = 0.0
         self.placement = place_balanced(self._demand(), cluster)
 
-    def begin(self, profiled: Ints, time_s: float) -> DriftDecision:
+    @property
+    def changed_s(self) -> float:
+        """When the placement was last changed."""
+        return self._changed_s
+
+    def begin(self, profiled: Ints, time_s: float, may_change: bool = True) -> DriftDecision:
         """The first placement.
 
         Args:
             profiled: (experts,) tokens that chose each in the profile stage; all 0 where nothing is known.
+            may_change: False if the placement has to stay this time.
         """
         self._average(profiled)
+        if not may_change:
+            largest = self._largest(self.placement)
+            return self._kept("postponed", self.placement, int(profiled.sum()), (largest, largest))
         placement = place_balanced(self._demand(), self.cluster)
         return self._change("initial", placement, time_s, int(profiled.sum()))
 
-    def report(self, tokens: Ints, time_s: float) -> DriftDecision:
+    def report(self, tokens: Ints, time_s: float, may_change: bool = True) -> DriftDecision:
         """What was routed since the last report.
 
         Args:
             tokens: (experts,) that chose each expert.
+            may_change: False if the placement has to stay this time.
 
         Raises:
             ValueError: the number of experts is another one, or a count is negative.
@@ -132,6 +143,8 @@ class LayerDrift:
             return self._kept("not_lasting_yet", better, counted, largest)
         if time_s - self._changed_s < self.rule.cool_down_s:
             return self._kept("cooling_down", better, counted, largest)
+        if not may_change:
+            return self._kept("postponed", better, counted, largest)
         return self._change("popularity_shifted", better, time_s, counted, largest)
 
     def resize(self, cluster: Cluster, time_s: float) -> DriftDecision:

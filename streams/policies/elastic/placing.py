@@ -144,10 +144,13 @@ class ScatteredRoom:
         """Bar jobs from pools that would not have room for them even if they were alone, and all flexible
         workers gone."""
         vacated: dict[tuple[int, Pool], int] = {}
+        rooms: dict[tuple[int, Pool], int] = {}
         for demand in waiting:
             size, workers = demand.gpus_per_worker, demand.min_workers
             for pool in demand.pools:
-                if self._cluster.room(size, pool) >= workers:
+                if (size, pool) not in rooms:
+                    rooms[size, pool] = self._cluster.room(size, pool)
+                if rooms[size, pool] >= workers:
                     continue
                 if (size, pool) not in vacated:
                     vacated[size, pool] = self._movable.room(size, pool)

@@ -35,6 +35,9 @@ class Rounds:
         self._sizes = sizes
         self._scheme = scheme
         self._workforce = workforce
+        self._waiting: dict[str, tuple[int, Demand]] = {}
+        """What a scheme is told of each job that waited in the last round, by the samples that it had done:
+        nothing else that changes while a job waits is in there."""
         workforce.spanning_speed = 1.0 if sizes.has_one_speed else _SPANNING_SPEED[policy.scenario]
 
     @property
@@ -72,7 +75,8 @@ class Rounds:
 
     def _without_turn(self) -> list[ElasticJob]:
         """The jobs that wait for what the others leave."""
-        return [job for job in self._workforce.waiting if not self._turns.has(job.job.job_id)]
+        with_turn = {turn.job_id for turn in self._turns.all}
+        return [job for job in self._workforce.waiting if job.job.job_id not in with_turn]
 
     def _fitting(self, jobs: Sequence[ElasticJob]) -> list[ElasticJob]:
         """Those for which there might be room on the open servers, though none make way. Mostly few servers
@@ -107,7 +111,7 @@ class Rounds:
         trial, and where some find no room, the scheme is asked again without them.
         """
         workforce, cluster = self._workforce, self._workforce.cluster
-        waiting = [self._demand(job) for job in jobs]
+        waiting = self._demands(jobs)
         running = [self._demand(job) for job in resizable]
         movable = _movable(resizable)
         free_gpus = self._free_gpus(cluster)
@@ -139,6 +143,19 @@ class Rounds:
             yield from workforce.start(change.job, change.workers, change.grant, detail)
         for change in placing.grown:
             yield from workforce.regroup(change.job, change.held, change.added, change.grant, made_way)
+
+    def _demands(self, jobs: Sequence[ElasticJob]) -> list[Demand]:
+        """What a scheme is told of jobs that wait."""
+        kept = self._waiting
+        told = {}
+        for job in jobs:
+            job_id, samples_done = job.job.job_id, job.job.samples_done
+            before = kept.get(job_id)
+            is_same = before is not None and before[0] == samples_done
+            told[job_id] = before if before is not None and is_same else (samples_done, self._demand(job))
+        if len(told) * 2 > len(kept):
+            self._waiting = told
+        return [demand for _, demand in told.values()]
 
     def _demand(self, job: ElasticJob) -> Demand:
         """What a scheme is told of a job."""

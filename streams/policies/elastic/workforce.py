@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 
 from schemas.base import Outcome
 from schemas.elastic.commands import WorkersAssigned
@@ -18,6 +20,21 @@ from streams.policies.elastic.sizes import Shape
 
 MOST_FAILURES = 3
 """A job whose runs fail so often, and it was never further than before, is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job without workers, and what it would hold for how long."""
+
+    job: ElasticJob
+    samples_done: int
+    """When this was computed: nothing else that changes while a job has no workers is in here."""
+    gpus: int
+    """Its base demand."""
+    shortest_s: float
+    """See `Workforce.shortest_left_s`."""
+    base_s: float
+    """See `Workforce.base_left_s`."""
 
 
 class Workforce:
@@ -41,6 +58,8 @@ class Workforce:
         self.shapes: Counter[Shape] = Counter()
         """How many jobs need how much at least; only shapes of some."""
         self._idle_jobs: dict[str, None] = {}
+        self._queued: dict[str, QueuedJob] = {}
+        """Of jobs in `_idle_jobs`, once they were asked for."""
         self._resizable_jobs: dict[str, None] = {}
 
     def add(self, job: ElasticJob) -> None:
@@ -71,6 +90,23 @@ class Workforce:
     def jobs_without_workers(self) -> int:
         """How many have none."""
         return len(self._idle_jobs)
+
+    def queue(self) -> list[QueuedJob]:
+        """The jobs without workers that are not ending, in the order of their submission."""
+        queued = []
+        for job_id in sorted(self._idle_jobs, key=lambda job_id: self.jobs[job_id].arrival):
+            job, known = self.jobs[job_id], self._queued.get(job_id)
+            if known is None or known.samples_done != job.job.samples_done:
+                workload = job.workload
+                known = self._queued[job_id] = QueuedJob(
+                    job,
+                    job.job.samples_done,
+                    workload.min_workers * workload.gpus_per_worker,
+                    self.shortest_left_s(job),
+                    self.base_left_s(job),
+                )
+            queued.append(known)
+        return queued
 
     def is_busy(self, node: str) -> bool:
         """Whether a node has workers, or has not said that they are gone."""
@@ -324,11 +360,13 @@ class Workforce:
         if held:
             self._held[job.job.user] = held
         _keep(self._idle_jobs, job_id, is_there and not job.members and not job.is_ending)
+        if job_id not in self._idle_jobs:
+            self._queued.pop(job_id, None)
         _keep(self._resizable_jobs, job_id, is_there and bool(job.members) and job.is_elastic)
 
 
 def _by_arrival(jobs: Iterable[ElasticJob]) -> list[ElasticJob]:
-    return sorted(jobs, key=lambda job: job.arrival)
+    return sorted(jobs, key=attrgetter("arrival"))
 
 
 def _keep(names: dict[str, None], name: str, is_in: bool) -> None:

@@ -222,8 +222,8 @@ def test_popularity_takes_no_more_of_a_snapshot_than_is_counted(experts, most):
 def test_a_count_that_false_reports_have_brought_to_its_end_stays_there_and_is_kept():
     rule, cluster = rule_of(moe_zone().policy), Cluster(4, 4)
     known = Popularity.unknown(1, 8, rule, cluster)
-    known.begin((LayerRouting(tokens=SKEWED),), 0.0)
+    known.begin((LayerRouting(tokens=SKEWED),), 0.0, nodes=2)
     known.tokens = MAX_TOKENS - 1
-    known.report((LayerRouting(tokens=SKEWED),), 1.0)
+    known.report((LayerRouting(tokens=SKEWED),), 1.0, nodes=2)
     kept = msgpack.unpackb(msgpack.packb(known.state()))
     assert Popularity.from_state(kept, rule, cluster).tokens == known.tokens == MAX_TOKENS
