@@ -1,6 +1,7 @@
 """What a merging zone asks its solvers about an allocation, and what they answer."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -123,6 +124,10 @@ class MergeProblem(Problem):
 
     @model_validator(mode="after")
     def _kinds_exist(self) -> Self:
+        kinds = (unit.kind for unit in self.units)
+        transfers = (max(one.donor, one.receiver) for one in self.transfers)
+        if max(chain(kinds, transfers)) < len(self.kinds):
+            return self
         named = (
             *(("units", index, unit.kind) for index, unit in enumerate(self.units)),
             *(("transfers", index, max(one.donor, one.receiver)) for index, one in enumerate(self.transfers)),

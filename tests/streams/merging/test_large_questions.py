@@ -123,7 +123,7 @@ def test_a_job_that_runs_keeps_the_number_of_gpus_that_it_has():
 
 
 def test_of_more_jobs_than_may_be_asked_about_those_that_have_waited_least_wait(monkeypatch):
-    monkeypatch.setattr(asking, "MAX_UNITS", 3)
+    monkeypatch.setattr(asking, "MOST_ASKED", 3)
     script = crowded(6, 8)
     script.plan(share("j5"))
     problem = script.ask().problem
