@@ -3,7 +3,8 @@
 import random
 from collections.abc import Iterator
 
-from bench.spine.situations.situation import CELL, FREE, ZONE, Situation, Story
+from bench.spine.cells import CELL
+from bench.spine.situations.situation import FREE, ZONE, Situation, Story, cell_of
 from schemas.cells import GpuType, Node, Zone
 from schemas.clock import ClockTicked
 from schemas.elastic.commands import WorkersAssigned
@@ -30,7 +31,7 @@ def elastic_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
         f"{scheme}, {servers} servers, {running} jobs run, {jobs} of {users} users and up to "
         f"{most_workers} workers wait"
     )
-    story = Story((_zone(servers, scheme),), ("elastic",))
+    story = Story(cell_of(_zone(servers, scheme)), ("elastic",))
     for number in range(running):
         story.tell(_submitted(rng, f"runs{number}", f"user{number % 7}", most_workers))
     for outcome in story.tick(_INTERVAL_S):

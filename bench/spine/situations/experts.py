@@ -3,7 +3,8 @@
 import random
 from collections.abc import Iterator, Sequence
 
-from bench.spine.situations.situation import CELL, FREE, ZONE, Situation, Story
+from bench.spine.cells import CELL
+from bench.spine.situations.situation import FREE, ZONE, Situation, Story, cell_of
 from schemas.base import Event, Outcome
 from schemas.cells import GpuType, Node, Zone
 from schemas.clock import ClockTicked
@@ -99,7 +100,7 @@ def _story(nodes: int, policy: ExpertsPolicy, gpus: int = _GPUS) -> Story:
         nodes=tuple(Node(id=f"n{number}", gpu_type="A", tariff=FREE.name) for number in range(nodes)),
         policy=policy,
     )
-    return Story((zone,), ("moe",))
+    return Story(cell_of(zone), ("moe",))
 
 
 def _training(ranks: int) -> MoeTrainWorkload:

@@ -3,7 +3,8 @@
 import random
 from collections.abc import Iterator
 
-from bench.spine.situations.situation import CELL, FREE, ZONE, Situation, Story
+from bench.spine.cells import CELL
+from bench.spine.situations.situation import FREE, ZONE, Situation, Story, cell_of
 from schemas.base import Event, Outcome
 from schemas.cells import GpuType, Node, Zone
 from schemas.clock import ClockTicked
@@ -28,7 +29,7 @@ def merging_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
     nodes, kinds = rng.choice((4, 32, 120)), rng.choice((1, 32, 128))
     scheme = rng.choice(("ymir", "ymir", "ymir", "tiresias", "pollux"))
     what = f"{scheme}, {nodes * _GPUS} GPUs, {jobs} jobs of {kinds} kinds"
-    story = Story((_zone(nodes, scheme),), ("tuner",))
+    story = Story(cell_of(_zone(nodes, scheme)), ("tuner",))
     for number in range(kinds):
         _answered(story, story.tell(_submitted(f"j{number}", number, rng)))
         _answered(story, story.tick(float(number)))
@@ -92,9 +93,7 @@ def _answered(story: Story, outcomes: list[Outcome]) -> SolveRequested | None:
 
 
 def _profile(ordered: ProfileOrdered) -> ProfileReported:
-    step = MeasuredStep(
-        gpus=1, nodes=1, micro_batch_size=8, accumulation_steps=1, step_s=1.0, exchange_s=0.0
-    )
+    step = MeasuredStep(gpus=1, nodes=1, micro_batch_size=8, accumulation_steps=1, step_s=1.0, exchange_s=0.0)
     return ProfileReported(
         cell=CELL,
         node=ordered.node,

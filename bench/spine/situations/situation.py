@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
+from bench.spine.cells import CELL, SLOT_S
 from schemas.base import HOURS_PER_DAY, Event, Outcome
 from schemas.cells import CellConfigured, Tariff, Zone
 from schemas.clock import ClockTicked
@@ -12,9 +13,8 @@ from schemas.codec import Envelope
 from schemas.fleet import NodeOnline
 from streams.cell.cell import Cell, LedgerEvent
 
-CELL, ZONE = "bench", "z"
+ZONE = "z"
 FREE = Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)
-SLOT_S = 600.0
 _TIMES = 3
 """How often an event is timed. The shortest time counts, as what else the machine does only adds to it."""
 
@@ -40,18 +40,19 @@ class Situation:
         return time.process_time() - began_s
 
 
+def cell_of(zone: Zone) -> CellConfigured:
+    """A cell of one zone, whose energy costs nothing."""
+    return CellConfigured(cell=CELL, epoch_s=0.0, slot_s=SLOT_S, tariffs=(FREE,), zones=(zone,))
+
+
 class Story:
     """A cell as its events make it."""
 
-    def __init__(self, zones: Iterable[Zone], runners: tuple[str, ...]) -> None:
-        zones = tuple(zones)
+    def __init__(self, configured: CellConfigured, runners: tuple[str, ...]) -> None:
         self.cell = Cell(CELL)
         self._offsets = count()
-        self.tell(
-            CellConfigured(cell=CELL, epoch_s=0.0, slot_s=SLOT_S, tariffs=(FREE,), zones=zones),
-            ClockTicked(cell=CELL, time_s=0.0),
-        )
-        for zone in zones:
+        self.tell(configured, ClockTicked(cell=CELL, time_s=0.0))
+        for zone in configured.zones:
             for node in zone.nodes:
                 online = NodeOnline(cell=CELL, node=node.id, base_model=zone.base_model, runners=runners)
                 self.tell(online)

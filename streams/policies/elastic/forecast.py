@@ -111,9 +111,7 @@ def forecast(
         if each.shortest_s > shortest_s:
             longer.setdefault(each.job.job.user, each)
     for _ in range(MOST_PASSES):
-        overdue = [
-            each for each in longer.values() if each.job.waits_since_s + times.patience_s <= start_s
-        ]
+        overdue = [each for each in longer.values() if each.job.waits_since_s + times.patience_s <= start_s]
         if not overdue:
             break
         for each in overdue:
