@@ -109,8 +109,8 @@ class LayerDrift:
         """
         self._average(profiled)
         if not may_change:
-            largest = self._largest(self.placement)
-            return self._kept("postponed", self.placement, int(profiled.sum()), (largest, largest))
+            present = self._largest(self.placement)
+            return self._kept("postponed", self.placement, int(profiled.sum()), (present, present))
         placement = place_balanced(self._demand(), self.cluster)
         return self._change("initial", placement, time_s, int(profiled.sum()))
 
@@ -129,12 +129,13 @@ class LayerDrift:
         self._waiting = self._waiting + tokens
         counted = int(self._waiting.sum())
         if counted < self.rule.least_tokens_per_device * self.cluster.devices:
-            largest = self._largest(self.placement)
-            return self._kept("too_few_tokens", self.placement, counted, (largest, largest))
+            present = self._largest(self.placement)
+            return self._kept("too_few_tokens", self.placement, counted, (present, present))
         self._average(self._waiting)
         self._waiting = np.zeros_like(self._waiting)
         better = near(place_balanced(self._demand(), self.cluster), self.placement)
-        largest = before, after = self._largest(self.placement), self._largest(better)
+        largest = self._largest(self.placement), self._largest(better)
+        before, after = largest
         if before - after < self.rule.least_gain * before:
             self._in_a_row = 0
             return self._kept("small_gain", better, counted, largest)

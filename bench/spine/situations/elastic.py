@@ -11,7 +11,7 @@ from bench.spine.situations.situation import FREE, ZONE, Situation, Story, cell_
 from schemas.cells import GpuType, Node, Zone
 from schemas.clock import ClockTicked
 from schemas.elastic.commands import WorkersAssigned
-from schemas.elastic.settings import ElasticPolicy
+from schemas.elastic.settings import ElasticPolicy, SchemeName
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHyperparameters
 from schemas.fleet import NodeOffline, RunFinished, RunStarted
 from schemas.jobs import JobQuoteRequested, JobSubmitted
@@ -19,6 +19,7 @@ from schemas.lora import Dataset
 
 _POLICY = "elastic"
 _GPUS = 8
+_SCHEMES: tuple[SchemeName, ...] = ("lyra", "lyra", "lyra", "fifo", "gandiva", "afs", "opportunistic")
 _INTERVAL_S = 60.0
 _DATASET = Dataset(path="data.jsonl", samples=1_000)
 
@@ -29,7 +30,7 @@ def elastic_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
     running = min(rng.choice((100, 500, 1_500)), servers * _GPUS)
     users = rng.choice((1, 50, jobs))
     most_workers = rng.choice((1, 16, 64))
-    scheme = rng.choice(("lyra", "lyra", "lyra", "fifo", "gandiva", "afs", "opportunistic"))
+    scheme = rng.choice(_SCHEMES)
     what = (
         f"{scheme}, {servers} servers, {running} jobs run, {jobs} of {users} users and up to "
         f"{most_workers} workers wait"
@@ -39,8 +40,15 @@ def elastic_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
         story.tell(_submitted(rng, f"runs{number}", f"user{number % 7}", most_workers))
     for outcome in story.tick(_INTERVAL_S):
         if isinstance(outcome, WorkersAssigned) and outcome.node == outcome.members[0].node:
-            run = {"run_id": outcome.run_id, "job_id": outcome.job_id, "samples_done": 0}
-            story.tell(RunStarted(cell=CELL, node=outcome.node, **run))
+            story.tell(
+                RunStarted(
+                    cell=CELL,
+                    node=outcome.node,
+                    run_id=outcome.run_id,
+                    job_id=outcome.job_id,
+                    samples_done=0,
+                )
+            )
             last = outcome
     for number in range(jobs):
         story.tell(_submitted(rng, f"waits{number}", f"poor{number % users}", most_workers))
@@ -74,7 +82,7 @@ def elastic_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
     yield story.before(_POLICY, f"second round: {what}", ClockTicked(cell=CELL, time_s=100_060.0))
 
 
-def _zone(servers: int, scheme: str) -> Zone:
+def _zone(servers: int, scheme: SchemeName) -> Zone:
     return Zone(
         id=ZONE,
         base_model="none",

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from bench.spine.cells import CELL
 from bench.spine.situations.situation import FREE, ZONE, Situation, Story, cell_of
@@ -129,7 +130,7 @@ def _started(story: Story, outcomes: Sequence[Outcome]) -> list[RanksAssigned]:
     return [order for order in orders if order.node == order.members[0].node]
 
 
-def _run(order: RanksAssigned) -> dict[str, object]:
+def _run(order: RanksAssigned) -> dict[str, Any]:
     return {
         "cell": CELL,
         "node": order.node,

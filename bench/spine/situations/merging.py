@@ -15,19 +15,20 @@ from schemas.merging.commands import ProfileOrdered
 from schemas.merging.estimates import EstimateProblem, EstimateSolution, KindEstimate, TransferEstimate
 from schemas.merging.problems import MergeProblem, MergeSolution, RivalProblem, Share
 from schemas.merging.reports import MeasuredStep, ProfileReported
-from schemas.merging.settings import MergingPolicy
+from schemas.merging.settings import MergingPolicy, SchemeName
 from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
 from schemas.solves import SolveFinished, SolveRequested
 
 _POLICY = "merging"
 _GPUS = 8
+_SCHEMES: tuple[SchemeName, ...] = ("ymir", "ymir", "ymir", "tiresias", "pollux")
 _INTERVAL_S = 120.0
 
 
 def merging_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
     """A zone of so many jobs of few or many kinds, before it asks, and before it is answered."""
     nodes, kinds = rng.choice((4, 32, 120)), rng.choice((1, 32, 128))
-    scheme = rng.choice(("ymir", "ymir", "ymir", "tiresias", "pollux"))
+    scheme = rng.choice(_SCHEMES)
     what = f"{scheme}, {nodes * _GPUS} GPUs, {jobs} jobs of {kinds} kinds"
     story = Story(cell_of(_zone(nodes, scheme)), ("tuner",))
     for number in range(kinds):
@@ -54,7 +55,7 @@ def merging_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
     )
 
 
-def _zone(nodes: int, scheme: str) -> Zone:
+def _zone(nodes: int, scheme: SchemeName) -> Zone:
     return Zone(
         id=ZONE,
         base_model="tiny",

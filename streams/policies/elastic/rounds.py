@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 
 from schemas.base import Outcome
 from schemas.elastic.settings import ElasticPolicy
@@ -22,6 +23,10 @@ _SPANNING_SPEED = {"basic": 1.0, "advanced": 0.7, "heterogeneous": 0.7, "ideal":
 MOST_TRIALS = 4
 """Of a round. With each, all base demands as large as one that found no room are left out, so that it rarely
 takes more than two."""
+
+
+MOST_LOOKED_AT = 3_000
+"""Waiting jobs in a round, beside those with a turn. The others wait for a later round."""
 
 
 class Rounds:
@@ -65,7 +70,7 @@ class Rounds:
                 resizable = [job for job in resizable if job.job.job_id not in served.resized]
         held = turns.held
         with _closed(cluster, held):
-            placing = self._decide(self._without_turn(), resizable)
+            placing = self._decide(self._first(self._without_turn()), resizable)
         yield from self._carry_out(placing)
         for by_s in sorted(set(held.values())):
             with _closed(cluster, [server for server in cluster.servers() if held.get(server) != by_s]):
@@ -77,6 +82,19 @@ class Rounds:
         """The jobs that wait for what the others leave."""
         with_turn = {turn.job_id for turn in self._turns.all}
         return [job for job in self._workforce.waiting if job.job.job_id not in with_turn]
+
+    def _first(self, jobs: list[ElasticJob]) -> list[ElasticJob]:
+        """As many jobs as a round looks at, in their order: the shortest, and those that came first."""
+        if len(jobs) <= MOST_LOOKED_AT:
+            return jobs
+        eligible = {job.job.job_id for job in jobs}
+        queue = [each for each in self._workforce.queue() if each.job.job.job_id in eligible]
+        kept = {each.job.job.job_id for each in queue[: MOST_LOOKED_AT // 4]}
+        for each in sorted(queue, key=attrgetter("shortest_s")):
+            if len(kept) == MOST_LOOKED_AT:
+                break
+            kept.add(each.job.job.job_id)
+        return [job for job in jobs if job.job.job_id in kept]
 
     def _fitting(self, jobs: Sequence[ElasticJob]) -> list[ElasticJob]:
         """Those for which there might be room on the open servers, though none make way. Mostly few servers
