@@ -27,10 +27,12 @@ def spine_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     from bench.spine.kafka import measure_kafka
     from bench.spine.recovery import measure_recovery
     from bench.spine.slow_bids import measure_slow_bids
+    from bench.spine.slow_events import measure_slow_events
 
     for title, measure in (
         ("decisions", measure_decide),
         ("slow bids", measure_slow_bids),
+        ("slow events", measure_slow_events),
         ("setbacks", measure_setbacks),
         ("Kafka", measure_kafka),
         ("recovery", measure_recovery),

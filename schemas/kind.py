@@ -96,7 +96,12 @@ class Evidence(Kinded):
 
 
 class Problem(Kinded):
-    """What a solver is asked."""
+    """What a solver is asked. The log has only its digest and counts."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How large the problem is, by names that its policy chooses: what the log and its views show."""
+        return {}
 
 
 class Solution(Kinded):

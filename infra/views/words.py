@@ -44,7 +44,7 @@ def describe(record: Event | Outcome) -> list[str]:
         case JobQuoted():
             return [f"{record.reason}: {record.detail}", *_behind(record.evidence)]
         case SolveRequested():
-            return [f"a solver is asked: {record.problem.kind}"]
+            return [f"a solver is asked: {record.question.kind}"]
         case SolveFinished():
             return ["a solver has answered"]
         case RunStarted():
@@ -100,7 +100,7 @@ def happening(decision: Decision) -> str | None:
         case JobCompleted():
             return f"{outcome.job_id} {_completed(outcome, 3)}"
         case SolveRequested():
-            return f"zone {outcome.zone} asks a solver: {outcome.problem.kind}"
+            return f"zone {outcome.zone} asks a solver: {outcome.question.kind}"
         case NodeStatusChanged():
             words = outcome.detail if outcome.detail.isprintable() else ascii(outcome.detail)
             detail = f": {words}" if words else ""

@@ -1,5 +1,6 @@
 """What a merging zone asks a solver about its jobs' progress and gains, and what is answered."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -99,6 +100,11 @@ class EstimateProblem(Problem):
     scores: Annotated[tuple[PairScore, ...], Field(max_length=MAX_KINDS**2)]
     outcomes: Annotated[tuple[PastMerge, ...], Field(max_length=MAX_OUTCOMES)]
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """See `Problem`."""
+        return {"kinds": len(self.kinds), "merges": len(self.outcomes)}
+
 
 class KindEstimate(Record):
     """What is foretold of jobs of a kind that run alone."""
@@ -107,6 +113,8 @@ class KindEstimate(Record):
     """Until the target (K_i, Eq. 2)."""
     fault: Detail = ""
     """Why its loss trace is of no use, if it is."""
+    task: TaskName | None = None
+    """Of the kind, as it was asked about: the log has the answer, and not the question."""
 
 
 class TransferEstimate(Record):

@@ -1,6 +1,7 @@
 """What a merging zone asks its solvers about an allocation, and what they answer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,7 +15,7 @@ MAX_UNITS = 10_000
 MAX_KINDS = 10_000
 MAX_TRANSFERS = 16_384
 MAX_STEP_TIMES = 40_000
-"""Of all tables of a question: 1.9 MiB of the 8 MiB that the record of a decision has room for. Units and
+"""Of all tables of a question: 1.9 MiB of the 8 MiB that its record has room for. Units and
 kinds at their largest take 5 MiB."""
 MAX_OBJECTIVE = 1e30
 """More than all units together may be slowed down."""
@@ -97,6 +98,22 @@ class MergeProblem(Problem):
     """Kinds of which the table has only the fewest GPUs and what jobs have now, as there are too many tables:
     those whose jobs have waited least."""
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """See `Problem`."""
+        return {
+            "gpus": self.gpus,
+            "jobs": sum(len(unit.job_ids) for unit in self.units),
+            "pairs": len(self.transfers),
+            "jobs_left_out": self.jobs_left_out,
+            "kinds_restricted": self.kinds_restricted,
+        }
+
+    @property
+    def job_ids(self) -> Iterator[str]:
+        """The jobs that it is about, in their order."""
+        return (job_id for unit in self.units for job_id in unit.job_ids)
+
     def steps_of(self, kind: int) -> tuple[StepTime, ...]:
         """The table of a kind, by its index."""
         return self.step_tables[self.kinds[kind].step_table]
@@ -109,6 +126,10 @@ class MergeProblem(Problem):
 
     @model_validator(mode="after")
     def _kinds_exist(self) -> Self:
+        kinds = (unit.kind for unit in self.units)
+        transfers = (max(one.donor, one.receiver) for one in self.transfers)
+        if max(chain(kinds, transfers)) < len(self.kinds):
+            return self
         named = (
             *(("units", index, unit.kind) for index, unit in enumerate(self.units)),
             *(("transfers", index, max(one.donor, one.receiver)) for index, one in enumerate(self.transfers)),
@@ -155,6 +176,21 @@ class RivalProblem(Problem):
     jobs_left_out: Annotated[int, Field(ge=0)] = 0
     """See `MergeProblem`; likewise the next."""
     kinds_restricted: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """See `Problem`."""
+        return {
+            "gpus": self.gpus,
+            "jobs": len(self.jobs),
+            "jobs_left_out": self.jobs_left_out,
+            "kinds_restricted": self.kinds_restricted,
+        }
+
+    @property
+    def job_ids(self) -> Iterator[str]:
+        """The jobs that it is about, in their order."""
+        return (job.job_id for job in self.jobs)
 
     @model_validator(mode="after")
     def _tables_exist(self) -> Self:

@@ -112,7 +112,9 @@ class YmirEstimator:
                 for other in problem.finished
             ]
             iterations = round(epochs_to_target(asked, others).epochs)
-        return KindEstimate(iterations=min(max(iterations, 1), facts.most_iterations), fault=fault)
+        return KindEstimate(
+            iterations=min(max(iterations, 1), facts.most_iterations), fault=fault, task=facts.task
+        )
 
     def _transfers(
         self, problem: EstimateProblem, kinds: Sequence[KindEstimate], sound: Sequence[int]

@@ -16,7 +16,7 @@ from schemas.base import Identifier
 from schemas.codec import InvalidRecordError, rfc3339
 from schemas.services import ServiceSettings, check_session
 from schemas.solves import SolveFinished
-from schemas.topics import DECISIONS, topic_name
+from schemas.topics import SOLVES_REQUESTED, topic_name
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import group_member, producer
 from streams.kafka.records import ReadHeaders, ReadRecord, SentRecord, produce, read_record
@@ -74,7 +74,7 @@ class SolverService:
         self._stop = stop
         self._read: deque[ReadRecord] = deque()
         """Records that came while a solve ran."""
-        self._decisions = topic_name(settings.topic_prefix, DECISIONS)
+        self._requests = topic_name(settings.topic_prefix, SOLVES_REQUESTED)
         Administration(settings, _ANSWER_TIMEOUT_S).require(
             use_of_topics("solver", settings.topic_prefix), {_group(settings)}
         )
@@ -92,7 +92,7 @@ class SolverService:
         while not self._solver.ready and not self._stop.is_set():
             # Until then others of the group do better.
             self._solver.outcome(_POLL_S)
-        self._consumer.subscribe([self._decisions])
+        self._consumer.subscribe([self._requests])
         _log.info("solver ready group=%s", _group(self._settings))
         while not self._stop.is_set():
             record = self._next()
@@ -129,11 +129,11 @@ class SolverService:
             KafkaError.GROUP_AUTHORIZATION_FAILED,
         ):
             raise KafkaException(error)
-        _log.warning("requests unread topic=%s error=%s; tried again", self._decisions, error.str())
+        _log.warning("requests unread topic=%s error=%s; tried again", self._requests, error.str())
         return None
 
     def _handled(self, record: ReadRecord) -> bool:
-        """Answer the record if it is a request; False if told to stop before the answer was there."""
+        """Answer the record if it poses a problem; False if told to stop before the answer was there."""
         try:
             pending = pending_solve(record)
         except InvalidRecordError as error:
@@ -144,8 +144,6 @@ class SolverService:
                 record.offset,
                 error,
             )
-            return True
-        if pending is None:
             return True
         answer = self._answer(pending, record.timestamp_ms)
         if answer is None:
@@ -162,7 +160,7 @@ class SolverService:
         if age_s > self._settings.max_request_age_s:
             _log.warning("solve left out %s: the request is %.0f s old", _named(pending), age_s)
             return answer_to(pending, None, 0.0)
-        _log.info("solve begun %s problem=%s", _named(pending), pending.request.problem.kind)
+        _log.info("solve begun %s problem=%s", _named(pending), pending.problem.kind)
         began_s = time.monotonic()
         outcome = self._solved(pending)
         if isinstance(outcome, SolveFailure):
@@ -176,7 +174,7 @@ class SolverService:
         return answer
 
     def _solved(self, pending: PendingSolve) -> Solved | SolveFailure | None:
-        self._solver.begin(pending.request.problem, pending.request.time_limit_s)
+        self._solver.begin(pending.problem, pending.request.time_limit_s)
         outcome = None
         try:
             while outcome is None and not self._stop.is_set():

@@ -14,7 +14,9 @@ from schemas.decisions import (
     JobRejected,
     JobWithdrawn,
 )
-from schemas.topics import COMMANDS, DECISIONS, JOBS_STATE, topic_name
+from schemas.questions import SolvePosed, encode_posed
+from schemas.solves import SolveRequested
+from schemas.topics import COMMANDS, DECISIONS, JOBS_STATE, SOLVES_REQUESTED, topic_name
 from schemas.views import JobState
 from streams.kafka.records import SentRecord
 
@@ -36,6 +38,13 @@ class Publication:
             partition = self.node_partitions.get(outcome.node)
             yield SentRecord(
                 self._topic(COMMANDS), outcome.node.encode(), decision.canonical, headers, partition
+            )
+        if isinstance(outcome, SolveRequested):
+            yield SentRecord(
+                self._topic(SOLVES_REQUESTED),
+                decision.cell.encode(),
+                encode_posed(decision, outcome),
+                decision.headers(SolvePosed.TYPE),
             )
         if isinstance(outcome, View):
             key = f"{decision.cell}/{getattr(outcome, outcome.KEY_FIELD)}"

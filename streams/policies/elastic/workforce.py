@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 
 from schemas.base import Outcome
 from schemas.elastic.commands import WorkersAssigned
@@ -16,6 +18,21 @@ from streams.policies.elastic.job import ElasticJob, generation_of
 from streams.policies.elastic.outcomes import Why, ended, released, resized
 from streams.policies.elastic.sizes import Shape
 from streams.policies.orders import MOST_FAILURES, OrderClock, retry_delay_s
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job without workers, and what it would hold for how long."""
+
+    job: ElasticJob
+    samples_done: int
+    """When this was computed: nothing else that changes while a job has no workers is in here."""
+    gpus: int
+    """Its base demand."""
+    shortest_s: float
+    """See `Workforce.shortest_left_s`."""
+    base_s: float
+    """See `Workforce.base_left_s`."""
 
 
 class Workforce:
@@ -40,6 +57,8 @@ class Workforce:
         self.shapes: Counter[Shape] = Counter()
         """How many jobs need how much at least; only shapes of some."""
         self._idle_jobs: dict[str, None] = {}
+        self._queued: dict[str, QueuedJob] = {}
+        """Of jobs in `_idle_jobs`, once they were asked for."""
         self._resizable_jobs: dict[str, None] = {}
         self._retrying: dict[str, None] = {}
         """Jobs that wait after a run that did not begin, or did so when this was last looked at."""
@@ -87,6 +106,23 @@ class Workforce:
         """The id of the run of a job that makes a node busy."""
         generation = job.generation if node in job.members else job.clearing.get(node, job.generation)
         return f"{generation}/{job.job.job_id}"
+
+    def queue(self) -> list[QueuedJob]:
+        """The jobs without workers that are not ending, in the order of their submission."""
+        queued = []
+        for job_id in sorted(self._idle_jobs, key=lambda job_id: self.jobs[job_id].arrival):
+            job, known = self.jobs[job_id], self._queued.get(job_id)
+            if known is None or known.samples_done != job.job.samples_done:
+                workload = job.workload
+                known = self._queued[job_id] = QueuedJob(
+                    job,
+                    job.job.samples_done,
+                    workload.min_workers * workload.gpus_per_worker,
+                    self.shortest_left_s(job),
+                    self.base_left_s(job),
+                )
+            queued.append(known)
+        return queued
 
     def is_busy(self, node: str) -> bool:
         """Whether a node has workers, or has not said that they are gone."""
@@ -374,11 +410,13 @@ class Workforce:
             self._held[job.job.user] = held
         _keep(self._idle_jobs, job_id, is_there and not job.members and not job.is_ending)
         _keep(self._retrying, job_id, is_there and job.retry_s > self.orders.elapsed_s)
+        if job_id not in self._idle_jobs:
+            self._queued.pop(job_id, None)
         _keep(self._resizable_jobs, job_id, is_there and bool(job.members) and job.is_elastic)
 
 
 def _by_arrival(jobs: Iterable[ElasticJob]) -> list[ElasticJob]:
-    return sorted(jobs, key=lambda job: job.arrival)
+    return sorted(jobs, key=attrgetter("arrival"))
 
 
 def _keep(names: dict[str, None], name: str, is_in: bool) -> None:

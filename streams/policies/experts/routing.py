@@ -75,10 +75,12 @@ class Routing:
             self._ranks.recount(job)
         # Without a profile stage the first report stands for it. A service that begins anew has a placement,
         # and its profile counts as a report like others.
+        nodes = len(job.working)
         if is_first:
-            yield from self._told(job, known, "initial", known.begin(report.layers, self._ranks.time_s))
+            initial = known.begin(report.layers, self._ranks.time_s, nodes)
+            yield from self._told(job, known, "initial", initial)
         else:
-            shifted = known.report(report.layers, self._ranks.time_s)
+            shifted = known.report(report.layers, self._ranks.time_s, nodes)
             yield from self._told(job, known, "popularity_shifted", shifted)
 
     def _told(
