@@ -1,6 +1,7 @@
 """`millrace bench`. The command line refers to it by name only, since nothing below `bench` may import it."""
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -147,7 +148,9 @@ def bench(
     with kept_to_one_run(folder):
         for title, part in parts:
             progress.print(f"{name}: {title}", markup=False)
+            began_s = time.monotonic()
             result = part()
+            progress.print(f"{name}: {title} took {time.monotonic() - began_s:.0f} s", markup=False)
             measurements += result.measurements
             tables += result.tables
         document = report(name, measurements, quick, seed)

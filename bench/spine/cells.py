@@ -24,11 +24,24 @@ MOST_LIVE_JOBS = 8_000
 """The cell is not to be full when bids are timed."""
 
 
-def configuration(nodes: int, slots: int = SLOTS) -> CellConfigured:
+DECLARED = AuctionPolicy(
+    money_unit_micros=2 * UNIT,
+    max_value_per_compute_micros=40 * UNIT,
+    max_value_per_memory_micros=160 * UNIT,
+)
+"""Bounds that hold of the bids below."""
+
+
+def configuration(
+    nodes: int, slots: int = SLOTS, policy: AuctionPolicy | None = None
+) -> CellConfigured:
     """A cell of one zone: half A100, half A40, a tariff by hour, five vendors.
 
     Speeds and sizes follow GPT-2 with LoRA as in section 5.1 of the auction's paper: 40 and 15 samples per
-    second for a full node of either type. The zone finds its prices itself.
+    second for a full node of either type.
+
+    Args:
+        policy: by default the zone finds its prices itself.
     """
     night, day = UNIT // 10, UNIT // 5
     return CellConfigured(
@@ -52,7 +65,7 @@ def configuration(nodes: int, slots: int = SLOTS) -> CellConfigured:
                     Node(id=f"node{number:04d}", gpu_type=("A100", "A40")[number % 2], tariff="site")
                     for number in range(nodes)
                 ),
-                policy=AuctionPolicy(),
+                policy=policy or AuctionPolicy(),
             ),
         ),
         vendors=tuple(f"vendor{number}" for number in range(VENDORS)),
@@ -130,16 +143,18 @@ class Fed:
         return 1.0 - float(market.free_samples.sum()) / (capacity * market.horizon_slots)
 
 
-def half_full(nodes: int, seed: int, slots: int = SLOTS) -> tuple[Fed, random.Random]:
-    """A cell whose window is used to one half by admitted bids, or as far as `MOST_LIVE_JOBS` lead; with what
+def filled(
+    nodes: int, seed: int, share: float = 0.5, policy: AuctionPolicy | None = None
+) -> tuple[Fed, random.Random]:
+    """A cell whose window is used to a share by admitted bids, or as far as `MOST_LIVE_JOBS` lead; with what
     further bids are drawn from."""
     rng = random.Random(seed)
     fed = Fed()
-    fed.send(configuration(nodes, slots))
+    fed.send(configuration(nodes, policy=policy))
     for quote in vendor_quotes(rng):
         fed.send(quote)
     sent = 0
-    while sent % 50 or (fed.used_share() < 0.5 and len(fed.zone.book.jobs) < MOST_LIVE_JOBS):
-        fed.send(bid(rng, f"fill{sent}", now_s=0.0, slots=slots))
+    while sent % 50 or (fed.used_share() < share and len(fed.zone.book.jobs) < MOST_LIVE_JOBS):
+        fed.send(bid(rng, f"fill{sent}", now_s=0.0))
         sent += 1
     return fed, rng

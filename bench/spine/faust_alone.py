@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import faust
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
+from bench.spine.paced import paced_latencies_ms
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import producer, reader
@@ -60,9 +61,28 @@ class FaustAlone:
         self._producer.poll(0)
         return id
 
-    def flush(self) -> None:
-        """Wait until the broker has everything that was sent."""
+    def burst_s(self, events: int, timeout_s: float = 60.0) -> float:
+        """From the first of some events that are sent at once to the last answer.
+
+        Raises:
+            TimeoutError: no answer came for so long.
+        """
+        began_s = last_s = time.monotonic()
+        for _ in range(events):
+            self.send()
         self._producer.flush(60)
+        seen = 0
+        while seen < events:
+            if arrivals := self.poll(0.05):
+                seen += len(arrivals)
+                last_s = max(arrivals.values())
+            elif time.monotonic() - max(last_s, began_s) > timeout_s:
+                raise TimeoutError(f"{seen} of {events} answers came, then none for {timeout_s:g} s")
+        return last_s - began_s
+
+    def latencies_ms(self, events: int) -> list[float]:
+        """Of each of some events at 100 per second."""
+        return paced_latencies_ms(self.send, self.poll, events)
 
     def poll(self, timeout_s: float) -> dict[str, float]:
         """Time of arrival, by id, of the next answer, if one comes in time."""
@@ -113,14 +133,6 @@ def faust_alone(
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
         process.wait()
-
-
-def burst_s(send: Callable[[], object], flush: Callable[[], object], read: Callable[[], float]) -> float:
-    """How long it takes from the first of some events that are sent at once until the last is answered."""
-    began_s = time.monotonic()
-    send()
-    flush()
-    return read() - began_s
 
 
 def _application(servers: str, folder: Path, answer: bytes) -> faust.App:
