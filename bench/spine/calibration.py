@@ -1,8 +1,7 @@
-"""A fixed piece of work that is timed beside what a benchmark times, so that the ratio of both can be gated.
+"""A fixed piece of work that is timed beside what a benchmark times: the ratio of both can be gated.
 
-Machines differ, and a shared one differs from hour to hour. A *unit* is what the piece takes: some hundreds of
-microseconds in the interpreter and about as long in compiled code, as a decision has both. It takes about a
-millisecond on one core of a server of 2023.
+Machines differ, and a shared one differs from hour to hour. A *unit* is what the piece takes: about a
+millisecond, part of it in the interpreter and part in compiled code, as a decision has both.
 """
 
 import json

@@ -22,6 +22,8 @@ SLOTS = 144
 VENDORS = 5
 MOST_LIVE_JOBS = 8_000
 """The cell is not to be full when bids are timed."""
+MOST_BIDS = 20_000
+"""Which fill a cell: one whose prices rise may never get there."""
 
 
 DECLARED = AuctionPolicy(
@@ -32,9 +34,7 @@ DECLARED = AuctionPolicy(
 """Bounds that hold of the bids below."""
 
 
-def configuration(
-    nodes: int, slots: int = SLOTS, policy: AuctionPolicy | None = None
-) -> CellConfigured:
+def configuration(nodes: int, slots: int = SLOTS, policy: AuctionPolicy | None = None) -> CellConfigured:
     """A cell of one zone: half A100, half A40, a tariff by hour, five vendors.
 
     Speeds and sizes follow GPT-2 with LoRA as in section 5.1 of the auction's paper: 40 and 15 samples per
@@ -120,11 +120,14 @@ class Fed:
     def __init__(self) -> None:
         self.cell = Cell(CELL)
         self._offset = 0
+        self.bids = 0
+        """How many of the events are bids."""
 
     def envelope(self, event: Event) -> LedgerEvent:
         """The event as the next entry of the ledger."""
         entry = LedgerEvent(self._offset, Envelope(f"event-{self._offset}", "bench", "", event))
         self._offset += 1
+        self.bids += isinstance(event, JobSubmitted)
         return entry
 
     def send(self, event: Event) -> None:
@@ -144,17 +147,17 @@ class Fed:
 
 
 def filled(
-    nodes: int, seed: int, share: float = 0.5, policy: AuctionPolicy | None = None
+    nodes: int, seed: int, share: float, policy: AuctionPolicy | None = None, bids: int = MOST_BIDS
 ) -> tuple[Fed, random.Random]:
-    """A cell whose window is used to a share by admitted bids, or as far as `MOST_LIVE_JOBS` lead; with what
-    further bids are drawn from."""
+    """A cell whose window is used to a share by admitted bids, or as far as `MOST_LIVE_JOBS` or a number of
+    bids lead; with what further bids are drawn from."""
     rng = random.Random(seed)
     fed = Fed()
     fed.send(configuration(nodes, policy=policy))
     for quote in vendor_quotes(rng):
         fed.send(quote)
-    sent = 0
-    while sent % 50 or (fed.used_share() < share and len(fed.zone.book.jobs) < MOST_LIVE_JOBS):
-        fed.send(bid(rng, f"fill{sent}", now_s=0.0))
-        sent += 1
+    while fed.bids < bids and (
+        fed.bids % 50 or (fed.used_share() < share and len(fed.zone.book.jobs) < MOST_LIVE_JOBS)
+    ):
+        fed.send(bid(rng, f"fill{fed.bids}", now_s=0.0))
     return fed, rng

@@ -47,7 +47,8 @@ def measure_decide(quick: bool, seed: int) -> Result:
     decisions = QUICK_DECISIONS if quick else DECISIONS
     share = _QUICK_FILLED if quick else _FILLED
     cells: dict[int | str, tuple[Fed, random.Random]] = {n: filled(n, seed, share) for n in sizes}
-    cells["declared"] = filled(_FULL_SIZE, seed, share, DECLARED)
+    # It is judged on the same bids, however many of them it admits.
+    cells["declared"] = filled(_FULL_SIZE, seed, 1.0, DECLARED, cells[_FULL_SIZE][0].bids)
     times = {name: _Times() for name in cells}
     calibration = Calibration()
     numbers = count()

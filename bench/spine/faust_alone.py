@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import faust
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
@@ -148,13 +149,12 @@ def _application(servers: str, folder: Path, answer: bytes) -> faust.App:
         consumer_auto_offset_reset="earliest",
         topic_partitions=1,
     )
-    raw = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
-    output = app.topic(OUTPUT, **raw)
+    output = _raw_topic(app, OUTPUT)
     seen = app.Table(
-        "seen", partitions=1, key_type=bytes, value_type=bytes, changelog_topic=app.topic(_CHANGELOG, **raw)
+        "seen", partitions=1, key_type=bytes, value_type=bytes, changelog_topic=_raw_topic(app, _CHANGELOG)
     )
 
-    @app.agent(app.topic(INPUT, **raw), concurrency=1)
+    @app.agent(_raw_topic(app, INPUT), concurrency=1)
     async def answer_each(stream: faust.StreamT[bytes]) -> None:
         async for event in stream.events():
             id = event.headers[_ID]
@@ -162,6 +162,10 @@ def _application(servers: str, folder: Path, answer: bytes) -> faust.App:
             await output.send(key=event.key, value=answer, headers={_ID: id})
 
     return app
+
+
+def _raw_topic(app: faust.App, name: str) -> Any:
+    return app.topic(name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
 
 
 def main() -> None:

@@ -334,7 +334,9 @@ def _measure_secured(extent: Extent, seed: int) -> tuple[Measurement, ...]:
     )
     rate = extent.burst / burst_s
     return (
-        Measurement("kafka_bids_per_s_secured", rate, f"{extent.burst} bids at once, {setting}", extent.burst),
+        Measurement(
+            "kafka_bids_per_s_secured", rate, f"{extent.burst} bids at once, {setting}", extent.burst
+        ),
         *(
             Measurement(
                 f"kafka_latency_p{percentile}_secured_ms",

@@ -36,7 +36,8 @@ def exact_sum(values: Floats) -> float:
     if count == 0:
         return 0.0
     count -= 1
-    high, low = partials[count], 0.0
+    high: float = partials[count]
+    low = 0.0
     while count > 0:
         count -= 1
         before = high

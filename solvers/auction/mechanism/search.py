@@ -84,7 +84,9 @@ def _best_schedule(
 
 def describe(market: Market, demand: Demand, option: VendorOption, placement: Placement) -> Schedule:
     """What a placement costs at the market's present prices."""
-    used = uses(market.locate(placement), demand, market.full_costs, market.compute_price, market.memory_price)
+    used = uses(
+        market.locate(placement), demand, market.full_costs, market.compute_price, market.memory_price
+    )
     compute_used = math.fsum(used.compute_shares.tolist())
     memory_used = math.fsum(used.memory_shares.tolist())
     return Schedule(

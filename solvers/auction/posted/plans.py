@@ -11,7 +11,6 @@ from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.auction.mechanism.pricing import cheapest_plan
 from solvers.compiled import Floats, Ints, kernel
 
-
 _FLOOR_PART = 1 / 8
 """Room costs at least this part of what it would cost to use all that is reserved, and with operation at
 least all of that: who reserves what others need and uses little of it, or withdraws, pays for it in an empty
@@ -160,9 +159,7 @@ def placed_plan(
     rest = demand.work_samples - demand.samples[index]
     if rest <= 0 or last == 0:
         return PlacedPlan(priced, none)
-    rest_demand = Demand(
-        rest, demand.samples, demand.compute_share, demand.memory_gib, demand.memory_share
-    )
+    rest_demand = Demand(rest, demand.samples, demand.compute_share, demand.memory_gib, demand.memory_share)
     found = lightest(
         node_slots,
         rest_demand,
@@ -205,9 +202,9 @@ def lightest(
             for resource in range(2):
                 taken = weights.taken[resource, column, index]
                 full = (taken * taken) * (taken * taken)
-                weight = (
-                    (ahead + full) * weights.typical + full * weights.premium
-                ) * weights.node_units[index]
+                weight = ((ahead + full) * weights.typical + full * weights.premium) * weights.node_units[
+                    index
+                ]
                 if resource == 0:
                     compute[slot, index] = weight * weights.compute_part
                 else:

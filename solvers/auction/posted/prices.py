@@ -382,7 +382,7 @@ class PostedPrices:
     def _operational_per_unit(self) -> float:
         """In the next slot, on the class that is cheapest to run."""
         costs, units = self._market.full_costs[0].tolist(), self._node_units.tolist()
-        return min(cost / of_node for cost, of_node in zip(costs, units, strict=True))
+        return float(min(cost / of_node for cost, of_node in zip(costs, units, strict=True)))
 
 
 @kernel
