@@ -19,9 +19,8 @@ from schemas.codec import describe
 
 DECIDING = (
     "schemas",
-    "solvers/merging",
-    "streams/cell",
-    "streams/policies/merging",
+    "solvers",
+    "streams",
     "infra/simulation",
     *(
         f"bench/merging/{name}.py"
