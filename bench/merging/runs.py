@@ -22,12 +22,18 @@ DECIDING = (
     "solvers",
     "streams",
     "infra/simulation",
+    "infra/lender",
+    "infra/log",
+    "infra/views",
+    "infra/workloads",
     *(
         f"bench/merging/{name}.py"
         for name in (
             "curves",
             "drawn",
+            "fluid",
             "fluid_data",
+            "kinds",
             "known_merges",
             "measured",
             "measured_truth",

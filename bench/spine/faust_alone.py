@@ -90,7 +90,7 @@ class FaustAlone:
         message = self._consumer.poll(timeout_s)
         if message is None or message.error() is not None:
             return {}
-        return {dict(message.headers())[_ID].decode(): time.monotonic()}
+        return {value: time.monotonic() for _, value in message.headers() or ()}
 
     def close(self) -> None:
         """Leave the broker."""

@@ -36,19 +36,20 @@ def exact_sum(values: Floats) -> float:
     if count == 0:
         return 0.0
     count -= 1
-    high: float = partials[count]
-    low = 0.0
+    total: float = partials[count]
+    rest = 0.0
     while count > 0:
         count -= 1
-        before = high
-        high = before + partials[count]
-        low = partials[count] - (high - before)
-        if low != 0.0:
+        before = total
+        total = before + partials[count]
+        rest = partials[count] - (total - before)
+        if rest != 0.0:
             break
     # Half a unit in the last place is rounded to even only if nothing lies beyond it.
-    if count > 0 and ((low < 0.0 and partials[count - 1] < 0.0) or (low > 0.0 and partials[count - 1] > 0.0)):
-        twice = low * 2.0
-        rounded = high + twice
-        if twice == rounded - high:
-            high = rounded
-    return high
+    beyond = partials[count - 1] if count > 0 else 0.0
+    if (rest < 0.0 and beyond < 0.0) or (rest > 0.0 and beyond > 0.0):
+        twice = rest * 2.0
+        rounded = total + twice
+        if twice == rounded - total:
+            total = rounded
+    return total
