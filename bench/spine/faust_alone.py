@@ -90,7 +90,8 @@ class FaustAlone:
         message = self._consumer.poll(timeout_s)
         if message is None or message.error() is not None:
             return {}
-        return {value: time.monotonic() for _, value in message.headers() or ()}
+        headers: Any = message.headers()
+        return {dict(headers)[_ID].decode(): time.monotonic()}
 
     def close(self) -> None:
         """Leave the broker."""
