@@ -1,4 +1,4 @@
-"""The cells that decisions are timed in are filled with a bounded number of bids, the same for both prices."""
+"""The cells that decisions are timed in are filled with a bounded number of bids."""
 
 import pytest
 
