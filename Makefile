@@ -10,7 +10,7 @@ AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 1, 8))")
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
 SMOLLM2 := smollm2/model/model.safetensors
 
-.PHONY: install demo test test-long drills storm disturbances golden bench bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels lock schemas clean
+.PHONY: install demo test test-long drills storm disturbances golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -74,6 +74,10 @@ bench: $(STAMP)
 	$(BIN)/millrace bench auction --quick --json --check
 	$(BIN)/millrace bench elastic --quick --jobs 2 --json --check
 	$(BIN)/millrace bench moe --quick --json --check
+
+# The table of headline figures in README.md and docs/benchmarks.md, from kept figures and short runs.
+figures: $(STAMP)
+	$(BIN)/millrace bench headline
 
 # The whole evaluation of the paper. Stopped, it goes on where it was:
 # `make bench-auction JOBS=8 TRACES=folder OUT=folder`
