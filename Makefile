@@ -10,7 +10,7 @@ AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 1, 8))")
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
 SMOLLM2 := smollm2/model/model.safetensors
 
-.PHONY: install demo test test-long drills storm disturbances golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels lock schemas clean
+.PHONY: install demo test test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -61,6 +61,12 @@ storm: $(STAMP)
 # 60,000 bids, 20 kills, and a node that really stops. Half an hour.
 disturbances: $(STAMP)
 	MILLRACE_DISTURBANCES=long $(BIN)/python -m pytest -m alone tests/integration/test_disturbances.py
+
+# Every process of a deployment killed at random, with jobs of every kind: an hour, or as long as is said.
+# `make kills MILLRACE_KILLS_S=600`
+kills: $(STAMP)
+	$(MAKE) kernels
+	MILLRACE_KILLS_S=$(or $(MILLRACE_KILLS_S),3600) $(BIN)/python -m pytest tests/integration/test_kills.py -m drill
 
 # After a change of decisions that is meant: the ledger and the chain that a test compares with.
 golden: $(STAMP)

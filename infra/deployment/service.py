@@ -40,6 +40,11 @@ class Service:
         """Process id of the service itself; None when it does not run."""
         return self._process.pid if self._process else None
 
+    @property
+    def exit_status(self) -> int | None:
+        """Status with which it has ended, negative for a signal; None while it runs or was not started."""
+        return self._process.exit_status if self._process else None
+
     def start(self) -> None:
         """Start it."""
         self.rotate_log()
@@ -60,7 +65,7 @@ class Service:
         Raises:
             CommandError: it says that this does not help, or it dies again and again.
         """
-        status = self._process.exit_status if self._process else None
+        status = self.exit_status
         if status is None:
             self.rotate_log()
             return False
