@@ -226,9 +226,8 @@ class Probe:
         if isinstance(sequence, LabelledSequence):
             logits: Tensor = self.model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids)).logits
             return logits.float()
-        loss_rows = sequence.loss_rows
         logits = self.model(input_ids=input_ids, use_cache=False).logits[0]
-        return logits[loss_rows.start : loss_rows.stop].float()
+        return logits[list(sequence.loss_rows)].float()
 
     def _labels(self, batch: Sequence[TokenSequence]) -> Tensor:
         labels = [label for sequence in batch for label in sequence.labels]
