@@ -54,7 +54,7 @@ class SignOfLife(FleetEvent):
     runners: RunnerNames
 
 
-MAX_HELD_RUNS = 1_024
+MAX_HELD_RUNS = 128
 
 
 class NodeOnline(SignOfLife):

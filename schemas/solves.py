@@ -25,7 +25,7 @@ class Question(Record):
     """BLAKE2b-256 of its canonical JSON, in hexadecimal."""
     size_bytes: Annotated[int, Field(ge=0)]
     """Length of that JSON."""
-    counts: dict[Identifier, int]
+    counts: Annotated[dict[Identifier, int], Field(max_length=16)]
     """How large it is, see `Problem.counts`."""
 
 

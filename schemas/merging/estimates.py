@@ -121,9 +121,9 @@ class TransferEstimate(Record):
     """What is foretold of a merge of two kinds of jobs."""
 
     mode: MergeMode
-    donor: Annotated[int, Field(ge=0, lt=MAX_KINDS)]
+    donor: Annotated[int, Field(ge=0, le=MAX_KINDS - 1)]
     """Index into the kinds. Of a spatial merge, the smaller one of both."""
-    receiver: Annotated[int, Field(ge=0, lt=MAX_KINDS)]
+    receiver: Annotated[int, Field(ge=0, le=MAX_KINDS - 1)]
     receiver_gain: Annotated[float, Field(ge=-MAX_GAIN, le=MAX_GAIN)]
     receiver_ratio: Ratio
     """Iterations that it needs over those alone."""

@@ -49,6 +49,7 @@ from tests.support.twins import ZONE
 BESIDE_BYTES = 64 * 1_024
 """Of a record, with its key and headers."""
 LONG = 1234567890.1234567
+EPOCHS = 1234567.8901234567
 RATIO = 0.12345678901234567
 
 
@@ -290,8 +291,8 @@ def test_the_largest_question_of_the_estimator_is_a_record_and_its_answer_an_eve
         gain=-RATIO,
         target=RATIO,
         best=RATIO,
-        epochs=LONG,
-        own_epochs=LONG,
+        epochs=EPOCHS,
+        own_epochs=EPOCHS,
     )
     pairs = MAX_KINDS**2
     problem = EstimateProblem(
