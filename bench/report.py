@@ -16,6 +16,7 @@ import psutil
 from bench.charts import columns_of
 from bench.figures import Measurement, Table
 from bench.goals import Goal, goal_of
+from bench.kept import KeptFigure, sources_of
 from infra.errors import CommandError, disk_faults
 from infra.kafka.file_lock import FileLock, LockedError
 
@@ -36,6 +37,29 @@ def report(bench: str, measurements: Sequence[Measurement], quick: bool, seed: i
         "seed": seed,
         "figures": [_figure(measured, _goal_of(bench, measured), quick) for measured in measurements],
     }
+
+
+def kept_figures(document: dict[str, Any]) -> list[KeptFigure]:
+    """The figures of a report, each with what it was measured on."""
+    machine = document["machine"]
+    where = (
+        f"{machine['system']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
+        f"load {machine['load_1_min']}"
+    )
+    return [
+        KeptFigure(
+            name=figure["name"],
+            value=figure["value"],
+            unit=figure["unit"],
+            note=figure["note"],
+            quick=document["quick"],
+            seed=document["seed"],
+            commit=document["commit"],
+            machine=where,
+            sources=sources_of(document["bench"]),
+        )
+        for figure in document["figures"]
+    ]
 
 
 def dumps(document: dict[str, Any]) -> str:
@@ -64,10 +88,20 @@ def _figure(measured: Measurement, goal: Goal, quick: bool) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """The commit of the checkout this runs from, `unknown` outside one."""
+    """The commit of the checkout that this runs from, with `+changes` where its code differs; `unknown`
+    outside one."""
     root = Path(__file__).parent
     git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
-    return git.stdout.strip() or "unknown"
+    if not (commit := git.stdout.strip()):
+        return "unknown"
+    changed = subprocess.run(
+        ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!README.md", ":!docs"],
+        cwd=root.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return commit + ("+changes" if changed.stdout.strip() else "")
 
 
 _LOCK_FILE = "lock"

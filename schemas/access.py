@@ -15,6 +15,7 @@ from schemas.topics import (
     LEDGER,
     RULES_STATES,
     SNAPSHOTS,
+    SOLVES_REQUESTED,
     VIEWS,
     ZONES_STATE,
     dead_letter_name,
@@ -30,7 +31,7 @@ DEFAULT_GROUPS: Mapping[Role, str] = {"worker": "cells", "solver": "solvers"}
 """The consumer groups of those roles that form one, without the prefix."""
 
 _DEAD_LETTERS = tuple(dead_letter_name(name) for name in (*INPUTS, LEDGER))
-_LOG = (LEDGER, DECISIONS, RULES_STATES, COMMANDS, *VIEWS)
+_LOG = (LEDGER, DECISIONS, SOLVES_REQUESTED, RULES_STATES, COMMANDS, *VIEWS)
 _MADE_BY_OPERATORS = (*INPUTS, *_LOG, *_DEAD_LETTERS)
 
 
@@ -58,7 +59,7 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
             yield "CREATE", (SNAPSHOTS,)
             yield "DESCRIBE_CONFIGS", (SNAPSHOTS,)
         case "solver":
-            yield "READ", (DECISIONS,)
+            yield "READ", (SOLVES_REQUESTED,)
         case "auditor":  # reads everything that the log is made of, and writes nothing
             yield "READ", _MADE_BY_OPERATORS
             yield "DESCRIBE_CONFIGS", _MADE_BY_OPERATORS

@@ -5,7 +5,8 @@ from typing import Any, Literal
 from schemas import topics
 from schemas.base import Event, Outcome, Record
 from schemas.codec import MAX_ATTRIBUTE_LENGTH, SPECVERSION
-from schemas.commands import Command
+from schemas.commands import NodeCommand
+from schemas.questions import SolvePosed
 from schemas.registry import DECISION_TYPES, EVENT_TYPES, EVENTS_BY_TOPIC, LEDGER_TYPES
 from schemas.topics import (
     ESCAPED_HEADER_COUNT_HEADER,
@@ -37,6 +38,7 @@ _SUMMARIES = {
     **{topic.name: topic.summary for topic in topics.INPUT_TOPICS},
     topics.LEDGER: "Every accepted event, in the order of decision. Only workers write it; kept forever.",
     topics.DECISIONS: "What cells decided and why, chained by hash to the ledger; kept forever.",
+    topics.SOLVES_REQUESTED: "The problems that cells want solved; kept for a day, or up to a size.",
     topics.RULES_STATES: "The state of a cell at each change of its rules; kept forever.",
     topics.COMMANDS: "Those decisions that executors carry out, repeated under the node's id.",
     **{
@@ -48,7 +50,7 @@ _SUMMARIES = {
 }
 _NO_EVENT = {"type": "object", "properties": {"content-type": {"const": "application/json"}}}
 """Headers of a record that is a state and no event."""
-_COMMAND_TYPES = tuple(model for model in DECISION_TYPES.values() if issubclass(model, Command))
+_COMMAND_TYPES = tuple(model for model in DECISION_TYPES.values() if issubclass(model, NodeCommand))
 _KEYS: dict[type[Record], str] = {
     **dict.fromkeys(_COMMAND_TYPES, "Id of the cell; on `commands`, id of the node."),
     **{
@@ -117,6 +119,8 @@ def _messages_on(name: str) -> list[str]:
             return [model.__name__ for model in _COMMAND_TYPES]
         case topics.RULES_STATES:
             return ["CellState"]
+        case topics.SOLVES_REQUESTED:
+            return [SolvePosed.__name__]
         case topics.JOBS_STATE:
             return ["JobState"]
         case topics.ZONES_STATE:
@@ -168,6 +172,7 @@ def _messages() -> dict[str, Any]:
     return {
         **events,
         **decisions,
+        "SolvePosed": _message(SolvePosed, "DecisionHeaders"),
         "JobState": _message(JobState, None),
         "ZoneState": _message(ZoneState, None),
         "CellState": cell_state,
@@ -176,7 +181,7 @@ def _messages() -> dict[str, Any]:
 
 
 def _message(
-    model: type[Event] | type[Outcome] | type[JobState | ZoneState], headers: str | None
+    model: type[Event] | type[Outcome] | type[JobState | ZoneState | SolvePosed], headers: str | None
 ) -> dict[str, Any]:
     """A message of one model; `headers` names the schema of its attributes, where it is a CloudEvent."""
     return {

@@ -62,8 +62,14 @@ Micros = Annotated[int, Field(ge=0, le=MAX_MICROS)]
 PositiveSamples = Annotated[int, Field(ge=1, le=10**12)]
 Samples = Annotated[int, Field(ge=0, le=2 * 10**12)]
 """Twice the largest work: the last slot of a plan may do almost as much again as all before it."""
-Gib = Annotated[float, Field(gt=0, le=1_000_000)]
-SamplesPerSecond = Annotated[float, Field(gt=0, le=1e9)]
+Gib = Annotated[float, Field(ge=2**-30, le=1_000_000)]
+"""A byte at least."""
+SamplesPerSecond = Annotated[float, Field(ge=1e-9, le=1e9)]
+"""A sample in 32 years at least."""
+LEAST_S = 1e-3
+"""Of a time that is waited for: a count of shorter ones, in the time of a job, could overflow."""
+LEAST_PART = 1e-6
+"""Of a whole, where none at all would be no setting."""
 UnixTime = Annotated[float, Field(ge=0, le=MAX_TIME_S)]
 Slot = Annotated[int, Field(ge=0, le=10**12)]
 

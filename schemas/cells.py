@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import (
     HOURS_PER_DAY,
+    LEAST_S,
     MAX_MICROS,
     Event,
     Gib,
@@ -131,9 +132,9 @@ class Lending(Record):
     headroom: Annotated[float, Field(ge=0, lt=1)] = 0.02
     """The fraction of the zone's nodes that is never lent beyond what its load needs (thesis, section 3.7.1);
     rounded up to whole nodes, and one at least stays."""
-    notice_s: Annotated[float, Field(gt=0, le=604_800)] = 300.0
+    notice_s: Annotated[float, Field(ge=LEAST_S, le=604_800)] = 300.0
     """The least time between a reclaim and the moment when the nodes must be back."""
-    load_valid_s: Annotated[float, Field(gt=0, le=604_800)] = 900.0
+    load_valid_s: Annotated[float, Field(ge=LEAST_S, le=604_800)] = 900.0
     """Nothing is lent on a load that was reported longer ago."""
     borrowers: Annotated[tuple[Borrower, ...], Field(min_length=1, max_length=64)]
     """Other zones of the cell. Each is lent only nodes whose GPU type it knows."""
@@ -198,7 +199,7 @@ class CellConfigured(Event):
     epoch_s: UnixTime
     """When slot 0 starts."""
     slot_s: Annotated[float, Field(ge=LEAST_SLOT_S, le=MAX_SLOT_S)] = 600.0
-    node_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    node_timeout_s: Annotated[float, Field(ge=LEAST_S, le=86_400)] = 60.0
     """A node that was heard once and is silent for longer, while the worker listens, is considered dead."""
     duplicate_window_events: Annotated[int, Field(ge=1, le=10_000_000)] = 50_000
     """How many ids of events the cell remembers, and how many of jobs that are over, of all writers together;

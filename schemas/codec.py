@@ -146,12 +146,13 @@ class Decision:
         body = self.encoded or self.body(self.id, self.cell, self.cause, self.time_s, self.outcome)
         return body + b',"chain":"' + self.chain.encode() + b'"}'
 
-    def headers(self) -> list[tuple[str, bytes]]:
-        """The CloudEvents attributes as Kafka headers."""
+    def headers(self, ce_type: str | None = None) -> list[tuple[str, bytes]]:
+        """The CloudEvents attributes as Kafka headers; of another type for a record that is more than the
+        decision."""
         return [
             ("ce_specversion", SPECVERSION.encode()),
             ("ce_id", self.id.encode()),
-            ("ce_type", self.outcome.TYPE.encode()),
+            ("ce_type", (ce_type or self.outcome.TYPE).encode()),
             ("ce_source", self.cell.encode()),
             ("content-type", b"application/json"),
         ]

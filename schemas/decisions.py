@@ -261,10 +261,50 @@ class ZoneAccepted(Outcome):
     reason: Literal["added", "changed"]
 
 
-class EventIgnored(Outcome):
+class EventWithoutEffect(Outcome):
+    """The answer to an event of the ledger that changed nothing."""
+
+    reason: str
+    """Of a closed list, which each decision narrows."""
+
+    @property
+    def explanation(self) -> str:
+        """What lies behind the reason, in words."""
+        raise NotImplementedError
+
+
+class EventIgnored(EventWithoutEffect):
     """An event of the ledger changed nothing, for this reason."""
 
     TYPE: ClassVar = "millrace.event.ignored.v1"
 
     reason: IgnoredReason
     detail: Detail
+
+    @property
+    def explanation(self) -> str:
+        return self.detail
+
+
+class EventFaulted(EventWithoutEffect):
+    """Folding an event raised an exception, which is an error of the program: the event changed nothing."""
+
+    TYPE: ClassVar = "millrace.event.faulted.v1"
+
+    reason: Literal["policy_raised", "cell_raised"]
+    event_id: str
+    event_type: str
+    """The CloudEvents type."""
+    exception: str
+    """The name of its type."""
+    zone: Identifier | None
+    """The zone whose policy raised it; None where the cell did."""
+    place: str
+    """The method of the policy, or the stage of the cell, that raised it."""
+    job_id: Identifier | None
+    """The job that the event is about, if it names one."""
+
+    @property
+    def explanation(self) -> str:
+        where = f"the cell, {self.place}" if self.zone is None else f"zone {self.zone}, {self.place}"
+        return f"{self.exception} in {where}: an error of the program, see the worker's log"

@@ -21,6 +21,7 @@ from schemas.asyncapi import asyncapi
 from schemas.base import Event, Outcome
 from schemas.codec import DecisionRecord
 from schemas.compatibility import violations
+from schemas.questions import SolvePosed
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
 from schemas.views import JobState, ZoneState
 
@@ -52,7 +53,7 @@ def json_schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema of the record's value for every type: of an event itself, of a decision with the link
     of the log around its outcome, of the state of a job or a zone. All callers share it."""
     events = {ce_type: _plain_schema(model) for ce_type, model in EVENT_TYPES.items()}
-    views = {model.TYPE: _plain_schema(model) for model in (JobState, ZoneState)}
+    views = {model.TYPE: _plain_schema(model) for model in (JobState, ZoneState, SolvePosed)}
     decisions = {ce_type: _decision_schema(model) for ce_type, model in DECISION_TYPES.items()}
     return {
         ce_type: {"$schema": _DIALECT, "$id": _file_name(ce_type), **schema}
@@ -107,7 +108,7 @@ def release(version: str, directory: Path = SPEC) -> None:
         shutil.copy(directory / _file_name(ce_type), target)
 
 
-def _plain_schema(model: type[Event] | type[JobState | ZoneState]) -> dict[str, Any]:
+def _plain_schema(model: type[Event] | type[JobState | ZoneState | SolvePosed]) -> dict[str, Any]:
     return model.model_json_schema(schema_generator=_Generator)
 
 

@@ -54,10 +54,18 @@ class SignOfLife(FleetEvent):
     runners: RunnerNames
 
 
+MAX_HELD_RUNS = 128
+
+
 class NodeOnline(SignOfLife):
     """An executor serves this node from now on."""
 
     TYPE: ClassVar = "millrace.node.online.v1"
+
+    # Left out where it is the default, so that reports written before it was added keep their bytes.
+    runs: Annotated[tuple[RunId, ...], Field(max_length=MAX_HELD_RUNS, exclude_if=lambda runs: not runs)] = ()
+    """The runs of its journal that it continues. All other runs of the node are over, whoever ordered them.
+    Commands that it has not read yet are not among them."""
 
 
 class NodeHeartbeat(SignOfLife):
@@ -95,14 +103,18 @@ class NodeSilent(FleetEvent):
 
 
 MAX_REFUSED_RUNS = 48
-RefusalReason = Literal["unknown_type", "runner_missing", "runner_failed", "malformed", "impossible"]
+RefusalReason = Literal[
+    "unknown_type", "runner_missing", "runner_failed", "malformed", "impossible", "out_of_date", "unknown_run"
+]
 """`unknown_type`: the node knows no commands of this type. `runner_missing`: it knows them, and lacks the
 runner. `runner_failed`: the runner is out of order until the executor is started again. `malformed`: the
-fields are not those of the type. `impossible`: the runner knows that no cell sends such a command."""
+fields are not those of the type. `impossible`: the runner knows that no cell sends such a command.
+`out_of_date`: the slot is over, or the node has a newer generation of the job. `unknown_run`: the command is
+about a run that the node does not have."""
 
 
 class RefusedRun(Record):
-    """A run that a node does not begin."""
+    """A run that a node does not have, because it did not begin it or because it is over."""
 
     run_id: RunId
     job_id: Identifier
@@ -120,7 +132,8 @@ class CommandRefused(FleetEvent):
     reason: RefusalReason
     detail: Text
     runs: Annotated[tuple[RefusedRun, ...], Field(max_length=MAX_REFUSED_RUNS)] = ()
-    """Those that the command was to begin, as far as the node could read it. They have failed there."""
+    """Those that the command names, as far as the node could read it. The node does not have them: what was
+    to begin has failed there, and what was to end is over."""
 
 
 class RunReport(FleetEvent):

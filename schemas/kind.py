@@ -8,7 +8,9 @@ types from the project; parts that only some processes need are named by referen
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from pydantic import Field
 
 from schemas.base import Event, Kinded, Outcome
 
@@ -24,6 +26,14 @@ ReasonedDecision = Literal["job.admitted", "job.rejected", "job.refunded", "even
 of a request for a quote that finds no plan."""
 
 
+DEFAULT_ORDER_TIMEOUT_S = 1_800.0
+OrderTimeoutSeconds = Annotated[
+    float,
+    # Left out where it is the default, so that settings written before it was added keep their bytes.
+    Field(ge=1.0, le=31_536_000.0, exclude_if=lambda timeout_s: timeout_s == DEFAULT_ORDER_TIMEOUT_S),
+]
+"""How long a zone believes in a run of which its node reports nothing; then the run counts as failed. Make it
+longer than executors take to begin a run, and than the time between two reports of its progress."""
 _TICKS_PER_SLOT = 5
 _LONGEST_TICK_INTERVAL_S = 10.0
 
@@ -86,7 +96,12 @@ class Evidence(Kinded):
 
 
 class Problem(Kinded):
-    """What a solver is asked."""
+    """What a solver is asked. The log has only its digest and counts."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How large the problem is, by names that its policy chooses: what the log and its views show."""
+        return {}
 
 
 class Solution(Kinded):

@@ -2,10 +2,54 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from schemas.base import Gib, Identifier, PositiveSamples, Record, RelativePath, SamplesPerSecond, distinct
 from schemas.kind import Workload
+
+_COLUMN_NAME = r"^[^\x00-\x1f\x7f]+$"
+ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=_COLUMN_NAME)]
+"""What a file calls a field of its records."""
+
+
+class TextColumns(Record):
+    """Of text, or of text and its class."""
+
+    text: ColumnName
+    """All of which bears loss, unless there is a label."""
+    label: ColumnName | None = None
+    """The class, where the base model is a classifier."""
+
+
+class PromptColumns(Record):
+    """Of a prompt and what follows it."""
+
+    prompt: ColumnName
+    """Without loss."""
+    completion: ColumnName
+    """With loss."""
+
+
+class ChatColumns(Record):
+    """Of a conversation."""
+
+    messages: ColumnName
+    """An array of objects with `role` and `content`."""
+
+
+class InstructionColumns(Record):
+    """Of an instruction and its answer."""
+
+    instruction: ColumnName
+    """What to do, without loss."""
+    input: ColumnName | None = None
+    """What it is about; a record may lack it."""
+    output: ColumnName
+    """The answer, with loss."""
+
+
+Columns = TextColumns | PromptColumns | ChatColumns | InstructionColumns
+"""What a file calls the fields of its records; others are ignored."""
 
 
 class Dataset(Record):
@@ -14,9 +58,29 @@ class Dataset(Record):
     path: RelativePath
     samples: PositiveSamples
     """Size of the data, which vendors' prices and delays are functions of (D_i)."""
+    columns: Annotated[Columns | None, Field(exclude_if=lambda columns: columns is None)] = None
+    """What the file calls the fields of its records; absent where they have the names of their form."""
 
 
 MAX_RANK = 1_024
+
+
+ALL_LINEAR = "all-linear"
+"""PEFT's name for all linear layers but the output head."""
+
+
+def _listed(targets: object) -> object:
+    """PEFT takes `all-linear` by itself, rather than in a list."""
+    if targets == ALL_LINEAR:
+        return (targets,)
+    # Behind a validator of Python code, an array in JSON is a list, which strict validation refuses.
+    return tuple(targets) if isinstance(targets, list) else targets
+
+
+def _all_linear_alone(targets: tuple[str, ...]) -> tuple[str, ...]:
+    if ALL_LINEAR in targets and len(targets) > 1:
+        raise ValueError(f"{ALL_LINEAR} means all linear layers: name no others with it")
+    return targets
 
 
 class LoraHyperparameters(Record):
@@ -24,7 +88,7 @@ class LoraHyperparameters(Record):
 
     rank: Annotated[int, Field(ge=1, le=MAX_RANK)] = 8
     """Width r of the low-rank update ``W + (alpha / r) B A``."""
-    alpha: Annotated[float, Field(gt=0, le=65_536)] = 16.0
+    alpha: Annotated[float, Field(ge=1e-6, le=65_536)] = 16.0
     """Numerator of the update's scale."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability with which an input feature of the adapter is dropped."""
@@ -32,10 +96,12 @@ class LoraHyperparameters(Record):
         tuple[Identifier, ...],
         Field(min_length=1, max_length=64, fail_fast=True, json_schema_extra={"uniqueItems": True}),
         AfterValidator(distinct),
+        AfterValidator(_all_linear_alone),
+        BeforeValidator(_listed),
     ] = ("q_proj", "v_proj")
     """Layers that get an adapter; a layer is meant if its dotted name is, or ends with, one of these (the
-    rule of PEFT)."""
-    learning_rate: Annotated[float, Field(gt=0, le=10)] = 1e-3
+    rule of PEFT). `all-linear` alone, in a list or by itself, means all linear layers but the output head."""
+    learning_rate: Annotated[float, Field(ge=1e-12, le=10)] = 1e-3
     """AdamW's step size."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     """AdamW's decoupled weight decay."""
@@ -43,10 +109,15 @@ class LoraHyperparameters(Record):
     """Sequences in a micro-batch."""
     sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = 64
     """Longest sequence in tokens; longer records are cut."""
-    max_gradient_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    max_gradient_norm: Annotated[float, Field(ge=1e-9, le=1e6)] = 1.0
     """The adapter's gradient is scaled down to this L2 norm."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Decides initial weights, data order and dropout masks."""
+
+    @property
+    def is_all_linear(self) -> bool:
+        """Whether all linear layers but the output head get an adapter."""
+        return self.target_modules == (ALL_LINEAR,)
 
 
 class LoraWorkload(Workload):

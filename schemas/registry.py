@@ -15,9 +15,10 @@ from schemas.changes import (
     ZoneConfigured,
 )
 from schemas.clock import ClockTicked
-from schemas.commands import Command
+from schemas.commands import Command, RunDisowned
 from schemas.decisions import (
     CellAccepted,
+    EventFaulted,
     EventIgnored,
     JobAdmitted,
     JobCompleted,
@@ -64,6 +65,7 @@ _OF_EVERY_CELL: dict[str, tuple[type[Event], ...]] = {
 }
 _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
     CellAccepted,
+    EventFaulted,
     EventIgnored,
     JobAdmitted,
     JobCompleted,
@@ -77,6 +79,7 @@ _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
     OfferAnswered,
     ReclaimEnded,
     ReclaimPlanned,
+    RunDisowned,
     SolveRequested,
     ZoneAccepted,
 )

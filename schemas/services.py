@@ -1,13 +1,16 @@
 """Common parts of all services: the settings of their connection to Kafka, and their own log."""
 
 import logging
+import os
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, StringConstraints, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from schemas.base import Identifier
+from schemas.codec import describe
 from schemas.kafka_connection import KafkaConnection
+from schemas.outages import OutageFilter
 from schemas.text import plain
 
 TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
@@ -37,6 +40,15 @@ class ServiceSettings(BaseSettings, KafkaConnection):
     log_level: LogLevel = "INFO"
 
 
+SETTINGS_FAULTS = (ValidationError, SettingsError)
+"""What settings classes raise for variables that are invalid, or that are not JSON where they must be."""
+
+
+def described_fault(error: ValidationError | SettingsError) -> str:
+    """A fault of settings in one line."""
+    return describe(error) if isinstance(error, ValidationError) else str(error)
+
+
 class PlainFormatter(logging.Formatter):
     """Time, level, logger and message; text from other users is escaped."""
 
@@ -48,8 +60,30 @@ class PlainFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-def begin_log(level: str) -> None:
-    """Write what is logged from now on, at this level or above."""
+def check_session(session_timeout_s: float, heartbeat_s: float) -> None:
+    """See that a member of a group is not taken for dead between two heartbeats.
+
+    Raises:
+        ValueError: it would be.
+    """
+    if 2 * heartbeat_s > session_timeout_s:
+        raise ValueError(
+            f"heartbeat_s is {heartbeat_s:g}, more than half of session_timeout_s ({session_timeout_s:g})"
+        )
+
+
+OTHERS = 0o077
+"""The umask under which files are for their owner alone."""
+
+
+def begin_service(settings: ServiceSettings) -> None:
+    """Prepare the process: its log, and the rights of the files that it and its children make.
+
+    Where Kafka is secured, files are for their owner alone: they hold what the topics' rights protect.
+    """
+    if settings.kafka_security_protocol != "PLAINTEXT":
+        os.umask(OTHERS)
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter())
-    logging.basicConfig(level=level, handlers=[handler])
+    handler.addFilter(OutageFilter())
+    logging.basicConfig(level=settings.log_level, handlers=[handler])

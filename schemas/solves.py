@@ -1,15 +1,32 @@
 """Long solves: a cell's request to a solver is a decision, and the answer is an event.
 
-A cell never blocks on a solver. It asks with the whole problem, and checks the answer against its state at
-that time.
+A cell never blocks on a solver. It checks the answer against its state at that time. The problem itself is as
+long as there are jobs, and asked again and again, so the log has only its digest: the whole travels beside
+the log, see `schemas.questions`, and replay computes it again.
 """
 
-from typing import Annotated, ClassVar
+import hashlib
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
-from schemas.base import Event, Identifier, Outcome
-from schemas.kinds import AnyProblem, AnySolution
+from schemas.base import Event, Identifier, Outcome, Record
+from schemas.kind import Problem
+from schemas.kinds import AnySolution
+
+
+class Question(Record):
+    """What the log has of a problem."""
+
+    kind: Identifier
+    """Of the problem."""
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """BLAKE2b-256 of its canonical JSON, in hexadecimal."""
+    size_bytes: Annotated[int, Field(ge=0)]
+    """Length of that JSON."""
+    counts: Annotated[dict[Identifier, int], Field(max_length=16)]
+    """How large it is, see `Problem.counts`."""
 
 
 class SolveRequested(Outcome):
@@ -22,7 +39,70 @@ class SolveRequested(Outcome):
     """Of this zone's requests."""
     time_limit_s: float
     """After so long the best solution found counts."""
-    problem: AnyProblem
+    question: Question
+    job_ids: tuple[Identifier, ...] = ()
+    """Jobs that began to wait since the zone's last request of this kind, and are part of the problem."""
+
+    _posed: tuple[Problem, bytes] | None = PrivateAttr(default=None)
+    """The problem and its canonical JSON; None of a request that was read from a log."""
+
+    @classmethod
+    def of(
+        cls, zone: str, request_id: str, time_limit_s: float, problem: Problem, job_ids: Iterable[str] = ()
+    ) -> Self:
+        """Create a request that has its problem at hand."""
+        encoded = problem.model_dump_json().encode()
+        request = cls(
+            zone=zone,
+            request_id=request_id,
+            time_limit_s=time_limit_s,
+            question=Question(
+                kind=problem.kind,
+                digest=digest_of(encoded),
+                size_bytes=len(encoded),
+                counts=dict(problem.counts),
+            ),
+            job_ids=tuple(job_ids),
+        )
+        request._posed = problem, encoded
+        return request
+
+    def about(self, problem: Problem) -> Self:
+        """Return the same request for the solution of another problem."""
+        return self.of(self.zone, self.request_id, self.time_limit_s, problem, self.job_ids)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem.
+
+        Raises:
+            ValueError: the request was read from a log, which has only the problem's digest.
+        """
+        return self._at_hand[0]
+
+    @property
+    def problem_json(self) -> bytes:
+        """The problem's canonical JSON.
+
+        Raises:
+            ValueError: see `problem`.
+        """
+        return self._at_hand[1]
+
+    @property
+    def _at_hand(self) -> tuple[Problem, bytes]:
+        if self._posed is None:
+            raise ValueError(
+                f"request {self.request_id} of zone {self.zone} was read from a log, which has only the "
+                "digest of its problem"
+            )
+        return self._posed
+
+    def __eq__(self, other: Any) -> bool:
+        """Compare what the log has of both."""
+        return isinstance(other, SolveRequested) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class SolveFinished(Event):
@@ -36,3 +116,8 @@ class SolveFinished(Event):
     """None if nothing was found in time, or the request was not solved."""
     solve_s: Annotated[float, Field(ge=0, le=31_536_000)]
     """What the solver took, by its own clock."""
+
+
+def digest_of(problem_json: bytes) -> str:
+    """The digest by which the log names a problem."""
+    return hashlib.blake2b(problem_json, digest_size=32).hexdigest()

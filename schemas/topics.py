@@ -18,6 +18,8 @@ FLEET = FLEET_INPUT.name
 CLOCK = "clock"
 INFERENCE = "inference"
 SOLVES_FINISHED = "solves.finished"
+SOLVES_REQUESTED = "solves.requested"
+"""Problems for solvers, beside the log: the decisions have their digests, see `schemas.questions`."""
 LEDGER = "ledger"
 DECISIONS = "decisions"
 COMMANDS = "commands"
@@ -61,6 +63,11 @@ FOR_EVER = -1
 _DAY_MS = 24 * 60 * 60 * 1000
 _INPUT_RETENTION_MS = 7 * _DAY_MS
 _COMMAND_RETENTION_MS = 7 * _DAY_MS
+_PROBLEM_RETENTION_MS = _DAY_MS
+_PROBLEM_RETENTION_BYTES = 512 * 1024 * 1024
+"""Of a partition: an hour of problems of 6,000 jobs, which have 0.7 MB and are posed every 5 s at most."""
+_PROBLEM_SEGMENT_BYTES = 64 * 1024 * 1024
+"""What retention deletes at once; Kafka's default is a GiB."""
 _DEAD_LETTER_RETENTION_MS = 30 * _DAY_MS
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -81,6 +88,8 @@ class TopicSpec:
     cleanup_policy: Literal["delete", "compact"] = "delete"
     compression_type: Literal["producer", "uncompressed"] = "producer"
     retention_bytes: int = FOR_EVER
+    segment_bytes: int | None = None
+    """Size of a file of the log, which is deleted as a whole; None for the broker's default."""
     timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
     """Whether a record's timestamp is its producer's word or the moment in which the broker took it."""
 
@@ -99,6 +108,7 @@ class TopicSpec:
             "max.message.bytes": str(self.max_message_bytes),
             "compression.type": self.compression_type,
             "message.timestamp.type": self.timestamp_type,
+            **({} if self.segment_bytes is None else {"segment.bytes": str(self.segment_bytes)}),
         }
 
 
@@ -126,6 +136,13 @@ def topics(
     )
     decisions = TopicSpec(topic_name(prefix, DECISIONS), partitions, retention_ms=FOR_EVER)
     commands = TopicSpec(topic_name(prefix, COMMANDS), command_partitions, retention_ms=_COMMAND_RETENTION_MS)
+    problems = TopicSpec(
+        topic_name(prefix, SOLVES_REQUESTED),
+        partitions,
+        retention_ms=_PROBLEM_RETENTION_MS,
+        retention_bytes=_PROBLEM_RETENTION_BYTES,
+        segment_bytes=_PROBLEM_SEGMENT_BYTES,
+    )
     rules_states = TopicSpec(
         topic_name(prefix, RULES_STATES),
         partitions,
@@ -135,7 +152,7 @@ def topics(
     )
     views = tuple(_view(topic_name(prefix, name), partitions) for name in VIEWS)
     dead_letters = tuple(_dead_letter(source) for source in (*inputs, ledger))
-    return (*inputs, ledger, decisions, rules_states, commands, *views, *dead_letters)
+    return (*inputs, ledger, decisions, problems, rules_states, commands, *views, *dead_letters)
 
 
 def _input(name: str, partitions: int) -> TopicSpec:

@@ -26,6 +26,8 @@ DECIDING = (
     "infra/simulation",
     "infra/workloads",
     "infra/lender",
+    "infra/log",
+    "infra/views",
     "bench/elastic/trial.py",
     "bench/elastic/simulated.py",
     # The versions of all libraries.

@@ -123,7 +123,7 @@ def told(change: Callable[[MergeProblem, Sequence[str]], MergeProblem]) -> Fold:
         for unit in request.problem.units:
             of_kinds[unit.kind] = "+".join(names[job_id] for job_id in unit.job_ids)
         changed = change(request.problem, of_kinds)
-        return replace(decision, outcome=request.model_copy(update={"problem": changed}))
+        return replace(decision, outcome=request.about(changed))
 
     def fold(cell: Cell, entry: LedgerEvent) -> list[Decision]:
         event = entry.envelope.event

@@ -26,6 +26,7 @@ from executors.tuner.pipeline.preparation import PipelinePlan, prepare_task
 from executors.tuner.pipeline.switch import switch
 from executors.tuner.pipeline.task import load_task
 from executors.tuner.pipeline.trace import Span, TrainingGap, training_gap
+from executors.workers.meeting import open_store
 
 _LOOPBACK = "127.0.0.1"
 _STEPS = 3
@@ -153,7 +154,7 @@ def _job_ids(second: Direction, overlap: bool, number: int) -> tuple[str, str]:
 
 def _run_processes(processes: int, order: dict[str, Any]) -> list[Span]:
     _context.set_forkserver_preload([__name__])
-    store = TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)
+    store = open_store(_LOOPBACK)
     workers, ends = [], []
     for rank in range(processes):
         mine, theirs = _context.Pipe()

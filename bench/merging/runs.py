@@ -19,16 +19,21 @@ from schemas.codec import describe
 
 DECIDING = (
     "schemas",
-    "solvers/merging",
-    "streams/cell",
-    "streams/policies/merging",
+    "solvers",
+    "streams",
     "infra/simulation",
+    "infra/lender",
+    "infra/log",
+    "infra/views",
+    "infra/workloads",
     *(
         f"bench/merging/{name}.py"
         for name in (
             "curves",
             "drawn",
+            "fluid",
             "fluid_data",
+            "kinds",
             "known_merges",
             "measured",
             "measured_truth",

@@ -22,13 +22,26 @@ SLOTS = 144
 VENDORS = 5
 MOST_LIVE_JOBS = 8_000
 """The cell is not to be full when bids are timed."""
+MOST_BIDS = 20_000
+"""Which fill a cell: one whose prices rise may never get there."""
 
 
-def configuration(nodes: int, slots: int = SLOTS) -> CellConfigured:
+DECLARED = AuctionPolicy(
+    money_unit_micros=2 * UNIT,
+    max_value_per_compute_micros=40 * UNIT,
+    max_value_per_memory_micros=160 * UNIT,
+)
+"""Bounds that hold of the bids below."""
+
+
+def configuration(nodes: int, slots: int = SLOTS, policy: AuctionPolicy | None = None) -> CellConfigured:
     """A cell of one zone: half A100, half A40, a tariff by hour, five vendors.
 
     Speeds and sizes follow GPT-2 with LoRA as in section 5.1 of the auction's paper: 40 and 15 samples per
-    second for a full node of either type. The zone finds its prices itself.
+    second for a full node of either type.
+
+    Args:
+        policy: by default the zone finds its prices itself.
     """
     night, day = UNIT // 10, UNIT // 5
     return CellConfigured(
@@ -52,7 +65,7 @@ def configuration(nodes: int, slots: int = SLOTS) -> CellConfigured:
                     Node(id=f"node{number:04d}", gpu_type=("A100", "A40")[number % 2], tariff="site")
                     for number in range(nodes)
                 ),
-                policy=AuctionPolicy(),
+                policy=policy or AuctionPolicy(),
             ),
         ),
         vendors=tuple(f"vendor{number}" for number in range(VENDORS)),
@@ -107,11 +120,14 @@ class Fed:
     def __init__(self) -> None:
         self.cell = Cell(CELL)
         self._offset = 0
+        self.bids = 0
+        """How many of the events are bids."""
 
     def envelope(self, event: Event) -> LedgerEvent:
         """The event as the next entry of the ledger."""
         entry = LedgerEvent(self._offset, Envelope(f"event-{self._offset}", "bench", "", event))
         self._offset += 1
+        self.bids += isinstance(event, JobSubmitted)
         return entry
 
     def send(self, event: Event) -> None:
@@ -130,16 +146,18 @@ class Fed:
         return 1.0 - float(market.free_samples.sum()) / (capacity * market.horizon_slots)
 
 
-def half_full(nodes: int, seed: int, slots: int = SLOTS) -> tuple[Fed, random.Random]:
-    """A cell whose window is used to one half by admitted bids, or as far as `MOST_LIVE_JOBS` lead; with what
-    further bids are drawn from."""
+def filled(
+    nodes: int, seed: int, share: float, policy: AuctionPolicy | None = None, bids: int = MOST_BIDS
+) -> tuple[Fed, random.Random]:
+    """A cell whose window is used to a share by admitted bids, or as far as `MOST_LIVE_JOBS` or a number of
+    bids lead; with what further bids are drawn from."""
     rng = random.Random(seed)
     fed = Fed()
-    fed.send(configuration(nodes, slots))
+    fed.send(configuration(nodes, policy=policy))
     for quote in vendor_quotes(rng):
         fed.send(quote)
-    sent = 0
-    while sent % 50 or (fed.used_share() < 0.5 and len(fed.zone.book.jobs) < MOST_LIVE_JOBS):
-        fed.send(bid(rng, f"fill{sent}", now_s=0.0, slots=slots))
-        sent += 1
+    while fed.bids < bids and (
+        fed.bids % 50 or (fed.used_share() < share and len(fed.zone.book.jobs) < MOST_LIVE_JOBS)
+    ):
+        fed.send(bid(rng, f"fill{fed.bids}", now_s=0.0))
     return fed, rng

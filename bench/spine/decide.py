@@ -3,66 +3,122 @@
 import math
 import random
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
 
 from bench.figures import Measurement, Result, Table
-from bench.spine.cells import CELL, SLOT_S, SLOTS, Fed, bid, half_full
+from bench.spine.calibration import Calibration, calibrated
+from bench.spine.cells import CELL, DECLARED, SLOT_S, SLOTS, Fed, bid, filled
 from bench.spine.slow_bids import DEAR_MICROS, Market, MarketShape, TaskShape
 from schemas.clock import ClockTicked
 from schemas.fleet import NodeSilent
 from schemas.jobs import JobSubmitted
 
 SIZES = (100, 200, 400, 1_000)
-QUICK_SIZES = (50, 100, 200)
+QUICK_SIZES = (25, 50, 100)
 DECISIONS = 3_000
-QUICK_DECISIONS = 500
+QUICK_DECISIONS = 300
 ROUNDS = 10
 _FULL_SIZE = 100
+_FILLED, _QUICK_FILLED = 0.5, 0.2
+_SAMPLES = 5
+"""Of the calibration, in each round and size."""
+
+
+@dataclass
+class _Times:
+    """What the decisions of one cell took."""
+
+    wall_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    """Of the thread."""
 
 
 def measure_decide(quick: bool, seed: int) -> Result:
     """Median and 99th percentile at 100 nodes x 144 slots, and the growth of the median with nodes x slots.
 
-    The sizes take turns, so that a machine whose speed drifts drifts for all of them.
+    The sizes, a cell under declared bounds and the calibration take turns, so that a machine whose speed
+    drifts drifts for all of them.
     """
     sizes = QUICK_SIZES if quick else SIZES
     decisions = QUICK_DECISIONS if quick else DECISIONS
-    cells = {nodes: half_full(nodes, seed) for nodes in sizes}
-    times_s: dict[int, list[float]] = {nodes: [] for nodes in sizes}
+    share = _QUICK_FILLED if quick else _FILLED
+    cells: dict[int | str, tuple[Fed, random.Random]] = {n: filled(n, seed, share) for n in sizes}
+    # It is judged on the same bids, however many of them it admits.
+    cells["declared"] = filled(_FULL_SIZE, seed, 1.0, DECLARED, cells[_FULL_SIZE][0].bids)
+    times = {name: _Times() for name in cells}
+    calibration = Calibration()
     numbers = count()
     for _ in range(ROUNDS):
-        for nodes, (fed, rng) in cells.items():
+        for name, (fed, rng) in cells.items():
+            calibration.sample(_SAMPLES)
             for _ in range(decisions // ROUNDS):
-                times_s[nodes].append(_time_one(fed, bid(rng, f"timed{next(numbers)}", now_s=0.0)))
-    main = np.array(times_s[_FULL_SIZE]) * 1_000
-    medians = [float(np.median(times_s[nodes])) for nodes in sizes]
-    exponent = _slope([math.log(nodes * SLOTS) for nodes in sizes], [math.log(m) for m in medians])
+                _time_one(fed, bid(rng, f"timed{next(numbers)}", now_s=0.0), times[name])
+    return Result(
+        _measurements(cells, times, calibration, sizes),
+        (
+            Table(
+                "decide",
+                ("nodes", "slots", "decision_ms"),
+                [(nodes, SLOTS, took_s * 1_000) for nodes in sizes for took_s in times[nodes].wall_s],
+            ),
+        ),
+    )
+
+
+def _measurements(
+    cells: Mapping[int | str, tuple[Fed, random.Random]],
+    times: Mapping[int | str, _Times],
+    calibration: Calibration,
+    sizes: Sequence[int],
+) -> tuple[Measurement, ...]:
+    main = times[_FULL_SIZE]
+    runs = len(main.cpu_s)
+    medians_s = {name: float(np.median(each.cpu_s)) for name, each in times.items()}
+    exponent = _slope(
+        [math.log(nodes * SLOTS) for nodes in sizes], [math.log(medians_s[nodes]) for nodes in sizes]
+    )
     setting = (
         f"{_FULL_SIZE} nodes x {SLOTS} slots, two GPU types, five vendors, "
-        f"{cells[_FULL_SIZE][0].used_share():.0%} of the compute taken, {main.size} bids, one thread"
+        f"{cells[_FULL_SIZE][0].used_share():.0%} of the compute taken, {runs} bids, one thread"
     )
     by_size = ", ".join(
-        f"{n}: {m * 1_000:.2f} ms ({cells[n][0].used_share():.0%} taken)"
-        for n, m in zip(sizes, medians, strict=True)
+        f"{n}: {medians_s[n] * 1_000:.2f} ms ({cells[n][0].used_share():.0%} taken)" for n in sizes
     )
-    rows = [(nodes, SLOTS, took_s * 1_000) for nodes in sizes for took_s in times_s[nodes]]
-    return Result(
-        (
-            Measurement("decide_median_ms", float(np.median(main)), setting, main.size),
-            Measurement("decide_p99_ms", float(np.percentile(main, 99)), setting, main.size),
-            Measurement("decide_growth_exponent", exponent, f"median by nodes at {SLOTS} slots: {by_size}"),
+    declared = (
+        f"CPU time of the median bid, {medians_s[_FULL_SIZE] * 1_000:.2f} ms, over that of a cell whose bids "
+        f"have declared bounds, {medians_s['declared'] * 1_000:.2f} ms "
+        f"({cells['declared'][0].used_share():.0%} taken), in turn; {setting}"
+    )
+    p99_s, p99_cpu_s = (float(np.percentile(each, 99)) for each in (main.wall_s, main.cpu_s))
+    return (
+        Measurement("decide_median_ms", 1_000 * float(np.median(main.wall_s)), setting, runs),
+        Measurement("decide_p99_ms", 1_000 * p99_s, setting, runs),
+        Measurement(
+            "decide_median_units",
+            medians_s[_FULL_SIZE] / calibration.cpu_s,
+            f"{calibration.note()}; {setting}",
+            runs,
         ),
-        (Table("decide", ("nodes", "slots", "decision_ms"), rows),),
+        Measurement(
+            "decide_p99_units", p99_cpu_s / calibration.cpu_s, f"{calibration.note()}; {setting}", runs
+        ),
+        Measurement(
+            "decide_over_declared_ratio", medians_s[_FULL_SIZE] / medians_s["declared"], declared, runs
+        ),
+        Measurement("decide_growth_exponent", exponent, f"median by nodes at {SLOTS} slots: {by_size}"),
     )
 
 
-def _time_one(fed: Fed, event: JobSubmitted) -> float:
+def _time_one(fed: Fed, event: JobSubmitted, times: _Times) -> None:
     entry = fed.envelope(event)
-    start = time.perf_counter()
+    wall_s, cpu_s = time.perf_counter(), time.thread_time()
     fed.cell.handle(entry)
-    return time.perf_counter() - start
+    times.cpu_s.append(time.thread_time() - cpu_s)
+    times.wall_s.append(time.perf_counter() - wall_s)
 
 
 def _slope(x: list[float], y: list[float]) -> float:
@@ -83,14 +139,25 @@ def measure_setbacks(quick: bool, seed: int) -> Result:
     market = Market(shape)
     rng = random.Random(f"setbacks/{seed}")
     for number in range(jobs):
-        market.time_s(f"job{number}", _hard_task(rng, shape), DEAR_MICROS)
+        market.times_of(f"job{number}", _hard_task(rng, shape), DEAR_MICROS)
     note = f"{market.live_jobs} of {jobs} jobs admitted, {shape.text}"
-    loss_s = market.event_s(NodeSilent(cell=CELL, node="node0000", silent_s=100.0))
-    gap_s = market.event_s(ClockTicked(cell=CELL, time_s=_PAUSE_SLOTS * SLOT_S))
+    calibration = calibrated()
+    loss = market.times(NodeSilent(cell=CELL, node="node0000", silent_s=100.0))
+    gap = market.times(ClockTicked(cell=CELL, time_s=_PAUSE_SLOTS * SLOT_S))
+    calibration.sample(50)
     return Result(
-        (
-            Measurement("node_loss_ms", 1_000 * loss_s, note, jobs),
-            Measurement("clock_gap_ms", 1_000 * gap_s, f"{_PAUSE_SLOTS} slots later, {note}", jobs),
+        tuple(
+            measurement
+            for name, took, of in (
+                ("node_loss", loss, note),
+                ("clock_gap", gap, f"{_PAUSE_SLOTS} slots later, {note}"),
+            )
+            for measurement in (
+                Measurement(f"{name}_ms", 1_000 * took.wall_s, of, jobs),
+                Measurement(
+                    f"{name}_units", took.cpu_s / calibration.cpu_s, f"{calibration.note()}; {of}", jobs
+                ),
+            )
         )
     )
 

@@ -2,8 +2,11 @@
 
 import random
 import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from bench.figures import Measurement, Result, Table
+from bench.spine.calibration import calibrated
 from bench.spine.cells import CELL, bid, configuration
 from bench.spine.kafka import Decisions, Pipeline, pipeline
 from schemas.cells import CellConfigured
@@ -12,8 +15,9 @@ from streams.kafka.records import key_partition
 
 NODES = 100
 BIDS = 30_000
-QUICK_BIDS = 3_000
+QUICK_BIDS = 1_500
 HONEST_BIDS = 20
+QUICK_HONEST_BIDS = 6
 _PARTITIONS = 2
 _EVERY_S = 0.5
 
@@ -22,6 +26,8 @@ def measure_flood(quick: bool, seed: int) -> Result:
     """Flood one cell, and time honest bids there and in a cell of another partition until each is decided."""
     rng = random.Random(seed)
     bids = QUICK_BIDS if quick else BIDS
+    honest = QUICK_HONEST_BIDS if quick else HONEST_BIDS
+    calibration = calibrated()
     cell = configuration(NODES)
     elsewhere = _renamed(cell)
     with pipeline(cell, elsewhere, partitions=_PARTITIONS) as line, line.worker():
@@ -31,45 +37,78 @@ def measure_flood(quick: bool, seed: int) -> Result:
             line.produce(_by(bid(rng, f"flood{number}", now_s=0.0), "flooder"))
         line.producer.flush(60)
         sent_s = time.monotonic() - began_s
-        here, there = _delays_s(line, decisions, rng, elsewhere.cell)
+        here, there = _waited(line, decisions, rng, elsewhere.cell, honest)
         decisions.read(bids - decisions.seen, timeout_s=60)
         flooded_s = time.monotonic() - began_s
         decisions.close()
+    calibration.sample(50)
     setting = (
-        f"worst of {HONEST_BIDS} honest bids, one every {_EVERY_S:g} s, behind {bids} bids of one user, sent "
+        f"worst of {honest} honest bids, one every {_EVERY_S:g} s, behind {bids} bids of one user, sent "
         f"in {sent_s:.1f} s and decided after {flooded_s:.0f} s; one worker, {_PARTITIONS} partitions"
     )
-    rows = list(zip(range(HONEST_BIDS), here, there, strict=True))
+    rows = [
+        (number, a.delay_s, a.others, b.delay_s, b.others)
+        for number, (a, b) in enumerate(zip(here, there, strict=True))
+    ]
+    own = f"of the flood itself: {setting}"
     return Result(
         (
-            Measurement("flood_delay_s", max(there), f"in another partition: {setting}", bids),
-            Measurement("flood_delay_same_partition_s", max(here), f"in the same cell: {setting}", bids),
-            Measurement("flood_bids_per_s", bids / flooded_s, f"of the flood itself: {setting}", bids),
+            *_of_delays("", there, f"in another partition: {setting}", bids),
+            *_of_delays("_same_partition", here, f"in the same cell: {setting}", bids),
+            Measurement("flood_bids_per_s", bids / flooded_s, own, bids),
+            Measurement(
+                "flood_bids_per_unit",
+                bids / flooded_s * calibration.wall_s,
+                f"{calibration.wall_note()}; {own}",
+                bids,
+            ),
         ),
-        (Table("flood", ("bid", "same_cell_s", "other_partition_s"), rows),),
+        (
+            Table(
+                "flood",
+                ("bid", "same_cell_s", "same_cell_bids", "other_partition_s", "other_partition_bids"),
+                rows,
+            ),
+        ),
     )
 
 
-def _delays_s(
-    line: Pipeline, decisions: Decisions, rng: random.Random, elsewhere: str
-) -> tuple[list[float], list[float]]:
+class _Wait(NamedTuple):
+    """How an honest bid waited for its decision."""
+
+    delay_s: float
+    others: int
+    """Decisions on other bids that were read meanwhile."""
+
+
+def _of_delays(suffix: str, waits: Sequence[_Wait], note: str, bids: int) -> Iterator[Measurement]:
+    yield Measurement(f"flood_delay{suffix}_s", max(wait.delay_s for wait in waits), note, bids)
+    counted = f"decisions on other bids between an honest bid and its own, {note}"
+    yield Measurement(f"flood_delay{suffix}_bids", max(wait.others for wait in waits), counted, bids)
+
+
+def _waited(
+    line: Pipeline, decisions: Decisions, rng: random.Random, elsewhere: str, honest: int
+) -> tuple[list[_Wait], list[_Wait]]:
     """From the moment that an honest bid is sent to that of its decision: in the cell, and elsewhere."""
-    sent: dict[str, tuple[str, float]] = {}
-    arrived: dict[str, float] = {}
+    sent: dict[str, tuple[str, float, int]] = {}
+    waited: dict[str, _Wait] = {}
     began_s = time.monotonic()
     number = 0
-    while len(arrived) < 2 * HONEST_BIDS:
-        if number < HONEST_BIDS and time.monotonic() - began_s >= number * _EVERY_S:
+    while len(waited) < 2 * honest:
+        if number < honest and time.monotonic() - began_s >= number * _EVERY_S:
             for name in (CELL, elsewhere):
-                honest = bid(rng, f"honest-{name}-{number}", now_s=0.0).model_copy(update={"cell": name})
-                sent[line.produce(_by(honest, f"honest{number}"))] = (name, time.monotonic())
+                one = bid(rng, f"honest-{name}-{number}", now_s=0.0).model_copy(update={"cell": name})
+                id = line.produce(_by(one, f"honest{number}"))
+                sent[id] = (name, time.monotonic(), decisions.seen)
             number += 1
         for cause, (_, at_s) in decisions.poll(0.02).items():
             if cause in sent:
-                arrived[cause] = at_s
-    delays = {cause: arrived[cause] - at_s for cause, (_, at_s) in sent.items()}
+                _, sent_s, seen = sent[cause]
+                waited[cause] = _Wait(at_s - sent_s, decisions.seen - seen - 1)
     here, there = (
-        [delays[cause] for cause, (name, _) in sent.items() if name == wanted] for wanted in (CELL, elsewhere)
+        [waited[cause] for cause, (name, _, _) in sent.items() if name == wanted]
+        for wanted in (CELL, elsewhere)
     )
     return here, there
 

@@ -16,7 +16,8 @@ HEARTBEAT_S = 5.0
 """As executors send them by default."""
 _SETTLING_S = 15.0
 _WATCHED_S = 120.0
-_QUICK_WATCHED_S = 30.0
+_QUICK_SETTLING_S = 8.0
+_QUICK_WATCHED_S = 12.0
 _DAY_S = 86_400.0
 _STEP_S = 0.05
 
@@ -32,7 +33,7 @@ def measure_idle(quick: bool, _seed: int) -> Result:
                 NodeOnline(cell=CELL, node=node.id, base_model=cell.zones[0].base_model, runners=("lora",))
             )
         line.producer.flush(10)
-        _speak(line, _SETTLING_S)
+        _speak(line, _QUICK_SETTLING_S if quick else _SETTLING_S)
         before = _ledger(line)
         sent = _speak(line, watched_s)
         added = _ledger(line)[len(before) :]

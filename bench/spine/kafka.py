@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,9 @@ import yaml
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from bench.figures import Measurement, Result, Table
-from bench.spine.cells import bid, configuration, vendor_quotes
+from bench.spine.cells import Fed, bid, configuration, vendor_quotes
+from bench.spine.faust_alone import faust_alone
+from bench.spine.paced import paced_latencies_ms
 from infra.broker import watched_broker
 from infra.deployment.deployment import principals
 from infra.kafka.settings import broker_settings
@@ -39,6 +41,8 @@ PREFIX = "bench"
 DECIDED = (JobAdmitted.TYPE, JobRejected.TYPE)
 _COMMITTED_POLL_S = 0.2
 _DELIVERY_TIMEOUT_S = 300.0
+_SIZED = 100
+"""Bids whose decisions are measured for the size of the reference's answers."""
 
 
 @dataclass
@@ -215,61 +219,154 @@ def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) 
 
 
 def measure_kafka(quick: bool, seed: int) -> Result:
-    """Sustained bids per second, latency at 100 bids per second; and both again with TLS and SASL."""
-    plain = _measure(quick, seed, secure=False)
-    secured = _measure(quick, seed, secure=True)
-    return Result(plain.measurements + secured.measurements, plain.tables)
+    """Sustained bids per second and latency at 100 bids per second, both beside those of Faust alone; and
+    both again with TLS and SASL."""
+    extent = Extent(3, 300, 200) if quick else Extent(5, 3_000, 1_200)
+    plain = _measure_beside_faust(extent, seed)
+    secured = _measure_secured(Extent(1, 500, 200) if quick else Extent(1, 15_000, 6_000), seed)
+    return Result(plain.measurements + secured, plain.tables)
 
 
-def _measure(quick: bool, seed: int, secure: bool) -> Result:
+@dataclass(frozen=True)
+class Extent:
+    """How much is measured."""
+
+    rounds: int
+    burst: int
+    """Events at once, in each round."""
+    paced: int
+    """Events at 100 per second, in each round."""
+
+    @property
+    def bursts(self) -> int:
+        """In all."""
+        return self.rounds * self.burst
+
+    @property
+    def paces(self) -> int:
+        """In all."""
+        return self.rounds * self.paced
+
+
+def _measure_beside_faust(extent: Extent, seed: int) -> Result:
+    """The worker and the Faust reference take turns on one broker, so that both meet the same machine."""
     rng = random.Random(seed)
-    burst = 3_000 if quick else 15_000
-    paced = 1_000 if quick else 6_000
-    with pipeline(configuration(NODES), secure=secure) as line, line.worker():
+    ours, theirs = _Taken(), _Taken()
+    event, answer_bytes = _usual_sizes(seed)
+    with (
+        pipeline(configuration(NODES)) as line,
+        line.worker(),
+        faust_alone(line.others, line.folder, event, answer_bytes) as reference,
+    ):
         decisions = line.open()
-        bids = [bid(rng, f"burst{number}", now_s=0.0) for number in range(burst)]
-        start = time.monotonic()
-        for one in bids:
-            line.produce(one)
-        line.producer.flush(60)
-        arrivals = decisions.read(burst, timeout_s=60)
-        rate = burst / (max(at for _, at in arrivals.values()) - start)
-        latencies_ms = _latencies_ms(line, decisions, rng, paced)
+        for number in range(extent.rounds):
+            ours.burst_s += _burst_s(line, decisions, rng, f"burst{number}-", extent.burst)
+            theirs.burst_s += reference.burst_s(extent.burst)
+            ours.latencies_ms += _latencies_ms(line, decisions, rng, f"paced{number}-", extent.paced)
+            theirs.latencies_ms += reference.latencies_ms(extent.paced)
         decisions.close()
-    setting = f"one worker, {NODES} nodes x 144 slots, one broker on the same machine"
-    if secure:
-        setting += ", TLS and SCRAM-SHA-512 with ACLs"
-    suffix = "_secured" if secure else ""
-    measurements = (
-        Measurement(f"kafka_bids_per_s{suffix}", rate, f"{burst} bids at once, {setting}", burst),
+    setting = (
+        f"{extent.rounds} rounds in turn with the Faust reference, one worker, {NODES} nodes x 144 slots, "
+        "one broker on the same machine"
+    )
+    reference_setting = (
+        f"a Faust application with a table write and a send for each of {extent.bursts} events of "
+        f"{len(event)} bytes, answers of {answer_bytes} bytes"
+    )
+    rate, reference_rate = extent.bursts / ours.burst_s, extent.bursts / theirs.burst_s
+    measurements = [
+        Measurement("kafka_bids_per_s", rate, f"{extent.burst} bids at once, {setting}", extent.bursts),
+        Measurement("faust_events_per_s", reference_rate, reference_setting, extent.bursts),
         Measurement(
-            f"kafka_latency_p50{suffix}_ms",
-            float(np.percentile(latencies_ms, 50)),
-            f"{paced} bids at 100 per second, {setting}",
-            paced,
+            "kafka_over_faust_ratio",
+            rate / reference_rate,
+            f"bids per second over {reference_setting}; {setting}",
+            extent.bursts,
         ),
+    ]
+    for percentile in (50, 99):
+        own, other = ours.percentile_ms(percentile), theirs.percentile_ms(percentile)
+        note = f"at 100 bids per second, {setting}"
+        measurements += [
+            Measurement(f"kafka_latency_p{percentile}_ms", own, note, extent.paces),
+            Measurement(f"faust_latency_p{percentile}_ms", other, "the reference, likewise", extent.paces),
+            Measurement(f"kafka_latency_p{percentile}_over_faust_ratio", own / other, note, extent.paces),
+        ]
+    rows = list(enumerate(ours.latencies_ms))
+    return Result(tuple(measurements), (Table("kafka_latency", ("bid", "latency_ms"), rows),))
+
+
+@dataclass
+class _Taken:
+    """What one side took, over all rounds."""
+
+    burst_s: float = 0.0
+    latencies_ms: list[float] = field(default_factory=list)
+
+    def percentile_ms(self, percentile: int) -> float:
+        return float(np.percentile(self.latencies_ms, percentile))
+
+
+def _usual_sizes(seed: int) -> tuple[bytes, int]:
+    """A bid as it is sent, and how large the decisions on some bids are on average."""
+    rng = random.Random(seed)
+    fed = Fed()
+    fed.send(configuration(NODES))
+    for quote in vendor_quotes(random.Random(0)):
+        fed.send(quote)
+    sizes = []
+    for number in range(_SIZED):
+        event = fed.envelope(bid(rng, f"burst0-{number}", now_s=0.0))
+        sizes += [len(decision.canonical) for decision in fed.cell.handle(event)]
+    return event.envelope.value, sum(sizes) // len(sizes)
+
+
+def _measure_secured(extent: Extent, seed: int) -> tuple[Measurement, ...]:
+    rng = random.Random(seed)
+    with pipeline(configuration(NODES), secure=True) as line, line.worker():
+        decisions = line.open()
+        burst_s = _burst_s(line, decisions, rng, "burst", extent.burst)
+        latencies_ms = _latencies_ms(line, decisions, rng, "paced", extent.paced)
+        decisions.close()
+    setting = (
+        f"one worker, {NODES} nodes x 144 slots, one broker on the same machine, TLS and SCRAM-SHA-512 with "
+        "ACLs"
+    )
+    rate = extent.burst / burst_s
+    return (
         Measurement(
-            f"kafka_latency_p99{suffix}_ms",
-            float(np.percentile(latencies_ms, 99)),
-            "same run as the median",
-            paced,
+            "kafka_bids_per_s_secured", rate, f"{extent.burst} bids at once, {setting}", extent.burst
+        ),
+        *(
+            Measurement(
+                f"kafka_latency_p{percentile}_secured_ms",
+                float(np.percentile(latencies_ms, percentile)),
+                f"{extent.paced} bids at 100 per second, {setting}",
+                extent.paced,
+            )
+            for percentile in (50, 99)
         ),
     )
-    rows = list(enumerate(latencies_ms))
-    return Result(measurements, (Table("kafka_latency", ("bid", "latency_ms"), rows),))
 
 
-def _latencies_ms(line: Pipeline, decisions: Decisions, rng: random.Random, bids: int) -> list[float]:
+def _burst_s(line: Pipeline, decisions: Decisions, rng: random.Random, prefix: str, bids: int) -> float:
+    """From the first of some bids that are sent at once to the last decision."""
+    drawn = [bid(rng, f"{prefix}{number}", now_s=0.0) for number in range(bids)]
+    began_s = time.monotonic()
+    for one in drawn:
+        line.produce(one)
+    line.producer.flush(60)
+    arrivals = decisions.read(bids, timeout_s=60)
+    return max(at_s for _, at_s in arrivals.values()) - began_s
+
+
+def _latencies_ms(
+    line: Pipeline, decisions: Decisions, rng: random.Random, prefix: str, bids: int
+) -> list[float]:
     """Produce 100 bids a second and time each until its decision is read."""
-    sent: dict[str, float] = {}
-    seen: dict[str, tuple[str, float]] = {}
-    start = time.monotonic()
-    for number in range(bids):
-        event = bid(rng, f"paced{number}", now_s=0.0)
-        due = start + number / 100
-        while (wait_s := due - time.monotonic()) > 0:
-            seen.update(decisions.poll(wait_s))
-        now = time.monotonic()
-        sent[line.produce(event)] = now
-    seen.update(decisions.read(bids - len(seen), timeout_s=30))
-    return [(seen[cause][1] - at) * 1_000 for cause, at in sent.items()]
+    drawn = iter([bid(rng, f"{prefix}{number}", now_s=0.0) for number in range(bids)])
+    return paced_latencies_ms(
+        lambda: line.produce(next(drawn)),
+        lambda wait_s: {cause: at_s for cause, (_, at_s) in decisions.poll(wait_s).items()},
+        bids,
+    )

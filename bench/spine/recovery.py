@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from bench.figures import Measurement, Result
+from bench.spine.calibration import calibrated
 from bench.spine.cells import bid, configuration
 from bench.spine.kafka import Pipeline, pipeline
 from schemas.fleet import RunStarted
@@ -13,7 +14,7 @@ NODES = 200
 JOBS = 10_000
 EVENTS = 100_000
 QUICK_JOBS = 500
-QUICK_EVENTS = 5_000
+QUICK_EVENTS = 2_000
 _WORK_SCALE = 0.25
 _BATCH = 500
 
@@ -21,6 +22,7 @@ _BATCH = 500
 def measure_recovery(quick: bool, seed: int) -> Result:
     """Fill a cell with jobs and its ledger with events, weigh the worker, kill it, and time its return."""
     rng = random.Random(seed)
+    calibration = calibrated()
     jobs, events = (QUICK_JOBS, QUICK_EVENTS) if quick else (JOBS, EVENTS)
     with pipeline(configuration(NODES)) as line:
         with line.worker() as worker:
@@ -47,11 +49,15 @@ def measure_recovery(quick: bool, seed: int) -> Result:
                 pass
             recovery_s = time.monotonic() - start
         decisions.close()
+    calibration.sample(50)
     setting = f"{NODES} nodes x 144 slots, {admitted} live jobs, ledger of {max(events, sent)} events"
     weight = f"resident set of the worker ({peak_mb:.0f} MB at its peak), {setting}"
     return Result(
         (
             Measurement("recovery_s", recovery_s, f"from start of the process after a SIGKILL, {setting}"),
+            Measurement(
+                "recovery_units", recovery_s / calibration.wall_s, f"{calibration.wall_note()}; {setting}"
+            ),
             Measurement("worker_rss_mb", rss_mb, weight),
         )
     )

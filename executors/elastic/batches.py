@@ -42,8 +42,8 @@ def pad(sequences: Sequence[TokenSequence], device: torch.device) -> PaddedBatch
     attention_mask = torch.zeros(shape, dtype=torch.int64)
     labels = torch.full(shape, IGNORED, dtype=torch.int64)
     for row, sequence in enumerate(sequences):
-        tokens, predicted = torch.tensor(sequence.token_ids), sequence.loss_rows
+        tokens = torch.tensor(sequence.token_ids)
         input_ids[row, : len(tokens)] = tokens
         attention_mask[row, : len(tokens)] = 1
-        labels[row, predicted.start + 1 : predicted.stop + 1] = torch.tensor(sequence.labels)
+        labels[row, torch.tensor(sequence.loss_rows) + 1] = torch.tensor(sequence.labels)
     return PaddedBatch(input_ids.to(device), attention_mask.to(device), labels.to(device))

@@ -13,13 +13,14 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
+from executors.lora.base_model import load_tokenizer
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS
-from executors.lora.model_kind import is_classifier
+from executors.lora.model_files import fault_in_files
+from executors.lora.model_kind import BaseModelError, is_classifier
 from executors.lora.randomness import derive_seed
 from schemas.lora import LoraHyperparameters
 
@@ -32,7 +33,8 @@ def model_directory(root: Path, name: str) -> Path:
     """Where the model at the relative path `name` lies below `root`.
 
     Raises:
-        ModelError: there is no Hugging Face directory with safetensors weights, or it lies outside the root.
+        ModelError: there is no Hugging Face directory with whole safetensors weights, or it lies outside the
+            root.
     """
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts:
@@ -42,8 +44,9 @@ def model_directory(root: Path, name: str) -> Path:
         raise ModelError(f"{name!r}: leads out of the model root")
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name!r}: no Hugging Face model directory (config.json is missing)")
-    if not any(folder.glob("*.safetensors")):
-        raise ModelError(f"{name!r}: no safetensors weights; pickled weights are refused")
+    fault = fault_in_files(folder)
+    if fault is not None:
+        raise ModelError(f"{name!r}: {fault}")
     return folder
 
 
@@ -75,11 +78,14 @@ class TrainableModel:
 
 
 def load_model(
-    directory: Path, adapter: LoraHyperparameters | None, seed: int, device: torch.device
+    directory: Path, adapter: LoraHyperparameters | None, seed: int, device: torch.device, name: str
 ) -> TrainableModel:
     """Load a model, with a new adapter on it if there is to be one.
 
     What is trained is float32. What is frozen is float32 on a CPU and bfloat16 on CUDA.
+
+    Args:
+        name: of the model, as the job has it.
 
     Raises:
         ModelError: it is no causal language model, or a target module matches no layer.
@@ -97,17 +103,26 @@ def load_model(
             trust_remote_code=False,
             dtype=torch.bfloat16 if is_frozen_bf16 else torch.float32,
         )
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        tokenizer = load_tokenizer(directory, base, name)
+    except BaseModelError as error:
+        raise ModelError(str(error)) from error
     except (ValueError, KeyError) as error:
-        raise ModelError(f"{directory.name}: cannot be loaded: {error}") from error
+        raise ModelError(f"{name}: cannot be loaded: {error}") from error
     module: PreTrainedModel | PeftModel = base
     if adapter is not None:
         torch.manual_seed(derive_seed(seed, "weights"))
         try:
-            module = get_peft_model(base, _peft_config(adapter))
+            module = name_base(get_peft_model(base, _peft_config(adapter)), name)
         except ValueError as error:
-            raise ModelError(f"{directory.name}: no such adapter: {error}") from error
+            raise ModelError(f"{name}: no such adapter: {error}") from error
     return TrainableModel(module.train().to(device), tokenizer)
+
+
+def name_base(module: PeftModel, name: str) -> PeftModel:
+    """Have an adapter's configuration name its base model as the job does, and not this machine's folder."""
+    for config in module.peft_config.values():
+        config.base_model_name_or_path = name
+    return module
 
 
 def longest_sequence_tokens(module: PreTrainedModel | PeftModel) -> int | None:
@@ -121,7 +136,7 @@ def _peft_config(adapter: LoraHyperparameters) -> LoraConfig:
         r=adapter.rank,
         lora_alpha=cast(int, adapter.alpha),  # any number will do
         lora_dropout=adapter.dropout,
-        target_modules=list(adapter.target_modules),
+        target_modules="all-linear" if adapter.is_all_linear else list(adapter.target_modules),
         task_type="CAUSAL_LM",
     )
 

@@ -38,9 +38,9 @@ class ElasticRunner:
         must not be of a generation that is over."""
         if isinstance(command, WorkersAssigned):
             objection = members_of(command).objection(command.node, self._place.gpus, self._place.called)
-            return objection or self._jobs.out_of_date(command.job_id, command.generation - 1)
+            return objection or self._jobs.objection(command)
         if isinstance(command, WorkersReleased):
-            return self._jobs.out_of_date(command.job_id, command.generation)
+            return self._jobs.objection_of_generation(command.job_id, command.generation)
         return None
 
     def apply(self, command: Command) -> None:
@@ -49,6 +49,14 @@ class ElasticRunner:
             self._assign(command)
         elif isinstance(command, WorkersReleased):
             self._release(command)
+
+    def disown(self, run_id: str, job_id: str) -> None:
+        """See `Jobs`."""
+        self._jobs.disown(run_id, job_id)
+
+    def held_runs(self) -> list[str]:
+        """See `Jobs`."""
+        return self._jobs.held_runs()
 
     def advance(self) -> Activity:
         """See `Jobs`."""
@@ -68,6 +76,8 @@ class ElasticRunner:
 
     def _assign(self, command: WorkersAssigned) -> None:
         job = self._jobs.present.get(command.job_id)
+        if self._jobs.has(command):
+            return  # the same order once more
         if job is None:
             self._jobs.begin(command)
         elif command.resumes:

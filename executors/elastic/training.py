@@ -115,7 +115,7 @@ class Trainer:
         batch = self._batch()
         places = share(len(batch), rank, world)
         sequences = [
-            self.dataset[batch[place]].tokenize(self.model.tokenizer, self._hyperparameters.sequence_length)
+            self.dataset.tokenized(batch[place], self.model.tokenizer, self._hyperparameters.sequence_length)
             for place in places
         ]
         return Share(places.start, sequences)

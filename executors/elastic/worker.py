@@ -17,7 +17,10 @@ from executors.elastic.group import Group, Signal, Standing, Wish
 from executors.elastic.messages import DIRECTIVES, ElasticDirective, Joined, Progress, WorkerOrder
 from executors.elastic.model import load_model, model_directory
 from executors.elastic.training import Trainer
+from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetError, DatasetRoot
+from executors.lora.faults import described
+from executors.lora.model_kind import text_records
 from executors.node.checkpoints import StaleWriterError
 from executors.workers.faults import MissingPeersError, last_word
 from executors.workers.folder import JobFolder
@@ -42,7 +45,11 @@ def run_worker(order_json: str, connection: "Connection[bytes, bytes]") -> None:
         signal.signal(number, signal.SIG_IGN)
     order = WorkerOrder.model_validate_json(order_json)
     inbox = Inbox(connection, DIRECTIVES)
-    worker = Worker(order, inbox)
+    try:
+        worker = Worker(order, inbox)
+    except Exception as error:
+        inbox.tell(Failed(error=described(error), permanent=False))
+        return
     try:
         inbox.tell(worker.run())
     except Exception as error:
@@ -126,9 +133,11 @@ class Worker:
         use_interface(order.worker_host)
         # What is cheap to refuse is refused before anything heavy is loaded.
         directory = model_directory(order.model_root, order.workload.model)
-        dataset = DatasetRoot(order.dataset_root).open(order.workload.dataset.path)
+        data = order.workload.dataset
+        form = with_columns(text_records(directory), data.columns)
+        dataset = DatasetRoot(order.dataset_root).open(data.path, form=form)
         seed = order.workload.hyperparameters.seed
-        model = load_model(directory, order.workload.adapter, seed, self._device)
+        model = load_model(directory, order.workload.adapter, seed, self._device, order.workload.model)
         self._trainer = Trainer(order.workload, model, dataset)
         self._trainer.warm_up()
 
@@ -342,7 +351,7 @@ class Worker:
         latest = self._latest
         leads = isinstance(latest, Membership) and latest.rank == 0
         if self._formed is not None and (leads or self._formed.rank == 0):
-            with suppress(OSError, StaleWriterError):
+            with suppress(Exception):  # the failure is reported in any case
                 self._save()
 
     def _save(self) -> None:

@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from executors.lora.adapter import AdapterLayout
-from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch
 from executors.lora.fused_linear import SiteAdapter, SiteBatch
 from executors.lora.heads import HeadUse
 from executors.lora.segment_products import Rows, SegmentProducts, choose_products, is_aligned_for_grouping
+
+if TYPE_CHECKING:
+    from executors.lora.base_model import SharedBase
 
 
 class Adapted(Protocol):
@@ -30,7 +32,7 @@ class Adapted(Protocol):
 
 
 @contextmanager
-def adapters_placed(base: SharedBase, tasks: Sequence[Adapted], batch: PackedBatch) -> Iterator[None]:
+def adapters_placed(base: "SharedBase", tasks: Sequence[Adapted], batch: PackedBatch) -> Iterator[None]:
     """Tell each layer and head, for the length of the block, which adapters apply to which rows.
 
     Args:
@@ -68,7 +70,7 @@ def adapters_placed(base: SharedBase, tasks: Sequence[Adapted], batch: PackedBat
             layer.batch = None
 
 
-def loss_logits(base: SharedBase, batch: PackedBatch) -> Tensor:
+def loss_logits(base: "SharedBase", batch: PackedBatch) -> Tensor:
     """The logits of the rows that bear loss, ``[N, classes]``; of a language model, the classes are its
     vocabulary."""
     return base.objective.loss_logits(base.model, batch)

@@ -14,11 +14,14 @@ from executors.lora.fused_linear import FusedLinear
 from executors.lora.randomness import derive_seed
 from executors.lora.task import LoraTask
 
+_LINEAR = (nn.Linear.forward, Conv1D.forward)
+
 
 def inject(model: PreTrainedModel, plain: Collection[str]) -> dict[str, FusedLinear]:
     """Replace the linear layers of ``model`` by a ``FusedLinear`` around each.
 
-    The model's own forward stays as it is.
+    The model's own forward stays as it is. So do layers that are linear by their class and compute something
+    else, as some routers do.
 
     Args:
         plain: modules whose layers stay as they are, by dotted names: the head, for one, which runs only on
@@ -30,7 +33,8 @@ def inject(model: PreTrainedModel, plain: Collection[str]) -> dict[str, FusedLin
     outside = tuple(f"{name}." for name in plain)
     sites = {}
     for name, layer in list(model.named_modules()):
-        if isinstance(layer, nn.Linear | Conv1D) and not f"{name}.".startswith(outside):
+        if type(layer).forward in _LINEAR and not f"{name}.".startswith(outside):
+            assert isinstance(layer, nn.Linear | Conv1D), "they have the forward of these"
             sites[name] = FusedLinear(layer)
             model.set_submodule(name, sites[name])
     return sites
@@ -107,11 +111,14 @@ class AdapterLayout:
         Raises:
             ValueError: a target module matches no layer.
         """
-        for target in task.target_modules:
+        named = () if task.is_all_linear else task.target_modules
+        for target in named:
             if not any(is_target(name, target) for name in sites):
                 known = ", ".join(sorted({name.rsplit(".", 1)[-1] for name in sites}))
                 raise ValueError(f"{task.job_id}: no layer is called {target!r}; the base model has {known}")
-        self.sites = tuple(name for name in sites if any(is_target(name, t) for t in task.target_modules))
+        self.sites = tuple(
+            name for name in sites if task.is_all_linear or any(is_target(name, t) for t in named)
+        )
         self._factors: dict[str, tuple[Factor, Factor]] = {}
         size = 0
         for site in self.sites:
@@ -132,6 +139,11 @@ class AdapterLayout:
 
     def __contains__(self, site: str) -> bool:
         return site in self._factors
+
+    @property
+    def target_modules(self) -> list[str]:
+        """The last parts of the layers' names, sorted: what PEFT finds the layers by."""
+        return sorted({site.rsplit(".", 1)[-1] for site in self.sites})
 
     def factors(self, site: str) -> tuple[Factor, Factor]:
         """Return (down, up) of one layer."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from executors.lora.adapter import AdapterLayout, inject
 from executors.lora.default_base import default_base_directory
 from executors.lora.fused_linear import FusedLinear
 from executors.lora.heads import FusedHead
+from executors.lora.model_files import fault_in_files, fault_in_tokenizer
 from executors.lora.model_kind import (
     BaseModelError,
     is_classifier,
@@ -27,8 +28,11 @@ from executors.lora.model_kind import (
 )
 from executors.lora.objective import Objective, next_tokens, text_class
 from executors.lora.packed_attention import PACKED_ATTENTION
+from executors.lora.probe.prove import prove
+from executors.lora.probe.verdict import Proof
 from executors.lora.randomness import derive_seed
 from executors.lora.task import LoraTask
+from executors.lora.windows import longest_sequence_tokens
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class SharedBase:
         sites: layers that can have an adapter, by dotted name.
         heads: modules of which each task has its own, trained in full: none, or a classifier's head.
         frozen_layers: so many of the first layers can have no adapter.
+        address: what users load the model by: its name on the Hugging Face hub or elsewhere.
+        proof: that its packed passes are right; none of a structure without weights.
     """
 
     directory: Path
@@ -53,6 +59,8 @@ class SharedBase:
     sites: Mapping[str, FusedLinear]
     heads: tuple[FusedHead, ...] = ()
     frozen_layers: int = 0
+    address: str = ""
+    proof: Proof | None = None
 
     @property
     def layers(self) -> int:
@@ -86,30 +94,31 @@ class SharedBase:
     @property
     def longest_sequence_tokens(self) -> int:
         """Longest sequence that the model takes in whole."""
-        config = self.model.config.get_text_config()
-        # A sliding window changes nothing for sequences that fit into it, and longer ones are not supported.
-        limits: tuple[int | None, ...] = (
-            config.max_position_embeddings - self.objective.position_offset,
-            getattr(config, "sliding_window", None),
-        )
-        return min(limit for limit in limits if limit is not None)
+        return longest_sequence_tokens(self.model.config.get_text_config(), self.objective.position_offset)
 
 
-def load_base(directory: Path | None = None, device: torch.device | str = "cpu") -> SharedBase:
+def load_base(
+    directory: Path | None = None, device: torch.device | str = "cpu", address: str | None = None
+) -> SharedBase:
     """Load a local Hugging Face directory and freeze it: float32 on a CPU, bfloat16 on CUDA.
 
     With no directory, the small default model is used; the first call trains it (see ``default_base``). A
     classifier whose weights have no head gets one, the same each time.
 
+    Args:
+        address: what users load the model by; the folder's name if not given.
+
     Raises:
         BaseModelError: the directory has no safetensors weights (pickled ones are refused, since loading them
-            runs code), is neither of a causal language model nor of a sequence classifier, or its
-            architecture cannot take packed batches.
+            runs code), they are not whole or quantised, there is no tokenizer or one of more tokens than the
+            model has embeddings, it is neither of a causal language model nor of a sequence classifier, or is
+            not proven to compute in packed batches what it computes alone (see `prove`).
     """
     directory = default_base_directory() if directory is None else directory
     config = read_config(directory)
-    if not any(directory.glob("*.safetensors")):
-        raise BaseModelError(f"{directory}: no safetensors weights; pickled weights are refused")
+    fault = fault_in_files(directory)
+    if fault is not None:
+        raise BaseModelError(f"{directory}: {fault}")
     device = torch.device(device)
     model, objective = _load_model(
         directory, config, torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -117,11 +126,40 @@ def load_base(directory: Path | None = None, device: torch.device | str = "cpu")
     if not model._supports_attention_backend:
         raise BaseModelError(f"{directory}: {type(model).__name__} takes no attention implementation by name")
     model.set_attn_implementation(PACKED_ATTENTION)
-    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    tokenizer = load_tokenizer(directory, model, directory)
     # Evaluation mode: dropout inside the base would draw from global random state, shared by all tasks.
     model.eval().requires_grad_(False).to(device)
     heads = tuple(FusedHead.put_into(model, name) for name in objective.own)
-    return SharedBase(directory, model, tokenizer, objective, inject(model, objective.plain), heads)
+    sites = inject(model, objective.plain)
+    base = SharedBase(directory, model, tokenizer, objective, sites, heads, address=address or directory.name)
+    return replace(base, proof=prove(base))
+
+
+def load_tokenizer(directory: Path, model: PreTrainedModel, called: object) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model.
+
+    Args:
+        called: what errors call the model.
+
+    Raises:
+        BaseModelError: there is none, or it does not suit the model.
+    """
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        # It is made by many libraries, each with errors of its own.
+        raise BaseModelError(
+            f"{called}: the tokenizer cannot be loaded: {type(error).__name__}: {error}: copy the base "
+            "model's tokenizer files here"
+        ) from error
+    files = type(tokenizer).vocab_files_names.values()
+    rows = cast(nn.Embedding, model.get_input_embeddings()).weight.shape[0]
+    fault = fault_in_tokenizer(directory, tokenizer.get_vocab(), files, rows)
+    if fault is not None:
+        raise BaseModelError(f"{called}: {fault}")
+    return tokenizer
 
 
 def _load_model(
@@ -137,7 +175,9 @@ def _load_model(
             dtype=dtype,
             output_loading_info=True,
         )
-    except (ValueError, RuntimeError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, RuntimeError, OSError) as error:
         raise BaseModelError(f"{directory}: cannot be loaded: {error}") from error
     objective = text_class(directory, model) if is_classifier(config) else next_tokens(directory, model)
     missing = sorted(loading["missing_keys"])

@@ -17,8 +17,8 @@ class TokenSequence(Protocol):
         """Its tokens, at least one."""
 
     @property
-    def loss_rows(self) -> range:
-        """The places of the tokens whose outputs bear loss, at least one."""
+    def loss_rows(self) -> Sequence[int]:
+        """The places of the tokens whose outputs bear loss, at least one, ascending."""
 
     @property
     def labels(self) -> Sequence[int]:
@@ -49,6 +49,27 @@ class TextSequence:
     @property
     def loss_tokens(self) -> int:
         return len(self.token_ids) - self.loss_start
+
+
+@dataclass(frozen=True)
+class AnswerSequence:
+    """Text of which some tokens bear loss: those in ``places``, ascending, none of them the first."""
+
+    token_ids: list[int]
+    places: tuple[int, ...]
+
+    @property
+    def loss_rows(self) -> Sequence[int]:
+        """See `TokenSequence`; likewise all below."""
+        return tuple(place - 1 for place in self.places)
+
+    @property
+    def labels(self) -> Sequence[int]:
+        return [self.token_ids[place] for place in self.places]
+
+    @property
+    def loss_tokens(self) -> int:
+        return len(self.places)
 
 
 @dataclass(frozen=True)
@@ -106,10 +127,10 @@ def pack(micro_batches: Sequence[Sequence[TokenSequence]], device: torch.device)
     for micro_batch in micro_batches:
         start = len(token_ids)
         for sequence in micro_batch:
-            first, rows = len(token_ids), sequence.loss_rows
+            first = len(token_ids)
             token_ids += sequence.token_ids
             positions += range(len(sequence.token_ids))
-            loss_rows += range(first + rows.start, first + rows.stop)
+            loss_rows += [first + row for row in sequence.loss_rows]
             labels += sequence.labels
         task_rows.append((start, len(token_ids)))
     lengths = [len(sequence.token_ids) for micro_batch in micro_batches for sequence in micro_batch]

@@ -1,7 +1,7 @@
 """A task's state as files: the adapter in PEFT's own format, everything else in safetensors and JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import torch
@@ -92,27 +92,28 @@ def decode_state(files: Mapping[str, bytes], base: SharedBase) -> TaskState:
 
 
 def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dict[str, object]:
+    targets = layout.target_modules if task.is_all_linear else list(task.target_modules)
     config = LoraConfig(
         r=task.rank,
         lora_alpha=cast(int, task.alpha),  # any number will do
         lora_dropout=task.dropout,
-        target_modules=list(task.target_modules),
+        target_modules=targets,
         fan_in_fan_out=any(base.sites[site].is_transposed for site in layout.sites),
         task_type=base.objective.task_type,
         modules_to_save=list(base.objective.own) or None,
-        base_model_name_or_path=str(base.directory),
+        base_model_name_or_path=base.address,
         inference_mode=True,
     )
     fields: dict[str, Any] = config.to_dict()
     # PEFT keeps these as sets, whose order differs from process to process.
     fields["target_modules"] = sorted(fields["target_modules"])
-    fields["exclude_modules"] = _left_out(task, base) or None
+    fields["exclude_modules"] = _left_out(targets, base) or None
     if base.frozen_layers:
         fields["layers_to_transform"] = list(range(base.frozen_layers, base.layers))
     return fields
 
 
-def _left_out(task: LoraTask, base: SharedBase) -> list[str]:
+def _left_out(targets: Collection[str], base: SharedBase) -> list[str]:
     """Layers that target modules mean and that have no adapter here: PEFT would put one on them."""
     names = [
         f"{name}.{part}"
@@ -121,7 +122,7 @@ def _left_out(task: LoraTask, base: SharedBase) -> list[str]:
         for part, module in base.model.get_submodule(name).named_modules()
         if isinstance(module, nn.Linear)
     ]
-    return [name for name in names if any(is_target(name, target) for target in task.target_modules)]
+    return [name for name in names if any(is_target(name, target) for target in targets)]
 
 
 def _named(layout: AdapterLayout, flat: Tensor, prefix: str) -> dict[str, Tensor]:

@@ -1,12 +1,11 @@
 """A task's training data: JSONL files below one root, read in a seeded order that can be resumed."""
 
-import json
 import os
 import stat
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -14,10 +13,24 @@ from typing import BinaryIO, Self
 
 import numpy as np
 
+from executors.lora.batch import TokenSequence
 from executors.lora.randomness import derive_seed
+from executors.lora.record_fields import read_json
 from executors.lora.records import TEXT_RECORDS, Record, RecordForm
+from executors.lora.tokens import Tokenizer
 
 MAX_RECORD_BYTES = 1 << 20
+_OTHER_ENCODINGS = {
+    b"\xff\xfe": "is UTF-16: save it as UTF-8",
+    b"\xfe\xff": "is UTF-16: save it as UTF-8",
+    b"{\0": "is UTF-16: save it as UTF-8",
+    b"\0{": "is UTF-16: save it as UTF-8",
+    b"\xef\xbb": "begins with a byte order mark: save it as UTF-8 without one",
+    b"\x1f\x8b": "is compressed: unpack it",
+    b"PK": "is a ZIP archive: unpack it",
+    b"PA": "is a Parquet file: convert it to JSONL",
+}
+"""By the first two bytes of a file, none of which begin a JSON object in UTF-8."""
 
 
 class DatasetError(ValueError):
@@ -42,7 +55,8 @@ class DatasetIndex:
     digest: str
 
 
-FindIndex = Callable[[FileIdentity], DatasetIndex | None]
+FindIndex = Callable[[FileIdentity, RecordForm], DatasetIndex | None]
+"""What is known of a file whose records were checked to be of a form."""
 
 
 class JsonlDataset:
@@ -62,7 +76,7 @@ class JsonlDataset:
         path: Path,
         name: str,
         max_record_bytes: int = MAX_RECORD_BYTES,
-        find_index: FindIndex = lambda _: None,
+        find_index: FindIndex = lambda _, __: None,
         form: RecordForm = TEXT_RECORDS,
     ) -> None:
         """Open and check a file.
@@ -80,7 +94,7 @@ class JsonlDataset:
         self._file = _open_regular_file(path, name)
         try:
             self.identity = _identity(self._file)
-            known = find_index(self.identity)
+            known = find_index(self.identity, form)
             self._offsets, self.digest = self._scan() if known is None else (known.offsets, known.digest)
         except BaseException:
             self._file.close()
@@ -91,7 +105,30 @@ class JsonlDataset:
 
     def __getitem__(self, index: int) -> Record:
         self._file.seek(self._offsets[index])
-        return self._parse(self._file.readline(self._max_record_bytes), self.name)
+        return self._parse(self._file.readline(self._max_record_bytes), lambda: self._place(index))
+
+    def tokenized(self, index: int, tokenizer: Tokenizer, sequence_length: int) -> TokenSequence:
+        """A record in at most ``sequence_length`` tokens.
+
+        Raises:
+            DatasetError: the file was changed, or the tokenizer cannot take the record, whatever it raises.
+                The message names the line.
+            OSError: the file cannot be read.
+            MemoryError: there is no room for it.
+        """
+        record = self[index]
+        try:
+            return record.tokenize(tokenizer, sequence_length)
+        except ValueError as error:
+            raise DatasetError(f"{self._place(index)}: {error}") from error
+        except (OSError, MemoryError):
+            raise
+        except BaseException as error:
+            # A panic of the tokenizer's Rust code is no Exception.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            what = f"{type(error).__name__}: {error}"
+            raise DatasetError(f"{self._place(index)}: cannot be tokenized: {what}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -117,21 +154,39 @@ class JsonlDataset:
             digest.update(line)
             if not line.strip():
                 continue
-            self._parse(line, f"{self.name}, line {line_number}")
+            if not offsets:
+                self._refuse_other_formats(line, line_number)
+            self._parse(line, partial("{}, line {}".format, self.name, line_number))
             offsets.append(offset)
         if not offsets:
             raise DatasetError(f"{self.name}: has no record")
         return offsets, digest.hexdigest()
 
-    def _parse(self, line: bytes, where: str) -> Record:
+    def _refuse_other_formats(self, first: bytes, line_number: int) -> None:
+        """See that the first line that is not blank may be one of a JSONL file."""
+        fault = _OTHER_ENCODINGS.get(first[:2])
+        if fault is None and first.lstrip()[:1] == b"[":
+            fault = "is a JSON array: write one JSON object on each line"
+        if first.strip() == b"{":
+            what = "not JSON: an object that goes on behind the line: write one JSON object on each line"
+            raise DatasetError(f"{self.name}, line {line_number}: {what}")
+        if fault is not None:
+            raise DatasetError(f"{self.name}: {fault}")
+
+    def _parse(self, line: bytes, place: Callable[[], str]) -> Record:
         try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DatasetError(f"{where}: not JSON: {error}") from error
-        try:
-            return self._form.parse(fields)
+            return self._form.parse(read_json(line))
         except ValueError as error:
-            raise DatasetError(f"{where}: {error}") from error
+            raise DatasetError(f"{place()}: {error}") from error
+
+    def _place(self, index: int) -> str:
+        """File and line of a record, found by reading the file up to it: for errors."""
+        self._file.seek(0)
+        lines, left = 1, self._offsets[index]
+        while left > 0 and (block := self._file.read(min(left, self._max_record_bytes))):
+            lines += block.count(b"\n")
+            left -= len(block)
+        return f"{self.name}, line {lines}"
 
     def _lines(self) -> Iterator[tuple[int, int, bytes]]:
         line_number = offset = 0
@@ -153,7 +208,7 @@ class DatasetRoot:
         self._max_record_bytes = max_record_bytes
 
     def open(
-        self, name: str, find_index: FindIndex = lambda _: None, form: RecordForm = TEXT_RECORDS
+        self, name: str, find_index: FindIndex = lambda _, __: None, form: RecordForm = TEXT_RECORDS
     ) -> JsonlDataset:
         """Open the dataset at the relative path ``name``, whose records are of a form.
 

@@ -13,7 +13,9 @@ from torch.nn.functional import cross_entropy
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, pack
+from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot
+from executors.lora.faults import UpdateError, raise_if_device_is_lost
 from executors.lora.memory import StepMemory, measured, prepare
 from executors.lora.resident import ResidentTask, new_state
 from executors.lora.task import LoraTask, TaskState
@@ -35,6 +37,20 @@ def keep_freed_memory() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_MMAP_THRESHOLD, _KEEP_UP_TO_BYTES)
     libc.mallopt(_M_TRIM_THRESHOLD, _KEEP_UP_TO_BYTES)
+
+
+class PartialStepError(RuntimeError):
+    """A shared step in which the updates of some tasks have failed. The other tasks have taken it.
+
+    Attributes:
+        losses: of the tasks that have taken the step, as `FusedEngine.step` returns them.
+        faults: why the others have not, by job id.
+    """
+
+    def __init__(self, losses: dict[str, float], faults: dict[str, UpdateError]) -> None:
+        super().__init__("; ".join(f"{job_id}: {error}" for job_id, error in faults.items()))
+        self.losses = losses
+        self.faults = faults
 
 
 class FusedEngine:
@@ -77,7 +93,8 @@ class FusedEngine:
                 f"but the base model takes {self._base.longest_sequence_tokens}"
             )
         layout = self._base.layout(task)
-        dataset = self._datasets.open(task.dataset, form=self._base.objective.records)
+        form = with_columns(self._base.objective.records, task.columns)
+        dataset = self._datasets.open(task.dataset, form=form)
         try:
             state = state or new_state(task, layout, dataset.digest)
             self._residents[task.job_id] = ResidentTask(state, layout, dataset, self._device)
@@ -91,9 +108,15 @@ class FusedEngine:
         Raises:
             KeyError: no such task is attached.
         """
-        resident = self._residents.pop(job_id)
-        resident.close()
-        return resident.state()
+        state = self._residents[job_id].state()
+        self.discard(job_id)
+        return state
+
+    def discard(self, job_id: str) -> None:
+        """Take a task off the device and forget its state. Nothing happens if it is not attached."""
+        resident = self._residents.pop(job_id, None)
+        if resident is not None:
+            resident.close()
 
     def state(self, job_id: str) -> TaskState:
         """Copy the state of an attached task, for a checkpoint while it goes on.
@@ -180,6 +203,8 @@ class FusedEngine:
         Raises:
             KeyError: a task is not attached.
             ValueError: no task is given, one is given twice, or one has used all its samples.
+            PartialStepError: the updates of some tasks failed. After any other error, no task has taken the
+                step.
         """
         names = self.job_ids if job_ids is None else tuple(job_ids)
         residents = [self._residents[name] for name in names]
@@ -192,9 +217,18 @@ class FusedEngine:
         for resident, (start, stop) in zip(residents, batch.task_rows, strict=True):
             resident.begin_step(stop - start)
         losses = self._backward(residents, batch)
-        for resident in residents:
-            resident.finish_step()
-        return dict(zip(names, losses.tolist(), strict=True))
+        taken = dict(zip(names, losses.tolist(), strict=True))
+        faults: dict[str, UpdateError] = {}
+        for name, resident in zip(names, residents, strict=True):
+            try:
+                resident.finish_step()
+            except Exception as error:
+                raise_if_device_is_lost(error)
+                faults[name] = UpdateError(error)
+                del taken[name]
+        if faults:
+            raise PartialStepError(taken, faults)
+        return taken
 
     def _backward(self, residents: Sequence[ResidentTask], batch: PackedBatch) -> Tensor:
         """Leave each task's gradient in its adapter and return the tasks' losses, float32 ``[tasks]``."""

@@ -12,7 +12,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
 
-from executors.lora.records import TEXT_RECORDS, LabelledRecords, RecordForm
+from executors.lora.model_files import has_chat_template
+from executors.lora.records import TEXT_RECORDS, LabelledRecords, RecordForm, TextRecords
 
 
 class BaseModelError(ValueError):
@@ -90,8 +91,15 @@ def records_in(directory: Path | None) -> RecordForm:
     Raises:
         BaseModelError: the engine cannot use the model.
     """
-    config = None if directory is None else read_config(directory)
-    return TEXT_RECORDS if config is None or not is_classifier(config) else labels_of(config)
+    if directory is None:
+        return TEXT_RECORDS
+    config = read_config(directory)
+    return labels_of(config) if is_classifier(config) else text_records(directory)
+
+
+def text_records(directory: Path) -> TextRecords:
+    """The data that the language model in a directory can be trained on."""
+    return TextRecords(reads_chats=has_chat_template(directory))
 
 
 def labels_of(config: PretrainedConfig) -> LabelledRecords:

@@ -9,7 +9,7 @@ from transformers import GPT2ForSequenceClassification, PreTrainedModel
 from transformers.modeling_layers import GenericForSequenceClassification
 
 from executors.lora.batch import PackedBatch
-from executors.lora.model_kind import ENCODERS, BaseModelError, labels_of
+from executors.lora.model_kind import ENCODERS, BaseModelError, labels_of, text_records
 from executors.lora.records import TEXT_RECORDS, LabelledRecords, RecordForm
 
 
@@ -118,7 +118,8 @@ def next_tokens(directory: Path, model: PreTrainedModel) -> NextTokens:
     if any(getattr(module, "is_causal", True) is False for module in model.modules()):
         raise BaseModelError(f"{directory}: no causal language model: {type(model).__name__} looks ahead")
     head = model.get_output_embeddings()
-    return NextTokens(next(name for name, module in model.named_modules() if module is head))
+    name = next(name for name, module in model.named_modules() if module is head)
+    return NextTokens(name, text_records(directory))
 
 
 def text_class(directory: Path, model: PreTrainedModel) -> TextClass:

@@ -4,27 +4,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from executors.lora.batch import LabelledSequence, TextSequence, TokenSequence
+from executors.lora.chat import read_messages
+from executors.lora.record_fields import (
+    as_object,
+    kind_of,
+    listed,
+    optional_text,
+    refuse_unknown,
+    required_text,
+)
+from executors.lora.tokens import Tokenizer, tokens_of
 
 _MOST_NAMES = 8
 """Of labels, in an error."""
-
-
-class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is needed here."""
-
-    eos_token_id: int | None
-
-    def encode(
-        self,
-        text: str,
-        *,
-        add_special_tokens: bool,
-        truncation: bool = False,
-        max_length: int | None = None,
-    ) -> list[int]: ...
+_FORMS = (
+    '{"text": ...}, {"prompt": ..., "completion": ...}, {"messages": [...]} or '
+    '{"instruction": ..., "input": ..., "output": ...}'
+)
 
 
 class Record(Protocol):
@@ -34,7 +33,8 @@ class Record(Protocol):
         """Turn it into at most ``sequence_length`` tokens.
 
         Raises:
-            ValueError: so few tokens come out that there is nothing to predict.
+            ValueError: so few tokens come out that there is nothing to predict, or the chat template refuses
+                the record.
         """
 
 
@@ -69,8 +69,8 @@ class TextRecord:
         An end-of-sequence token closes the completion. A record that is too long loses the start of its
         prompt first, then the end of its completion.
         """
-        prompt = tokenizer.encode(self.prompt, add_special_tokens=False) if self.prompt else []
-        completion = tokenizer.encode(self.completion, add_special_tokens=False)
+        prompt = tokens_of(tokenizer, self.prompt) if self.prompt else []
+        completion = tokens_of(tokenizer, self.completion)
         if tokenizer.eos_token_id is not None:
             completion.append(tokenizer.eos_token_id)
         kept_of_prompt = max(sequence_length - len(completion), min(len(prompt), 1))
@@ -83,28 +83,71 @@ class TextRecord:
 
 @dataclass(frozen=True)
 class TextRecords:
-    """``{"text": ...}`` or ``{"prompt": ..., "completion": ...}``, for language models."""
+    """Text, prompts with completions, chat messages, and instructions, for language models.
 
-    key: str = "text"
+    Attributes:
+        reads_chats: whether the base model's tokenizer has a chat template.
+    """
 
-    def parse(self, fields: object) -> TextRecord:
+    reads_chats: bool = False
+
+    @property
+    def key(self) -> str:
         """See `RecordForm`."""
-        match fields:
-            case {"text": str(text), **rest} if text and not rest:
-                return TextRecord("", text)
-            case {"prompt": str(prompt), "completion": str(completion), **rest} if completion and not rest:
-                return TextRecord(prompt, completion)
-            case {"label": _}:
-                raise ValueError(
-                    'label: expected {"text": ...} or {"prompt": ..., "completion": ...}: the base model is '
-                    "a language model, only classifiers take labels"
-                )
-        raise ValueError(
-            'expected {"text": ...} or {"prompt": ..., "completion": ...} with non-empty strings'
-        )
+        return "text-and-chats" if self.reads_chats else "text"
+
+    def parse(self, fields: object) -> Record:
+        """See `RecordForm`. What fields there are tells the form of a record."""
+        given = as_object(fields, '{"text": ...}')
+        if "label" in given:
+            raise ValueError(
+                f"label: expected {_FORMS}: the base model is a language model, only classifiers take labels"
+            )
+        if "messages" in given:
+            return self._chat(given)
+        if "instruction" in given or "output" in given:
+            return _instruction(given)
+        if "prompt" in given or "completion" in given:
+            refuse_unknown(given, ("prompt", "completion"))
+            prompt = optional_text(given, "prompt")
+            if prompt is None:
+                raise ValueError("prompt: is missing")
+            return TextRecord(prompt, required_text(given, "completion"))
+        if "text" in given:
+            refuse_unknown(given, ("text",))
+            return TextRecord("", required_text(given, "text"))
+        raise ValueError(f"expected {_FORMS}; the fields are: {listed(given)}")
+
+    def _chat(self, fields: Mapping[str, Any]) -> Record:
+        refuse_unknown(fields, ("messages",))
+        if not self.reads_chats:
+            raise ValueError(
+                "messages: the base model's tokenizer has no chat template, so that chats cannot be read: "
+                'give {"prompt": ..., "completion": ...}'
+            )
+        return read_messages(fields["messages"])
 
 
 TEXT_RECORDS = TextRecords()
+
+
+def _instruction(fields: Mapping[str, Any]) -> TextRecord:
+    """An instruction and its answer, in the prompt of Stanford Alpaca (`PROMPT_DICT` of its `train.py`)."""
+    refuse_unknown(fields, ("instruction", "input", "output"))
+    instruction, output = required_text(fields, "instruction"), required_text(fields, "output")
+    given = optional_text(fields, "input")
+    if given:
+        prompt = (
+            "Below is an instruction that describes a task, paired with an input that provides further "
+            "context. Write a response that appropriately completes the request.\n\n"
+            f"### Instruction:\n{instruction}\n\n### Input:\n{given}\n\n### Response:"
+        )
+    else:
+        prompt = (
+            "Below is an instruction that describes a task. Write a response that appropriately completes "
+            f"the request.\n\n### Instruction:\n{instruction}\n\n### Response:"
+        )
+    return TextRecord(prompt, output)
 
 
 @dataclass(frozen=True)
@@ -129,17 +172,16 @@ class LabelledRecords:
 
     def parse(self, fields: object) -> "LabelledRecord":
         """See `RecordForm`. A label is a number, or a name."""
-        match fields:
-            case {"text": str(text), "label": label, **rest} if text and not rest:
-                return LabelledRecord(text, self._number(label), self)
-            case {"text": str(text), **rest} if text and not rest:
-                missing = "label: is missing: "
-            case _:
-                missing = ""
-        raise ValueError(
-            f'{missing}expected {{"text": ..., "label": ...}} with a non-empty string, as the base model is '
-            "a classifier"
-        )
+        given = as_object(fields, '{"text": ..., "label": ...}')
+        known = ("text", "label")
+        missing = next((name for name in known if name not in given), None)
+        if missing is not None:
+            raise ValueError(
+                f'{missing}: is missing: expected {{"text": ..., "label": ...}}, as the base model is a '
+                f"classifier; the fields are: {listed(given)}"
+            )
+        refuse_unknown(given, known)
+        return LabelledRecord(required_text(given, "text"), self._number(given["label"]), self)
 
     def row(self, token_ids: list[int]) -> int:
         """The place of the token that is pooled, as transformers finds it."""
@@ -160,14 +202,14 @@ class LabelledRecords:
             case int() if 0 <= label < len(self.names):
                 return label
             case int():
-                raise ValueError(f"label: {label} is not in 0 to {len(self.names) - 1}")
+                raise ValueError(f"label: {str(label)[:32]} is not in 0 to {len(self.names) - 1}")
             case str() if label in self._numbers:
                 return self._numbers[label]
             case str():
                 known = ", ".join(self.names[:_MOST_NAMES])
                 more = ", ..." if len(self.names) > _MOST_NAMES else ""
-                raise ValueError(f"label: {label!r} is no label of the base model; it has {known}{more}")
-        raise ValueError("label: expected a whole number, or the name of a label")
+                raise ValueError(f"label: {label[:64]!r} is no label of the base model; it has {known}{more}")
+        raise ValueError(f"label: is {kind_of(label)}, expected a whole number, or the name of a label")
 
 
 @dataclass(frozen=True)

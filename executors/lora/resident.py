@@ -11,9 +11,9 @@ from executors.lora.dataset import Cursor, JsonlDataset, take
 from executors.lora.fused_linear import SiteAdapter
 from executors.lora.heads import HeadUse
 from executors.lora.randomness import StreamedMasks, derive_seed
-from executors.lora.records import Tokenizer
 from executors.lora.segment_products import Rows
 from executors.lora.task import LoraTask, TaskState
+from executors.lora.tokens import Tokenizer
 from executors.lora.trained_adapter import TrainedAdapter
 
 
@@ -78,9 +78,9 @@ class ResidentTask:
         """
         if self._upcoming_sequences is None:
             indices, _ = self._upcoming()
-            records = (self._dataset[index] for index in indices)
+            length = self.task.sequence_length
             self._upcoming_sequences = [
-                record.tokenize(tokenizer, self.task.sequence_length) for record in records
+                self._dataset.tokenized(index, tokenizer, length) for index in indices
             ]
         return self._upcoming_sequences
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from executors.lora.dataset import Cursor
 from schemas.base import Identifier, PositiveSamples, RelativePath
-from schemas.lora import LoraHyperparameters
+from schemas.lora import Columns, LoraHyperparameters
 
 LLAMA_TARGET_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 GPT2_TARGET_MODULES = ("c_attn",)
@@ -22,6 +22,8 @@ class LoraTask(LoraHyperparameters):
     """Unique within an engine."""
     dataset: RelativePath
     """JSONL file, relative to the dataset root."""
+    columns: Columns | None = None
+    """What the file calls the fields of its records; None where they have the names of their form."""
     total_samples: PositiveSamples
     """Sequences to train on before the task is done."""
 

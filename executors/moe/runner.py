@@ -36,11 +36,11 @@ class MoeRunner:
 
     def judge(self, command: Command) -> Objection | None:
         """An assignment must be newer than what the node has of the job, of a kind that ranks are known for,
-        and fit onto its GPUs; what is told of a generation must not be of one that is over."""
+        and fit onto its GPUs; what is told of a generation must be of one that the node has."""
         if isinstance(command, RanksAssigned):
-            return self._impossible(command) or self._jobs.out_of_date(command.job_id, command.generation - 1)
+            return self._impossible(command) or self._jobs.objection(command)
         if isinstance(command, RanksReleased | ExpertsPlaced):
-            return self._jobs.out_of_date(command.job_id, command.generation)
+            return self._jobs.objection_of_generation(command.job_id, command.generation)
         return None
 
     def apply(self, command: Command) -> None:
@@ -51,6 +51,14 @@ class MoeRunner:
             self._place_experts(command)
         elif isinstance(command, RanksReleased):
             self._release(command)
+
+    def disown(self, run_id: str, job_id: str) -> None:
+        """See `Jobs`."""
+        self._jobs.disown(run_id, job_id)
+
+    def held_runs(self) -> list[str]:
+        """See `Jobs`."""
+        return self._jobs.held_runs()
 
     def advance(self) -> Activity:
         """See `Jobs`."""
@@ -86,6 +94,8 @@ class MoeRunner:
 
     def _assign(self, command: RanksAssigned) -> None:
         job = self._jobs.present.get(command.job_id)
+        if self._jobs.has(command):
+            return  # the same order once more
         if job is None:
             self._jobs.begin(command)
         else:

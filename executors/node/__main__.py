@@ -3,10 +3,8 @@
 import argparse
 import sys
 
-from pydantic import ValidationError
-
 from executors.node import EXIT_UNFIT, ExecutorSettings, main
-from schemas.codec import describe
+from schemas.services import SETTINGS_FAULTS, described_fault
 
 
 def _settings() -> ExecutorSettings:
@@ -15,8 +13,8 @@ def _settings() -> ExecutorSettings:
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
     try:
         return ExecutorSettings(**given)
-    except ValidationError as error:
-        sys.stderr.write(f"millrace executor: settings: {describe(error)}\n")
+    except SETTINGS_FAULTS as error:
+        sys.stderr.write(f"millrace executor: settings: {described_fault(error)}\n")
         raise SystemExit(EXIT_UNFIT) from None
 
 

@@ -13,7 +13,7 @@ from executors.node.commands import CommandRecord
 from executors.node.journal import Journal
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.codec import DecisionRecord, InvalidRecordError, decode_data, decode_decision_record
-from schemas.commands import Command
+from schemas.commands import Command, RunDisowned
 from schemas.fleet import MAX_REFUSED_RUNS, CommandRefused, RefusalReason, RefusedRun
 from schemas.registry import DECISION_TYPES
 from schemas.topics import INPUT_MAX_MESSAGE_BYTES
@@ -31,7 +31,7 @@ class AcceptedCommand:
     """Of its decision."""
     key: str
     """Tells it from every other: its id, which anybody can guess, with the start of its chain."""
-    command: Command
+    command: Command | RunDisowned
 
 
 class Acceptance:
@@ -66,11 +66,9 @@ class Acceptance:
                 accepted = self._read(record.value)
             except InvalidRecordError:
                 continue
-            if (
-                isinstance(accepted, AcceptedCommand)
-                and accepted.command.CANCELS
-                and accepted.key not in journal.applied
-            ):
+            if not isinstance(accepted, AcceptedCommand) or accepted.key in journal.applied:
+                continue
+            if isinstance(accepted.command, Command) and accepted.command.CANCELS:
                 yield accepted.command
 
     def refusal(
@@ -106,12 +104,17 @@ class Acceptance:
             # Nodes may share a partition.
             return None
         model = self._types.get(decision.type)
-        if model is None:
-            return self._unknown(decision)
+        command: Command | RunDisowned
         try:
-            command = decode_data(decision, model)
+            if decision.type == RunDisowned.TYPE:
+                command = decode_data(decision, RunDisowned)
+            elif model is None:
+                return self._unknown(decision)
+            else:
+                command = decode_data(decision, model)
         except InvalidRecordError as error:
-            return self.refusal(decision.id, model.RUNNER, "malformed", str(error), decision.data)
+            runner = None if model is None else model.RUNNER
+            return self.refusal(decision.id, runner, "malformed", str(error), decision.data)
         return AcceptedCommand(decision.id, f"{decision.id} {decision.chain[:_KEY_DIGITS]}", command)
 
     def _unknown(self, decision: DecisionRecord) -> CommandRefused:

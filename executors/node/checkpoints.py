@@ -9,8 +9,8 @@ nothing: it is passed over like a damaged checkpoint, and replaced when the job 
 import json
 import logging
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -232,13 +232,14 @@ def _warn_once(path: Path, message: str) -> None:
 
 
 def _publish(target: Path, files: Mapping[str, bytes], manifest: Manifest) -> None:
-    unfinished = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED_PREFIX}{manifest.token}-", dir=target.parent))
+    # Not `mkdtemp`, whose folder has other rights than the process's umask gives.
+    unfinished = target.parent / f"{_UNFINISHED_PREFIX}{manifest.token}-{secrets.token_hex(8)}"
+    unfinished.mkdir()
     try:
         for name, content in files.items():
             write_to_disk(unfinished / name, content)
         text = json.dumps(manifest.model_dump(), indent=2, sort_keys=True)
         write_to_disk(unfinished / MANIFEST, text.encode())
-        unfinished.chmod(0o755)
         sync_folder(unfinished)
         unfinished.rename(target)
         sync_folder(target.parent)

@@ -12,6 +12,7 @@ from schemas.topics import COMMANDS, topic_name
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import reader
 from streams.kafka.records import key_partition
+from streams.kafka.transactions import OpenTransactions
 
 _ANSWER_TIMEOUT_S = 30.0
 _MAX_RECORDS_AT_ONCE = 100
@@ -64,6 +65,7 @@ class CommandLog:
                 **reader(settings, f"millrace-executor-{settings.node}"),
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
+                **OpenTransactions(_log).settings(),
             },
             logger=_log,
         )

@@ -4,12 +4,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+PRIVATE = 0o600
+"""The rights of a file that holds a secret, whatever the process's umask is."""
 
-def write_to_disk(path: Path, content: bytes) -> None:
-    """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
+
+def write_to_disk(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file and wait until the disk has it.
+
+    Args:
+        mode: rights of a new file, less the process's umask.
+    """
+    with open(path, "wb", opener=partial(os.open, mode=mode)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -24,14 +32,18 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Replace the content of `path` by `content`, atomically.
+
+    Args:
+        mode: rights of the file, less the process's umask.
 
     Raises:
         OSError: the disk failed; `path` is as it was, unless only the last step failed.
     """
     unfinished = path.with_name(f".unfinished-{path.name}")
-    write_to_disk(unfinished, content)
+    unfinished.unlink(missing_ok=True)  # it would keep its rights
+    write_to_disk(unfinished, content, mode)
     unfinished.rename(path)
     sync_folder(path.parent)
 

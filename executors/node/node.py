@@ -4,7 +4,7 @@ The order is always checkpoint, report, journal: whatever a crash interrupts is 
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -17,8 +17,8 @@ from executors.node.journal import Journal, JournalError, JournalFile
 from executors.node.reports import FleetReports, ReportError
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, DeviceLostError, Runner, RunnerContext
-from schemas.commands import Command
-from schemas.fleet import CommandRefused, NodeOnline
+from schemas.commands import Command, RunDisowned
+from schemas.fleet import MAX_HELD_RUNS, CommandRefused, NodeHeartbeat, NodeOnline
 
 _WAIT_S: dict[Activity, float] = {"working": 0.0, "waiting": 0.1, "idle": 0.25}
 """How long to wait for commands when there is otherwise so much to do."""
@@ -83,7 +83,13 @@ class Node:
             node=settings.node,
             base_model=settings.base_model,
             runners=tuple(self._runners),
+            runs=tuple(self._held_runs())[:MAX_HELD_RUNS],
         )
+
+    @property
+    def heartbeat(self) -> NodeHeartbeat:
+        """What it says again and again."""
+        return NodeHeartbeat.model_validate(self.online.model_dump(exclude={"runs"}))
 
     def serve(self) -> None:
         """Obey commands until the stop signal; then every run is checkpointed and reported.
@@ -96,17 +102,21 @@ class Node:
             OSError: the journal cannot be written.
             Exception: the last runner has failed.
         """
-        self._is_online = True
-        while not self._commands.caught_up and not self._stopping():
-            # A newer command may be waiting: do not begin what it ends.
-            self._apply(self._commands.read(_WAIT_S["idle"]))
-            self._reports.check()
+        self.catch_up()
         wait_s = 0.0
         while not self._stopping():
-            wait_s = self._turn(wait_s)
+            wait_s = self.turn(wait_s)
         _log.info("node stopping node=%s", self._settings.node)
         for name, runner in list(self._runners.items()):
             self._guarded(name, partial(runner.close, "node_stops"))
+
+    def catch_up(self) -> None:
+        """Obey the commands that were there when reading began: a newer one may end what an older one begins,
+        so nothing runs before."""
+        self._is_online = True
+        while not self._commands.caught_up and not self._stopping():
+            self._apply(self._commands.read(_WAIT_S["idle"]))
+            self._reports.check()
 
     def commit(self, timeout_s: float | None = None) -> None:
         """Wait until the broker has every report, then write down what has been applied.
@@ -162,12 +172,14 @@ class Node:
                 self._next_room_check_s = now_s + _ROOM_LOG_S
                 _log.warning("node waits node=%s: %s", self._settings.node, lacking)
             for record in self._commands.read(_ROOM_POLL_S):
+                # The runs that the other commands order are lost for the cell since the node went offline.
                 accepted = self._accept(record)
-                if accepted is not None and accepted.command.CANCELS:
-                    self._obey(accepted.command)
+                command = None if accepted is None else accepted.command
+                if isinstance(command, Command) and command.CANCELS:
+                    self._obey(command)
             self._reports.check()
 
-    def _turn(self, wait_s: float) -> float:
+    def turn(self, wait_s: float) -> float:
         """Let each runner do a piece of its work, with the commands read before each; return how long to wait
         for commands before the next turn, in seconds."""
         waits_s = [_WAIT_S["idle"]]
@@ -200,9 +212,9 @@ class Node:
     def _apply(self, records: list[CommandRecord]) -> None:
         """Apply commands in their order; their position is committed only when all their reports are out."""
         shortage = None
-        for command in self._acceptance.cancelling(records, self._journal):
+        for cancelling in self._acceptance.cancelling(records, self._journal):
             # Another of these commands may end a run before, and what ends may be published.
-            self._obey(command)
+            self._obey(cancelling)
         taken: list[AcceptedCommand] = []
         for record in records:
             accepted = self._accept(record)
@@ -215,8 +227,9 @@ class Node:
                     shortage = error
         for accepted in taken:
             # Of a runner that has failed since, the journal's part knows none of these.
-            if accepted.command.RUNNER not in self._runners:
-                self._refuse_for_failure(accepted)
+            command = accepted.command
+            if isinstance(command, Command) and command.RUNNER not in self._runners:
+                self._refuse_for_failure(accepted, command)
         if shortage is not None:
             raise shortage
         if records:
@@ -229,42 +242,50 @@ class Node:
         if isinstance(read, CommandRefused):
             self._refuse(read)
             return None
-        if read is None or not self._agreed(read):
+        if read is None:
+            return None
+        is_agreed = isinstance(read.command, RunDisowned) or self._agreed(read, read.command)
+        # A refused command that is delivered again is not refused again.
+        self._journal = self._journal.with_applied(read.key)
+        if not is_agreed:
             return None
         _log.info("command accepted id=%s offset=%d type=%s", read.id, record.offset, read.command.TYPE)
-        self._journal = self._journal.with_applied(read.key)
         return read
 
-    def _agreed(self, accepted: AcceptedCommand) -> bool:
-        """Whether the runner of a command takes it; if not, it is logged, and the cell is told unless the
-        command is merely out of date."""
-        name = accepted.command.RUNNER
+    def _agreed(self, accepted: AcceptedCommand, command: Command) -> bool:
+        """Whether a command is to be applied. The cell is told of each that its runner objects to."""
+        name = command.RUNNER
         runner = self._runners.get(name)
         if runner is None:
-            self._refuse_for_failure(accepted)
+            self._refuse_for_failure(accepted, command)
             return False
-        objection = self._guarded(name, partial(runner.judge, accepted.command))
+        objection = self._guarded(name, partial(runner.judge, command))
         if name not in self._runners:
-            self._refuse_for_failure(accepted)
+            self._refuse_for_failure(accepted, command)
             return False
         if objection is None:
             return True
-        if objection.kind == "impossible":
-            data = accepted.command.model_dump(mode="json")
-            self._refuse(self._acceptance.refusal(accepted.id, name, "impossible", objection.detail, data))
-        else:
-            _log.info("command skipped id=%s reason=%s", accepted.id, objection.detail)
-        return False
+        data = command.model_dump(mode="json")
+        self._refuse(self._acceptance.refusal(accepted.id, name, objection.kind, objection.detail, data))
+        return objection.kind == "unknown_run"
 
-    def _obey(self, command: Command) -> None:
+    def _obey(self, command: Command | RunDisowned) -> None:
+        if isinstance(command, RunDisowned):
+            for name, each in list(self._runners.items()):
+                self._guarded(name, partial(each.disown, command.run_id, command.job_id))
+            return
         runner = self._runners.get(command.RUNNER)
         if runner is not None:
             self._guarded(command.RUNNER, partial(runner.apply, command))
 
-    def _refuse_for_failure(self, accepted: AcceptedCommand) -> None:
-        name = accepted.command.RUNNER
+    def _held_runs(self) -> Iterator[str]:
+        for name, runner in list(self._runners.items()):
+            yield from self._guarded(name, runner.held_runs) or ()
+
+    def _refuse_for_failure(self, accepted: AcceptedCommand, command: Command) -> None:
+        name = command.RUNNER
         detail = f"runner {name} has failed since the executor was started"
-        data = accepted.command.model_dump(mode="json")
+        data = command.model_dump(mode="json")
         self._refuse(self._acceptance.refusal(accepted.id, name, "runner_failed", detail, data))
 
     def _refuse(self, refused: CommandRefused) -> None:

@@ -16,6 +16,7 @@ from executors.node.reports import FleetReports, Heartbeat
 from executors.node.room import NoRoomError, Room, is_for_want_of_room
 from executors.node.runner import (
     Clock,
+    LoadingInterruptedError,
     Runner,
     RunnerContext,
     RunnerKind,
@@ -24,8 +25,8 @@ from executors.node.runner import (
     find_runners,
 )
 from executors.node.settings import ExecutorSettings
-from schemas.fleet import NodeHeartbeat, NodeOffline
-from schemas.services import begin_log
+from schemas.fleet import NodeOffline
+from schemas.services import begin_service
 from streams.kafka.faults import BrokerError, UnansweredError
 
 EXIT_FAILED = 1
@@ -35,6 +36,9 @@ EXIT_UNFIT = 2
 
 _BYTES_PER_MIB = 1024 * 1024
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_LOST_PROCESS = (EOFError, ConnectionError, ChildProcessError, ProcessLookupError)
+"""What the end of a process looks like to one that waits for its answer, such as that of the fork server."""
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +101,7 @@ def main(settings: ExecutorSettings) -> None:
         SystemExit: with `EXIT_UNFIT` if the executor cannot start as it is set up, and with `EXIT_FAILED` if
             it cannot go on; the log says why.
     """
-    begin_log(settings.log_level)
+    begin_service(settings)
     try:
         _run(settings, SystemClock())
     except UnansweredError as error:
@@ -166,7 +170,7 @@ def _serve(
         _log.info("stopped while loading node=%s", settings.node)
         go_offline()
         return
-    except (UnfitError, JournalError):
+    except (UnfitError, LoadingInterruptedError, JournalError):
         go_offline()
         raise
     commands.start(journal.next_offset)
@@ -179,7 +183,7 @@ def _serve(
         reports.flush()
         _log.info("node online node=%s boot=%d", settings.node, journal.boot)
         try:
-            with Heartbeat(reports, NodeHeartbeat(**dict(node.online)), settings.node_heartbeat_s):
+            with Heartbeat(reports, node.heartbeat, settings.node_heartbeat_s):
                 node.serve()
         except NoRoomError as error:
             shortage = error
@@ -209,8 +213,17 @@ def _boot(journal_file: JournalFile, commands: CommandLog, clock: Clock) -> Jour
 
 
 def _load(name: str, kind: RunnerKind, context: RunnerContext) -> Runner:
+    """Load a runner.
+
+    Raises:
+        LoadingInterruptedError: a process that it needs has been killed meanwhile.
+        UnfitError: it cannot be loaded for another reason.
+        OSError: a disk is full.
+    """
     try:
         return kind.load(context)
+    except (LoadingInterruptedError, *_LOST_PROCESS) as error:
+        raise LoadingInterruptedError(f"runner {name}: {error or type(error).__name__}") from error
     except Exception as error:
         if is_for_want_of_room(error):
             raise

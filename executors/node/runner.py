@@ -4,7 +4,7 @@ A runner is found by its name among the entry points of the group `millrace.runn
 change here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Literal, Protocol
@@ -29,6 +29,10 @@ class UnfitError(RuntimeError):
     """What the node is to work with is missing or cannot be used; starting again does not help."""
 
 
+class LoadingInterruptedError(RuntimeError):
+    """A process that a runner needs was killed while the runner was loaded; starting again may help."""
+
+
 class DeviceLostError(RuntimeError):
     """The device is unusable until the process is started again: no run and no runner is to blame."""
 
@@ -45,8 +49,9 @@ class Clock(Protocol):
 class Objection:
     """Why a command is not applied."""
 
-    kind: Literal["out_of_date", "impossible"]
-    """`out_of_date`: it is passed over. `impossible`: no cell sends such a command, and the cell is told."""
+    kind: Literal["out_of_date", "impossible", "unknown_run"]
+    """The reason that the cell is given, see `RefusalReason`. With `unknown_run` the command is applied all
+    the same, as it may demand that files are removed."""
     detail: str
 
 
@@ -74,10 +79,19 @@ class Runner(Protocol):
     """
 
     def judge(self, command: Command) -> Objection | None:
-        """Why a command of this runner is not to be applied; None if it is."""
+        """Why a command of this runner is not to be applied; None if it is. The cell is told of each
+        objection. The node passes no command twice, so one that repeats another is another order."""
 
     def apply(self, command: Command) -> None:
         """Take a command on; the work itself is for `advance`. One that `CANCELS` may come twice."""
+
+    def disown(self, run_id: str, job_id: str) -> None:
+        """End a run that the cell does not have: publish nothing, keep what is on disk, report the end.
+        Nothing if the runner has no such run."""
+
+    def held_runs(self) -> Sequence[str]:
+        """The ids of the runs that it continues. After `restore`, those of the process before, without the
+        runs that it only reports as over."""
 
     def advance(self) -> Activity:
         """Do the next piece of work, such as a training step. It is called in turn with the other runners."""

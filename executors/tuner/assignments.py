@@ -19,8 +19,8 @@ class Ending(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    reason: TaskReleaseReason | Literal["newer", "node_stops"]
-    """`newer`: the node has another assignment of one of its jobs."""
+    reason: TaskReleaseReason | Literal["newer", "node_stops", "disowned"]
+    """`newer`: the node has another assignment of one of its jobs. `disowned`: the cell does not have it."""
     job_ids: tuple[Identifier, ...]
     """Whom the reason is about; others of the task are checkpointed."""
 

@@ -40,7 +40,11 @@ def lora_task(job_id: str, workload: TuningWorkload) -> LoraTask:
     """The job as the engine's task."""
     fields = workload.hyperparameters.model_dump(include=set(LoraHyperparameters.model_fields))
     return LoraTask(
-        job_id=job_id, dataset=workload.dataset.path, total_samples=workload.total_samples, **fields
+        job_id=job_id,
+        dataset=workload.dataset.path,
+        columns=workload.dataset.columns,
+        total_samples=workload.total_samples,
+        **fields,
     )
 
 

@@ -4,10 +4,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from executors.lora.batch import TokenSequence
-from executors.lora.dataset import DatasetError, DatasetRoot, FindIndex, JsonlDataset
-from executors.lora.records import TEXT_RECORDS, RecordForm, Tokenizer
+from executors.lora.columns import with_columns
+from executors.lora.dataset import DatasetRoot, FindIndex, JsonlDataset
+from executors.lora.records import TEXT_RECORDS, RecordForm
+from executors.lora.tokens import Tokenizer
 from executors.tuner.faults import fault_in
 from executors.tuner.sampling import Stream
 from executors.tuner.settings import TunerSettings
@@ -36,6 +39,15 @@ class SharedTokenizer:
                 text, add_special_tokens=add_special_tokens, truncation=truncation, max_length=max_length
             )
 
+    def apply_chat_template(
+        self, conversation: list[dict[str, str]], /, *, tokenize: bool, add_generation_prompt: bool
+    ) -> Any:
+        """See `Tokenizer`."""
+        with self._lock:
+            return self._tokenizer.apply_chat_template(
+                conversation, tokenize=tokenize, add_generation_prompt=add_generation_prompt
+            )
+
 
 class TokenizedFile:
     """The records of one file in tokens. Those that were tokenised are kept, up to a bound."""
@@ -56,12 +68,12 @@ class TokenizedFile:
         """A record in tokens.
 
         Raises:
-            ValueError: it leaves nothing to predict.
+            DatasetError: it cannot be tokenized, or leaves nothing to predict.
         """
         kept = self._kept.get(index)
         if kept is not None:
             return kept
-        sequence = self.dataset[index].tokenize(self._tokenizer, self._sequence_length)
+        sequence = self.dataset.tokenized(index, self._tokenizer, self._sequence_length)
         if len(sequence.token_ids) <= self._room:
             self._room -= len(sequence.token_ids)
             self._kept[index] = sequence
@@ -84,7 +96,7 @@ class Loader:
         root: DatasetRoot,
         tokenizer: Tokenizer,
         settings: TunerSettings,
-        find_index: FindIndex = lambda _: None,
+        find_index: FindIndex = lambda _, __: None,
         form: RecordForm = TEXT_RECORDS,
     ) -> None:
         """Open, check, count, and tokenise the first batches.
@@ -100,7 +112,7 @@ class Loader:
         length = workload.hyperparameters.sequence_length
         self._files: list[JsonlDataset] = []
         self._find_index = find_index
-        self._form = form
+        self._form = with_columns(form, workload.dataset.columns)
         self.workload = workload
         try:
             with fault_in("dataset.path"):
@@ -147,7 +159,7 @@ class PreparedLoaders:
         tokenizer: Tokenizer,
         settings: TunerSettings,
         time_s: Callable[[], float] = time.time,
-        find_index: FindIndex = lambda _: None,
+        find_index: FindIndex = lambda _, __: None,
         form: RecordForm = TEXT_RECORDS,
     ) -> None:
         """Prepare nothing yet.
@@ -190,7 +202,7 @@ class PreparedLoaders:
             self._give_up()
             prepared = self._preparing.pop(workload, None)
         if prepared is not None:
-            with suppress(DatasetError, ValueError, OSError):  # a file may have come since
+            with suppress(Exception):  # a file may have come since; what is wrong shows below
                 return prepared.result()
         return self._load(workload)
 

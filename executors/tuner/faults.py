@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 
 from executors.lora.faults import described, is_permanent
+from executors.node.checkpoints import StaleWriterError
+from executors.workers.meeting import PeerLostError
 
 
 class FieldError(ValueError):
@@ -50,10 +52,13 @@ def fault_in(field: str) -> Iterator[None]:
 
 @contextmanager
 def fault_of(job_id: str) -> Iterator[None]:
-    """Say of errors in the block which job they are about."""
+    """Say of errors in the block which job they are about, whatever they are, save those of a lost worker or
+    device, and of a writer that was replaced."""
     try:
         yield
-    except (ValueError, ArithmeticError, OSError) as error:
+    except (JobError, UnfitMergeError, PeerLostError, StaleWriterError, torch.AcceleratorError):
+        raise
+    except Exception as error:
         raise JobError(job_id, error) from error
 
 

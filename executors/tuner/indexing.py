@@ -16,11 +16,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from executors.lora.dataset import DatasetError, DatasetIndex, DatasetRoot, FileIdentity
+from executors.lora.columns import with_columns
+from executors.lora.dataset import DatasetIndex, DatasetRoot, FileIdentity
+from executors.lora.faults import described
 from executors.lora.model_kind import BaseModelError, records_in
 from executors.lora.records import TEXT_RECORDS, RecordForm
 from executors.node.files import write_file
 from executors.tuner.messages import Place, Prewarm
+from schemas.lora import Columns
 
 _DIGEST_BYTES = 32
 _POLL_S = 1.0
@@ -30,21 +33,16 @@ _PREWARM: TypeAdapter[Prewarm] = TypeAdapter(Prewarm)
 
 
 class IndexFiles:
-    """The indices of a node, by the identity of the file that each is of.
+    """The indices of a node, by the identity of the file that each is of, and the form of its records."""
 
-    Attributes:
-        form: of the records that the files have.
-    """
-
-    def __init__(self, folder: Path, form: RecordForm = TEXT_RECORDS) -> None:
+    def __init__(self, folder: Path) -> None:
         """Keep them in `folder`, which is this machine's: identities mean nothing on another."""
-        self.form = form
         self._folder = folder
 
-    def find(self, identity: FileIdentity) -> DatasetIndex | None:
-        """The index of a file; None if there is none that is whole."""
+    def find(self, identity: FileIdentity, form: RecordForm) -> DatasetIndex | None:
+        """The index of a file whose records were checked to be of a form; None if there is none."""
         try:
-            content = self._path(identity).read_bytes()
+            content = self._path(identity, form).read_bytes()
         except OSError:
             return None
         check, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
@@ -54,7 +52,7 @@ class IndexFiles:
         offsets.frombytes(body[_DIGEST_BYTES:])
         return DatasetIndex(offsets, body[:_DIGEST_BYTES].hex())
 
-    def write(self, identity: FileIdentity, index: DatasetIndex) -> None:
+    def write(self, identity: FileIdentity, form: RecordForm, index: DatasetIndex) -> None:
         """Keep an index.
 
         Raises:
@@ -63,46 +61,51 @@ class IndexFiles:
         self._folder.mkdir(parents=True, exist_ok=True)
         body = bytes.fromhex(index.digest) + index.offsets.tobytes()
         check = blake2b(body, digest_size=_DIGEST_BYTES).digest()
-        write_file(self._path(identity), check + body)
+        write_file(self._path(identity, form), check + body)
 
-    def remove(self, identity: FileIdentity) -> None:
+    def remove(self, identity: FileIdentity, form: RecordForm) -> None:
         """Give an index up."""
-        self._path(identity).unlink(missing_ok=True)
+        self._path(identity, form).unlink(missing_ok=True)
 
-    def _path(self, identity: FileIdentity) -> Path:
-        # What is sound for one base model may not be for the next.
-        fields = identity.device, identity.inode, identity.size, identity.modified_ns, self.form.key
+    def _path(self, identity: FileIdentity, form: RecordForm) -> Path:
+        # What is sound for one base model, or one choice of columns, may not be for the next.
+        fields = identity.device, identity.inode, identity.size, identity.modified_ns, form.key
         return self._folder / ("-".join(map(str, fields)) + ".index")
 
 
 class Indexer:
     """Makes indices, and gives them up when their time is over."""
 
-    def __init__(self, root: DatasetRoot, files: IndexFiles) -> None:
+    def __init__(self, root: DatasetRoot, files: IndexFiles, form: RecordForm = TEXT_RECORDS) -> None:
+        """`form`: of the records that the base model can be trained on."""
         self._root = root
         self._files = files
-        self._kept: dict[FileIdentity, float] = {}
+        self._form = form
+        self._kept: dict[tuple[FileIdentity, RecordForm], float] = {}
 
-    def prepare(self, name: str, drop_s: float) -> None:
+    def prepare(self, name: str, drop_s: float, columns: Columns | None = None) -> None:
         """Check a file, unless it is known. What is wrong with it shows when its task opens it.
 
         Args:
             drop_s: when the index is given up, in Unix seconds.
+            columns: what the job calls the fields of its records.
         """
+        form = with_columns(self._form, columns)
         try:
-            with self._root.open(name, self._files.find, self._files.form) as dataset:
-                self._files.write(dataset.identity, dataset.index)
-        except (DatasetError, OSError) as error:
-            _log.info("data not prepared name=%s: %s", name, error)
+            with self._root.open(name, self._files.find, form) as dataset:
+                self._files.write(dataset.identity, form, dataset.index)
+        except Exception as error:
+            _log.info("data not prepared name=%s: %s", name, described(error))
             return
-        self._kept[dataset.identity] = max(drop_s, self._kept.get(dataset.identity, 0.0))
+        key = dataset.identity, form
+        self._kept[key] = max(drop_s, self._kept.get(key, 0.0))
 
     def give_up(self, now_s: float) -> None:
         """Give up what is over at a time, in Unix seconds."""
-        for identity, drop_s in list(self._kept.items()):
+        for key, drop_s in list(self._kept.items()):
             if drop_s <= now_s:
-                del self._kept[identity]
-                self._files.remove(identity)
+                del self._kept[key]
+                self._files.remove(*key)
 
 
 def index_folder(place: Place) -> Path:
@@ -122,7 +125,7 @@ def run_indexer(place_json: str, connection: "Connection[bytes, bytes]") -> None
         form = records_in(settings.base_model_dir)
     except (BaseModelError, OSError):
         return  # the workers say so, and the node does not start
-    indexer = Indexer(DatasetRoot(settings.dataset_root), IndexFiles(index_folder(place), form))
+    indexer = Indexer(DatasetRoot(settings.dataset_root), IndexFiles(index_folder(place)), form)
     while True:
         try:
             if connection.poll(_POLL_S):
@@ -130,7 +133,7 @@ def run_indexer(place_json: str, connection: "Connection[bytes, bytes]") -> None
                 workload = prewarm.order.workload
                 for name in (workload.dataset.path, workload.validation_path):
                     if name is not None:
-                        indexer.prepare(name, prewarm.drop_s)
+                        indexer.prepare(name, prewarm.drop_s, workload.dataset.columns)
         except (EOFError, OSError):
             return
         indexer.give_up(time.time())

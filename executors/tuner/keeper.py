@@ -42,7 +42,7 @@ class TaskKeeper:
 
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.needed_bytes = 0
         self.is_replaced = False
 
@@ -62,9 +62,10 @@ class TaskKeeper:
         except StaleWriterError as error:
             _log.info("task replaced: %s", error)
             self.is_replaced = True
-        except OSError as error:
-            _log.error("task not kept: %s", error)
-            self.error = error
+        except Exception as error:
+            # An error that is not reported, whatever its type, would leave the cell waiting for ever.
+            _log.error("task not kept: %s: %s", type(error).__name__, error)
+            self.error = error.with_traceback(None)
 
 
 class LastState:

@@ -19,6 +19,8 @@ class Place(Record):
 
     cell: Identifier
     node: Identifier
+    base_model: Identifier
+    """As the zone calls it."""
     state_root: Path
     output_root: Path
     settings: dict[str, Any]

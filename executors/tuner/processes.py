@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from executors.node.runner import UnfitError
+from executors.node.runner import LoadingInterruptedError, UnfitError
 from executors.tuner.messages import (
     WORDS,
     Halt,
@@ -51,6 +51,7 @@ class Workers:
         """Start them; `place` says where they are, of its GPU each has another."""
         self._place = place
         self._halts: list[Halt] = []
+        self._were_ready = False
         self._indexer = self._start_indexer()
         self.benches = [self._start(gpu) for gpu in range(gpus)]
 
@@ -59,28 +60,31 @@ class Workers:
 
         Raises:
             UnfitError: one cannot load it.
+            LoadingInterruptedError: one has been killed meanwhile.
         """
         while not all(bench.is_ready for bench in self.benches):
             for _, _ in self.words():
                 raise AssertionError("a worker without a part has nothing to tell")
             for bench in self.benches:
                 if not bench.is_ready and not bench.process.is_alive:
-                    status = exit_status(bench.process.exit_code)
-                    raise UnfitError(f"base_model_dir: a worker has ended with {status} while it loaded it")
+                    raise _lost_while_loading(bench)
             time.sleep(_POLL_S)
+        self._were_ready = True
 
     def words(self) -> Iterator[tuple[Bench, Told | Switched | Over]]:
         """What the workers have to say of their parts.
 
         Raises:
             UnfitError: one cannot load the base model.
+            LoadingInterruptedError: one that has been started again cannot load it.
         """
         for bench in self.benches:
             for word in bench.process.words():
                 if isinstance(word, Ready):
                     bench.is_ready = True
                 elif isinstance(word, Unfit):
-                    raise UnfitError(f"base_model_dir: {word.error}")
+                    error = f"base_model_dir: {word.error}"
+                    raise LoadingInterruptedError(error) if self._were_ready else UnfitError(error)
                 else:
                     yield bench, word
 
@@ -88,14 +92,14 @@ class Workers:
         """Start those again that have died, and return how each ended, by the parts that it had.
 
         Raises:
-            UnfitError: one has died before it had the base model.
+            LoadingInterruptedError: one has died before it had the base model.
         """
         for index, bench in enumerate(self.benches):
             if bench.process.is_alive:
                 continue
-            status = exit_status(bench.process.exit_code)
             if not bench.is_ready:
-                raise UnfitError(f"base_model_dir: a worker has ended with {status} while it loaded it")
+                raise _lost_while_loading(bench)
+            status = exit_status(bench.process.exit_code)
             _log.warning("worker process has ended gpu=%d with %s; it is started again", bench.gpu, status)
             bench.process.close()
             self.benches[index] = self._start(bench.gpu)
@@ -144,3 +148,8 @@ class Workers:
     def _start(self, gpu: int) -> Bench:
         place = self._place.model_copy(update={"gpu": gpu})
         return Bench(gpu, WorkerProcess(f"{_WORKER}:run_worker", place, WORDS, f"tuner-{gpu}"))
+
+
+def _lost_while_loading(bench: Bench) -> LoadingInterruptedError:
+    status = exit_status(bench.process.exit_code)
+    return LoadingInterruptedError(f"a worker has ended with {status} and no word while it loaded its model")

@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from executors.lora.batch import TokenSequence
 from executors.lora.task import AdapterState
+from executors.tuner.faults import fault_of
 from executors.tuner.heads import fresh_from
 from executors.tuner.keeper import LastState
 from executors.tuner.memory import choose_micro_batch
@@ -95,7 +97,7 @@ class Replicas:
             checkpoints_activations=active[0].order.workload.hyperparameters.gradient_checkpointing,
         )
         longest = max(
-            (job.loader.training[record] for job in active for record in job.loader.stream.take(0, own)),
+            (self._sequence(job, record) for job in active for record in job.loader.stream.take(0, own)),
             key=lambda sequence: len(sequence.token_ids),
         )
         sample = Sample(0, 0, longest)
@@ -186,9 +188,19 @@ class Replicas:
         ]
         records = [next(streams[source]) for source in sources]
         return [
-            Sample(place, sources[place], self._active[sources[place]].loader.training[records[place]])
+            Sample(place, sources[place], self._sequence(self._active[sources[place]], records[place]))
             for place in share(len(sources), self._membership.rank, self._membership.world)
         ]
+
+    @staticmethod
+    def _sequence(job: Job, record: int) -> TokenSequence:
+        """A record of a job's training data.
+
+        Raises:
+            JobError: it cannot be read, or tokenised: of two jobs in one adapter, this one is at fault.
+        """
+        with fault_of(job.job_id):
+            return job.loader.training[record]
 
     def _add_up(self, vector: torch.Tensor) -> None:
         if self._group is not None:

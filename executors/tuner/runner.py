@@ -63,6 +63,7 @@ class TunerRunner:
         place = Place(
             cell=node.cell,
             node=node.node,
+            base_model=node.base_model,
             state_root=node.state_root,
             output_root=node.output_root,
             settings=settings.model_dump(mode="json"),
@@ -83,7 +84,8 @@ class TunerRunner:
 
     def judge(self, command: Command) -> Objection | None:
         """A task must be newer than what the node has of its jobs, and one that `objection_to` lets pass; a
-        release must not be of a generation that is over."""
+        release must be of a generation that the node has. A profile run replaces what the node has of its
+        job: the cell orders one only of a job that has no other run."""
         if isinstance(command, TaskAssigned | ProfileOrdered):
             objection = objection_to(command, gpus_here=len(self._workers.benches))
             if objection is not None:
@@ -91,30 +93,38 @@ class TunerRunner:
         if isinstance(command, TaskAssigned):
             jobs = [order.job_id for order in command.orders]
             known = self._newest(set(jobs))
-            if known is not None and command.generation <= known.generation:
+            is_another = known is not None and known.command != command
+            if known is not None and is_another and command.generation <= known.generation:
                 return Objection("out_of_date", f"{', '.join(jobs)} is in generation {known.generation}")
-        if isinstance(command, ProfileOrdered) and self._of({command.order.job_id}):
-            return Objection("out_of_date", f"{command.order.job_id} runs here already")
         if isinstance(command, TaskReleased):
-            known = self._newest(set(command.job_ids))
-            if known is not None and command.generation < known.generation:
-                return Objection(
-                    "out_of_date", f"{', '.join(command.job_ids)} is in generation {known.generation}"
-                )
+            jobs = list(command.job_ids)
+            known = self._newest(set(jobs))
+            if known is None:
+                return Objection("unknown_run", f"nothing of {', '.join(jobs)} runs here")
+            if command.generation < known.generation:
+                return Objection("out_of_date", f"{', '.join(jobs)} is in generation {known.generation}")
         return None
 
     def apply(self, command: Command) -> None:
         """Take a command on. What is begun or ended by it is so at the next step boundary."""
-        if isinstance(command, TaskAssigned):
-            for each in self._of({order.job_id for order in command.orders}):
-                self._end(each, Ending(reason="newer", job_ids=tuple(sorted(each.job_ids))))
-            self._assignments.append(self._assignment(command))
-        elif isinstance(command, ProfileOrdered):
-            self._assignments.append(self._assignment(command))
+        if isinstance(command, TaskAssigned | ProfileOrdered):
+            self._take_on(command)
         elif isinstance(command, TaskReleased):
             self._release(command)
         elif isinstance(command, LoaderPrewarmed):
             self._prewarm(command)
+
+    def disown(self, run_id: str, job_id: str) -> None:
+        """End the task or profile run that has this run, checkpointed unless a newer one has written."""
+        for each in self._of({job_id}):
+            if run_id in {order.run_id for order in each.left()}:
+                _log.info("run disowned job=%s run=%s", job_id, run_id)
+                self._end(each, Ending(reason="disowned", job_ids=tuple(sorted(each.job_ids))))
+
+    def held_runs(self) -> list[str]:
+        """Those of assignments that are not to end."""
+        going_on = [each for each in self._assignments if each.ending is None and not each.is_stopped]
+        return [order.run_id for each in going_on for order in each.left()]
 
     def advance(self) -> Activity:
         """Hear the workers, give them what they can begin, and report.
@@ -180,6 +190,16 @@ class TunerRunner:
             self._assignments.append(assignment)
 
     # Commands
+
+    def _take_on(self, command: TaskAssigned | ProfileOrdered) -> None:
+        """Begin what is ordered in place of what the node has of these jobs."""
+        assignment = self._assignment(command)
+        present = self._of(assignment.job_ids)
+        if any(each.command == command and each.ending is None for each in present):
+            return  # the same order once more
+        for each in present:
+            self._end(each, Ending(reason="newer", job_ids=tuple(sorted(each.job_ids))))
+        self._assignments.append(assignment)
 
     def _of(self, job_ids: set[str]) -> list[Assignment]:
         return [each for each in self._assignments if each.job_ids & job_ids]

@@ -14,6 +14,10 @@ class TunerSettings(WorkerSettings):
     base_model_dir: Path | None = None
     """The Hugging Face directory of the base model; a small Llama is made on the first start if not given."""
 
+    base_model_address: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """What users load the base model by, such as its name on the Hugging Face hub: published adapters name
+    it. `MILLRACE_BASE_MODEL` if not given."""
+
     micro_batch_size: Annotated[int, Field(ge=1, le=4_096)] = 8
     """Sequences that a worker takes at a time on a CPU, at most. On CUDA it is measured what fits."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.85

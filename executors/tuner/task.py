@@ -13,7 +13,7 @@ from executors.lora.faults import described
 from executors.node.checkpoints import StaleWriterError
 from executors.node.room import is_for_want_of_room
 from executors.tuner.evaluating import Evaluations
-from executors.tuner.faults import DivergedError, JobError, cannot_succeed_elsewhere
+from executors.tuner.faults import DivergedError, JobError, UnfitMergeError, cannot_succeed_elsewhere
 from executors.tuner.gathering import TaskFailedError, come_together, why_peer_was_lost
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.messages import Outcome, Over, Switched, TaskPart
@@ -277,7 +277,8 @@ class TaskRun:
             return
         failures = self._failures(error)
         if self._is_started and not isinstance(error, DivergedError | OSError):
-            self._save_what_remains()
+            with suppress(Exception):  # the first error is the one that is reported
+                self._save_what_remains()
 
         def tell() -> None:
             for order, text, permanent in failures:
@@ -296,11 +297,13 @@ class TaskRun:
             text, permanent = described(error), cannot_succeed_elsewhere(error)
             if isinstance(error, TaskFailedError):
                 permanent = error.is_permanent
-            elif isinstance(error, JobError) and error.job_id != order.job_id:
-                text, permanent = f"{error.job_id}, with which it is merged: {text}", False
-            elif isinstance(error, DivergedError):
+            elif isinstance(error, JobError):
+                if error.job_id != order.job_id:
+                    text, permanent = f"{error.job_id}, with which it is merged: {text}", False
+            elif len(self._command.orders) > 1 and not isinstance(error, UnfitMergeError):
                 # In a shared run nobody knows whose data it was; a receiver has not been trained yet.
-                permanent = order.job_id in in_training and self._command.mode != "spatial"
+                is_attributable = order.job_id in in_training and self._command.mode != "spatial"
+                permanent = permanent and is_attributable
             failures.append((order, text[:MAX_TEXT_LENGTH], permanent))
         return failures
 
@@ -318,9 +321,11 @@ class TaskRun:
                 job.loader.close()
             error = keeper.error
             if error is not None and outcome != "stopped":
+                is_alone = len(self._command.orders) == 1
                 for order in self._command.orders:
                     kept = self._saves.samples.get(order.job_id, 0)
-                    self._reports.failed(order, kept, described(error), permanent=False)
+                    permanent = is_alone and cannot_succeed_elsewhere(error)
+                    self._reports.failed(order, kept, described(error), permanent)
             needed_bytes = keeper.needed_bytes if error is not None and is_for_want_of_room(error) else None
             self._around.inbox.tell(Over(part=self._part.part, outcome=outcome, needed_bytes=needed_bytes))
             self._around.inbox.forget(self._part.part)

@@ -56,7 +56,8 @@ def _load(place: Place) -> SharedBase:
     keep_freed_memory()
     torch.set_num_threads(settings.threads)
     use_interface(settings.worker_host)
-    return load_base(settings.base_model_dir, settings.device)
+    address = settings.base_model_address or place.base_model
+    return load_base(settings.base_model_dir, settings.device, address)
 
 
 class Worker:
@@ -71,7 +72,7 @@ class Worker:
             DatasetRoot(self._settings.dataset_root),
             SharedTokenizer(base.tokenizer),
             self._settings,
-            find_index=IndexFiles(index_folder(place), base.objective.records).find,
+            find_index=IndexFiles(index_folder(place)).find,
             form=base.objective.records,
         )
         self._openings: dict[int, tuple[TaskPart, Opening[Team]]] = {}

@@ -7,16 +7,19 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from executors.node.files import write_file
+from executors.node.files import PRIVATE, write_file
 
 _POLL_S = 0.005
 
 
-class _Address(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class MeetingAddress(BaseModel):
+    """Where a generation meets, and what its processes know each other by."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     host: str
     port: int
+    secret: str
 
 
 class _Failure(BaseModel):
@@ -32,21 +35,20 @@ class JobFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write_address(self, generation: int, host: str, port: int) -> None:
-        """Say where a generation meets.
+    def write_address(self, generation: int, address: MeetingAddress) -> None:
+        """Write where a generation meets, readable by the owner alone.
 
         Raises:
             OSError: the disk failed.
         """
-        self._write(self._address(generation), _Address(host=host, port=port))
+        self._write(self._address(generation), address, PRIVATE)
 
-    def read_address(self, generation: int) -> tuple[str, int] | None:
-        """Where a generation meets; None while nobody has said so."""
+    def read_address(self, generation: int) -> MeetingAddress | None:
+        """Where a generation meets; None before that is written."""
         try:
-            address = _Address.model_validate_json(self._address(generation).read_bytes())
+            return MeetingAddress.model_validate_json(self._address(generation).read_bytes())
         except FileNotFoundError:
             return None
-        return address.host, address.port
 
     def write_failure(self, generation: int, error: str, permanent: bool) -> None:
         """Say why a process of a generation ends, for those that will only see that it is gone.
@@ -94,15 +96,15 @@ class JobFolder:
         """Remove all of it: the job is over."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def _write(self, path: Path, fields: BaseModel) -> None:
+    def _write(self, path: Path, fields: BaseModel, mode: int = 0o666) -> None:
         content = fields.model_dump_json().encode()
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            write_file(path, content)
+            write_file(path, content, mode)
         except FileNotFoundError:
             # An older generation was over, and removed the folder.
             self.path.mkdir(parents=True, exist_ok=True)
-            write_file(path, content)
+            write_file(path, content, mode)
 
     def _address(self, generation: int) -> Path:
         return self.path / f"{generation}.address.json"

@@ -84,12 +84,47 @@ class Jobs(Generic[C, J]):
     def out_of_date(self, job_id: str, generation: int) -> Objection | None:
         """Why what is told of a generation is not applied: the node knows of a newer one. None if it does
         not."""
-        newest: Assignment | None = self.following.get(job_id)
-        if newest is None and job_id in self.present:
-            newest = self.present[job_id].command
+        newest = self._newest(job_id)
         if newest is None or generation >= newest.generation:
             return None
         return Objection("out_of_date", f"{job_id} is in generation {newest.generation}")
+
+    def objection(self, command: C) -> Objection | None:
+        """Why an assignment is not taken on: it is not newer than what the node has of the job. None if it
+        is, or if it is what the node has."""
+        newest = self._newest(command.job_id)
+        return None if newest == command else self.out_of_date(command.job_id, command.generation - 1)
+
+    def objection_of_generation(self, job_id: str, generation: int) -> Objection | None:
+        """Why a command about a generation is out of place: the node has a newer one, or none of the job."""
+        if self._newest(job_id) is None:
+            return Objection("unknown_run", f"nothing of {job_id} runs here")
+        return self.out_of_date(job_id, generation)
+
+    def has(self, command: C) -> bool:
+        """Whether the newest assignment of the job is this one, and is not to end."""
+        present = self.present.get(command.job_id)
+        if command.job_id in self.following or present is None:
+            return self.following.get(command.job_id) == command
+        return present.command == command and present.processes.verdict is None
+
+    def disown(self, run_id: str, job_id: str) -> None:
+        """Have the processes of a run end at once, without another checkpoint."""
+        following, present = self.following.get(job_id), self.present.get(job_id)
+        if following is not None and following.run_id == run_id:
+            self._refuse_to_start(following)
+        if present is not None and present.command.run_id == run_id:
+            _log.info("run disowned job=%s run=%s", job_id, run_id)
+            present.processes.kill(present.processes.verdict or "stop")
+
+    def held_runs(self) -> list[str]:
+        """The runs of jobs whose processes here are not to end, and those that follow."""
+        going_on = (
+            job.command.run_id
+            for job in self.present.values()
+            if job.processes.verdict is None and not job.processes.have_failed
+        )
+        return [*going_on, *(each.run_id for each in self.following.values())]
 
     def begin(self, command: C) -> None:
         """Have a job that is not present."""
@@ -176,6 +211,12 @@ class Jobs(Generic[C, J]):
             ValueError: these are none.
         """
         self._restored = _RUNS.validate_json(json.dumps(state))
+
+    def _newest(self, job_id: str) -> Assignment | None:
+        following = self.following.get(job_id)
+        if following is None and job_id in self.present:
+            return self.present[job_id].command
+        return following
 
     def _refuse_to_start(self, command: C) -> None:
         """Report a run over that never began."""

@@ -1,11 +1,17 @@
 """Where the processes of a generation find each other, before any of them gives up what it is doing.
 
-The leader opens a key-value store of torch.distributed on a free port and writes its address to a file on the
-state root, which all nodes share. The others look for the file. Whoever is ready to train says so in the
-store, and waits, or trains on in the generation before, until all are.
+The leader opens a key-value store of torch.distributed on a free port of its worker host and writes the
+address to a file on the state root, which all nodes share. The others look for the file. Whoever is ready to
+train says so in the store, and waits, or trains on in the generation before, until all are.
+
+The store has no authentication. So the file also holds a secret, drawn for the generation, that is part of
+every key: the processes of another generation or program that reach the port change nothing of this one. The
+secret cannot be in the command, which is a decision as well, and users may read decisions.
 """
 
 import logging
+import secrets
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +21,7 @@ from typing import Self
 from torch import OutOfMemoryError
 from torch.distributed import DistStoreError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from executors.workers.folder import JobFolder
+from executors.workers.folder import JobFolder, MeetingAddress
 from executors.workers.membership import Membership
 
 _READY = "ready"
@@ -26,6 +32,7 @@ _CHOICE = "choice"
 _FORMED, _DISSOLVED = b"formed", b"dissolved"
 _CONNECT_TIMEOUT = timedelta(seconds=5)
 _POLL_S = 0.005
+_SECRET_BYTES = 32
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +50,17 @@ def losses_told() -> Iterator[None]:
         raise
     except RuntimeError as error:
         raise PeerLostError(f"another worker is gone: {error}") from error
+
+
+def open_store(host: str) -> TCPStore:
+    """A key-value store that listens at `host` alone; by itself, it would listen on all interfaces.
+
+    Raises:
+        OSError: this machine has no such address.
+    """
+    listener = socket.create_server((host, 0))
+    port = listener.getsockname()[1]
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
 class Meeting:
@@ -63,19 +81,21 @@ class Meeting:
         """
         generation = membership.generation
         if membership.rank == 0:
-            store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+            store = open_store(host)
+            secret = secrets.token_hex(_SECRET_BYTES)
             folder.remove_before(generation - 1)
-            folder.write_address(generation, host, store.port)
-            return cls(membership, store)
+            folder.write_address(generation, MeetingAddress(host=host, port=store.port, secret=secret))
+            return cls(membership, PrefixStore(secret, store))
         address = folder.read_address(generation)
         if address is None:
             return None
         try:
-            store = TCPStore(*address, is_master=False, timeout=_CONNECT_TIMEOUT)
+            store = TCPStore(address.host, address.port, is_master=False, timeout=_CONNECT_TIMEOUT)
         except DistStoreError as error:
-            _log.info("generation %d does not meet at %s:%d: %s", generation, *address, error)
+            place = f"{address.host}:{address.port}"
+            _log.info("generation %d does not meet at %s: %s", generation, place, error)
             return None
-        return cls(membership, store)
+        return cls(membership, PrefixStore(address.secret, store))
 
     def store(self, timeout: timedelta) -> Store:
         """What the process group is formed by."""

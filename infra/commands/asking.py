@@ -26,7 +26,7 @@ from infra.views.words import describe, happening
 from schemas.auction.quotes import QUOTES, VendorLeft, VendorQuoted
 from schemas.changes import CellChange
 from schemas.codec import Decision
-from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected
+from schemas.decisions import EventWithoutEffect, JobAdmitted, JobQuoted, JobRejected
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.topics import JOBS
 
@@ -104,6 +104,8 @@ def _tell(job: JobSubmitted, decision: Decision, json: bool) -> None:
             fields |= {"state": "admitted", "payment_micros": outcome.payment_micros}
         case JobRejected():
             fields |= {"state": "rejected", "reason": outcome.reason, "detail": outcome.detail}
+        case EventWithoutEffect():
+            raise CommandError(f"{job.job_id}: not decided: {outcome.explanation}")
         case _:
             raise CommandError(f"{job.job_id}: not decided: {getattr(outcome, 'detail', outcome.TYPE)}")
     line = happening(decision)
@@ -127,9 +129,10 @@ def quote(
     target = target_of(bootstrap_servers, topic_prefix, "users")
     answers = ask(target, JOBS, "millrace/quote", requests, lambda request: request.quote_id, timeout_s)
     for request, answer in answers:
+        if isinstance(answer.outcome, EventWithoutEffect):
+            raise CommandError(f"{request.quote_id}: not answered: {answer.outcome.explanation}")
         if not isinstance(answer.outcome, JobQuoted):
-            detail = getattr(answer.outcome, "detail", answer.outcome.TYPE)
-            raise CommandError(f"{request.quote_id}: not answered: {detail}")
+            raise CommandError(f"{request.quote_id}: not answered: {answer.outcome.TYPE}")
         if json:
             print_json(answer.outcome.model_dump(mode="json"))
         else:
@@ -154,8 +157,8 @@ def vendor_quote(
     quotes = read_vendor_quotes(file, cell)
     target = target_of(bootstrap_servers, topic_prefix, "vendors")
     for quote, decision in ask(target, QUOTES.name, "millrace/vendor-quote", quotes, _about, timeout_s):
-        if isinstance(decision.outcome, EventIgnored):
-            raise CommandError(decision.outcome.detail)
+        if isinstance(decision.outcome, EventWithoutEffect):
+            raise CommandError(decision.outcome.explanation)
         if json:
             print_json({"type": quote.TYPE, **quote.model_dump(mode="json")})
         else:

@@ -26,7 +26,7 @@ from infra.lender.reporting import LoadReporter
 from infra.lender.zones import lending_zone
 from infra.workloads.elastic.load_files import read_load_samples
 from schemas.inference import InferenceLoadReported
-from schemas.services import begin_log
+from schemas.services import begin_service
 
 Cell = Annotated[str, typer.Option(help="The zone's cell.", show_default=False)]
 Zone = Annotated[str, typer.Option(help="The zone that lends, one with `lending`.", show_default=False)]
@@ -46,7 +46,7 @@ def lender(
     target = target_of(bootstrap_servers, topic_prefix, "inference")
     with settings_faults():
         settings = LenderSettings(**target.kafka.as_fields(), topic_prefix=target.prefix)
-    begin_log(settings.log_level)
+    begin_service(settings)
     tell = print_json if json else lambda _line: None
     LenderService(target, settings, cell, zone, tell, _stopped_by_signal()).serve()
 

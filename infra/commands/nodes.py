@@ -32,7 +32,7 @@ from schemas.changes import (
     ZoneConfigured,
 )
 from schemas.codec import describe
-from schemas.decisions import EventIgnored
+from schemas.decisions import EventWithoutEffect
 from schemas.topics import CELLS
 from streams.worker.cells_file import load_cells
 
@@ -140,8 +140,8 @@ def _send(
     target = target_of(bootstrap_servers, topic_prefix, "operators")
     for _, decision in ask(target, CELLS, "millrace/nodes", [event], lambda _: name, timeout_s):
         outcome = decision.outcome
-        if isinstance(outcome, EventIgnored):
-            raise CommandError(f"{name}: {outcome.reason}: {outcome.detail}")
+        if isinstance(outcome, EventWithoutEffect):
+            raise CommandError(f"{name}: {outcome.reason}: {outcome.explanation}")
         if json:
             print_json({"type": outcome.TYPE, **outcome.model_dump(mode="json")})
         else:

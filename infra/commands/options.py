@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from infra.deployment.folders import running_address
 from infra.errors import CommandError
 from infra.kafka.credentials import Credentials, Principal
 from infra.log.target import Target
 from schemas.cells import CellConfigured
-from schemas.codec import describe
 from schemas.kafka_connection import KafkaConnection, KafkaSettings
+from schemas.services import SETTINGS_FAULTS, described_fault
 from schemas.topics import TopicSpec
 from streams.replay.heads import KeptHead
 from streams.worker.cells_file import load_cells
@@ -101,8 +100,8 @@ def settings_faults() -> Iterator[None]:
     """
     try:
         yield
-    except ValidationError as error:
-        raise CommandError(f"settings: {describe(error)}") from None
+    except SETTINGS_FAULTS as error:
+        raise CommandError(f"settings: {described_fault(error)}") from None
 
 
 def target_of(bootstrap_servers: str | None, topic_prefix: str, principal: Principal) -> Target:

@@ -1,5 +1,6 @@
 """`millrace up`."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +19,12 @@ from infra.commands.options import (
 from infra.commands.output import remark
 from infra.deployment.deployment import Deployment, Layout, interrupted_by_sigterm, principals, sole_user
 from infra.deployment.folders import Folders, default_data_dir
+from infra.deployment.settings_check import check_settings
 from infra.errors import CommandError
+from infra.kafka.private_files import keep_to_owner
 from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.log.target import Target
+from schemas.services import OTHERS
 
 _SUPERVISE_S = 0.5
 
@@ -44,15 +48,18 @@ def up(
 ) -> None:
     """Run a whole deployment on this machine until Ctrl-C: broker, topics, worker, executors, clock."""
     cells = cells.absolute()
-    cells_of(cells, 0.0)  # so that a bad file is refused before anything starts
+    described = cells_of(cells, 0.0)  # so that a bad file is refused before anything starts
     folders = Folders((data_dir or default_data_dir()).absolute())
     settings = _broker_settings(folders, secure)
     with interrupted_by_sigterm(), sole_user(folders):
+        check_settings(described, folders, executors)
         if fresh:
             _clear(folders, settings)
         with watched_broker(settings) as broker:
             remark(f"broker answers at {broker.bootstrap_servers}")
             connections = principals(broker, topic_prefix)
+            if connections["operators"].kafka_security_protocol != "PLAINTEXT":
+                _keep_to_owner(folders)
             credentials = None if broker.credentials is None else broker.credentials.folder
             if credentials is not None:
                 remark(f"broker is secured: a principal for each role, their passwords in {credentials}")
@@ -82,6 +89,16 @@ def _broker_settings(folders: Folders, secure: bool) -> BrokerSettings:
     if "broker_data_dir" in settings.model_fields_set:
         return settings
     return settings.model_copy(update={"broker_data_dir": folders.broker})
+
+
+def _keep_to_owner(folders: Folders) -> None:
+    """Make all files of the deployment their owner's alone, and so those that services will make."""
+    os.umask(OTHERS)
+    try:
+        keep_to_owner(folders.root)
+    except OSError as error:
+        fault = f"{error.filename}: {error.strerror}"
+        raise CommandError(f"{fault}; all files of a secured deployment are its owner's alone") from None
 
 
 def _clear(folders: Folders, settings: BrokerSettings) -> None:

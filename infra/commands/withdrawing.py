@@ -24,7 +24,7 @@ from infra.log.target import Target
 from infra.views.words import describe
 from schemas.codec import Decision
 from schemas.codec import describe as describe_fault
-from schemas.decisions import EventIgnored, JobWithdrawn
+from schemas.decisions import EventWithoutEffect, JobWithdrawn
 from schemas.jobs import JobWithdrawalRequested
 from schemas.topics import JOBS, JOBS_STATE
 from schemas.views import JobState
@@ -96,8 +96,8 @@ def tell(job_id: str, decision: Decision, json: bool) -> None:
                 "retained_micros": outcome.retained_micros,
             }
             show(json, fields, f"{job_id} {describe(outcome)[0]}")
-        case EventIgnored():
-            raise CommandError(f"{job_id}: not withdrawn ({outcome.reason}): {outcome.detail}")
+        case EventWithoutEffect():
+            raise CommandError(f"{job_id}: not withdrawn ({outcome.reason}): {outcome.explanation}")
         case _:
             raise CommandError(f"{job_id}: over before it was withdrawn: {describe(outcome)[0]}")
 

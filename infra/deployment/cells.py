@@ -30,6 +30,14 @@ class PresentCell:
     """Of each node, as its owner calls it."""
 
 
+def first_layout(first: CellConfigured) -> PresentCell:
+    """A cell as it begins with its first configuration."""
+    zones = {zone.id: zone for zone in first.zones}
+    zone_of = {node.id: zone.id for zone in first.zones for node in zone.nodes}
+    gpu_type_of = {node.id: node.gpu_type for zone in first.zones for node in zone.nodes}
+    return PresentCell(first, zones, zone_of, dict(zone_of), gpu_type_of)
+
+
 def ledger_configurations(target: Target, cells: set[str]) -> dict[str, CellConfigured]:
     """The first configurations of those of `cells` that have one."""
     found: dict[str, CellConfigured] = {}
@@ -57,10 +65,7 @@ def present_cells(target: Target) -> dict[str, PresentCell]:
     for envelope in _events(target, CellConfigured, ZoneConfigured, NodeRegistered):
         match envelope.event:
             case CellConfigured() as first:
-                zones = {zone.id: zone for zone in first.zones}
-                zone_of = {node.id: zone.id for zone in first.zones for node in zone.nodes}
-                gpu_type_of = {node.id: node.gpu_type for zone in first.zones for node in zone.nodes}
-                cells.setdefault(first.cell, PresentCell(first, zones, zone_of, dict(zone_of), gpu_type_of))
+                cells.setdefault(first.cell, first_layout(first))
             case ZoneConfigured() as change:
                 asked.setdefault((change.cell, envelope.id), change.zone)
             case NodeRegistered() as registration:

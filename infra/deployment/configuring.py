@@ -9,11 +9,13 @@ from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
 from schemas.cells import CellConfigured
-from schemas.decisions import CellAccepted
+from schemas.decisions import CellAccepted, EventIgnored
 from schemas.topics import CELLS
 from streams.worker.cells_file import CellsFile
 
 _SOURCE = "millrace/up"
+_OVERTAKEN = "cell_already_configured"
+"""The reason for which a second configuration is ignored."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ def configure_cells(
 ) -> list[ConfiguredCell]:
     """Publish the configuration of each cell of a file that has none yet, and return when all are accepted.
 
+    A cell may accept another configuration first: that of an earlier start that did not wait for long enough.
+    Then that one holds.
+
     `check_alive` is called again and again while a worker is waited for; what it raises ends the wait.
 
     Raises:
@@ -44,8 +49,9 @@ def configure_cells(
     wanted = [cells_file.cell(name, now_s) for name in cells_file.names]
     held = ledger_configurations(target, {cell.cell for cell in wanted})
     new = [cell for cell in wanted if cell.cell not in held]
-    if new:
-        _publish(target, new, timeout_s, check_alive)
+    overtaken = _publish(target, new, timeout_s, check_alive) if new else set()
+    if overtaken:
+        held |= ledger_configurations(target, overtaken)
     configured = []
     for cell in wanted:
         present = held.get(cell.cell, cell)
@@ -58,7 +64,13 @@ def configure_cells(
 
 def _publish(
     target: Target, cells: list[CellConfigured], timeout_s: float, check_alive: Callable[[], None]
-) -> None:
+) -> set[str]:
+    """Send configurations and wait until each cell has one.
+
+    Returns:
+        the cells that had accepted another one before.
+    """
+    overtaken = set()
     with Answers(target, CELLS) as answers:
         with EventPublisher(target, _SOURCE) as publisher:
             waiting = {publisher.publish(cell).id: cell for cell in cells}
@@ -66,8 +78,11 @@ def _publish(
             cell = waiting.pop(event_id).cell
             if isinstance(answer, Refusal):
                 raise CommandError(f"cell {cell} is refused: {answer.reason}")
-            if not isinstance(answer.outcome, CellAccepted):
+            if isinstance(answer.outcome, EventIgnored) and answer.outcome.reason == _OVERTAKEN:
+                overtaken.add(cell)
+            elif not isinstance(answer.outcome, CellAccepted):
                 raise CommandError(f"cell {cell} is not accepted: {getattr(answer.outcome, 'detail', '')}")
     if waiting:
         cells_left = ", ".join(sorted(cell.cell for cell in waiting.values()))
         raise CommandError(f"no worker has accepted {cells_left} within {timeout_s:g} s")
+    return overtaken

@@ -2,12 +2,14 @@
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from types import FrameType
 
@@ -83,6 +85,13 @@ class Layout:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Variables for all services, of settings that differ from their defaults."""
 
+    @property
+    def worker_name(self) -> str:
+        """A lasting name for the worker, so that one that has died need not be missed before it goes on. No
+        other deployment on the same cluster has it."""
+        place = f"{socket.gethostname()}:{self.folders.root.absolute()}"
+        return f"up-{blake2b(place.encode(), digest_size=8).hexdigest()}"
+
     def connection(self, role: Role) -> KafkaConnection:
         """How a role connects."""
         return self.connections.get(role, self.target.kafka)
@@ -131,7 +140,10 @@ class Deployment:
         with ExitStack() as stack:
             address = Address(layout.target.kafka.bootstrap_servers, layout.credentials)
             stack.enter_context(published_address(layout.folders, address))
-            self.worker = self._service("worker", "worker", ["streams.worker"], {})
+            name = os.environ.get("MILLRACE_WORKER_NAME") or layout.worker_name
+            self.worker = self._service(
+                "worker", "worker", ["streams.worker"], {"MILLRACE_WORKER_NAME": name}
+            )
             stack.callback(self.worker.stop)
             self.worker.start()
             self.say("worker starts; the first time it compiles for a minute")

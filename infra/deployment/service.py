@@ -1,7 +1,9 @@
 """One service of a deployment: a process that is restarted when it dies."""
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from infra.errors import CommandError
@@ -10,6 +12,9 @@ from infra.kafka.process import Restarts, SupervisedProcess
 EXIT_UNFIT = 2
 """The status with which a service says that starting it again does not help."""
 
+LARGEST_LOG_BYTES = 10 * 1024 * 1024
+KEPT_LOGS = 3
+"""Older parts of a service's log that are kept beside the present one, `<name>.log.1` being the newest."""
 STOP_TIMEOUT_S = 25.0
 """A little more than the services themselves take to stop in order."""
 
@@ -35,8 +40,14 @@ class Service:
         """Process id of the service itself; None when it does not run."""
         return self._process.pid if self._process else None
 
+    @property
+    def exit_status(self) -> int | None:
+        """Status with which it has ended, negative for a signal; None while it runs or was not started."""
+        return self._process.exit_status if self._process else None
+
     def start(self) -> None:
         """Start it."""
+        self.rotate_log()
         self._forgiven = False
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._process = SupervisedProcess(
@@ -54,8 +65,9 @@ class Service:
         Raises:
             CommandError: it says that this does not help, or it dies again and again.
         """
-        status = self._process.exit_status if self._process else None
+        status = self.exit_status
         if status is None:
+            self.rotate_log()
             return False
         if status == EXIT_UNFIT and not self._forgiven:
             raise CommandError(f"{self.name} cannot run: {self.last_line()}")
@@ -63,6 +75,21 @@ class Service:
             raise CommandError(f"{self.name} keeps dying (status {status}): {self.last_line()}")
         self.start()
         return True
+
+    def rotate_log(self) -> None:
+        """Copy a log that has grown large, and empty it. The service goes on writing to the file; what it
+        writes in the moment between copying and emptying is lost."""
+        if not self.log_path.exists() or self.log_path.stat().st_size < LARGEST_LOG_BYTES:
+            return
+        for number in range(KEPT_LOGS, 1, -1):
+            with suppress(FileNotFoundError):
+                self._older_log(number - 1).replace(self._older_log(number))
+        shutil.copy(self.log_path, self._older_log(1))
+        os.truncate(self.log_path, 0)
+        self._log_start = 0
+
+    def _older_log(self, number: int) -> Path:
+        return self.log_path.with_name(f"{self.log_path.name}.{number}")
 
     def forgive(self) -> None:
         """Count anew how often it dies, and let the next `keep_running` start it whatever it has said."""

@@ -7,6 +7,7 @@ from typing import Self
 
 from infra.kafka.credentials import PRINCIPALS, SUPER_USERS, Credentials, Principal
 from infra.kafka.distribution import find_java, kafka_jars
+from infra.kafka.private_files import keep_to_owner
 from infra.kafka.process import Restarts, SupervisedProcess
 from infra.kafka.properties import LOOPBACK, reserve_port, secured_properties, server_properties
 from infra.kafka.settings import BrokerSettings
@@ -150,7 +151,7 @@ class LocalKafka:
             f"{kafka_jars(self._settings)}/*",
         ]
         properties = self._properties()
-        format_storage(kafka, self._data.storage, properties)
+        format_storage(kafka, self._data.storage, properties, private=self.credentials is not None)
         write_properties(self._data.server_properties, properties)
         self._process = SupervisedProcess(
             [*kafka, "kafka.Kafka", str(self._data.server_properties)],
@@ -159,6 +160,7 @@ class LocalKafka:
             stop_timeout_s=self._settings.broker_stop_timeout_s,
             # So that the data stays locked until the broker is gone, even when this process is killed.
             inherited=self._data.lock.fileno(),
+            private=self.credentials is not None,
         )
 
     def _properties(self) -> dict[str, str]:
@@ -186,7 +188,7 @@ class LocalKafka:
             return
         try:
             # The log that is kept here holds what passwords are checked against.
-            self._data.path.chmod(0o700)
+            keep_to_owner(self._data.path)
             credentials.make()
         except OSError as error:
             raise BrokerError(

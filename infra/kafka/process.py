@@ -1,17 +1,22 @@
 """Child processes: they end with their parent, and are not restarted endlessly."""
 
+import os
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from infra.kafka import supervisor
+from schemas.services import OTHERS
 
 MOST_RESTARTS = 5
 RESTART_WINDOW_S = 60.0
+_AS_HERE = -1
+"""A child's umask is that of this process."""
 
 
 class Restarts:
@@ -38,7 +43,8 @@ class SupervisedProcess:
     """Runs `command` under a supervisor, in a session of its own that Ctrl-C in the terminal does not reach.
 
     What the command prints goes to `console_path`, which is emptied first unless `keep_console`. `inherited`
-    is a descriptor that it gets besides, `environment` what it gets in place of this process's.
+    is a descriptor that it gets besides, `environment` what it gets in place of this process's. If `private`,
+    the files that it makes are for their owner alone.
     """
 
     def __init__(
@@ -51,9 +57,11 @@ class SupervisedProcess:
         inherited: int | None = None,
         environment: Mapping[str, str] | None = None,
         keep_console: bool = False,
+        private: bool = False,
     ) -> None:
         self._stop_timeout_s = stop_timeout_s
-        with console_path.open("ab" if keep_console else "wb") as console:
+        rights = partial(os.open, mode=0o600 if private else 0o666)
+        with open(console_path, "ab" if keep_console else "wb", opener=rights) as console:
             self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", supervisor.__file__, str(stop_timeout_s), *command],
                 cwd=working_dir,
@@ -63,6 +71,7 @@ class SupervisedProcess:
                 start_new_session=True,
                 pass_fds=[] if inherited is None else [inherited],
                 env=environment,
+                umask=OTHERS if private else _AS_HERE,
             )
         assert self._supervisor.stdout is not None
         with self._supervisor.stdout as pid_line:

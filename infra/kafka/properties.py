@@ -43,6 +43,8 @@ def server_properties(
         "transaction.state.log.num.partitions": _INTERNAL_PARTITIONS,
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
+        # So long an open transaction may hold back everybody's records behind it; the default is 15 min.
+        "transaction.max.timeout.ms": "60000",
         "share.coordinator.state.topic.num.partitions": _INTERNAL_PARTITIONS,
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",

@@ -13,6 +13,7 @@ import psutil
 
 from infra.kafka.credentials import write_private
 from infra.kafka.file_lock import FileLock, LockedError
+from schemas.services import OTHERS
 from streams.kafka.faults import BrokerError
 
 
@@ -77,11 +78,14 @@ class DataDirectory:
 _TIMEOUT_S = 60
 
 
-def format_storage(kafka: list[str], storage_dir: Path, properties: dict[str, str]) -> None:
+def format_storage(
+    kafka: list[str], storage_dir: Path, properties: dict[str, str], *, private: bool = False
+) -> None:
     """Format `storage_dir` as the storage of a new cluster, unless it is there already.
 
     `kafka` is the Java command to which a main class is added. The storage appears under its name when it
     is complete: a process killed in the middle leaves nothing that the next one would take for a storage.
+    If `private`, its files are for their owner alone.
 
     Raises:
         BrokerError: Kafka's tool fails.
@@ -102,7 +106,12 @@ def format_storage(kafka: list[str], storage_dir: Path, properties: dict[str, st
     ]
     try:
         answer = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            umask=OTHERS if private else -1,
         )
     except subprocess.TimeoutExpired as error:
         raise BrokerError(

@@ -11,7 +11,7 @@ from infra.lender.loans import Loans
 from infra.lender.margin import Margin
 from schemas.base import Outcome
 from schemas.cells import Lending, Zone
-from schemas.decisions import EventIgnored, NodeMoved
+from schemas.decisions import EventWithoutEffect, NodeMoved
 from schemas.inference import (
     MAX_SERVERS,
     CapacityOffered,
@@ -222,7 +222,7 @@ class Lender:
                 self._settle(cause)
                 for server in outcome.servers:
                     self._loans.follow(server, "draining")
-            case EventIgnored():
+            case EventWithoutEffect():
                 self._settle(cause)
             case NodeMoved():
                 self._follow_move(outcome)

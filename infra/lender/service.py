@@ -19,7 +19,7 @@ from infra.log.reader import LogReader
 from infra.log.target import ANSWER_TIMEOUT_S, Target
 from schemas.access import use_of_topics
 from schemas.codec import Decision, InvalidRecordError, decode_decision, decode_event
-from schemas.decisions import EventIgnored, NodeMoved
+from schemas.decisions import EventFaulted, EventIgnored, EventWithoutEffect, NodeMoved
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
 from schemas.topics import DECISIONS, INFERENCE, ZONES_STATE
@@ -38,6 +38,7 @@ _SLACK_S = 300.0
 _FOLLOWED = frozenset(
     model.TYPE.encode()
     for model in (
+        EventFaulted,
         EventIgnored,
         LoanChanged,
         NodeMoved,
@@ -172,7 +173,7 @@ class LenderService:
 
     def _follow(self, decision: Decision) -> None:
         match decision.outcome:
-            case EventIgnored(reason=reason, detail=detail) if self._lender.awaits(decision.cause):
+            case EventWithoutEffect(reason=reason, explanation=detail) if self._lender.awaits(decision.cause):
                 _log.warning("ignored %s: %s (%s)", decision.cause, reason, detail)
             case ReclaimEnded(owner=self._zone, status="overdue", reclaim_id=reclaim, missing=missing):
                 _log.warning("overdue reclaim=%s missing=%s", reclaim, ",".join(missing))

@@ -10,7 +10,7 @@ from infra.log.reader import LogReader
 from infra.log.target import Target
 from schemas.base import Event
 from schemas.codec import Decision, InvalidRecordError, decode_decision
-from schemas.decisions import EventIgnored, JobAdmitted, JobOutcome, JobRejected, JobWithdrawn
+from schemas.decisions import EventWithoutEffect, JobAdmitted, JobOutcome, JobRejected, JobWithdrawn
 from schemas.jobs import JobSubmitted, JobWithdrawalRequested
 from schemas.topics import DECISIONS, REASON_HEADER
 from streams.kafka.records import ReadRecord
@@ -56,7 +56,8 @@ class Awaited:
             return answer.event_id
         outcome = answer.outcome
         caused_by = self.events.get(answer.cause)
-        if isinstance(outcome, EventIgnored) or not isinstance(caused_by, JobWithdrawalRequested | None):
+        changed_nothing = isinstance(outcome, EventWithoutEffect)
+        if changed_nothing or not isinstance(caused_by, JobWithdrawalRequested | None):
             return answer.cause
         if isinstance(outcome, JobOutcome) and not outcome.is_of_another_job:
             event_id = self._jobs.get((answer.cell, outcome.user, outcome.job_id))

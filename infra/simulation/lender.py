@@ -6,11 +6,11 @@ from infra.simulation.event_queue import Moments
 from infra.simulation.simulator import Step
 from schemas.cells import CellConfigured, Zone
 from schemas.changes import ZoneConfigured
-from schemas.decisions import EventIgnored, NodeMoved, ZoneAccepted
+from schemas.decisions import EventWithoutEffect, NodeMoved, ZoneAccepted
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimPlanned
 
-_FOLLOWED = (EventIgnored, LoanChanged, OfferAnswered, ReclaimPlanned, NodeMoved)
+_FOLLOWED = (EventWithoutEffect, LoanChanged, OfferAnswered, ReclaimPlanned, NodeMoved)
 
 
 class VirtualLender:

@@ -71,7 +71,7 @@ class LedgerSimulation:
                     yield self._simulated(time_s, node.online())
             case CommandRefused() | RunReport():
                 there = self._fleet.nodes.get(event.node)
-                heard = there and NodeHeard(**dict(there.online()))
+                heard = there and NodeHeard(**there.online().model_dump(exclude={"runs"}))
                 if heard and self._cell.nodes is not None and self._cell.nodes.awaits(heard):
                     yield self._simulated(time_s, heard)
             case SolveFinished() | RulesAdopted():

@@ -1,6 +1,7 @@
 """One cell according to its log: the basis of displays, summaries and comparisons of simulations."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -10,6 +11,7 @@ from infra.views.nodes import Node, Nodes
 from infra.views.policy import PolicyFigures, policy_views
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
+from schemas.decisions import EventFaulted
 from schemas.solves import SolveFinished
 
 
@@ -44,6 +46,13 @@ class Board:
     )
     """What the policies add."""
     events: int = 0
+    faults: int = 0
+    """Events that changed nothing because folding them raised."""
+    last_fault: EventFaulted | None = None
+    omissions: int = 0
+    """Records that a view could not digest: what is shown leaves parts of them out."""
+    last_omission: str = ""
+    """Of which type, and what was raised."""
     first_s: float | None = None
     time_s: float | None = None
     """The cell's clock, as it was first and last read."""
@@ -66,8 +75,12 @@ class Board:
         return sum(job.payment_micros or 0 for job in self.jobs.by_id.values())
 
     def take_event(self, envelope: Envelope) -> None:
-        """Take a ledger event."""
+        """Take a ledger event. What raises meanwhile is left out, and counted."""
         self.events += 1
+        with self._surviving(envelope.event.TYPE):
+            self._take_event(envelope)
+
+    def _take_event(self, envelope: Envelope) -> None:
         self.jobs.take_event(envelope)
         self.nodes.take_event(envelope)
         self.loans.take_event(envelope)
@@ -78,7 +91,8 @@ class Board:
                 self.solves.take(event)
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a decision. A worker that starts again may write some for a second time: they count once.
+        """Take a decision. A worker that starts again may write some for a second time: they count once. What
+        raises meanwhile is left out, and counted.
 
         Raises:
             InvalidRecordError: its id is none that a cell gives.
@@ -86,11 +100,18 @@ class Board:
         if decision.place <= self._place:
             return
         self._place = decision.place
+        with self._surviving(decision.outcome.TYPE):
+            self._take_decision(decision)
+
+    def _take_decision(self, decision: Decision) -> None:
         if decision.time_s is not None:
             self._read_clock(decision.time_s)
         self.jobs.take_decision(decision.outcome)
         self.nodes.take_decision(decision)
         self.loans.take_decision(decision.outcome)
+        if isinstance(decision.outcome, EventFaulted):
+            self.faults += 1
+            self.last_fault = decision.outcome
         for figures in self.figures:
             figures.take_decision(decision)
 
@@ -101,6 +122,17 @@ class Board:
     def node_cells(self, node: Node) -> dict[str, str]:
         """What the policies' figures say of a node, by the name of the column."""
         return _joined(figures.node_cells(node) for figures in self.figures)
+
+    @contextmanager
+    def _surviving(self, of: str) -> Iterator[None]:
+        """A record that some view cannot digest must not end a watcher, who would meet it again."""
+        try:
+            yield
+        except (MemoryError, OSError, ImportError):
+            raise
+        except Exception as error:
+            self.omissions += 1
+            self.last_omission = f"{of}: {type(error).__name__}: {error}"
 
     def _read_clock(self, time_s: float) -> None:
         self.first_s = time_s if self.first_s is None else min(self.first_s, time_s)

@@ -11,6 +11,7 @@ from infra.views.text import time_s_of
 from schemas.base import Event, Outcome, ZoneView
 from schemas.codec import Decision, Envelope
 from schemas.decisions import JobStateName
+from schemas.solves import SolveRequested
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,9 @@ class Story:
     def _own_part(self, record: Event | Outcome) -> Event | Outcome | None:
         if getattr(record, "job_id", None) == self.job_id:
             return record
+        if isinstance(record, SolveRequested):
+            is_named = self.job_id in record.job_ids
+            return record.model_copy(update={"job_ids": (self.job_id,)}) if is_named else None
         parts = (view.part_of(record, self.job_id) for view in policy_views())
         return next((part for part in parts if part is not None), None)
 

@@ -29,6 +29,8 @@ class Summary:
     """Counts and sums of one cell's log."""
 
     events: int
+    faults: int
+    """Events that changed nothing because folding them raised."""
     jobs: int
     """Submitted, each time that one was."""
     admitted: int
@@ -72,6 +74,8 @@ class Summary:
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """For people: each figure by its name."""
+        if self.faults:
+            yield "events that faulted", str(self.faults)
         yield "jobs", str(self.jobs)
         yield "admitted", str(self.admitted)
         for reason, count in self.rejected.items():
@@ -99,6 +103,7 @@ def summarise(board: Board) -> Summary:
     jobs = board.jobs
     return Summary(
         events=board.events,
+        faults=board.faults,
         jobs=jobs.submitted,
         admitted=sum(job.payment_micros is not None for job in jobs.by_id.values()),
         rejected=dict(jobs.rejections.most_common()),
@@ -129,7 +134,8 @@ def _utilisation(board: Board) -> float | None:
         return 0.0
     node_s, busy_s = board.nodes.node_s(board.first_s, board.time_s), 0.0
     for (job_id, node, _), run in board.jobs.runs.items():
-        submission = board.jobs.by_id[job_id].submission
+        job = board.jobs.by_id.get(job_id)  # any node may report a run of a job that there never was
+        submission = None if job is None else job.submission
         zone = "" if submission is None else submission.zone
         speed = board.nodes.samples_per_s(node, zone, run.time_s)
         if speed is not None:  # a cell ignores what executors of other nodes report

@@ -13,6 +13,7 @@ from infra.views.loans import holdings
 from infra.views.summary import Summary
 from infra.views.text import units, written
 from schemas.loans import LoanChanged
+from schemas.text import plain
 
 _STYLES = {"admitted": "cyan", "rejected": "dim", "refunded": "red", "withdrawn": "dim", "completed": "green"}
 _BAR_WIDTH = 10
@@ -33,10 +34,22 @@ def board_view(board: Board, most_jobs: int) -> RenderableType:
         lending = [_holding_table(board), *_reclaim_lines(board)]
     return Group(
         Text(f"cell {board.cell}: {', '.join(parts)}"),
+        *_fault_lines(board),
         *lending,
         _node_table(board),
         _job_table(board, _chosen(list(jobs), most_jobs)),
     )
+
+
+def _fault_lines(board: Board) -> Iterator[Text]:
+    """How many events faulted, and how many records are left out here, with the last of them."""
+    fault = board.last_fault
+    if fault is not None:
+        last = f"the last one {plain(fault.event_id)} ({fault.event_type}): {fault.explanation}"
+        yield Text(f"{board.faults} events faulted, {last}", "red")
+    if board.omissions:
+        last = plain(board.last_omission)
+        yield Text(f"{board.omissions} records are not shown in full, the last one {last}", "red")
 
 
 def _holding_table(board: Board) -> Table:

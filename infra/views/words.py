@@ -8,6 +8,7 @@ from schemas.codec import Decision
 from schemas.commands import Command
 from schemas.decisions import (
     CellAccepted,
+    EventFaulted,
     JobAdmitted,
     JobCompleted,
     JobQuoted,
@@ -43,7 +44,7 @@ def describe(record: Event | Outcome) -> list[str]:
         case JobQuoted():
             return [f"{record.reason}: {record.detail}", *_behind(record.evidence)]
         case SolveRequested():
-            return [f"a solver is asked: {record.problem.kind}"]
+            return [f"a solver is asked: {record.question.kind}"]
         case SolveFinished():
             return ["a solver has answered"]
         case RunStarted():
@@ -70,6 +71,8 @@ def describe(record: Event | Outcome) -> list[str]:
             if record.adapter_path is None:
                 return [completed]
             return [completed, f"adapter {record.adapter_path}, BLAKE2b {record.adapter_digest}"]
+        case EventFaulted():
+            return [_faulted(record)]
         case Command(CANCELS=True):
             return [f"{record.node} is told to stop"]
         case _:
@@ -97,7 +100,7 @@ def happening(decision: Decision) -> str | None:
         case JobCompleted():
             return f"{outcome.job_id} {_completed(outcome, 3)}"
         case SolveRequested():
-            return f"zone {outcome.zone} asks a solver: {outcome.problem.kind}"
+            return f"zone {outcome.zone} asks a solver: {outcome.question.kind}"
         case NodeStatusChanged():
             words = outcome.detail if outcome.detail.isprintable() else ascii(outcome.detail)
             detail = f": {words}" if words else ""
@@ -108,8 +111,14 @@ def happening(decision: Decision) -> str | None:
             return f"{outcome.node} is in zone {outcome.to_zone} now ({outcome.reason})"
         case ZoneAccepted():
             return f"zone {outcome.zone} is {outcome.reason}"
+        case EventFaulted():
+            return _faulted(outcome)
         case _:
             return None
+
+
+def _faulted(fault: EventFaulted) -> str:
+    return f"event {fault.event_id} ({fault.event_type}) changed nothing: {fault.explanation}"
 
 
 def _completed(job: JobCompleted, decimals: int) -> str:

@@ -1,5 +1,6 @@
 """A zone's request to a solver under Titan: to schedule a batch of bids in the room that is left."""
 
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Annotated, Literal, Self
 
@@ -65,6 +66,11 @@ class BatchProblem(Problem):
     """The slot that the room begins with."""
     classes: tuple[OfferedNodes, ...]
     bids: tuple[OfferedBid, ...]
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """See `Problem`."""
+        return {"bids": len(self.bids)}
 
 
 class SolvedPlan(Record):

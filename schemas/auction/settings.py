@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import HOURS_PER_DAY, Identifier, Micros, Record
+from schemas.base import HOURS_PER_DAY, LEAST_S, Identifier, Micros, Record
 from schemas.kind import PolicySettings
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class AuctionPolicy(MarketPolicy):
     """Declared upper bound of bid / node-slots of compute; over the money unit it is alpha."""
     max_value_per_memory_micros: _Declared = None
     """Declared upper bound of bid / node-slots of memory; over the money unit it is beta."""
-    max_density_units: Annotated[float, Field(gt=0, le=1e9)] = 1_000.0
+    max_density_units: Annotated[float, Field(ge=1e-9, le=1e9)] = 1_000.0
     """The largest b-bar, in money units per node-slot, with which one bid raises prices: a higher bid raises
     them no more. Somewhat above the best bids that are to be expected; otherwise one absurd bid for a sliver
     of a node prices out all others."""
@@ -167,7 +167,7 @@ class TitanPolicy(MarketPolicy):
     """Titan: a vendor at random, one mixed-integer program per slot over the bids that came in it."""
 
     kind: Literal["titan"]
-    time_limit_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    time_limit_s: Annotated[float, Field(ge=LEAST_S, le=86_400)] = 60.0
     """After so long the best plan found counts."""
     relative_gap: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The search ends when its plan is proven to be this close to the best."""

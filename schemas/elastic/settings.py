@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.base import Identifier
-from schemas.kind import PolicySettings
+from schemas.base import LEAST_S, Identifier
+from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
 
 if TYPE_CHECKING:
     from schemas.cells import Zone
@@ -47,7 +47,7 @@ class ElasticPolicy(PolicySettings):
     """An elastic job that keeps no checkpoints starts over when it is preempted. So it is placed on loaned
     servers first only if it is done there within so long, with all the workers that it may have; a longer one
     goes to training servers first. The thesis has no such limit."""
-    patience_s: Annotated[float, Field(gt=0, le=31_536_000)] = 21_600.0
+    patience_s: Annotated[float, Field(ge=LEAST_S, le=31_536_000)] = 21_600.0
     """A job that has waited for so long comes before shorter ones, in turn with those of other users, and
     servers are held for it (scheme `lyra`). The thesis lets it wait for ever."""
     scenario: Scenario = "basic"
@@ -58,6 +58,7 @@ class ElasticPolicy(PolicySettings):
     reference, every elastic job spans both pools at full speed."""
     scaling_pause_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
     """What a job is taken to lose when its workers change: it is not resized for less."""
+    order_timeout_s: OrderTimeoutSeconds = DEFAULT_ORDER_TIMEOUT_S
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Of schemes and choices that draw."""
 

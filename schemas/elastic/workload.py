@@ -29,11 +29,11 @@ class TrainingHyperparameters(Record):
     """Sequences that one worker takes at a time, at most: the rest of its share is accumulated."""
     sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = 64
     """Longest sequence in tokens; longer records are cut."""
-    learning_rate: Annotated[float, Field(gt=0, le=10)] = 1e-4
+    learning_rate: Annotated[float, Field(ge=1e-12, le=10)] = 1e-4
     """AdamW's step size."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     """AdamW's decoupled weight decay."""
-    max_gradient_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    max_gradient_norm: Annotated[float, Field(ge=1e-9, le=1e6)] = 1.0
     """The gradient is scaled down to this L2 norm."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Decides initial adapter weights, data order and dropout masks."""

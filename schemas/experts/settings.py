@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from schemas.kind import PolicySettings
+from schemas.base import LEAST_PART, LEAST_S
+from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
 
 if TYPE_CHECKING:
     from schemas.cells import Zone
@@ -25,9 +26,9 @@ class ExpertsPolicy(PolicySettings):
     kind: Literal["experts"] = "experts"
     report_interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=86_400)] = 10.0
     """Services report so often what was routed."""
-    newest_weight: Annotated[float, Field(gt=0, le=1)] = 0.3
+    newest_weight: Annotated[float, Field(ge=LEAST_PART, le=1)] = 0.3
     """Of the newest report in the average popularity, from which older ones fade."""
-    least_gain: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    least_gain: Annotated[float, Field(ge=LEAST_PART, lt=1)] = 0.1
     """A placement changes if the busiest device gets less by this share of its tokens."""
     lasting_reports: Annotated[int, Field(ge=1, le=1_000)] = 3
     """So many reports in a row must have told of such a gain."""
@@ -35,8 +36,9 @@ class ExpertsPolicy(PolicySettings):
     """A layer's placement changes not so soon after its last change."""
     least_tokens_per_device: Annotated[int, Field(ge=1, le=10**9)] = 256
     """A report of fewer is counted together with the next: its popularity is noise."""
+    order_timeout_s: OrderTimeoutSeconds = DEFAULT_ORDER_TIMEOUT_S
 
-    patience_s: Annotated[float, Field(gt=0, le=31_536_000)] = 3_600.0
+    patience_s: Annotated[float, Field(ge=LEAST_S, le=31_536_000)] = 3_600.0
     """A job that has waited for so long comes first, and jobs of users who have more ranks give way for it,
     once they have had theirs for so long. It waits so long for each user from whom it takes some."""
 

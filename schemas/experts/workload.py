@@ -64,17 +64,17 @@ class MoeHyperparameters(Record):
     """Sequences in a step of all ranks together."""
     sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = 64
     """Longest sequence in tokens; longer records are cut."""
-    learning_rate: Annotated[float, Field(gt=0, le=10)] = 1e-4
+    learning_rate: Annotated[float, Field(ge=1e-12, le=10)] = 1e-4
     """AdamW's step size."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
     """AdamW's decoupled weight decay."""
-    max_gradient_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    max_gradient_norm: Annotated[float, Field(ge=1e-9, le=1e6)] = 1.0
     """The gradient is scaled down to this L2 norm."""
     balance_weight: Annotated[float, Field(ge=0, le=10)] = 0.01
     """Of the load-balancing loss (Eq. 5.4) beside the model's own."""
     curriculum: bool = False
     """Whether samples come in the order of their complexity (thesis, section 5.3.2)."""
-    micro_op_mb: Annotated[float, Field(gt=0, le=100_000)] = PUBLISHED_MICRO_OP_MB
+    micro_op_mb: Annotated[float, Field(ge=1e-6, le=100_000)] = PUBLISHED_MICRO_OP_MB
     """Gradients are exchanged in parts of so many megabytes (thesis, section 4.4.2), but in about 64 parts
     of less than one at most."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0

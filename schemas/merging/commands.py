@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import Identifier, Record, RunId, UnixTime
 from schemas.commands import Command
+from schemas.fleet import RefusedRun
 from schemas.merging.workload import MAX_GPUS, Gpus, Iterations, TuningWorkload
 
 TransferMode = Literal["normal", "temporal", "spatial"]
@@ -111,6 +112,9 @@ class TaskReleased(Command):
     reason: TaskReleaseReason
     """`withdrawn`, `failed`: nothing is kept of the jobs. `undone`: nothing of those that are not over; they
     had not begun before the merge, and begin anew. For all others the jobs are checkpointed."""
+    # Left out where it is the default, so that commands written before it was added keep their bytes.
+    runs: Annotated[tuple[RefusedRun, ...], Field(max_length=2, exclude_if=lambda runs: not runs)] = ()
+    """What ends here. A node that has none of them says so (`unknown_run`)."""
 
 
 class LoaderPrewarmed(Command):

@@ -1,19 +1,27 @@
 """What a merging zone asks a solver about its jobs' progress and gains, and what is answered."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Detail, Record
+from schemas.base import Detail, PositiveSamples, Record
 from schemas.fleet import Loss
 from schemas.kind import Problem, Solution
 from schemas.merging.reports import MAX_TRACE
-from schemas.merging.workload import MAX_ITERATIONS, Accuracy
+from schemas.merging.workload import LEAST_ACCURACY, MAX_ITERATIONS, Accuracy
 
 MAX_KINDS = 32
 """Of jobs that share: so many are looked at together, those with the most jobs. The others run unmerged."""
 MAX_OUTCOMES = 512
 MAX_FINISHED = 256
+MAX_SCORE = 1e6
+MAX_GAIN = 1_000.0
+MAX_RATIO = 1_000.0
+Ratio = Annotated[float, Field(ge=1 / MAX_RATIO, le=MAX_RATIO)]
+"""Of the iterations that a job needs merged to those that it needs alone."""
+Epochs = Annotated[float, Field(ge=1e-12, le=MAX_ITERATIONS)]
+"""From one iteration on the largest data to as many as there may be on data of one batch."""
 MergeMode = Literal["temporal", "spatial"]
 MERGE_MODES: tuple[MergeMode, ...] = ("temporal", "spatial")
 TaskName = Annotated[str, Field(min_length=1, max_length=64)]
@@ -63,24 +71,24 @@ class PastMerge(Record):
 
     mode: MergeMode
     donor: TaskName
-    donor_samples: Annotated[int, Field(ge=1)]
+    donor_samples: PositiveSamples
     receiver: TaskName
     """Whose result it is. A spatial merge has two entries, one for each of its jobs."""
-    receiver_samples: Annotated[int, Field(ge=1)]
-    score: float | None
+    receiver_samples: PositiveSamples
+    score: Annotated[float, Field(ge=-MAX_SCORE, le=MAX_SCORE)] | None
     """S(A, B); None where it was not measured."""
-    gain: Annotated[float, Field(gt=-1)] | None
+    gain: Annotated[float, Field(gt=-1, le=MAX_GAIN)] | None
     """Of its accuracy (G, Eq. 1); None if it is not known what it would have reached alone."""
-    target: Annotated[float, Field(gt=0, le=1)] | None
+    target: Annotated[float, Field(ge=LEAST_ACCURACY, le=1)] | None
     """The accuracy that it was to reach; None if only iterations counted."""
     best: Accuracy
     """The accuracy that it reached."""
-    epochs: Annotated[float, Field(gt=0)] | None
+    epochs: Epochs | None
     """In which it met its target; None if it did not."""
-    own_epochs: Annotated[float, Field(gt=0)]
+    own_epochs: Epochs
     """That it would have needed alone."""
-    lost_epochs: Annotated[float, Field(ge=0)] | None = None
-    """In which it was trained in vain, of a merge that was undone; None where that is not known."""
+    lost_epochs: Annotated[float, Field(ge=0, le=MAX_ITERATIONS)] | None = None
+    """Epochs of a merge that was undone, whose result was discarded; None where that is not known."""
 
 
 class EstimateProblem(Problem):
@@ -93,41 +101,50 @@ class EstimateProblem(Problem):
     """Kinds of which jobs have run alone to their end."""
     scores: Annotated[tuple[PairScore, ...], Field(max_length=MAX_KINDS**2)]
     outcomes: Annotated[tuple[PastMerge, ...], Field(max_length=MAX_OUTCOMES)]
-    watched_epochs: Annotated[float, Field(gt=0, le=1_000)] = 2.0
-    """After so many without a gain a merge is undone."""
+    watched_epochs: Annotated[int, Field(ge=1, le=100)] = 2
+    """After so many epochs without a gain a merge is undone."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """See `Problem`."""
+        return {"kinds": len(self.kinds), "merges": len(self.outcomes)}
 
 
 class KindEstimate(Record):
     """What is foretold of jobs of a kind that run alone."""
 
-    iterations: Annotated[int, Field(ge=1)]
+    iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)]
     """Until the target (K_i, Eq. 2)."""
     fault: Detail = ""
     """Why its loss trace is of no use, if it is."""
+    task: TaskName | None = None
+    """Of the kind, as it was asked about: the log has the answer, and not the question."""
 
 
 Evidence = Literal["none", "trial", "shown"]
-"""Why a merge may be made. `shown`: past merges show that it pays, even at the lower confidence bound of what
-it saves. `trial`: they do not, and one merge may find out. `none`: it is not to be made."""
+"""Why a merge may be made. `shown`: past merges show that it saves iterations, even at the lower confidence
+bound. `trial`: they do not show it yet, and a single merge may be made to learn more. `none`: it is not to be
+made."""
 
 
 class TransferEstimate(Record):
     """What is foretold of a merge of two kinds of jobs."""
 
     mode: MergeMode
-    donor: Annotated[int, Field(ge=0)]
+    donor: Annotated[int, Field(ge=0, le=MAX_KINDS - 1)]
     """Index into the kinds. Of a spatial merge, the smaller one of both."""
-    receiver: Annotated[int, Field(ge=0)]
-    receiver_gain: float
-    receiver_ratio: Annotated[float, Field(gt=0)]
+    receiver: Annotated[int, Field(ge=0, le=MAX_KINDS - 1)]
+    receiver_gain: Annotated[float, Field(ge=-MAX_GAIN, le=MAX_GAIN)]
+    receiver_ratio: Ratio
     """Iterations that it needs over those alone."""
-    donor_gain: float = 0.0
+    donor_gain: Annotated[float, Field(ge=-MAX_GAIN, le=MAX_GAIN)] = 0.0
     """Of a spatial merge, the same of the other job."""
-    donor_ratio: Annotated[float, Field(gt=0)] = 1.0
+    donor_ratio: Ratio = 1.0
     evidence: Evidence = "shown"
-    receiver_bound: Annotated[float, Field(gt=0)] | None = None
-    """The largest `receiver_ratio` that past merges leave likely: what a plan counts on. None: no other."""
-    donor_bound: Annotated[float, Field(gt=0)] | None = None
+    receiver_bound: Ratio | None = None
+    """The upper confidence bound of `receiver_ratio` that past merges leave. A plan counts on it, or on
+    `receiver_ratio` where it is None."""
+    donor_bound: Ratio | None = None
 
 
 class EstimateSolution(Solution):

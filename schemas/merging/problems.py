@@ -1,21 +1,24 @@
 """What a merging zone asks its solvers about an allocation, and what they answer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from schemas.base import Identifier, Record
 from schemas.kind import Problem, Solution
-from schemas.merging.commands import TransferMode
+from schemas.merging.commands import JOBS_PER_MODE, TransferMode
 from schemas.merging.workload import MAX_GPUS, Gpus
 
 MAX_UNITS = 10_000
 MAX_KINDS = 10_000
 MAX_TRANSFERS = 16_384
 MAX_STEP_TIMES = 40_000
-"""Of all tables of a question: 1.9 MiB of the 8 MiB that the record of a decision has room for. Units and
+"""Of all tables of a question: 1.9 MiB of the 8 MiB that its record has room for. Units and
 kinds at their largest take 5 MiB."""
+MAX_OBJECTIVE = 1e30
+"""More than all units together may be slowed down."""
 _SHARE_BYTES = 32
 """Of a share, beside its jobs."""
 
@@ -94,12 +97,29 @@ class MergeProblem(Problem):
     kinds_restricted: Annotated[int, Field(ge=0)] = 0
     """Kinds of which the table has only the fewest GPUs and what jobs have now, as there are too many tables:
     those whose jobs have waited least."""
-    watched_epochs: Annotated[float, Field(gt=0, le=1_000)] = 2.0
+    watched_epochs: Annotated[int, Field(ge=1, le=100)] = 2
     """After so many of its own epochs without a gain a job's merge is undone."""
-    most_later: Annotated[float, Field(ge=0)] | None = None
-    """No merge is new by which a job that learns is expected to end later than alone with its fair share of
-    the GPUs; nor one which, if it is undone, has it end later by more than this part of that time, or at all
-    where it would end last of all. None: however late."""
+    most_later: Annotated[float, Field(ge=0, le=1_000)] | None = None
+    """Limit on delay, as a part of the time that a job takes alone with its fair share of the GPUs. A new
+    merge is not planned where a job that learns in it is expected to end later than alone, or where it would
+    end later by more than this part if the merge is undone; for the kind that would end last of all, the
+    limit is 0. None: no limit."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """See `Problem`."""
+        return {
+            "gpus": self.gpus,
+            "jobs": sum(len(unit.job_ids) for unit in self.units),
+            "pairs": len(self.transfers),
+            "jobs_left_out": self.jobs_left_out,
+            "kinds_restricted": self.kinds_restricted,
+        }
+
+    @property
+    def job_ids(self) -> Iterator[str]:
+        """The jobs that it is about, in their order."""
+        return (job_id for unit in self.units for job_id in unit.job_ids)
 
     def steps_of(self, kind: int) -> tuple[StepTime, ...]:
         """The table of a kind, by its index."""
@@ -113,6 +133,10 @@ class MergeProblem(Problem):
 
     @model_validator(mode="after")
     def _kinds_exist(self) -> Self:
+        kinds = (unit.kind for unit in self.units)
+        transfers = (max(one.donor, one.receiver) for one in self.transfers)
+        if max(chain(kinds, transfers)) < len(self.kinds):
+            return self
         named = (
             *(("units", index, unit.kind) for index, unit in enumerate(self.units)),
             *(("transfers", index, max(one.donor, one.receiver)) for index, one in enumerate(self.transfers)),
@@ -160,6 +184,21 @@ class RivalProblem(Problem):
     """See `MergeProblem`; likewise the next."""
     kinds_restricted: Annotated[int, Field(ge=0)] = 0
 
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """See `Problem`."""
+        return {
+            "gpus": self.gpus,
+            "jobs": len(self.jobs),
+            "jobs_left_out": self.jobs_left_out,
+            "kinds_restricted": self.kinds_restricted,
+        }
+
+    @property
+    def job_ids(self) -> Iterator[str]:
+        """The jobs that it is about, in their order."""
+        return (job.job_id for job in self.jobs)
+
     @model_validator(mode="after")
     def _tables_exist(self) -> Self:
         _check_tables(
@@ -186,23 +225,42 @@ class Share(Record):
     """`spatial` also for two jobs that are trained together already."""
     gpus: Gpus
 
+    @model_validator(mode="after")
+    def _as_many_jobs_as_the_mode_has(self) -> Self:
+        if len(set(self.job_ids)) != JOBS_PER_MODE[self.mode]:
+            raise ValueError(
+                f"a share of mode {self.mode} is of {JOBS_PER_MODE[self.mode]} different jobs, not of "
+                f"{' and '.join(self.job_ids)}"
+            )
+        return self
+
 
 class MergeSolution(Solution):
     """The plan that was found. Who is not in it waits."""
 
     kind: Literal["merge"] = "merge"
     shares: Annotated[tuple[Share, ...], Field(max_length=MAX_UNITS)]
-    objective: float | None = None
+    objective: Annotated[float, Field(ge=-MAX_OBJECTIVE, le=MAX_OBJECTIVE)] | None = None
     """Eq. 7 as corrected (errata Y1, Y2), and what switches cost; None of schemes without it."""
-    bound: float | None = None
+    bound: Annotated[float, Field(ge=-MAX_OBJECTIVE, le=MAX_OBJECTIVE)] | None = None
     """No plan has a smaller objective."""
-    columns: Annotated[int, Field(ge=0)] = 0
+    columns: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Variables of the program."""
     search: Literal["optimal", "limited"] | None = None
     """`optimal`: no plan is better than this one by over a thousandth of the slowdowns of the units that run
     in it, nor by over a thousandth of what it saves beside waiting.
     `limited`: time, or that only the most promising choices were looked at, leaves that open; `bound` says
     how far off it can be. None of schemes without an objective."""
+
+    @model_validator(mode="after")
+    def _a_share_for_a_job(self) -> Self:
+        seen: set[str] = set()
+        for share in self.shares:
+            for job_id in share.job_ids:
+                if job_id in seen:
+                    raise ValueError(f"shares: job {job_id} has two")
+                seen.add(job_id)
+        return self
 
     def shortened(self, excess_bytes: int) -> Self | None:
         """Without shares at the end, whose jobs wait, and without what holds of the whole plan."""

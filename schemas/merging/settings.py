@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Gib, Record
-from schemas.kind import PolicySettings
+from schemas.base import LEAST_S, Gib, Record
+from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
 from schemas.merging.estimates import MAX_OUTCOMES, PastMerge
 from schemas.merging.reports import MeasuredStep
 
@@ -55,7 +55,7 @@ class MergingPolicy(PolicySettings):
     idle_interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=86_400)] | None = 5.0
     """Where GPUs idle and jobs wait that could use them, so often; None where they wait for the next
     interval."""
-    solve_limit_s: Annotated[float, Field(gt=0, le=600)] = 2.0
+    solve_limit_s: Annotated[float, Field(ge=LEAST_S, le=600)] = 2.0
     """A solver has so long for one allocation."""
     switch_s: Annotated[float, Field(ge=0, le=3_600)] = 3.0
     """What a task is taken to lose when it starts or its GPUs change."""
@@ -75,9 +75,10 @@ class MergingPolicy(PolicySettings):
     """A merge in which a job has not gained after so many epochs is undone (section 4.3)."""
     profile_iterations: Annotated[int, Field(ge=3, le=1_024)] = 32
     """Steps of a profile run, at most."""
-    profile_limit_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    profile_limit_s: Annotated[float, Field(ge=LEAST_S, le=86_400)] = 60.0
     fisher_samples: Annotated[int, Field(ge=1, le=65_536)] = 128
     """Records that the embedding of a task is computed on."""
+    order_timeout_s: OrderTimeoutSeconds = DEFAULT_ORDER_TIMEOUT_S
     speeds: Annotated[tuple[MeasuredStep, ...], Field(max_length=MAX_SPEEDS)] = ()
     """Step times that were measured offline: the lookup table begins with them."""
     outcomes: Annotated[tuple[PastMerge, ...], Field(max_length=MAX_OUTCOMES)] = ()

@@ -17,9 +17,10 @@ from solvers.experts.moves import near
 from solvers.experts.placement import Cluster, Demand, Placement
 from solvers.experts.splitting import device_loads, even_split
 
-KeptReason = Literal["too_few_tokens", "small_gain", "not_lasting_yet", "cooling_down"]
+KeptReason = Literal["too_few_tokens", "small_gain", "not_lasting_yet", "cooling_down", "postponed"]
 """Why a placement stays. `too_few_tokens`: the reports so far are counted together with the next.
-`small_gain`: the busiest device would not get less by the least gain."""
+`small_gain`: the busiest device would not get less by the least gain. `postponed`: more layers are to change
+than may at a time."""
 
 
 @dataclass(frozen=True)
@@ -94,20 +95,31 @@ class LayerDrift:
         self._changed_s = 0.0
         self.placement = place_balanced(self._demand(), cluster)
 
-    def begin(self, profiled: Ints, time_s: float) -> DriftDecision:
+    @property
+    def changed_s(self) -> float:
+        """When the placement was last changed."""
+        return self._changed_s
+
+    def begin(self, profiled: Ints, time_s: float, may_change: bool = True) -> DriftDecision:
         """The first placement.
 
         Args:
             profiled: (experts,) tokens that chose each in the profile stage; all 0 where nothing is known.
+            may_change: False if the placement has to stay this time.
         """
         self._average(profiled)
-        return self._change("initial", time_s, int(profiled.sum()))
+        if not may_change:
+            present = self._largest(self.placement)
+            return self._kept("postponed", self.placement, int(profiled.sum()), (present, present))
+        placement = place_balanced(self._demand(), self.cluster)
+        return self._change("initial", placement, time_s, int(profiled.sum()))
 
-    def report(self, tokens: Ints, time_s: float) -> DriftDecision:
+    def report(self, tokens: Ints, time_s: float, may_change: bool = True) -> DriftDecision:
         """What was routed since the last report.
 
         Args:
             tokens: (experts,) that chose each expert.
+            may_change: False if the placement has to stay this time.
 
         Raises:
             ValueError: the number of experts is another one, or a count is negative.
@@ -117,20 +129,24 @@ class LayerDrift:
         self._waiting = self._waiting + tokens
         counted = int(self._waiting.sum())
         if counted < self.rule.least_tokens_per_device * self.cluster.devices:
-            return self._kept("too_few_tokens", self.placement, counted)
+            present = self._largest(self.placement)
+            return self._kept("too_few_tokens", self.placement, counted, (present, present))
         self._average(self._waiting)
         self._waiting = np.zeros_like(self._waiting)
         better = near(place_balanced(self._demand(), self.cluster), self.placement)
-        before, after = self._largest(self.placement), self._largest(better)
+        largest = self._largest(self.placement), self._largest(better)
+        before, after = largest
         if before - after < self.rule.least_gain * before:
             self._in_a_row = 0
-            return self._kept("small_gain", better, counted)
+            return self._kept("small_gain", better, counted, largest)
         self._in_a_row += 1
         if self._in_a_row < self.rule.lasting_reports:
-            return self._kept("not_lasting_yet", better, counted)
+            return self._kept("not_lasting_yet", better, counted, largest)
         if time_s - self._changed_s < self.rule.cool_down_s:
-            return self._kept("cooling_down", better, counted)
-        return self._change("popularity_shifted", time_s, counted)
+            return self._kept("cooling_down", better, counted, largest)
+        if not may_change:
+            return self._kept("postponed", better, counted, largest)
+        return self._change("popularity_shifted", better, time_s, counted, largest)
 
     def resize(self, cluster: Cluster, time_s: float) -> DriftDecision:
         """Devices have come or gone: the placement is made anew at once, from the average.
@@ -140,7 +156,10 @@ class LayerDrift:
         """
         cluster.check(self.average.size)
         self.cluster = cluster
-        return self._change("devices_changed", time_s, 0)
+        placement = place_balanced(self._demand(), cluster)
+        if placement.devices == self.placement.devices:
+            placement = near(placement, self.placement)
+        return self._change("devices_changed", placement, time_s, 0)
 
     @property
     def busiest_load(self) -> float:
@@ -188,34 +207,50 @@ class LayerDrift:
     def _largest(self, placement: Placement) -> int:
         return int(device_loads(even_split(placement, self._demand().filled().loads)).max())
 
-    def _change(self, reason: PlacementReason, time_s: float, counted: int) -> DriftDecision:
+    def _change(
+        self,
+        reason: PlacementReason,
+        placement: Placement,
+        time_s: float,
+        counted: int,
+        largest: tuple[int, int] | None = None,
+    ) -> DriftDecision:
+        """Follow with another placement.
+
+        Args:
+            largest: tokens of the busiest device with the placement before, and with this one; they are
+                counted here where they are not known.
+        """
         before, in_a_row = self.placement, self._in_a_row
-        self.placement = place_balanced(self._demand(), self.cluster)
-        if before.devices == self.placement.devices and reason != "initial":
-            self.placement = near(self.placement, before)
+        self.placement = placement
         self._in_a_row = 0
         self._changed_s = time_s
-        return self._decision(reason, before, self.placement, in_a_row, counted)
+        if largest is None:
+            largest = self._largest(before), self._largest(placement)
+        return self._decision(reason, (before, placement), in_a_row, counted, largest)
 
-    def _kept(self, reason: KeptReason, better: Placement, counted: int) -> DriftDecision:
-        return self._decision(reason, self.placement, better, self._in_a_row, counted)
+    def _kept(
+        self, reason: KeptReason, better: Placement, counted: int, largest: tuple[int, int]
+    ) -> DriftDecision:
+        return self._decision(reason, (self.placement, better), self._in_a_row, counted, largest)
 
     def _decision(
         self,
         reason: PlacementReason | KeptReason,
-        before: Placement,
-        best: Placement,
+        placements: tuple[Placement, Placement],
         in_a_row: int,
         counted: int,
+        largest: tuple[int, int],
     ) -> DriftDecision:
+        """Describe a decision by the placement that stood and the best that is known."""
         total = self._demand().filled().total
-        largest_before, largest = self._largest(before), self._largest(best)
+        before, best = (most * each.devices / total for most, each in zip(largest, placements, strict=True))
         return DriftDecision(
             reason=reason,
             placement=self.placement,
-            load_before=largest_before * before.devices / total,
-            load=largest * best.devices / total,
-            gain=1 - largest / largest_before,
+            load_before=before,
+            load=best,
+            gain=1 - largest[1] / largest[0],
             reports_in_a_row=in_a_row,
             tokens=counted,
         )

@@ -4,6 +4,7 @@ import numpy as np
 
 from solvers.compiled import Ints, kernel
 from solvers.experts.placement import Placement
+from solvers.experts.splitting import slots_of_experts
 
 
 def loads_to_swap_in(placement: Placement, before: Placement | None) -> Ints:
@@ -34,13 +35,32 @@ def near(placement: Placement, before: Placement) -> Placement:
             f"{placement.count} experts on {placement.devices} devices after {before.count} on "
             f"{before.devices}: both must be as many"
         )
-    # Row d: the experts that each new device has in common with what device d has.
-    common = (before.held().astype(np.float64) @ placement.held().astype(np.float64).T).astype(np.int64)
+    common = _common(before.experts, placement.experts, placement.count)
     order = _matched(common)
     rows = np.arange(placement.devices)
     if common[rows, order].sum() <= np.trace(common):
         return placement
     return Placement(placement.experts[order], placement.shares[order], placement.count)
+
+
+@kernel
+def _common(before: Ints, after: Ints, count: int) -> Ints:
+    """(devices, devices) how many experts each old device, by row, has in common with each new one.
+
+    Args:
+        before: (devices, slots) experts, `FREE` where there is none.
+        after: the same of the new placement; the slots may be others.
+        count: how many experts there are.
+    """
+    devices, slots = after.shape
+    starts, having = slots_of_experts(after, count)
+    common = np.zeros((before.shape[0], devices), np.int64)
+    for device in range(before.shape[0]):
+        for expert in before[device]:
+            if expert >= 0:
+                for place in range(starts[expert], starts[expert + 1]):
+                    common[device, having[place] // slots] += 1
+    return common
 
 
 @kernel

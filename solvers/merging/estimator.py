@@ -20,6 +20,8 @@ from functools import lru_cache
 from math import fsum
 
 from schemas.merging.estimates import (
+    MAX_GAIN,
+    MAX_RATIO,
     EstimateProblem,
     EstimateSolution,
     Evidence,
@@ -112,7 +114,9 @@ class YmirEstimator:
                 for other in problem.finished
             ]
             iterations = round(epochs_to_target(asked, others).epochs)
-        return KindEstimate(iterations=min(max(iterations, 1), facts.most_iterations), fault=fault)
+        return KindEstimate(
+            iterations=min(max(iterations, 1), facts.most_iterations), fault=fault, task=facts.task
+        )
 
     def _transfers(
         self, problem: EstimateProblem, kinds: Sequence[KindEstimate], sound: Sequence[int]
@@ -160,7 +164,10 @@ class YmirEstimator:
             if past.gain is not None
         ]
         foretold = self.gains.foretell(gained, list(candidates.values()))
-        return {pair: gain.gain for pair, gain in zip(candidates, foretold, strict=True)}
+        return {
+            pair: min(max(gain.gain, -MAX_GAIN), MAX_GAIN)
+            for pair, gain in zip(candidates, foretold, strict=True)
+        }
 
     def _ratios(
         self,
@@ -190,7 +197,7 @@ class YmirEstimator:
             ratio = 1.0 - target.saved_epochs / target.own_epochs
             if candidate.score is not None:
                 ratio = trust * ratio + (1.0 - trust) * self.prior(candidate.score)
-            ratios[pair] = max(ratio + losses[candidate.mode], _LEAST_RATIO)
+            ratios[pair] = min(max(ratio + losses[candidate.mode], _LEAST_RATIO), MAX_RATIO)
         return ratios
 
 

@@ -6,11 +6,9 @@ gives the same bytes on any machine.
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
-
-import msgpack
 
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
@@ -23,6 +21,9 @@ from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.nodes import NodePool
+from streams.cell.packing import pack, unpack
+from streams.cell.places import Place, note
+from streams.cell.recovery import Kept, fault_of, is_of_the_machine, on_a_fresh_stack, traced
 from streams.cell.rules import (
     RULES,
     MissingRulesError,
@@ -78,36 +79,100 @@ class Cell:
         self._configured: ConfiguredCell | None = None
         """None before the configuration, and where `book` lacks the rules."""
         self._foreign: _ForeignState | None = None
+        self.last_fault: str | None = None
+        """The traceback of the last event that changed nothing because it raised, for a log."""
+        self._kept = Kept()
 
     def handle(self, event: LedgerEvent) -> list[Decision]:
         """Fold one event in and return what is decided because of it, in order.
+
+        An event that raises is folded again, from a restored state. If it raises again, it changes nothing,
+        and `EventFaulted` is all that is decided.
 
         Raises:
             ValueError: if the event's offset is not after the last one folded in.
             RulesError: if the rules that are to decide it are not at hand, or were adopted from another state
                 than this one. The cell stays as it is.
+            MemoryError, OSError, ImportError: for want of something on this machine. The cell must not be
+                used any more.
         """
         if event.offset <= self.offset:
             raise ValueError(f"cell {self.name}: offset {event.offset} comes after {self.offset}")
-        envelope, line = event.envelope, event.canonical
-        outcomes: Iterable[Outcome]
-        if self._is_next_adoption(envelope.event):
-            self._adopt(envelope.event, event.offset)
-            outcomes = ()
-        else:
-            self._require_rules(envelope.event, event.offset)
-            outcomes = self._react(envelope)
-        self.offset = event.offset
+        if self._is_next_adoption(event.envelope.event):
+            self._adopt(event.envelope.event, event.offset)
+            self.offset = event.offset
+            self._extend_chain(event.canonical, b"")
+            self.packed()
+            return []
+        self._require_rules(event.envelope.event, event.offset)
+        try:
+            decisions = self._fold(event)
+        except Exception as error:
+            if is_of_the_machine(error):
+                raise
+            return on_a_fresh_stack(lambda: self._fold_again(event))
+        self._keep(event)
+        return decisions
+
+    def _keep(self, event: LedgerEvent) -> None:
+        """Note what to fold again after an event that raises."""
+        if self._kept.follow(event):
+            self.packed()
+
+    def _fold(self, event: LedgerEvent) -> list[Decision]:
+        """Fold an event in. If it raises, the state is undefined."""
+        line, self.offset = event.canonical, event.offset
         decisions: list[Decision] = []
-        for index, outcome in enumerate(outcomes):
-            id = f"{self.name}-{event.offset}-{index}"
-            body = Decision.body(id, self.name, envelope.id, self.time_s, outcome)
-            self._extend_chain(line, body)
-            chain = self.chain.hex()
-            decisions.append(Decision(id, self.name, envelope.id, self.time_s, outcome, chain, encoded=body))
+        for index, outcome in enumerate(self._react(event.envelope)):
+            decisions.append(self._decide(event, line, index, outcome))
         if not decisions:
             self._extend_chain(line, b"")
         return decisions
+
+    def _decide(self, event: LedgerEvent, line: bytes, index: int, outcome: Outcome) -> Decision:
+        id, cause = f"{self.name}-{event.offset}-{index}", event.envelope.id
+        try:
+            body = Decision.body(id, self.name, cause, self.time_s, outcome)
+        except Exception as error:
+            note(error, Place(None, "encode"))
+            raise
+        self._extend_chain(line, body)
+        return Decision(id, self.name, cause, self.time_s, outcome, self.chain.hex(), encoded=body)
+
+    def _fold_again(self, event: LedgerEvent) -> list[Decision]:
+        """Fold an event that has raised, from the state that a snapshot before it would give."""
+        self._return_to_kept()
+        try:
+            decisions = self._fold(event)
+        except Exception as error:
+            if is_of_the_machine(error):
+                raise
+            self._return_to_kept()
+            self.last_fault = traced(error)
+            self.offset = event.offset
+            decision = self._decide(event, event.canonical, 0, fault_of(event, error))
+            self._kept.pass_over(self.offset, self.chain)
+            return [decision]
+        self._keep(event)
+        return decisions
+
+    def _return_to_kept(self) -> None:
+        """Be in the state after the last event that was folded in, and keep it: the next event that raises
+        need not fold those before it again.
+
+        Raises:
+            Exception: if events that were folded in before raise now: the cell does not follow from them.
+        """
+        kept, empty = self._kept, Cell(self.name, self._book)
+        restored = empty if kept.packed is None else Cell.unpack(kept.packed, self._book)
+        if kept.place is not None:
+            restored.offset, restored.chain = kept.place
+        for event in kept.since:
+            restored._fold(event)
+        self.rules, self.offset, self.chain = restored.rules, restored.offset, restored.chain
+        self._configured = restored._configured
+        if kept.since:
+            self.packed()
 
     @property
     def time_s(self) -> float | None:
@@ -148,7 +213,7 @@ class Cell:
         """
         if self._foreign is not None:
             return self._foreign.packed
-        packed: bytes = msgpack.packb(
+        packed = pack(
             {
                 "version": SNAPSHOT_VERSION,
                 "name": self.name,
@@ -158,6 +223,7 @@ class Cell:
                 **({"configuration": None} if self._configured is None else self._configured.state()),
             }
         )
+        self._kept.take(packed)
         return packed
 
     def snapshot(self) -> bytes:
@@ -182,11 +248,12 @@ class Cell:
             ValueError: if the state is in another layout.
             MissingRulesError: if it is of newer rules than `book` has.
         """
-        state = msgpack.unpackb(packed)
+        state = unpack(packed)
         cell, version = cls(state["name"], book), state["rules"]
         rules = book.newest if version is None else book.get(version)
         if rules is not None:
             cell._take(state, rules)
+            cell._kept.take(packed if state["version"] == SNAPSHOT_VERSION else cell.packed())
             return cell
         if version > book.newest.version:
             raise MissingRulesError(
@@ -237,7 +304,7 @@ class Cell:
         if rules is None:
             lack = self._book.lack_of(adopted.rules, adopted.release)
             raise MissingRulesError(f"{where}: from here on it is decided by {lack}: start that one")
-        self._take(msgpack.unpackb(packed), rules)
+        self._take(unpack(packed), rules)
         self._foreign = None
 
     def _require_rules(self, event: Event, offset: int) -> None:
@@ -279,7 +346,7 @@ class Cell:
 
 def layout_of(packed: bytes) -> int:
     """The version of the layout of a packed state."""
-    return int(msgpack.unpackb(packed)["version"])
+    return int(unpack(packed)["version"])
 
 
 def compress(packed: bytes) -> bytes:

@@ -79,9 +79,7 @@ class Changes:
         for node in self._nodes.leaving:
             by_zone.setdefault(self._layout.zone_of[node], []).append(node)
         spared = {
-            node
-            for zone, nodes in by_zone.items()
-            for node in self._zones.policies[zone].free_to_leave(nodes)
+            node for zone, nodes in by_zone.items() for node in self._zones.asked[zone].free_to_leave(nodes)
         }
         free = {node: departure for node, departure in self._nodes.leaving.items() if node in spared}
         one_by_one = ({node: departure} for node, departure in free.items()) if len(free) > 1 else ()
@@ -114,7 +112,7 @@ class Changes:
         for one in news:
             if isinstance(one, NodeChange):
                 zone = self._layout.zone_of[one.node]
-                yield from self._zones.policies[zone].nodes_changed(one)
+                yield from self._zones.asked[zone].nodes_changed(one)
             else:
                 yield one
 

@@ -7,6 +7,7 @@ from schemas.cells import CellConfigured
 from schemas.changes import CellChange, ZoneConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
+from schemas.commands import RunDisowned
 from schemas.decisions import EventIgnored, JobQuoted, JobRejected, RejectionReason
 from schemas.fleet import (
     CommandRefused,
@@ -28,12 +29,16 @@ from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.loans import Loans
 from streams.cell.nodes import NodePool
+from streams.cell.places import staged
 from streams.cell.recent_ids import RecentIds
 from streams.cell.rules import Rules, State
 from streams.cell.zones import Zones
 
 _WRITERS_AT_LEAST = 8
 """Share the window of ids of events: none fills more than this part of it."""
+
+_STALE = ("unknown_job", "stale_report")
+"""Why a report is ignored that is of no run of the cell."""
 
 
 class ConfiguredCell:
@@ -52,6 +57,7 @@ class ConfiguredCell:
         self._zones = Zones(layout, self.jobs, live_bytes, nodes.loans, rules.policies)
         self.zones = self._zones.policies
         """By id."""
+        self._asked = self._zones.asked
         self._changes = Changes(name, self.nodes, self._zones)
         self._loans = Loans(name, self.nodes, self._zones, self._changes)
 
@@ -99,11 +105,11 @@ class ConfiguredCell:
                 detail=f"event {envelope.id} of {writer_of(envelope.event)} was already folded in",
             )
             return
-        yield from self._dispatch(envelope.event)
-        yield from self._decided(self._changes.settle())
+        yield from staged("dispatch", self._dispatch(envelope.event))
+        yield from staged("settle", self._decided(self._changes.settle()))
         while self._loans.are_behind:
-            yield from self._decided(self._loans.follow(self.time_s))
-            yield from self._decided(self._changes.settle())
+            yield from staged("follow_loans", self._decided(self._loans.follow(self.time_s)))
+            yield from staged("settle", self._decided(self._changes.settle()))
 
     def broken_invariants(self) -> Iterator[str]:
         """A line for each thing that should always hold of the cell and does not."""
@@ -174,12 +180,12 @@ class ConfiguredCell:
             yield refused(event, "cell_full", full)
         else:
             self.jobs.add(job)
-            yield from self._decided(self.zones[event.zone].submitted(job))
+            yield from self._decided(self._asked[event.zone].submitted(job))
             self.jobs.remember(job)
 
     def _quote(self, event: JobQuoteRequested) -> Outcome:
         refusal = self._refusal(event)
-        return self.zones[event.zone].quote(event) if refusal is None else refused(event, *refusal)
+        return self._asked[event.zone].quote(event) if refusal is None else refused(event, *refusal)
 
     def _refusal(self, event: JobSubmitted | JobQuoteRequested) -> tuple[RejectionReason, str] | None:
         """Why no zone is asked about a job or a quote, if none is."""
@@ -202,7 +208,7 @@ class ConfiguredCell:
         elif job.user != event.user:
             yield EventIgnored(reason="not_the_owner", detail=f"job {event.job_id} is of another user")
         else:
-            yield from self._decided(self.zones[job.zone].withdrawn(job))
+            yield from self._decided(self._asked[job.zone].withdrawn(job))
 
     def _hear(self, event: FleetEvent) -> Iterator[Outcome]:
         if self.nodes.zone_of(event.node) is None:
@@ -214,13 +220,23 @@ class ConfiguredCell:
             yield EventIgnored(reason="command_refused", detail=detail)
             yield from self._decided(self._refused_runs(event))
         elif isinstance(event, RunReport):
-            job = self.jobs.live.get(event.job_id)
-            if job is None:
-                yield _unknown_job(event.job_id)
-            else:
-                yield from self._decided(self.zones[job.zone].run_changed(job, event))
+            yield from self._hear_run(event)
         elif not isinstance(event, SignOfLife | NodeOffline | NodeSilent):
             yield from self._pass_on(event)
+
+    def _hear_run(self, report: RunReport) -> Iterator[Outcome]:
+        """Pass a report on. A node that continues a run which the cell does not have there is told so."""
+        job = self.jobs.live.get(report.job_id)
+        outcomes: Iterable[Outcome] = (_unknown_job(report.job_id),)
+        if job is not None:
+            outcomes = self._asked[job.zone].run_changed(job, report)
+        is_stale = False
+        for outcome in self._decided(outcomes):
+            is_stale |= isinstance(outcome, EventIgnored) and outcome.reason in _STALE
+            yield outcome
+        zone = self.nodes.zone_of(report.node)
+        if is_stale and not report.ends_run and zone is not None:
+            yield RunDisowned(zone=zone, node=report.node, run_id=report.run_id, job_id=report.job_id)
 
     def _refused_runs(self, event: CommandRefused) -> Iterator[Outcome]:
         for run in event.runs:
@@ -235,10 +251,10 @@ class ConfiguredCell:
                     error=event.detail or event.reason,
                     permanent=False,
                 )
-                yield from self.zones[job.zone].run_refused(job, failed)
+                yield from self._asked[job.zone].run_refused(job, failed)
 
     def _solved(self, event: SolveFinished) -> Iterator[Outcome]:
-        zone = self.zones.get(event.zone)
+        zone = self._asked.get(event.zone)
         if zone is None:
             yield EventIgnored(
                 reason="unknown_solve", detail=f"cell {self.name} has no zone {event.zone} to ask a solver"

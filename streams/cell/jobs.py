@@ -7,7 +7,6 @@ withdrawn. Of finished jobs only the ids are kept, within a window.
 from functools import cached_property
 from typing import Any, Literal, Self
 
-import msgpack
 from pydantic import TypeAdapter
 
 from schemas.base import Outcome
@@ -16,6 +15,7 @@ from schemas.jobs import JobSubmitted
 from schemas.kind import Terms, Workload
 from schemas.kinds import AnyTerms, AnyWorkload
 from streams.cell.live_bytes import LiveBytes, job_bytes
+from streams.cell.packing import pack, unpack
 from streams.cell.recent_ids import RecentIds
 
 _WRITERS_AT_LEAST = 8
@@ -82,7 +82,7 @@ class Job:
     def packed(self) -> bytes:
         """Everything in msgpack, kept until the next change: most jobs stay the same between snapshots."""
         if self._packed is None:
-            self._packed = msgpack.packb(
+            self._packed = pack(
                 [
                     self.job_id,
                     self.user,
@@ -98,7 +98,7 @@ class Job:
     @classmethod
     def unpack(cls, packed: bytes) -> "Job":
         """The job that `packed` came from."""
-        job_id, user, zone, workload, terms, state, samples_done = msgpack.unpackb(packed)
+        job_id, user, zone, workload, terms, state, samples_done = unpack(packed)
         return cls(
             job_id,
             user,

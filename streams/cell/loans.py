@@ -189,7 +189,7 @@ class Loans:
         valid_s = lending.load_valid_s + tick_interval_s(self._layout.owned)
         if load is not None and load.time_s + valid_s < time_s:
             load = None
-        lent, refusals = share_out(event.servers, lender, lending, load, self._nodes, self._zones.policies)
+        lent, refusals = share_out(event.servers, lender, lending, load, self._nodes, self._zones.asked)
         layout: Layout | None = None
         try:
             layout = self._changes.layout_for(lent)
@@ -255,7 +255,7 @@ class Loans:
             ]
             others = [server for server in borrowed[zone] if not self._nodes.is_awaited(server)]
             wanted = share - len(awaited)
-            given = list(self._zones.policies[zone].choose_returns(others, wanted, due_s)) if wanted else []
+            given = list(self._zones.asked[zone].choose_returns(others, wanted, due_s)) if wanted else []
             if len(set(given)) != wanted or not set(given) <= set(others):
                 raise AssertionError(f"zone {zone} was to choose {wanted} of {others}, and chose {given}")
             chosen += [*awaited, *given]

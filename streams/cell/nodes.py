@@ -27,11 +27,13 @@ class NodeChange:
 
     node: str
     status: Literal["up", "down", "restarted", "cordoned", "leaving", "open"]
-    """`restarted`: its executor has begun anew, and knows nothing of how long its runs took. `cordoned`:
-    nothing new may be planned on it. `leaving`: nor may anything stay planned on it that fits elsewhere.
-    `open`: neither holds any more."""
+    """`restarted`: its executor has begun anew, and continues the `runs`; how long they took is not known.
+    `cordoned`: nothing new may be planned on it. `leaving`: nor may anything stay planned on it that fits
+    elsewhere. `open`: neither holds any more."""
     by_s: float | None = None
     """By when a leaving node must be free; None where it leaves whenever it is."""
+    runs: tuple[str, ...] = ()
+    """Of a node that has restarted, the runs that it continues: all others there are over."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class NodePool:
                 return
             self._barred.pop(event.node, None)
         if isinstance(event, NodeOnline):
-            yield NodeChange(event.node, "restarted")
+            yield NodeChange(event.node, "restarted", runs=event.runs)
         if isinstance(event, NodeOffline):
             yield from self._lose(event.node, "offline", event.reason)
         elif isinstance(event, NodeSilent):

@@ -11,6 +11,7 @@ from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.loan import Loan
+from streams.cell.places import Place, note, placed
 from streams.policies.policy import ZoneContext, ZonePolicy
 
 
@@ -40,6 +41,8 @@ class Zones:
         self._loans = loans
         self._time_s: float | None = None
         self.policies: dict[str, ZonePolicy] = {}
+        self.asked: dict[str, ZonePolicy] = {}
+        """The same policies, for the cell to ask: what they raise is noted with its place."""
         for zone in layout.zones.values():
             self._add(self._context(layout, zone))
 
@@ -52,13 +55,13 @@ class Zones:
         """The zones whose policies have registered for an event."""
         kinds = {id: self._kinds[zone.policy.kind] for id, zone in self._layout.zones.items()}
         return [
-            self.policies[id] for id, kind in kinds.items() if any(event is one.event for one in kind.inputs)
+            self.asked[id] for id, kind in kinds.items() if any(event is one.event for one in kind.inputs)
         ]
 
     def wake(self, time_s: float) -> Iterator[Outcome]:
         """It is `time_s` now."""
         self._time_s = time_s
-        for policy in self.policies.values():
+        for policy in self.asked.values():
             yield from policy.wake(time_s)
 
     def restore(self, states: Mapping[str, dict[str, Any]], time_s: float | None) -> None:
@@ -90,7 +93,7 @@ class Zones:
         job = next((job.job_id for job in self._jobs.live.values() if job.zone == id), None)
         if after.policy.shares_base_model and before.base_model != after.base_model and job is not None:
             yield f"zone {id} keeps base model {before.base_model} while it has jobs, such as {job}"
-        for promise in self.policies[id].broken_promises(context):
+        for promise in self.asked[id].broken_promises(context):
             yield f"zone {id}: {promise}"
 
     def arrange(self, layout: Layout) -> Iterator[Outcome]:
@@ -100,11 +103,11 @@ class Zones:
         self._layout = layout
         self._live.limit(layout.present.live_jobs_bytes)
         for context in changed:
-            yield from self.policies[context.zone.id].reconfigured(context)
+            yield from self.asked[context.zone.id].reconfigured(context)
         for zone in added:
             self._add(self._context(layout, zone))
             if self._time_s is not None:
-                yield from self.policies[zone.id].wake(self._time_s)
+                yield from self.asked[zone.id].wake(self._time_s)
 
     def _changed(self, layout: Layout) -> Iterator[ZoneContext]:
         """The zones that there are and that another layout has otherwise."""
@@ -118,5 +121,10 @@ class Zones:
         return ZoneContext(layout.present, zone, self._jobs.live, self._live, self._loans)
 
     def _add(self, context: ZoneContext) -> None:
-        kind = self._kinds[context.zone.policy.kind]
-        self.policies[context.zone.id] = resolve_name(kind.zone)(context)
+        id, kind = context.zone.id, self._kinds[context.zone.policy.kind]
+        try:
+            policy = resolve_name(kind.zone)(context)
+        except Exception as error:
+            note(error, Place(id, "configured"))
+            raise
+        self.policies[id], self.asked[id] = policy, placed(id, policy)

@@ -83,7 +83,12 @@ def _client(connection: KafkaConnection, client_id: str) -> Configuration:
 
 
 def _consumer(connection: KafkaConnection, client_id: str) -> Configuration:
-    return {**_client(connection, client_id), "allow.auto.create.topics": False}
+    return {
+        **_client(connection, client_id),
+        "allow.auto.create.topics": False,
+        # Nothing is decided on a record whose producer has taken it back.
+        "isolation.level": "read_committed",
+    }
 
 
 def _security(connection: KafkaConnection) -> Configuration:

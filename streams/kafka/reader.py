@@ -1,6 +1,6 @@
 """Reading whole topics, without joining a group or committing anything."""
 
-import math
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from schemas.kafka_connection import KafkaConnection
 from streams.kafka.configuration import reader
 from streams.kafka.faults import LEADER_ERRORS, ConnectionFaults, denial, told
 from streams.kafka.records import ReadRecord, read_record
+from streams.kafka.transactions import OpenTransactions
 
 _POLL_S = 10.0
 _PASSING = LEADER_ERRORS | {
@@ -24,9 +25,13 @@ _PASSING = LEADER_ERRORS | {
 _PATIENCE_S = 10.0
 """How long a question is asked again while a partition is without its leader, as it is when just made."""
 _RETRY_AFTER_S = 0.1
+_TRANSACTION_S = 1.0
+"""A transaction that has been committed may be open for some milliseconds more, which is not worth a line."""
 _BATCH_RECORDS = 1_000
 _LONGEST_POLL_S = 0.5
 """Signals are heard between two polls."""
+
+_log = logging.getLogger(__name__)
 
 
 class ReadError(ReadableError):
@@ -35,36 +40,49 @@ class ReadError(ReadableError):
 
 @dataclass(frozen=True)
 class TopicSlice:
-    """The part of a topic that exists at one moment."""
+    """The part of a topic that exists at one moment.
+
+    Its offsets do not count records: some of them hold markers of transactions, aborted records, or records
+    that were compacted away.
+    """
 
     topic: str
     low: Mapping[int, int]
     high: Mapping[int, int]
-    """By partition; exclusive."""
+    """By partition; exclusive. Transactions that are still open belong to it."""
 
 
 class KafkaReader:
     """Reads slices of topics, one partition after another (`read`), or several topics side by side (`follow`,
-    then `to_end` or `poll`)."""
+    then `to_end` or `poll`).
+
+    Records are delivered once their transactions are committed. Where one is open, reading to an end waits
+    until it is committed, aborted or timed out, and a line in the log says so.
+    """
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
         self._faults = ConnectionFaults(connection)
-        settings = {"enable.partition.eof": False, "auto.offset.reset": "error", "fetch.wait.max.ms": 100}
+        self._transactions = OpenTransactions(_log)
+        # The end of a partition is known by its event alone: there may be no record at the last offset.
+        settings = {"enable.partition.eof": True, "auto.offset.reset": "error", "fetch.wait.max.ms": 100}
+        client = {
+            **reader(connection, "millrace-reader"),
+            **settings,
+            "log_level": 0,
+            "error_cb": self._faults.note,
+        }
         try:
-            self._consumer = Consumer(
-                {
-                    **reader(connection, "millrace-reader"),
-                    **settings,
-                    "log_level": 0,
-                    "error_cb": self._faults.note,
-                }
-            )
+            self._consumer = Consumer({**client, **self._transactions.settings()})
+            # Another client would take the ends of partitions for where the first open transaction begins.
+            self._ends = Consumer({**client, "isolation.level": "read_uncommitted"})
         except KafkaException as error:
             raise ReadError(told(connection, error.args[0], "set up a reader")) from None
         self._followed: dict[tuple[str, int], tuple[int, int]] = {}
         self._beyond: list[ReadRecord] = []
         """Records that came with the last of `to_end`, and are for `poll`."""
+        self._ended: dict[tuple[str, int], int] = {}
+        """Where the end of each partition was met last."""
 
     def __enter__(self) -> Self:
         return self
@@ -73,6 +91,7 @@ class KafkaReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._consumer.close()
+        self._ends.close()
 
     def slice(self, topic: str) -> TopicSlice:
         """What `topic` holds now.
@@ -80,7 +99,7 @@ class KafkaReader:
         Raises:
             ReadError: if Kafka does not answer, or the topic is missing or not for this client to read.
         """
-        found = self._ask(topic, lambda: self._consumer.list_topics(topic, timeout=_POLL_S).topics[topic])
+        found = self._ask(topic, lambda: self._ends.list_topics(topic, timeout=_POLL_S).topics[topic])
         if found.error is not None or not found.partitions:
             denied = found.error and denial(self._connection, found.error, f"read topic {topic}")
             raise ReadError(denied or f"there is no topic {topic}: `millrace topics create` makes it")
@@ -98,14 +117,16 @@ class KafkaReader:
             ReadError: if Kafka does not answer.
         """
         for partition, high in part.high.items():
-            position = part.low[partition]
-            self._consumer.assign([TopicPartition(part.topic, partition, position)])
+            place, position = (part.topic, partition), part.low[partition]
+            self._assign([TopicPartition(*place, position)])
             deadline_s = time.monotonic() + _POLL_S
             while position < high:
-                message: Any = self._consumer.poll(max(deadline_s - time.monotonic(), 0.0))
+                message: Any = self._consumer.poll(_LONGEST_POLL_S)
                 if message is None:
-                    raise ReadError(f"{part.topic}[{partition}]@{position}: no record within {_POLL_S:.0f} s")
+                    deadline_s = self._patience({place: high}, deadline_s)
+                    continue
                 record = self._record(message)
+                position = max(position, self._ended.get(place, position))
                 if record is None:
                     continue
                 deadline_s = time.monotonic() + _POLL_S
@@ -133,7 +154,7 @@ class KafkaReader:
             "end": lambda _low, end: end,
         }
         place = places[start] if isinstance(start, str) else lambda low, _end: low
-        self._consumer.assign(
+        self._assign(
             [
                 TopicPartition(topic, partition, place(low, end))
                 for (topic, partition), (low, end) in self._followed.items()
@@ -155,10 +176,10 @@ class KafkaReader:
         deadline_s = time.monotonic() + _POLL_S
         while left and not is_stopped():
             records = self._fetch(min(max(deadline_s - time.monotonic(), 0.0), _LONGEST_POLL_S))
-            if not records:
-                if time.monotonic() < deadline_s:
-                    continue
-                raise ReadError(f"nothing more of {', '.join(sorted({topic for topic, _ in left}))} is sent")
+            ended = [place for place, end in left.items() if self._ended.get(place, -1) >= end]
+            if not records and not ended:
+                deadline_s = self._patience(left, deadline_s)
+                continue
             deadline_s = time.monotonic() + _POLL_S
             for record in records:
                 place = (record.topic, record.partition)
@@ -168,8 +189,10 @@ class KafkaReader:
                     return
                 else:
                     yield record
-                if record.offset + 1 >= left.get(place, math.inf):
+                if place in left and record.offset + 1 >= left[place]:
                     del left[place]
+            for place in ended:
+                left.pop(place, None)
             behind = sum(end - self._position(place) for place, end in left.items())
             on_progress(1 - behind / total)
 
@@ -193,12 +216,44 @@ class KafkaReader:
         error = message.error()
         if error is None:
             return read_record(message)
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._ended[message.topic(), message.partition()] = message.offset()
+            return None
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             return None  # the client looks for a coordinator, which is not needed here
         topic = message.topic()
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise ReadError(f"topic {topic} is gone")
         raise ReadError(told(self._connection, error, f"read topic {topic}"))
+
+    def _assign(self, places: list[TopicPartition]) -> None:
+        self._ended.clear()
+        self._consumer.assign(places)
+
+    def _patience(self, left: Mapping[tuple[str, int], int], deadline_s: float) -> float:
+        """Until when (monotonic time) to wait further for what is `left`: partitions and their ends.
+
+        Raises:
+            ReadError: the deadline is over, and no open transaction explains it.
+        """
+        now_s = time.monotonic()
+        if now_s < deadline_s - _POLL_S + _TRANSACTION_S:
+            return deadline_s
+        for place, end in left.items():
+            if self._ended.get(place, end) < end:
+                self._transactions.report(*place, self._ended[place])
+        if now_s < deadline_s:
+            return deadline_s
+        if any(self._stable_end(place) < end for place, end in left.items()):
+            return time.monotonic() + _POLL_S
+        raise ReadError(f"nothing more of {', '.join(sorted({topic for topic, _ in left}))} is sent")
+
+    def _stable_end(self, place: tuple[str, int]) -> int:
+        """Where the first open transaction of a partition begins, or else its end."""
+        wanted = TopicPartition(*place)
+        return int(
+            self._ask(place[0], lambda: self._consumer.get_watermark_offsets(wanted, timeout=_POLL_S))[1]
+        )
 
     def _position(self, place: tuple[str, int]) -> int:
         (position,) = self._consumer.position([TopicPartition(*place)])
@@ -207,7 +262,7 @@ class KafkaReader:
     def _since(self, part: TopicSlice, since_s: float) -> TopicSlice:
         """The records of a slice that are no older than a time."""
         asked = [TopicPartition(part.topic, partition, int(since_s * 1_000)) for partition in part.high]
-        found = self._ask(part.topic, lambda: self._consumer.offsets_for_times(asked, timeout=_POLL_S))
+        found = self._ask(part.topic, lambda: self._ends.offsets_for_times(asked, timeout=_POLL_S))
         # Below 0 where there is none.
         low = {
             place.partition: min(place.offset, part.high[place.partition])
@@ -219,7 +274,7 @@ class KafkaReader:
 
     def _watermarks(self, topic: str, partition: int) -> tuple[int, int]:
         place = TopicPartition(topic, partition)
-        low, high = self._ask(topic, lambda: self._consumer.get_watermark_offsets(place, timeout=_POLL_S))
+        low, high = self._ask(topic, lambda: self._ends.get_watermark_offsets(place, timeout=_POLL_S))
         return low, high
 
     def _ask(self, topic: str, question: Callable[[], Any]) -> Any:
@@ -229,7 +284,7 @@ class KafkaReader:
                 return question()
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
-                self._consumer.poll(0)  # lets the client say why
+                self._ends.poll(0)  # lets the client say why
                 if self._faults.lasting is not None:
                     raise ReadError(self._faults.lasting) from None
                 if reason.code() not in _PASSING or time.monotonic() > deadline_s:

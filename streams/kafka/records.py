@@ -25,6 +25,9 @@ class ReadRecord:
     headers: ReadHeaders = ()
     is_broker_time: bool = False
     """Whether the timestamp is known to be of the moment in which the broker took the record."""
+    from_offset: int | None = None
+    """All offsets from here up to this record's are known to hold no other record that is still to be read;
+    None where the reader does not say."""
 
     @property
     def size_bytes(self) -> int:

@@ -2,16 +2,14 @@
 
 import sys
 
-from pydantic import ValidationError
-
-from schemas.codec import describe
+from schemas.services import SETTINGS_FAULTS, described_fault
 from streams.solver.process import EXIT_UNFIT, run_solver
 from streams.solver.service import SolverSettings
 
 if __name__ == "__main__":
     try:
         settings = SolverSettings()
-    except ValidationError as error:
-        sys.stderr.write(f"millrace solver: settings: {describe(error)}\n")
+    except SETTINGS_FAULTS as error:
+        sys.stderr.write(f"millrace solver: settings: {described_fault(error)}\n")
         sys.exit(EXIT_UNFIT)
     run_solver(settings)

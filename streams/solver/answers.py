@@ -1,10 +1,10 @@
-"""The decisions that ask for a solve, and the records that answer them. Pure."""
+"""The problems that are posed to solvers, and the records that answer them. Pure."""
 
 from dataclasses import dataclass
 
-from schemas.codec import MAX_VALUE_BYTES, Decision, Envelope, InvalidRecordError, decode_decision
-from schemas.kind import Solution
-from schemas.registry import DECISION_TYPES
+from schemas.codec import MAX_VALUE_BYTES, Decision, Envelope
+from schemas.kind import Problem, Solution
+from schemas.questions import decode_posed
 from schemas.solves import SolveFinished, SolveRequested
 from schemas.topics import SOLVES_FINISHED, topic_name
 from streams.kafka.records import ReadRecord, SentRecord
@@ -15,31 +15,25 @@ _CHAIN_DIGITS = 16
 
 @dataclass(frozen=True)
 class PendingSolve:
-    """A request that waits for its answer, and the decision that it is."""
+    """A request that waits for its answer, and its problem."""
 
     cell: str
     request: SolveRequested
+    problem: Problem
     event_id: str
     """Of the answer. It follows from the request, so that an answer given twice is one event to the cell, and
     holds a part of the decision's chain, which is unknown before the request is made: no event sent earlier
     can bear the id."""
 
 
-def pending_solve(record: ReadRecord) -> PendingSolve | None:
-    """The request in a record of the decisions topic; None where it is another decision.
+def pending_solve(record: ReadRecord) -> PendingSolve:
+    """The request in a record of the topic of problems.
 
     Raises:
-        InvalidRecordError: it is no decision, or of no known type.
+        InvalidRecordError: with what is wrong, such as a problem of another digest than the decision has.
     """
-    kind = dict(record.headers).get("ce_type")
-    if kind is not None and kind != SolveRequested.TYPE.encode():
-        if kind.decode(errors="replace") in DECISION_TYPES:
-            return None
-        raise InvalidRecordError(f"unknown decision type {kind[:128]!r}")
-    decision = decode_decision(record.value or b"")
-    if not isinstance(decision.outcome, SolveRequested):
-        return None
-    return PendingSolve(decision.cell, decision.outcome, _event_id(decision))
+    posed = decode_posed(record.value)
+    return PendingSolve(posed.decision.cell, posed.request, posed.problem, _event_id(posed.decision))
 
 
 def answer_to(pending: PendingSolve, solution: Solution | None, solve_s: float) -> SolveFinished:

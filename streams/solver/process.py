@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from confluent_kafka import KafkaException
 
-from schemas.services import begin_log
+from schemas.services import begin_service
 from streams.kafka.faults import BrokerError
 from streams.solver.service import SolverService, SolverSettings
 from streams.solver.solving import SolverProcess
@@ -29,7 +29,7 @@ def run_solver(settings: SolverSettings) -> None:
         SystemExit: with `EXIT_UNFIT` if the solver cannot start as it is set up, and with `EXIT_FAILED` if it
             cannot go on; the reason is a line on standard error.
     """
-    begin_log(settings.log_level)
+    begin_service(settings)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -6,20 +6,21 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import Annotated, cast
+from typing import Annotated, Self, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.access import use_of_topics
 from schemas.base import Identifier
 from schemas.codec import InvalidRecordError, rfc3339
-from schemas.services import ServiceSettings
+from schemas.services import ServiceSettings, check_session
 from schemas.solves import SolveFinished
-from schemas.topics import DECISIONS, topic_name
+from schemas.topics import SOLVES_REQUESTED, topic_name
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import group_member, producer
 from streams.kafka.records import ReadHeaders, ReadRecord, SentRecord, produce, read_record
+from streams.kafka.transactions import OpenTransactions
 from streams.solver.answers import PendingSolve, answer_record, answer_to, pending_solve
 from streams.solver.solving import Solved, SolveFailure, SolverProcess
 
@@ -38,6 +39,11 @@ class SolverSettings(ServiceSettings):
     max_request_age_s: Annotated[float, Field(gt=0)] = 86_400.0
     """A request whose record is older is answered with nothing found, at once: its time is over. So a group
     whose offsets were lost does not solve a long history before it comes to the present; `inf` solves all."""
+
+    @model_validator(mode="after")
+    def _check_session(self) -> Self:
+        check_session(self.session_timeout_s, self.heartbeat_s)
+        return self
 
 
 _CLIENT_ID = "millrace-solver"
@@ -68,7 +74,7 @@ class SolverService:
         self._stop = stop
         self._read: deque[ReadRecord] = deque()
         """Records that came while a solve ran."""
-        self._decisions = topic_name(settings.topic_prefix, DECISIONS)
+        self._requests = topic_name(settings.topic_prefix, SOLVES_REQUESTED)
         Administration(settings, _ANSWER_TIMEOUT_S).require(
             use_of_topics("solver", settings.topic_prefix), {_group(settings)}
         )
@@ -86,7 +92,7 @@ class SolverService:
         while not self._solver.ready and not self._stop.is_set():
             # Until then others of the group do better.
             self._solver.outcome(_POLL_S)
-        self._consumer.subscribe([self._decisions])
+        self._consumer.subscribe([self._requests])
         _log.info("solver ready group=%s", _group(self._settings))
         while not self._stop.is_set():
             record = self._next()
@@ -123,11 +129,11 @@ class SolverService:
             KafkaError.GROUP_AUTHORIZATION_FAILED,
         ):
             raise KafkaException(error)
-        _log.warning("requests unread topic=%s error=%s; tried again", self._decisions, error.str())
+        _log.warning("requests unread topic=%s error=%s; tried again", self._requests, error.str())
         return None
 
     def _handled(self, record: ReadRecord) -> bool:
-        """Answer the record if it is a request; False if told to stop before the answer was there."""
+        """Answer the record if it poses a problem; False if told to stop before the answer was there."""
         try:
             pending = pending_solve(record)
         except InvalidRecordError as error:
@@ -138,8 +144,6 @@ class SolverService:
                 record.offset,
                 error,
             )
-            return True
-        if pending is None:
             return True
         answer = self._answer(pending, record.timestamp_ms)
         if answer is None:
@@ -156,7 +160,7 @@ class SolverService:
         if age_s > self._settings.max_request_age_s:
             _log.warning("solve left out %s: the request is %.0f s old", _named(pending), age_s)
             return answer_to(pending, None, 0.0)
-        _log.info("solve begun %s problem=%s", _named(pending), pending.request.problem.kind)
+        _log.info("solve begun %s problem=%s", _named(pending), pending.problem.kind)
         began_s = time.monotonic()
         outcome = self._solved(pending)
         if isinstance(outcome, SolveFailure):
@@ -170,7 +174,7 @@ class SolverService:
         return answer
 
     def _solved(self, pending: PendingSolve) -> Solved | SolveFailure | None:
-        self._solver.begin(pending.request.problem, pending.request.time_limit_s)
+        self._solver.begin(pending.problem, pending.request.time_limit_s)
         outcome = None
         try:
             while outcome is None and not self._stop.is_set():
@@ -238,6 +242,7 @@ def _consumer(settings: SolverSettings) -> Consumer:
             **group_member(settings, _CLIENT_ID, _group(settings)),
             "session.timeout.ms": round(settings.session_timeout_s * 1_000),
             "heartbeat.interval.ms": round(settings.heartbeat_s * 1_000),
+            **OpenTransactions(_log).settings(),
         },
         logger=_log,
     )

@@ -19,7 +19,8 @@ from streams.cell.rules import RuleBook, RulesError
 from streams.kafka.publisher import Confirmation, Publisher
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.dead_letters import dead_letter
-from streams.worker.partition import LedgerPartition
+from streams.worker.fault_log import FaultLog
+from streams.worker.partition import LedgerPartition, first_unread
 from streams.worker.publication import Publication
 from streams.worker.zone_states import ZoneStates
 
@@ -54,6 +55,7 @@ class CellProcessor:
         book: RuleBook,
         validates: bool,
         monotonic_s: Callable[[], float] = time.monotonic,
+        count: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Describe a processor.
 
@@ -62,6 +64,7 @@ class CellProcessor:
             on_folded: is told partition and offset of each event that was folded, and how long that took.
             book: the rules that cells may come under.
             validates: whether to look after every event if all holds that should always hold of a cell.
+            count: is told a metric's name each time that what it counts happens.
         """
         self._snapshots = snapshots
         self._publisher = publisher
@@ -76,6 +79,7 @@ class CellProcessor:
         self._book = book
         self._validates = validates
         self._monotonic_s = monotonic_s
+        self._fault_log = FaultLog(count)
         self._alive_at_s = monotonic_s()
         self._partitions: dict[int, LedgerPartition] = {}
         self._restored: dict[str, Cell | None] = {}
@@ -210,7 +214,7 @@ class CellProcessor:
         partition = self._partitions.get(record.partition)
         if partition is None:
             partition = LedgerPartition(
-                record.partition, record.offset, self._snapshots.data, self._book, self._validates
+                record.partition, first_unread(record), self._snapshots.data, self._book, self._validates
             )
             self._partitions[record.partition] = partition
         try:
@@ -223,6 +227,7 @@ class CellProcessor:
                 await self._send(sent)
         cell = partition.cells.get(partition.last_cell)
         if cell is not None:
+            self._fault_log.take(cell, decisions)
             for sent in self._zone_states.records(cell, decisions):
                 await self._send(sent)
 

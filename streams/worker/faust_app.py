@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable
 from typing import Any, cast
@@ -16,10 +17,11 @@ from schemas.registry import EVENTS_BY_TOPIC
 from schemas.topics import CLOCK, FLEET, LEDGER, SNAPSHOTS, dead_letter_name, topic_name
 from streams.cell.rules import RuleBook
 from streams.kafka.publisher import Publisher
+from streams.kafka.transactions import OpenTransactions
 from streams.worker.adoption import Adoption
 from streams.worker.cell_processor import CellProcessor
 from streams.worker.faust_credentials import credentials
-from streams.worker.faust_transport import MOST_RECORDS_AT_ONCE, ExactConsumer, ExactTransport
+from streams.worker.faust_transport import MOST_RECORDS_AT_ONCE, ExactConsumer, ExactTransport, PromptTables
 from streams.worker.intake import InputTopic, Intake
 from streams.worker.intake_processor import Clocks, IntakeProcessor
 from streams.worker.intake_queue import IntakeQueue
@@ -30,9 +32,12 @@ from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 _COMMIT_EVERY_S = 1.0
 _WATCH_EVERY_S = 0.5
 _LOOK_AGAIN_S = 0.02
+_TRANSACTIONS_EVERY_S = 2.0
 _PATIENCE_S = 10.0
 """A group waits so much longer for its members than they may take to flush, and they so much longer for its
 answer: a request that a dying broker has swallowed is sent again after that, not after Faust's 90 s."""
+
+_log = logging.getLogger(__name__)
 
 
 class CellsApp:
@@ -44,7 +49,7 @@ class CellsApp:
         self._settings = settings
         self._faust = _faust_app(settings)
         self._publisher = Publisher(settings, LARGEST_RECORD_BYTES, settings.delivery_timeout_s)
-        consumer = cast(ExactConsumer, self._faust.consumer)
+        consumer = self._consumer = cast(ExactConsumer, self._faust.consumer)
         ledger = topic_name(settings.topic_prefix, LEDGER)
         intake = _intake(settings, cells, ledger_partitions, book)
         self._cells = CellProcessor(
@@ -59,6 +64,7 @@ class CellsApp:
             on_folded=self._note_folded,
             book=book,
             validates=settings.validate_cells,
+            count=self._faust.monitor.count,
         )
         self._adoption = Adoption(
             book.newest, self._cells, intake, consumer, self._publisher, settings.topic_prefix, time.time
@@ -98,6 +104,7 @@ class CellsApp:
                 self._adoption.run(),
                 self._cells.snapshot_regularly(self._settings.snapshot_every_s),
                 self._cells.watch_for_suspension(_WATCH_EVERY_S),
+                self._watch_transactions(),
             )
         ]
         await asyncio.gather(self._failure, *tasks)
@@ -159,6 +166,14 @@ class CellsApp:
     def _note_folded(self, partition: int, offset: int, fold_s: float) -> None:
         self._intake.folded(partition, offset, fold_s)
 
+    async def _watch_transactions(self) -> None:
+        """Log which partitions an open transaction holds back. Never returns."""
+        transactions = OpenTransactions(_log)
+        while True:
+            await asyncio.sleep(_TRANSACTIONS_EVERY_S)
+            for tp, stable, high in self._consumer.ends():
+                transactions.look(tp.topic, tp.partition, stable, high)
+
     async def _run_faust(self) -> None:
         await self._faust.start()
         await self._faust.wait_until_stopped()
@@ -217,6 +232,7 @@ def _faust_app(settings: WorkerSettings) -> faust.App:
         topic_allow_declare=False,
         topic_disable_leader=True,
         table_standby_replicas=settings.standby_replicas,
+        TableManager=PromptTables,
     )
     app.transport = ExactTransport(urls, app)
     return app

@@ -1,13 +1,16 @@
 """Faust's Kafka transport, corrected so that nothing is lost while partitions move."""
 
 import asyncio
+import copy
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.consumer.fetcher import READ_UNCOMMITTED
 from faust.streams import Stream
+from faust.tables.manager import TableManager
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage, Message
@@ -55,7 +58,16 @@ class _PromptThread(AIOKafkaConsumerThread):
         consumer = super()._create_worker_consumer(transport)
         # Faust has no setting for it, and waits for 1.5 s.
         consumer._fetch_max_wait_ms = int(LONGEST_ANSWER_S * 1_000)
+        # Nor for this, outside its own transactions: it would deliver what a producer has taken back.
+        consumer._isolation_level = "read_committed"
         return consumer
+
+    async def _highwaters(self, partitions: Sequence[TP]) -> Mapping[TP, int]:
+        """The ends of changelogs, with all that an open transaction holds back: it may cover snapshots."""
+        fetcher = copy.copy(self._ensure_consumer()._fetcher)
+        fetcher._isolation_level = READ_UNCOMMITTED
+        timeout_ms = self._ensure_consumer()._request_timeout_ms
+        return dict(await fetcher.end_offsets([TopicPartition(*tp) for tp in partitions], timeout_ms))
 
 
 class ExactConsumer(Consumer):
@@ -112,16 +124,29 @@ class ExactConsumer(Consumer):
         Returns:
             None where records are known to be on their way, or nothing is known.
         """
-        if not self._sought:
+        if not self._sought or last_offset < self._returned.get(tp, -1):
             return None
-        subscription = self._thread._consumer and self._thread._consumer._subscription.subscription
-        assignment = subscription and subscription.assignment
-        if assignment is None or tp not in assignment.tps or last_offset < self._returned.get(tp, -1):
-            return None
-        state = assignment.state_value(tp)
-        if state.highwater is None or not state.has_valid_position or state.position < state.highwater:
+        state = self._state(tp)
+        # The position passes markers of transactions, and stays at the first that is still open.
+        if state is None or state.position < state.highwater:
             return None
         return float(state.timestamp) / 1_000
+
+    def ends(self) -> Iterator[tuple[TP, int, int]]:
+        """Each partition that is read, its last stable offset and its high watermark, by the same answer."""
+        for tp in self.assignment():
+            state = self._state(tp)
+            if state is not None and state.lso is not None:
+                yield tp, state.lso, state.highwater
+
+    def _state(self, tp: TP) -> Any:
+        """What aiokafka knows of a partition that is read; None before the first answer about it."""
+        subscription = self._thread._consumer and self._thread._consumer._subscription.subscription
+        assignment = subscription and subscription.assignment
+        if assignment is None or tp not in assignment.tps:
+            return None
+        state = assignment.state_value(tp)
+        return state if state.highwater is not None and state.has_valid_position else None
 
     def deep(self) -> set[TP]:
         """Partitions of which much was left to read when they were read last."""
@@ -236,7 +261,27 @@ class ExactConsumer(Consumer):
                 if not self._is_changelog_tp(tp):
                     self._waiting[tp] += len(fetched)
                     records[tp] = [fetched]
+            self._pass_markers()
             return records
+
+    def _pass_markers(self) -> None:
+        """End the recovery of changelogs whose last offsets hold no record.
+
+        Faust waits for a record at the last offset, and looks every five seconds whether it has seen it.
+        There is none where a transaction has ended, or where the last record was compacted away.
+        """
+        recovery = cast(TableManager, self.app.tables).recovery
+        for seen, ends in (
+            (recovery.active_offsets, recovery.active_highwaters),
+            (recovery.standby_offsets, recovery.standby_highwaters),
+        ):
+            for tp, end in ends.items():
+                state = self._state(tp)
+                applied = seen.get(tp)
+                if applied is None or state is None or applied < self._returned.get(tp, -1):
+                    continue  # records are on their way to the table
+                if applied < end < state.position:
+                    seen[tp] = end
 
     async def _fetch_fairly(self, wanted: set[TP], timeout: float) -> dict[TP, Any]:
         """A fetch in which no partition keeps others waiting, however much it holds.
@@ -263,6 +308,15 @@ class ExactConsumer(Consumer):
         """Note nothing: a hole in the log is passed with the record after it."""
 
 
+class PromptTables(TableManager):
+    """Faust's manager of tables, without its second of waiting for tables that modules still define."""
+
+    async def on_start(self) -> None:
+        """Register the tables, all of which are defined before the application starts."""
+        await self._update_channels()
+        await self.recovery.start()
+
+
 class ExactTransport(Transport):
     """The transport with this consumer."""
 
@@ -279,4 +333,5 @@ def _read_record(record: ConsumerRecord) -> ReadRecord:
         value=record.value,
         headers=tuple(record.headers),
         is_broker_time=record.timestamp_type == _APPENDED,
+        from_offset=getattr(record, "from_offset", None),
     )

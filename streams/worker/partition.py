@@ -75,24 +75,29 @@ class BrokenInvariantError(Exception):
     """A cell's state contradicts itself. What it decides from here on could harm somebody."""
 
 
+def first_unread(record: ReadRecord) -> int:
+    """The first offset that a record stands for: its own, or that of the first hole before it."""
+    return record.offset if record.from_offset is None else record.from_offset
+
+
 class LedgerPartition:
     """The cells of one partition, folded event by event."""
 
     def __init__(
         self,
         number: int,
-        first_offset: int,
+        from_offset: int,
         snapshots: Mapping[bytes, bytes],
         book: RuleBook = RULES,
         validates: bool = False,
     ) -> None:
-        """Take over a partition whose first delivered event has `first_offset`.
+        """Take over a partition that is read from `from_offset` on.
 
         Raises:
             LedgerGapError: if events before it are in no snapshot.
         """
         self.number = number
-        self._next_offset = first_offset
+        self._next_offset = from_offset
         self._snapshots = snapshots
         self._book = book
         self._validates = validates
@@ -103,10 +108,10 @@ class LedgerPartition:
         self._changed: set[str] = set()
         record = snapshots.get(Coverage.key(number))
         self._coverage = Coverage(-1, {}) if record is None else Coverage.from_bytes(record)
-        if first_offset > self._coverage.offset + 1:
+        if from_offset > self._coverage.offset + 1:
             raise LedgerGapError(
                 f"ledger partition {number}: the snapshots cover offsets up to {self._coverage.offset}, but "
-                f"the first event delivered is {first_offset}: {self._remedy()}"
+                f"events are delivered from {from_offset} on: {self._remedy()}"
             )
 
     def fold(self, record: ReadRecord) -> list[Decision]:
@@ -120,12 +125,12 @@ class LedgerPartition:
         """
         if record.offset < self._next_offset:
             return []
-        if record.offset > self._next_offset:
+        if first_unread(record) > self._next_offset:
             raise LedgerGapError(
                 f"ledger partition {self.number}: offset {record.offset} was delivered where "
                 f"{self._next_offset} is due: start the worker again"
             )
-        self._next_offset += 1
+        due, self._next_offset = self._next_offset, record.offset + 1
         event = read_ledger(record)
         try:
             self.last_cell = event.envelope.event.cell
@@ -135,9 +140,9 @@ class LedgerPartition:
             decisions = cell.handle(event)
         except RulesError:
             # Not taken: snapshots must not claim it.
-            self._next_offset -= 1
+            self._next_offset = due
             raise
-        if self._validates and (broken := list(cell.broken_invariants())):
+        if self._validates and (broken := _broken_invariants(cell)):
             raise BrokenInvariantError(
                 f"cell {cell.name} is broken after ledger offset {event.offset}, a fault of the code: "
                 f"{'; '.join(broken[:3])} ({len(broken)} in all)"
@@ -183,3 +188,11 @@ class LedgerPartition:
             "with the workers stopped, delete the snapshots topic and set the group's offsets of the ledger "
             "to the earliest; the cells are then folded from their whole ledger"
         )
+
+
+def _broken_invariants(cell: Cell) -> list[str]:
+    """What should always hold of a cell and does not; that the check itself raises, too."""
+    try:
+        return list(cell.broken_invariants())
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        return [f"the check raised {type(error).__name__}: {error}"]

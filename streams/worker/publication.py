@@ -6,7 +6,7 @@ from typing import Any
 
 from schemas.base import View
 from schemas.codec import Decision
-from schemas.commands import Command
+from schemas.commands import NodeCommand
 from schemas.decisions import (
     JobCompleted,
     JobOutcome,
@@ -14,7 +14,9 @@ from schemas.decisions import (
     JobRejected,
     JobWithdrawn,
 )
-from schemas.topics import COMMANDS, DECISIONS, JOBS_STATE, topic_name
+from schemas.questions import SolvePosed, encode_posed
+from schemas.solves import SolveRequested
+from schemas.topics import COMMANDS, DECISIONS, JOBS_STATE, SOLVES_REQUESTED, topic_name
 from schemas.views import JobState
 from streams.kafka.records import SentRecord
 
@@ -32,10 +34,17 @@ class Publication:
         headers = decision.headers()
         yield SentRecord(self._topic(DECISIONS), decision.cell.encode(), decision.canonical, headers)
         outcome = decision.outcome
-        if isinstance(outcome, Command):
+        if isinstance(outcome, NodeCommand):
             partition = self.node_partitions.get(outcome.node)
             yield SentRecord(
                 self._topic(COMMANDS), outcome.node.encode(), decision.canonical, headers, partition
+            )
+        if isinstance(outcome, SolveRequested):
+            yield SentRecord(
+                self._topic(SOLVES_REQUESTED),
+                decision.cell.encode(),
+                encode_posed(decision, outcome),
+                decision.headers(SolvePosed.TYPE),
             )
         if isinstance(outcome, View):
             key = f"{decision.cell}/{getattr(outcome, outcome.KEY_FIELD)}"

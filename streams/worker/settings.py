@@ -1,14 +1,14 @@
 """The settings of a worker: environment variables `MILLRACE_*`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 from platformdirs import user_data_path
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.base import Identifier
 from schemas.cells import MAX_SNAPSHOT_BYTES
-from schemas.services import LogLevel, ServiceSettings
+from schemas.services import LogLevel, ServiceSettings, check_session
 
 LARGEST_RECORD_BYTES = MAX_SNAPSHOT_BYTES + 1024 * 1024
 """Both of the worker's clients are sized for a snapshot, and what Kafka and the headers may add."""
@@ -60,3 +60,8 @@ class WorkerSettings(ServiceSettings):
     """The address that they are served on: this machine's users alone, unless another is given."""
     web_port: Annotated[int, Field(ge=1, le=65_535)] = 6_066
     log_level: LogLevel = "WARNING"
+
+    @model_validator(mode="after")
+    def _check_session(self) -> Self:
+        check_session(self.session_timeout_s, self.heartbeat_s)
+        return self

@@ -9,17 +9,15 @@ from typing import NoReturn
 
 import uvloop
 from confluent_kafka.admin import NewTopic
-from pydantic import ValidationError
 
 from schemas.access import use_of_topics
 from schemas.cells import MAX_SNAPSHOT_BYTES
-from schemas.codec import describe
-from schemas.services import begin_log
+from schemas.services import SETTINGS_FAULTS, begin_service, described_fault
 from schemas.topics import COMMANDS, INPUTS, LEDGER, SNAPSHOTS, topic_name
 from streams.cell.rules import RULES, RuleBook, RulesError
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError
-from streams.worker import broken_connections, tolerant_records
+from streams.worker import broken_connections, contiguous_records, tolerant_records
 from streams.worker.cells_file import CellsFileError, load_cells
 from streams.worker.faust_app import CellsApp
 from streams.worker.garbage import look_for_less_garbage
@@ -123,17 +121,18 @@ def run_worker(settings: WorkerSettings | None = None, book: RuleBook = RULES) -
         # Only the names matter from here on: the configuration itself comes by the ledger.
         cells = frozenset(cell.cell for cell in load_cells(settings.cells_file, _ANY_EPOCH_S))
         partitions = prepare(settings, topic_name(settings.topic_prefix, SNAPSHOTS))
-    except ValidationError as error:
-        _end(EXIT_UNFIT, f"settings: {describe(error)}")
+    except SETTINGS_FAULTS as error:
+        _end(EXIT_UNFIT, f"settings: {described_fault(error)}")
     except (BrokerError, CellsFileError, PreflightError) as error:
         _end(EXIT_UNFIT, str(error))
-    begin_log(settings.log_level)
+    begin_service(settings)
     warm_up()
     look_for_less_garbage()
     # Faust's consumer runs a second loop, in a thread of its own.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     broken_connections.install()
     tolerant_records.install()
+    contiguous_records.install()
     asyncio.run(_serve(settings, cells, partitions, book))
     raise AssertionError("a worker ends its process itself")
 

@@ -81,8 +81,8 @@ def test_an_elastic_job_is_also_a_request_for_a_quote(tmp_path: Path) -> None:
         ),
         (
             "samples_per_s: 12.5",
-            "samples_per_s: 1.0e-300",
-            "5: workload.elastic: 120000 samples at 1e-300 samples/s with one worker take more than a "
+            "samples_per_s: 1.0e-9",
+            "5: workload.elastic: 120000 samples at 1e-09 samples/s with one worker take more than a "
             "million years with min_workers 2, at most 10: check samples_per_s, or give the job more "
             "min_workers or less work",
         ),

@@ -30,7 +30,7 @@ def test_the_settings_are_those_of_the_policy_with_their_defaults() -> None:
         if isinstance(default, tuple):
             assert written == (", ".join(default) or "none"), name
         elif isinstance(default, int | float):
-            assert float(written) == default, name
+            assert float(written.replace(",", "")) == default, name
         else:
             assert written == default, name
 

@@ -3,16 +3,19 @@
 import random
 from dataclasses import replace
 from datetime import UTC, datetime
+from io import StringIO
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console, RenderableType
 
 from infra.views.auction.figures import AuctionFigures
 from infra.views.board import Board
 from infra.views.story import Story
 from infra.views.summary import summarise
+from infra.views.tables import board_view
 from infra.views.text import time_s_of, written
 from infra.views.words import describe, happening
 from schemas.auction.batches import SolvedPlan
@@ -25,6 +28,7 @@ from schemas.jobs import JobSubmitted
 from schemas.lora_commands import SlotAssigned
 from schemas.solves import SolveRequested
 from streams.cell.cell import LedgerEvent
+from streams.policies.auction.zone import AuctionZone
 from tests.support.cells import (
     UNIT,
     Bench,
@@ -88,7 +92,7 @@ def test_a_story_tells_how_a_bid_waited_for_a_solver():
     )
     told = story(bench, "j")
     waited, answered = told.chapters[1:3]
-    assert [offered.job_id for offered in waited.record.problem.bids] == ["j"]
+    assert list(waited.record.job_ids) == ["j"]
     assert [plan.job_id for plan in answered.record.solution.plans] == ["j"]
     assert told.state == "admitted"
     assert [type(chapter.record) for chapter in story(bench, "k").chapters] == [
@@ -357,3 +361,50 @@ def test_a_story_is_in_order_of_time_where_clocks_agree(steps):
     times = [time_s_of(time) if isinstance(time, str) else time for time in shown_times(*told)]
     # Senders write microseconds.
     assert all(after >= before - 1e-6 for before, after in pairwise(times))
+
+
+def test_an_event_that_faulted_is_shown_to_watchers_and_in_the_story_of_its_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench.configured()
+    bench.send(tick(0))
+    monkeypatch.setattr(AuctionZone, "submitted", lambda *_: 1 / 0)
+    (fault,) = bench.send(bid("a"))
+    board, story = Board("c"), Story("a")
+    for entry in bench.ledger:
+        board.take_event(entry.envelope)
+        story.take_event(entry.offset, entry.envelope)
+    for decision in bench.decisions:
+        board.take_decision(decision)
+        story.take_decision(decision)
+    line = "event e2 (millrace.job.submitted.v1) changed nothing: ZeroDivisionError in zone z, submitted"
+    assert happening(bench.decisions[-1]).startswith(line)
+    assert story.chapters[-1].record == fault
+    assert describe(fault)[0].startswith(line)
+    assert (board.faults, board.last_fault) == (1, fault)
+    assert dict(summarise(board).rows())["events that faulted"] == "1"
+    assert "1 events faulted, the last one e2 (millrace.job.submitted.v1)" in text_of(board_view(board, 20))
+
+
+def test_a_record_that_a_view_cannot_digest_does_not_end_a_watcher(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AuctionFigures, "take_decision", lambda *_: 1 / 0)
+    board = Board.of("c", [entry.envelope for entry in bench.ledger], bench.decisions)
+    assert board.jobs.by_id["j"].state == "completed", "all else is shown"
+    assert board.omissions == len(bench.decisions)
+    assert "ZeroDivisionError: division by zero" in text_of(board_view(board, 20))
+
+
+def test_a_report_about_a_job_that_there_never_was_is_no_part_of_the_summary() -> None:
+    bench = Bench.configured()
+    bench.send(online("a1"), tick(0), started("a1", 0, 0, job_id="nobody"))
+    board = Board.of("c", [entry.envelope for entry in bench.ledger], bench.decisions)
+    assert summarise(board).jobs == 0
+
+
+def text_of(view: RenderableType) -> str:
+    """What a terminal of 200 columns shows."""
+    console = Console(file=StringIO(), width=200)
+    console.print(view)
+    return console.file.getvalue()

@@ -185,8 +185,7 @@ def house(root: Path) -> Iterator[House]:
             while not over.wait(0.5):
                 for service in deployment.services:
                     # Without the limit of `keep_running`: here they die on purpose.
-                    process = service._process
-                    if process is not None and process.exit_status is not None:
+                    if service.exit_status is not None:
                         service.start()
 
         with deployment.running():

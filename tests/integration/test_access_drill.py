@@ -48,7 +48,8 @@ clock                 -     -       -         w         -     r      -      r
 inference             -     -       rw        -         -     r      -      r
 solves.finished       -     -       -         -         -     r      w      r
 ledger                -     -       -         r         -     rw     -      r
-decisions             r     r       r         r         -     w      r      r
+decisions             r     r       r         r         -     w      -      r
+solves.requested      -     -       -         -         -     w      r      r
 rules.states          -     -       -         -         -     w      -      r
 commands              -     -       -         -         r     w      -      r
 prices                r     -       r         -         -     w      -      r

@@ -14,8 +14,10 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Lfm2ForCausalLM
 
+from bench.base_models.small import small_model
+from bench.base_models.survey import small_tokenizer
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.checkpoint import ADAPTER_TENSORS, encode_state
 from executors.lora.dataset import DatasetRoot
@@ -237,6 +239,27 @@ def run_from_shell(tmp_path: Path, *arguments: str, **environment: str) -> subpr
         timeout=60,
         check=False,
     )
+
+
+def test_a_base_whose_sequences_leak_ends_the_executor_for_good(
+    kafka: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    (tmp_path / "datasets").mkdir()
+    directory = tmp_path / "lfm2"
+    small_model("lfm2", Lfm2ForCausalLM, seed=1).save_pretrained(directory)
+    small_tokenizer().save_pretrained(directory)
+    connection = KafkaConnection(bootstrap_servers=kafka)
+    ensure_topics(connection, topics(topic_prefix, partitions=1, command_partitions=1))
+    with executors(connection, topic_prefix, tmp_path, directory) as fleet:
+        fleet.start("n1")
+        process = fleet.processes.pop("n1")
+        process.join(60)
+        assert process.exitcode == EXIT_UNFIT
+        assert f"{directory}: Lfm2ForCausalLM cannot be trained in packed batches" in fleet.log("n1")
+        assert "move by" in fleet.log("n1")
+        assert "(leaks)" in fleet.log("n1")
+        fleet.await_event(NodeOffline, node="n1")
+        assert fleet.told(NodeOnline) == []
 
 
 def test_an_executor_that_cannot_start_says_why(kafka: str, topic_prefix: str, tmp_path: Path) -> None:

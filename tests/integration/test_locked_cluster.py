@@ -192,7 +192,7 @@ DENIED = {
     "vendor-quote": ("users", "user users may not read topic locked.quotes.dlt"),
     "watch": ("users", "user users may not read topic locked.ledger"),
     "explain": ("nodes", "user nodes may not read topic locked.ledger"),
-    "replay": ("solver", "user solver may not read topic locked.ledger"),
+    "replay": ("solver", "user solver may not read topic locked.decisions"),
     "topics list": ("users", "user users may not see the configuration of topic locked."),
     "topics check": ("worker", "user worker may not see the configuration of topic locked."),
     "topics create": ("nodes", "user nodes may not see the configuration of topic locked."),
@@ -214,7 +214,10 @@ def test_a_service_that_lacks_a_right_says_which_and_ends(kafka, tmp_path):
     assert {name: status for name, (status, _) in words.items()} == {"worker": 2, "solver": 2, "executor": 2}
     assert "user users may not read topic locked.cells; " in words["worker"][1]
     assert "read and write topic locked.ledger" in words["worker"][1]
-    assert "user users may not write topic locked.solves.finished: " in words["solver"][1]
+    assert (
+        "user users may not write topic locked.solves.finished; read topic locked.solves.requested: "
+        in words["solver"][1]
+    )
     assert "user users may not read topic locked.commands; write topic locked.fleet: " in words["executor"][1]
     assert all(said.count("\n") == 1 for _, said in words.values())
 

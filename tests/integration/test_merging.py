@@ -14,6 +14,7 @@ from executors.lora.default_base import default_base_directory
 from infra.demo.library import pieces, write_task
 from infra.demo.merging import tuning_workload, write_tasks
 from infra.deployment.folders import Folders
+from schemas.fleet import RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.merging.commands import TaskAssigned
 from schemas.merging.outcomes import MergeJudged, TaskChanged
@@ -139,4 +140,26 @@ def test_whatever_is_killed_or_stopped_the_jobs_are_done_and_the_log_is_proven(
             fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done: {what}", READY_S)
             (done,) = fleet.completed(job_id)
             assert done.samples_done == workload.total_samples
+    fleet.assert_proven()
+
+
+@pytest.mark.drill
+def test_a_job_is_done_whose_node_is_killed_during_its_profile_run_or_down_when_it_is_ordered(
+    fleet: WatchedDeployment,
+) -> None:
+    (executor,) = fleet.deployment.executors.values()
+    fleet.send(submitted("profiled-twice", tuning_workload("code-pages", 41, rank=4)))
+    run_id = "/profiled-twice"
+    fleet.until(
+        lambda: [each for each in fleet.events(RunStarted) if each.run_id.endswith(run_id)],
+        "the profile run has begun",
+        READY_S,
+    )
+    assert not [each for each in fleet.events(ProfileReported) if each.job_id == "profiled-twice"]
+    assert executor.pid is not None
+    os.kill(executor.pid, signal.SIGKILL)
+    # Nothing starts it again before the zone, whose only GPU it has, has ordered the next profile run there.
+    fleet.send(submitted("ordered-before", tuning_workload("more-code-pages", 42, rank=4)))
+    for job_id in ("profiled-twice", "ordered-before"):
+        fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done", 2 * READY_S)
     fleet.assert_proven()

@@ -150,7 +150,7 @@ def test_a_refused_command_is_told_by_its_reason_and_the_next_is_served(
         )
         lacking = fleet.command(RunCancelled(zone="z", node=NODE, job_id="j"))
         impossible = fleet.command(count("endless", 10**9))
-        fleet.command(count("late", 0))
+        late = fleet.command(count("late", 0))
         fleet.command(count("next", 3))
 
         fleet.await_event(RunFinished, job_id="next")
@@ -160,6 +160,7 @@ def test_a_refused_command_is_told_by_its_reason_and_the_next_is_served(
             (f"{CELL}-m", "counting", "malformed"),
             (lacking.id, "lora", "runner_missing"),
             (impossible.id, "counting", "impossible"),
+            (late.id, "counting", "out_of_date"),
         ]
         assert [run.job_id for run in fleet.told(RunStarted)] == ["next"]
         fleet.await_that(lambda: fleet.journal(NODE).next_offset == 7)

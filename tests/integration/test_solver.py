@@ -270,7 +270,7 @@ def test_an_answer_given_twice_counts_once_and_the_next_request_is_answered(depl
     first.send(signal.SIGTERM)
     assert first.wait() == 0
     # As if it had been killed before its offset was committed.
-    deployment.rewind("solvers", "decisions")
+    deployment.rewind("solvers", "solves.requested")
 
     deployment.start_solver()
     until(lambda: outcomes(deployment, EventIgnored), "the answer taken note of")
@@ -299,8 +299,8 @@ def test_a_request_from_long_ago_is_answered_without_a_solve(deployment: Deploym
 
 
 @pytest.mark.drill
-def test_a_record_that_is_no_decision_is_passed_over_with_a_line(deployment: Deployment) -> None:
-    deployment.send_raw("decisions", b"\xff", [("ce_type", b"millrace.unknown.v1")], CELL.encode())
+def test_a_record_that_poses_no_problem_is_passed_over_with_a_line(deployment: Deployment) -> None:
+    deployment.send_raw("solves.requested", b"\xff", [], CELL.encode())
     deployment.start_worker()
     solver = deployment.start_solver()
     deployment.configure(CELL)
@@ -310,7 +310,7 @@ def test_a_record_that_is_no_decision_is_passed_over_with_a_line(deployment: Dep
 
     until(lambda: answers(deployment), "an answer")
 
-    assert "unknown decision type b'millrace.unknown.v1'" in solver.output
+    assert "not a decision and a problem in canonical form" in solver.output
     assert solver.running
 
 
@@ -320,7 +320,8 @@ def test_a_solver_without_topics_ends_with_one_line(kafka: str, topic_prefix: st
     solver = deployment.start_solver()
     assert solver.wait() == EXIT_UNFIT
     assert solver.output == (
-        "millrace solver: topics are missing, create them first: absent.decisions, absent.solves.finished\n"
+        "millrace solver: topics are missing, create them first: "
+        "absent.solves.finished, absent.solves.requested\n"
     )
 
 

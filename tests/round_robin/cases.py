@@ -350,8 +350,8 @@ def test_a_story_tells_of_turns_and_of_the_solver_in_its_own_words() -> None:
     assert "a solver has answered" in told, "no view has words for that"
     assert [line for line in told if "loss" in line or "adapter" in line] == [], "counting has neither"
     assert "completed on a2: 26 samples" in told
-    problems = [c.record.problem for c in story.chapters if isinstance(c.record, SolveRequested)]
-    assert {job_id for problem in problems for job_id in problem.left_samples} == {"j3"}
+    asked = [chapter.record for chapter in story.chapters if isinstance(chapter.record, SolveRequested)]
+    assert {job_id for request in asked for job_id in request.job_ids} == {"j3"}
 
 
 def test_a_summary_has_its_figures_and_none_of_another_policy() -> None:

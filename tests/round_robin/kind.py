@@ -50,6 +50,10 @@ class SortProblem(Problem):
     left_samples: dict[Identifier, int]
     """By job."""
 
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"jobs": len(self.left_samples)}
+
 
 class SortSolution(Solution):
     """An order of the queue."""

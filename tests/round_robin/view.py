@@ -8,8 +8,8 @@ from infra.views.jobs import Job
 from infra.views.policy import PolicyFigures, PolicyView
 from schemas.base import Event, Outcome, Record
 from schemas.codec import Decision
-from schemas.solves import SolveFinished, SolveRequested
-from tests.round_robin.kind import QueuePlace, SortProblem, SortSolution
+from schemas.solves import Question, SolveFinished, SolveRequested
+from tests.round_robin.kind import QueuePlace, SortSolution
 from tests.support.counting_commands import CountOrdered
 
 
@@ -46,9 +46,6 @@ class RoundRobinView(PolicyView):
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
         match record:
-            case SolveRequested(problem=SortProblem(left_samples=left)) if job_id in left:
-                problem = SortProblem(left_samples={job_id: left[job_id]})
-                return record.model_copy(update={"problem": problem})
             case SolveFinished(solution=SortSolution(job_ids=job_ids)) if job_id in job_ids:
                 return record
         return None
@@ -59,7 +56,7 @@ class RoundRobinView(PolicyView):
                 return [f"{told.ahead} jobs are before it"]
             case CountOrdered():
                 return [f"a turn on {told.node}, from {told.start} to {told.goal}"]
-            case SolveRequested(problem=SortProblem()):
+            case SolveRequested(question=Question(kind="sort")):
                 return ["a solver is asked for the order of the queue"]
         return None
 

@@ -159,11 +159,12 @@ class RoundRobinZone:
             self._asked = f"sort-{self._requests}"
             self._sort_s = time_s + self._settings.sort_every_s
             left = {id: self._goal(self._jobs[id]) - self._jobs[id].samples_done for id in self._queue}
-            yield SolveRequested(
+            yield SolveRequested.of(
                 zone=self._zone,
                 request_id=self._asked,
                 time_limit_s=SOLVE_LIMIT_S,
                 problem=SortProblem(left_samples=left),
+                job_ids=left,
             )
 
     def solved(self, answer: SolveFinished) -> Iterator[Outcome]:

@@ -152,6 +152,13 @@ def _consistent_orders(event: dict[str, Any]) -> None:
         event["orders"] = (orders * 2)[: JOBS_PER_MODE[event["mode"]]]
 
 
+def _consistent_shares(solution: dict[str, Any]) -> None:
+    """A share has as many jobs as its mode merges, and no job is in two."""
+    for number, share in enumerate(solution.get("shares", ())):
+        count = JOBS_PER_MODE[share["mode"]]
+        share["job_ids"] = [f"job-{number}-{index}" for index in range(count)]
+
+
 def _consistent_merge(problem: dict[str, Any]) -> None:
     """Units and transfers name kinds that are there, and kinds and jobs tables."""
     if "step_tables" in problem:
@@ -191,6 +198,7 @@ def _consistent_moe(event: dict[str, Any]) -> None:
 def _consistent_job(event: dict[str, Any]) -> dict[str, Any]:
     """An event or a command about a job whose workload obeys the rules between its fields."""
     _consistent_orders(event)
+    _consistent_shares(event.get("solution") or {})
     _consistent_merge(event.get("problem", {}))
     workload = event.get("workload", {})
     _consistent_tuning(workload)

@@ -154,7 +154,7 @@ def test_every_type_travels_over_its_topics() -> None:
     assert set(channels["decisions"]["messages"]) == {model.__name__ for model in DECISION_TYPES.values()}
     commands = {"SlotAssigned", "RunCancelled", "WorkersAssigned", "WorkersReleased"}
     commands |= {"ProfileOrdered", "TaskAssigned", "TaskReleased", "LoaderPrewarmed"}
-    commands |= {"RanksAssigned", "ExpertsPlaced", "RanksReleased"}
+    commands |= {"RanksAssigned", "ExpertsPlaced", "RanksReleased", "RunDisowned"}
     assert set(channels["commands"]["messages"]) == commands
     assert set(channels["prices"]["messages"]) == {"ZonePriced"}
     assert set(channels["staffing"]["messages"]) == {"ZoneStaffed"}

@@ -4,12 +4,13 @@ import pytest
 from pydantic import ValidationError
 
 from schemas.codec import Decision, decode_decision
-from schemas.lora import Dataset, LoraHyperparameters
+from schemas.lora import Dataset, InstructionColumns, LoraHyperparameters
 from schemas.lora_commands import MAX_RUNS_PER_SLOT, RunOrder, SlotAssigned
 from schemas.topics import COMMANDS, HEADERS_MAX_BYTES, topic_name, topics
 
 LONGEST_NAME = "n" * 128
-LONGEST_FLOAT = 1.2345678901234567e-300
+LONGEST_FLOAT = 1.2345678901234567e-05
+LONGEST_COLUMN = "\N{GRINNING FACE}" * 64
 LARGEST = RunOrder(
     run_id="r" * 192,
     job_id=LONGEST_NAME,
@@ -17,7 +18,11 @@ LARGEST = RunOrder(
     work_samples=10**12,
     quota_samples=10**12,
     resume_samples=10**12,
-    dataset=Dataset(path="\N{GRINNING FACE}" * 512, samples=10**12),
+    dataset=Dataset(
+        path="\N{GRINNING FACE}" * 512,
+        samples=10**12,
+        columns=InstructionColumns(**dict.fromkeys(("instruction", "input", "output"), LONGEST_COLUMN)),
+    ),
     hyperparameters=LoraHyperparameters(
         rank=1_024,
         alpha=LONGEST_FLOAT,

@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from schemas.codec import Decision
 from schemas.documents import SPEC, check, json_schemas, main, release, write
+from schemas.questions import SolvePosed
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
 from schemas.views import JobState, ZoneState
 from tests.schemas.strategies import SEEDED, payloads
@@ -41,7 +42,8 @@ def test_the_committed_documents_are_those_of_the_models() -> None:
 
 def test_there_is_a_schema_for_every_type_and_each_is_sound() -> None:
     schemas = json_schemas()
-    assert schemas.keys() == EVENT_TYPES.keys() | DECISION_TYPES.keys() | {JobState.TYPE, ZoneState.TYPE}
+    others = {JobState.TYPE, ZoneState.TYPE, SolvePosed.TYPE}
+    assert schemas.keys() == EVENT_TYPES.keys() | DECISION_TYPES.keys() | others
     for ce_type, schema in schemas.items():
         Draft202012Validator.check_schema(schema)
         assert schema["$id"] == f"{ce_type}.json"

@@ -45,7 +45,7 @@ def test_the_bounds_are_those_of_the_models() -> None:
         "| 0 to 1e15; only": limit(base.Micros, "maximum") == 1e15,
         "of a task: 1 to 1e12": limit(base.PositiveSamples, "maximum") == 1e12,
         "planned: 0 to 2e12": limit(base.Samples, "maximum") == 2e12,
-        "| above 0, to 1e6 |": limit(base.Gib, "maximum") == 1e6,
+        "2^-30 (a byte) to 1e6": (limit(base.Gib, "minimum"), limit(base.Gib, "maximum")) == (2**-30, 1e6),
         "0 to the year 2100": limit(base.UnixTime, "maximum") == 4_102_444_800,
         "a slot: 0 to 1e12": limit(base.Slot, "maximum") == 1e12,
         "at most 2,000 characters": limit(base.Text, "maxLength") == 2_000,

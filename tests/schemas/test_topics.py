@@ -31,6 +31,7 @@ def test_every_topic_is_there_once() -> None:
         "p.rules.states",
         "p.solves.finished",
         "p.solves.finished.dlt",
+        "p.solves.requested",
         "p.staffing",
         "p.zones.state",
     ]
@@ -50,7 +51,14 @@ def test_what_is_kept_for_ever() -> None:
         if spec.cleanup_policy == "delete" and spec.retention_ms == FOR_EVER
     }
     assert kept == {"p.ledger", "p.decisions", "p.rules.states"}
-    assert all(spec.retention_bytes == FOR_EVER for spec in SPECS.values())
+    bounded = {name for name, spec in SPECS.items() if spec.retention_bytes != FOR_EVER}
+    assert bounded == {"p.solves.requested"}
+
+
+def test_problems_for_solvers_take_a_bounded_part_of_the_disk() -> None:
+    spec = SPECS["p.solves.requested"]
+    assert spec.retention_ms == 24 * 60 * 60 * 1_000
+    assert int(spec.config()["segment.bytes"]) * 8 == spec.retention_bytes == 512 * 1024**2
 
 
 def test_only_what_strangers_write_is_expanded_by_the_broker() -> None:

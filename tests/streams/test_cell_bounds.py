@@ -30,8 +30,8 @@ from tests.support.examples import examples
 
 LEAST = 5e-324
 MOST_SAMPLES = 10**12
-SPEEDS = (LEAST, 0.02, 5.0, 10.0, 1e9)
-GIBS = (LEAST, 1 / 1024, 1.0, 8.0, 1e6)
+SPEEDS = (1e-9, 0.02, 5.0, 10.0, 1e9)
+GIBS = (2**-30, 1 / 1024, 1.0, 8.0, 1e6)
 LONGEST_DELAY_S = 31_536_000.0
 NODES = ("a1", "a2", "b1")
 JOBS = ("j0", "j1", "j2", "j3")
@@ -56,7 +56,7 @@ def configurations(draw: st.DrawFn) -> CellConfigured:
         zone = Zone(
             id="z",
             base_model="tiny",
-            base_model_memory_gib=one(2.0, LEAST, 1e6 - 1),
+            base_model_memory_gib=one(2.0, 2**-30, 1e6 - 1),
             horizon_slots=one(6, 1, 50),
             gpu_types=tuple(
                 GpuType(
@@ -96,7 +96,7 @@ def configurations(draw: st.DrawFn) -> CellConfigured:
             cell="c",
             epoch_s=one(1_000.0, 0.0, MAX_TIME_S),
             slot_s=one(10.0, 0.01, 600.0, 86_400.0),
-            node_timeout_s=one(15.0, LEAST, 86_400.0),
+            node_timeout_s=one(15.0, 1e-3, 86_400.0),
             duplicate_window_events=one(1_000, 1),
             tariffs=(
                 Tariff(
@@ -126,7 +126,7 @@ def workloads(cell: CellConfigured) -> st.SearchStrategy[LoraWorkload]:
         LoraWorkload,
         work_samples=st.sampled_from((1, 100, 250, MOST_SAMPLES)),
         dataset=st.just(Dataset(path="d.jsonl", samples=1)),
-        memory_gib=st.sampled_from((LEAST, room_gib)),
+        memory_gib=st.sampled_from((2**-30, room_gib)),
         speed_samples_per_s=st.sampled_from(
             (capacity, {name: 0.7 * speed for name, speed in capacity.items()})
         ),

@@ -27,6 +27,7 @@ from schemas.changes import (
 )
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope, InvalidRecordError, decode_event_line
+from schemas.commands import RunDisowned
 from schemas.decisions import (
     CellAccepted,
     EventIgnored,
@@ -105,7 +106,7 @@ ROWS = tuple(
     )
     for name, speed in (("fast", 5.0), ("slow", 2.5))
 )
-SETBACKS = (JobReplanned, JobRefunded, RunCancelled, EventIgnored)
+SETBACKS = (JobReplanned, JobRefunded, RunCancelled, RunDisowned, EventIgnored)
 MOVES = (NodeMoved, NodeStatusChanged, LoanChanged, ReclaimEnded)
 """Whatever frees a leaving node lets it go."""
 CHANGES = (*MOVES, ZoneAccepted, ZonePriced, JobRejected, *SETBACKS)

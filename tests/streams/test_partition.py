@@ -103,7 +103,7 @@ def test_gap_before_the_first_event_is_fatal(first_offset: int) -> None:
         fold(first, ledger[:20])
         snapshots = dict(first.capture().records())
 
-    with pytest.raises(LedgerGapError, match=f"the first event delivered is {first_offset}"):
+    with pytest.raises(LedgerGapError, match=f"events are delivered from {first_offset} on"):
         LedgerPartition(0, first_offset, snapshots)
 
 
@@ -114,6 +114,31 @@ def test_gap_underway_is_fatal() -> None:
 
     with pytest.raises(LedgerGapError, match="offset 6 was delivered where 5 is due"):
         partition.fold(ledger[6])
+
+
+def test_offsets_that_hold_no_record_are_no_gap() -> None:
+    """Such as those of markers of transactions, before the first event, under way and after a restart."""
+    ledger = records("alpha")
+    moved = [
+        replace(record, offset=2 * record.offset + 1, from_offset=2 * record.offset) for record in ledger
+    ]
+    partition = LedgerPartition(0, 0, {})
+    fold(partition, moved[:5])
+    assert partition.last_offset == 9
+
+    successor = LedgerPartition(0, 10, dict(partition.capture().records()))
+
+    assert successor.fold(moved[5])
+    assert successor.last_offset == 11
+
+
+def test_a_record_that_does_not_follow_what_was_read_is_a_gap() -> None:
+    ledger = records("alpha")
+    partition = LedgerPartition(0, 0, {})
+    fold(partition, ledger[:5])
+
+    with pytest.raises(LedgerGapError, match="offset 7 was delivered where 5 is due"):
+        partition.fold(replace(ledger[7], from_offset=6))
 
 
 def test_snapshot_older_than_the_coverage_is_fatal() -> None:

@@ -37,6 +37,15 @@ class CountingRunner:
             case CountCancelled() if self._order is not None and self._order.job_id == command.job_id:
                 self._order = None
 
+    def disown(self, run_id: str, job_id: str) -> None:
+        order = self._order
+        if order is not None and (order.run_id, order.job_id) == (run_id, job_id):
+            self._progressed(order, complete=True)
+            self._order = None
+
+    def held_runs(self) -> list[str]:
+        return [] if self._order is None else [self._order.run_id]
+
     def advance(self) -> Activity:
         order = self._order
         if order is None:

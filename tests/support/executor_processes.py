@@ -45,10 +45,12 @@ class Executors:
         base_model_dir: Path,
         others: KafkaConnection | None = None,
         runners: tuple[str, ...] = ("lora",),
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         """`nodes` is how the executors connect, `others` how the tests do, if that is otherwise. Below `root`
-        lie the runners that are not the product's own."""
+        lie the runners that are not the product's own. `timeout_s` is the longest wait for an event."""
         self.root = root
+        self._timeout_s = timeout_s
         self.slot = 0
         self.events: list[Envelope] = []
         self.processes: dict[str, BaseProcess] = {}
@@ -156,7 +158,7 @@ class Executors:
 
     def await_that(self, condition: Callable[[], T]) -> T:
         """Listen until the condition holds, and return what it says."""
-        deadline_s = time.monotonic() + TIMEOUT_S
+        deadline_s = time.monotonic() + self._timeout_s
         while not (value := condition()):
             died = [node for node, process in self.processes.items() if not process.is_alive()]
             assert not died, self.log(died[0])
@@ -190,9 +192,10 @@ def executors(
     base_model_dir: Path,
     others: KafkaConnection | None = None,
     runners: tuple[str, ...] = ("lora",),
+    timeout_s: float = TIMEOUT_S,
 ) -> Iterator[Executors]:
     """Executors that are gone, however they were left, when the block ends."""
-    fleet = Executors(nodes, topic_prefix, root, base_model_dir, others, runners)
+    fleet = Executors(nodes, topic_prefix, root, base_model_dir, others, runners, timeout_s)
     try:
         yield fleet
     finally:

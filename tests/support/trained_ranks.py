@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor
 from transformers import (
     BertConfig,
@@ -18,6 +20,7 @@ from transformers import (
     MixtralConfig,
     MixtralForCausalLM,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     SwitchTransformersConfig,
     SwitchTransformersForConditionalGeneration,
 )
@@ -80,6 +83,14 @@ def sequence_of(family: str, number: int) -> TokenSequence:
     if family == "bert":
         return LabelledSequence(tokens, 0, number % 3)
     return TextSequence(tokens, 1 + number % 3)
+
+
+def tokenizer_of_its_size() -> PreTrainedTokenizerFast:
+    """A tokenizer of as many tokens as the models have."""
+    words = {f"w{number}": number for number in range(VOCABULARY)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w0")), unk_token="w0", eos_token="w1"
+    )
 
 
 def module_of(family: str, hidden: int = 16) -> PreTrainedModel:

@@ -16,7 +16,8 @@ from executors.lora.slots.adapters import AdapterOutput
 from executors.lora.slots.calendar import SlotCalendar
 from executors.lora.slots.checkpoints import RunCheckpoints
 from executors.lora.slots.settings import LoraSettings
-from executors.lora.slots.slot import Cadence, SlotRuns, Workshop
+from executors.lora.slots.slot import SlotRuns
+from executors.lora.slots.workshop import Cadence, Workshop
 from executors.node.runner import Activity, CloseReason, DeviceLostError, Objection, RunnerContext
 from schemas.commands import Command
 from schemas.fleet import FleetEvent
@@ -49,7 +50,8 @@ def load_workshop(context: RunnerContext, settings: LoraSettings) -> Workshop:
     # The log is for lines.
     disable_progress_bar()
     torch.set_num_threads(settings.threads)
-    base = load_base(settings.base_model_dir, settings.device)
+    address = settings.base_model_address or node.base_model
+    base = load_base(settings.base_model_dir, settings.device, address)
     return Workshop(
         cell=node.cell,
         base_model=node.base_model,
@@ -82,6 +84,8 @@ class LoraRunner:
         """A slot must be the cell's, and newer than the present one; a cancellation is never late."""
         if isinstance(command, SlotAssigned):
             present = None if self._slot is None else self._slot.assignment
+            if present == command:
+                return None  # the same order once more
             return self._calendar.judge(command, present, self._workshop.clock.time_s())
         return None
 
@@ -89,6 +93,8 @@ class LoraRunner:
         """Begin a slot, which ends the one before it, or cancel a job."""
         with _device_loss_told():
             if isinstance(command, SlotAssigned):
+                if self._slot is not None and self._slot.assignment == command:
+                    return
                 if self._slot is not None:
                     self._slot.close("newer_slot")
                 jobs = ",".join(run.job_id for run in command.runs)
@@ -96,6 +102,19 @@ class LoraRunner:
                 self._begin(command, ())
             elif isinstance(command, RunCancelled):
                 self._cancel(command.job_id)
+
+    def disown(self, run_id: str, job_id: str) -> None:
+        """Take a run off the device without a checkpoint."""
+        if self._slot is not None:
+            with _device_loss_told():
+                self._slot.disown(run_id, job_id)
+
+    def held_runs(self) -> list[str]:
+        """Those of the slot that are not over."""
+        if self._slot is None:
+            return []
+        runs = self._slot.assignment.runs
+        return [order.run_id for order in runs if order.job_id not in self._slot.over]
 
     def advance(self) -> Activity:
         """Take a step with every run of the slot."""

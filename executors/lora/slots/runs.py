@@ -59,6 +59,7 @@ def task_of(order: RunOrder) -> LoraTask:
     return LoraTask(
         job_id=order.job_id,
         dataset=order.dataset.path,
+        columns=order.dataset.columns,
         total_samples=order.work_samples,
         **dict(order.hyperparameters),
     )

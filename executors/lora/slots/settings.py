@@ -21,10 +21,13 @@ class LoraSettings(BaseSettings):
 
     base_model_dir: Path | None = None
     """The Hugging Face directory of the base model; a small Llama is made on the first start if not given."""
+    base_model_address: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """What users load the base model by, such as its name on the Hugging Face hub: published adapters name
+    it. `MILLRACE_BASE_MODEL` if not given."""
     dataset_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "datasets")
     """Where the datasets of jobs lie. Must exist."""
 
-    device: str = "cpu"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] = "cpu"
     """Where torch computes: `cpu`, `cuda` or `cuda:N`."""
     threads: Annotated[int, Field(ge=1, le=1_024)] = 1
     """CPU threads of torch."""

@@ -1,18 +1,16 @@
 """One slot on one node: its runs, from their orders to their last reports. Does not use a broker."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
-from executors.lora.engine import FusedEngine
-from executors.lora.faults import is_permanent
-from executors.lora.slots.adapters import AdapterOutput
-from executors.lora.slots.checkpoints import FinishedRun, RunCheckpoints, RunProgress, SavedRun
+from executors.lora.faults import UpdateError, is_permanent, raise_if_device_is_lost
+from executors.lora.slots.checkpoints import FinishedRun, RunProgress, SavedRun
 from executors.lora.slots.runs import Run, RunReports, task_of
-from executors.lora.slots.steps import TASK_FAILURES, FusedSteps, raise_if_device_is_lost
+from executors.lora.slots.steps import FusedSteps
+from executors.lora.slots.workshop import Workshop
 from executors.node.checkpoints import Checkpoint, StaleWriterError
-from executors.node.room import NoRoomError, Room
-from executors.node.runner import Activity, Clock
+from executors.node.room import NoRoomError
+from executors.node.runner import Activity
 from schemas.fleet import FleetEvent
 from schemas.lora_commands import RunOrder, SlotAssigned
 
@@ -29,29 +27,7 @@ job again or given it up."""
 _RECENT_SLOTS = 2
 """A job that was finished in one of so many slots may cross its own cancellation on the way."""
 
-
-@dataclass(frozen=True)
-class Cadence:
-    """How often what is done in a slot."""
-
-    checkpoint_steps: int
-    checkpoint_s: float
-    checkpoint_wait_s: float
-    progress_s: float
-
-
-@dataclass(frozen=True)
-class Workshop:
-    """What a node trains LoRA with, slot after slot."""
-
-    cell: str
-    base_model: str
-    engine: FusedEngine
-    checkpoints: RunCheckpoints
-    adapters: AdapterOutput
-    cadence: Cadence
-    room: Room
-    clock: Clock
+_T = TypeVar("_T")
 
 
 class SlotRuns:
@@ -117,6 +93,18 @@ class SlotRuns:
         self._withdraw_adapter(job_id)
         self._workshop.checkpoints.remove(job_id)
 
+    def disown(self, run_id: str, job_id: str) -> None:
+        """End a run that the cell does not have: it writes nothing more, and publishes nothing."""
+        run = self._training.get(job_id)
+        order = self._waiting.get(job_id) if run is None else run.order
+        if order is None or order.run_id != run_id:
+            return
+        self._workshop.checkpoints.forget(job_id)
+        self._drop(job_id)
+        self._reports.say("run disowned", job_id)
+        if run is not None:
+            self._report_progress(run, complete=True)
+
     def _withdraw_adapter(self, job_id: str) -> None:
         newest = self._workshop.checkpoints.newest(job_id)
         if newest is None or newest.token < self.assignment.slot - _RECENT_SLOTS:
@@ -141,7 +129,12 @@ class SlotRuns:
             newest = self._workshop.checkpoints.newest(order.job_id)
             if newest is not None and newest.token == self.assignment.slot:
                 self._begin(order, newest)
-            else:
+            elif reason in ("slot_end", "newer_slot"):
+                known_samples = order.resume_samples if newest is None else newest.samples_done
+                self._fail(
+                    order.job_id, known_samples, TimeoutError("the slot was over before the run began")
+                )
+            else:  # the node goes offline, and the cell plans all of it again
                 self._reports.say("run never began", order.job_id, reason=reason)
         self._waiting.clear()
         for run in list(self._training.values()):
@@ -186,7 +179,7 @@ class SlotRuns:
     def _checkpoint_bytes(self, order: RunOrder) -> int:
         try:
             return self._workshop.checkpoints.bytes_of(task_of(order))
-        except ValueError:
+        except Exception:
             # It will fail as soon as it begins.
             return 0
 
@@ -202,7 +195,7 @@ class SlotRuns:
         try:
             finished = None if newest is None else self._finished_before(order, newest)
             run = self._attach(order, newest) if finished is None else None
-        except TASK_FAILURES as error:
+        except Exception as error:
             raise_if_device_is_lost(error)
             self._fail(job_id, known_samples, error.with_traceback(None))
             return
@@ -285,20 +278,38 @@ class SlotRuns:
                 self._report_progress(run, complete=False)
 
     def _save(self, run: Run) -> SavedRun | None:
-        """Checkpoint a run; None if it is over thereby, for having been replaced or for want of a store."""
-        saved = self._capture(run)
-        try:
+        """Checkpoint a run; None if it is over, see `_kept`."""
+
+        def save() -> SavedRun:
+            saved = self._capture(run)
             self._workshop.checkpoints.save(saved)
-        except StaleWriterError as error:
-            self._drop(run.job_id)
-            self._reports.say("run replaced", run.job_id, error=error)
-            return None
-        except OSError as error:
-            self._give_way(run, error)
+            return saved
+
+        saved = self._kept(run, save)
+        if saved is None:
             return None
         run.mark_saved(self._clock.time_s())
         self._reports.say("run checkpointed", run.job_id, samples_done=run.samples_done, loss=run.loss)
         return saved
+
+    def _kept(self, run: Run, work: Callable[[], _T]) -> _T | None:
+        """Do what keeps something of a run; None if the run is over, because it was replaced or this failed.
+
+        Raises:
+            NoRoomError: it is the disk that is at fault.
+            torch.AcceleratorError: the device is lost.
+        """
+        try:
+            return work()
+        except StaleWriterError as error:
+            self._drop(run.job_id)
+            self._reports.say("run replaced", run.job_id, error=error)
+        except OSError as error:
+            self._give_way(run, error)
+        except Exception as error:
+            raise_if_device_is_lost(error)
+            self._fail(run.job_id, run.saved_samples, error.with_traceback(None))
+        return None
 
     def _give_way(self, run: Run, error: OSError) -> None:
         """Fail a run whose files cannot be written, unless no other's could.
@@ -329,7 +340,7 @@ class SlotRuns:
             self._drop(run.job_id)
             self._reports.say("run stopped", run.job_id, reason=reason, samples_done=0)
             return
-        saved = self._capture(run) if not run.unsaved_steps else self._save(run)
+        saved = self._save(run) if run.unsaved_steps else self._kept(run, lambda: self._capture(run))
         if saved is None:
             return
         if run.samples_done >= run.order.work_samples and self._may_publish():
@@ -353,24 +364,21 @@ class SlotRuns:
         In this order: what is kept of the job says all that the report does, so that a crash in between is
         mended by any node that is given the job again.
         """
-        try:
-            adapter = self._workshop.adapters.publish(saved.state, run.order.user)
+
+        def finish() -> FinishedRun:
             finished = FinishedRun(
                 task=saved.state.task,
                 slot=saved.slot,
                 samples_done=run.samples_done,
                 loss=loss,
-                adapter=adapter,
+                adapter=self._workshop.adapters.publish(saved.state, run.order.user),
             )
             self._workshop.checkpoints.finish(finished)
-        except StaleWriterError as error:
-            self._drop(run.job_id)
-            self._reports.say("run replaced", run.job_id, error=error)
-            return
-        except OSError as error:
-            self._give_way(run, error)
-            return
-        self._end_finished(finished)
+            return finished
+
+        finished = self._kept(run, finish)
+        if finished is not None:
+            self._end_finished(finished)
 
     def _end_finished(self, finished: FinishedRun) -> None:
         self._drop(finished.task.job_id)
@@ -378,7 +386,8 @@ class SlotRuns:
 
     def _fail_training(self, run: Run, error: Exception) -> None:
         """Give a run up; one that may go on elsewhere is to find there what it has learned here."""
-        if not is_permanent(error) and run.unsaved_steps and self._save(run) is None:
+        is_whole = not isinstance(error, UpdateError)
+        if is_whole and not is_permanent(error) and run.unsaved_steps and self._save(run) is None:
             return
         self._fail(run.job_id, run.saved_samples, error)
 
@@ -390,8 +399,8 @@ class SlotRuns:
     def _drop(self, job_id: str) -> None:
         """Take a job off the device; its part of the slot is over."""
         self._waiting.pop(job_id, None)
-        if self._training.pop(job_id, None) is not None:
-            self._workshop.engine.detach(job_id)
+        self._training.pop(job_id, None)
+        self._workshop.engine.discard(job_id)
         self.over.add(job_id)
 
     def _report_progress(self, run: Run, complete: bool) -> None:

@@ -5,18 +5,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-import torch
-
-from executors.lora.engine import FusedEngine
+from executors.lora.engine import FusedEngine, PartialStepError
+from executors.lora.faults import raise_if_device_is_lost
 from executors.node.runner import Clock
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB, RunOrder
-
-TASK_FAILURES = (ValueError, ArithmeticError, OSError, MemoryError, RuntimeError)
-"""What one task may raise while the node and the other tasks are sound.
-
-Not among them: whatever shows a fault of this program (`KeyError`, `TypeError`), and, although it is a
-`RuntimeError`, `torch.AcceleratorError`; see `raise_if_device_is_lost`.
-"""
 
 Outcome = float | Exception
 """A task's loss in a step, or why it cannot go on."""
@@ -28,18 +20,14 @@ class DivergenceError(ArithmeticError):
     """A task has diverged: its loss or its gradient is no number any more, and nothing is learned from it."""
 
 
-def raise_if_device_is_lost(error: BaseException) -> None:
-    """Raise `error` again if it leaves the device unusable: no task is to blame, and only a restart helps."""
-    if isinstance(error, torch.AcceleratorError):
-        raise error
-
-
 class MemoryUnderstatedError(ValueError):
     """A task takes more memory than its user has declared: the next step might take it from others."""
 
 
 class FusedSteps:
-    """Advances tasks together, and each alone once that fails, so that who is at fault fails alone.
+    """Advances tasks together, and each alone once that fails, so that the task at fault fails alone.
+
+    Any exception in a task's data, pass or update is the task's failure, save that of a lost device.
 
     Attributes:
         memory_gib: the most that each task whose memory is limited has taken in a step.
@@ -87,19 +75,33 @@ class FusedSteps:
         return self._step_together(measured)
 
     def _step_together(self, job_ids: Sequence[str]) -> Mapping[str, Outcome]:
-        if self._apart or len(job_ids) == 1:
-            return {job_id: self._step_alone(job_id) for job_id in job_ids}
-        before = {job_id: self._engine.samples_done(job_id) for job_id in job_ids}
+        failed = self._unreadable(job_ids)
+        ready = [job_id for job_id in job_ids if job_id not in failed]
+        if len(ready) > 1 and not self._apart:
+            return failed | self._step_ready_together(ready)
+        return failed | {job_id: self._step_alone(job_id) for job_id in ready}
+
+    def _unreadable(self, job_ids: Sequence[str]) -> dict[str, Outcome]:
+        """Why the data of tasks cannot be used, by job: the others go on together without them."""
+        failed: dict[str, Outcome] = {}
+        for job_id in job_ids:
+            try:
+                self._engine.upcoming_size(job_id)
+            except Exception as error:
+                failed[job_id] = error.with_traceback(None)
+        return failed
+
+    def _step_ready_together(self, job_ids: Sequence[str]) -> dict[str, Outcome]:
         try:
             losses = self._timed_step(job_ids)
-        except TASK_FAILURES as error:
+        except PartialStepError as error:
+            return {**error.faults, **self._all_judged(error.losses)}
+        except Exception as error:
             raise_if_device_is_lost(error)
             _log.warning("step failed jobs=%s error=%r; each goes alone", ",".join(job_ids), error)
         else:
-            return {job_id: self._judged(job_id, loss) for job_id, loss in losses.items()}
-        # A failure behind the backward pass may have come after some tasks were updated.
-        unmoved = [job_id for job_id in job_ids if self._engine.samples_done(job_id) == before[job_id]]
-        outcomes = {job_id: self._step_alone(job_id) for job_id in unmoved}
+            return self._all_judged(losses)
+        outcomes = {job_id: self._step_alone(job_id) for job_id in job_ids}
         # No task is at fault: together they are too large for the device.
         self._apart = not any(isinstance(outcome, Exception) for outcome in outcomes.values())
         return outcomes
@@ -110,7 +112,7 @@ class FusedSteps:
             return True
         try:
             tokens, loss_rows = self._engine.upcoming_size(job_id)
-        except TASK_FAILURES:
+        except Exception:
             # Alone, it fails so again, and no other is concerned.
             return False
         return any(tokens <= t and loss_rows <= rows for t, rows in self._measured_sizes[job_id])
@@ -120,7 +122,9 @@ class FusedSteps:
             if self._is_within_measure(job_id):
                 return self._judged(job_id, self._timed_step([job_id])[job_id])
             return self._judged(job_id, self._measured_step(job_id))
-        except TASK_FAILURES as error:
+        except PartialStepError as error:
+            return error.faults[job_id]
+        except Exception as error:
             raise_if_device_is_lost(error)
             return error.with_traceback(None)
 
@@ -136,7 +140,7 @@ class FusedSteps:
         with self._engine.measured(job_id) as taken:
             try:
                 loss = self._timed_step([job_id])[job_id]
-            except TASK_FAILURES as error:
+            except Exception as error:
                 raise_if_device_is_lost(error)
                 failure = error.with_traceback(None)
         self.memory_gib[job_id] = max(taken.gib, self.memory_gib.get(job_id, 0.0))
@@ -152,13 +156,24 @@ class FusedSteps:
 
     def _timed_step(self, job_ids: Sequence[str]) -> Mapping[str, float]:
         start_s = self._clock.time_s()
-        losses = self._engine.step(job_ids)
+        try:
+            losses = self._engine.step(job_ids)
+        except PartialStepError:
+            self._account(start_s, job_ids)
+            raise
+        self._account(start_s, job_ids)
+        return losses
+
+    def _account(self, start_s: float, job_ids: Sequence[str]) -> None:
+        """Divide the time of a step among its tasks."""
         # The machine's clock may be set back meanwhile.
         took_s = max(self._clock.time_s() - start_s, 0.0)
         tokens = {job_id: self._engine.step_tokens(job_id) for job_id in job_ids}
         for job_id in job_ids:
             self.node_s[job_id] += took_s * min(tokens[job_id] / sum(tokens.values()), 1 / len(tokens))
-        return losses
+
+    def _all_judged(self, losses: Mapping[str, float]) -> dict[str, Outcome]:
+        return {job_id: self._judged(job_id, loss) for job_id, loss in losses.items()}
 
     def _judged(self, job_id: str, loss: float) -> Outcome:
         """A finite loss says nothing of the gradient, without which a task uses up its samples in vain."""

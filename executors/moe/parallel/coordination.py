@@ -7,9 +7,11 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from multiprocessing.connection import wait
 from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
@@ -20,6 +22,8 @@ from executors.moe.parallel.wire import Wire
 
 _KEY = "collectives"
 _POLL_S = 0.1
+_MOST_STRANGERS = 64
+"""Connections that have said nothing yet; beyond them and one for each rank, the oldest is closed."""
 _GRACE_S = 0.5
 """For rank 0 to say who has not come."""
 
@@ -200,29 +204,45 @@ class Coordinator(threading.Thread):
     def _gather(self) -> None:
         deadline_s = time.monotonic() + self._timeout_s
         terms: dict[int, str] = {}
+        waiting: deque[Wire] = deque()
+        self._listener.setblocking(False)
         while len(self._wires) < self._world and not self._closing:
-            self._listener.settimeout(_POLL_S)
-            with suppress(TimeoutError):
-                connection, _ = self._listener.accept()
-                self._admit(Wire(connection), terms)
+            sources: list[Any] = [self._listener, *waiting]
+            for ready in wait(sources, _POLL_S):
+                if isinstance(ready, Wire):
+                    if self._has_joined(ready, terms):
+                        waiting.remove(ready)
+                    continue
+                with suppress(OSError):
+                    waiting.append(Wire(self._listener.accept()[0]))
+            while len(waiting) > self._world + _MOST_STRANGERS:
+                waiting.popleft().close()
             if time.monotonic() > deadline_s:
                 absent = sorted(set(range(self._world)) - set(self._wires))
                 raise CollectiveLostError(f"ranks {absent} have not come within {self._timeout_s:g} s")
+        for wire in waiting:
+            wire.close()
         for rank, own in sorted(terms.items()):
             if own != terms[0]:
                 raise DisagreementError(f"ranks disagree: rank {rank} has {own!r}, rank 0 has {terms[0]!r}")
 
-    def _admit(self, wire: Wire, terms: dict[int, str]) -> None:
+    def _has_joined(self, wire: Wire, terms: dict[int, str]) -> bool:
+        """Admit or refuse a connection by its first message; False while that has not come."""
         try:
-            ((word, secret, rank, own),) = wire.receive(self._timeout_s)
+            messages = wire.receive(0.0)
+            if not messages:
+                return False
+            ((word, secret, rank, own),) = messages
             is_ours = word == "join" and secrets.compare_digest(secret, self.secret)
-        except (OSError, ValueError, TypeError):
+            is_ours = is_ours and rank in range(self._world) and rank not in self._wires
+        except (OSError, ValueError, TypeError, RecursionError):
             is_ours = False
-        if not is_ours or rank in self._wires:
+        if not is_ours:
             wire.close()  # whoever else has found the port
-            return
+            return True
         self._wires[rank] = wire
         terms[rank] = own
+        return True
 
     def _decide(self) -> None:
         with selectors.DefaultSelector() as selector:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any
 
+_LONGEST_MESSAGE_BYTES = 16 * 1024 * 1024
+
 
 class Wire:
     """One end of a connection. Any thread may send; one receives."""
@@ -46,6 +48,8 @@ class Wire:
         if not got:
             raise ConnectionResetError("the other end has closed the connection")
         self._received += got
+        if len(self._received) > _LONGEST_MESSAGE_BYTES:
+            raise ConnectionError(f"a message is longer than {_LONGEST_MESSAGE_BYTES} bytes")
         *lines, rest = self._received.split(b"\n")
         self._received = bytearray(rest)
         return [json.loads(line) for line in lines]

@@ -100,7 +100,7 @@ def live(order_json: str, connection: "Connection[bytes, bytes]", work: Work) ->
     inbox = Inbox(connection, DIRECTIVES)
     try:
         rank = Rank(order, inbox)
-    except OSError as error:
+    except Exception as error:
         inbox.tell(Failed(error=described(error), permanent=False))
         return
     try:

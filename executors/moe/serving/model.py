@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 
+from executors.lora.base_model import load_tokenizer
 from executors.moe.block import LayerPass, MoeBlock, moe_blocks
 from executors.moe.conversion.storage import load
 from executors.moe.serving.service import ExpertService
@@ -61,13 +62,7 @@ class ServedModel:
             ValueError: a file is missing or does not fit, or it cannot be served.
         """
         module, _ = load(directory)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                directory, local_files_only=True, trust_remote_code=False
-            )
-        except (OSError, ValueError, KeyError) as error:
-            raise ValueError(f"{directory.name}: no tokenizer: {error}") from error
-        return cls(module, tokenizer)
+        return cls(module, load_tokenizer(directory, module, directory.name))
 
     @property
     def experts(self) -> int:

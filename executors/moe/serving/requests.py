@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from executors.lora.batch import TextSequence
-from executors.lora.records import Tokenizer
+from executors.lora.record_fields import as_object, listed, required_text
+from executors.lora.tokens import Tokenizer
 from schemas.experts.workload import Requests
 
 _BLOCK = 1_024
@@ -40,10 +41,11 @@ class Prompts:
 
     def parse(self, fields: object) -> Prompt:
         """See `RecordForm`."""
-        match fields:
-            case {"prompt": str(text)} | {"text": str(text)} if text:
-                return Prompt(text)
-        raise ValueError('expected {"prompt": ...} or {"text": ...} with a non-empty string')
+        given = as_object(fields, '{"prompt": ...}')
+        for name in ("prompt", "text"):
+            if name in given:
+                return Prompt(required_text(given, name))
+        raise ValueError(f'expected {{"prompt": ...}} or {{"text": ...}}; the fields are: {listed(given)}')
 
 
 class Arrivals:

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from executors.elastic.model import model_directory
+from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot, JsonlDataset
 from executors.moe.ranks.comparison import compare, digests_of
 from executors.moe.ranks.life import Rank, live
@@ -39,6 +40,9 @@ from solvers.experts.schemes import SCHEMES
 SUMMARY, ANSWERS = "serving.json", "answers.jsonl"
 """What a service leaves, in its folder below the output root: a `ServiceSummary`, and its `NewestAnswers`."""
 _WORDS: tuple[StepWord, ...] = get_args(StepWord)
+_LONGEST_SILENCE_S = 60.0
+"""After so long the leader says how far the service is, although that is nothing new: the cell takes a run
+of which nothing is reported for lost."""
 _LONGEST_WAIT_S = 0.25
 _MICROSECONDS = 1e6
 _PLACEMENTS: TypeAdapter[tuple[LayerPlacement, ...]] = TypeAdapter(tuple[LayerPlacement, ...])
@@ -63,7 +67,8 @@ def serve(rank: Rank) -> Ended:
     assert isinstance(workload, MoeServeWorkload), "the kind of the workload has brought it here"
     # What is cheap to refuse is refused before anything heavy is loaded.
     directory = model_directory(order.model_root, workload.model)
-    dataset = DatasetRoot(order.dataset_root).open(workload.requests.dataset.path, form=Prompts())
+    data = workload.requests.dataset
+    dataset = DatasetRoot(order.dataset_root).open(data.path, form=with_columns(Prompts(), data.columns))
     model = ServedModel.load(directory)
     model.gate_by(workload.gating)
     longest = model.longest_sequence_tokens
@@ -243,7 +248,7 @@ class _Serving:
         number = request % len(self._dataset)
         assert self._model.tokenizer is not None, "it was loaded"
         try:
-            tokenized = self._dataset[number].tokenize(self._model.tokenizer, self._workload.sequence_length)
+            tokenized = self._dataset.tokenized(number, self._model.tokenizer, self._workload.sequence_length)
         except ValueError as error:
             raise ValueError(f"{self._dataset.name}, record {number + 1}: {error}") from error
         return tokenized.token_ids
@@ -277,8 +282,9 @@ class _Serving:
             self._reported_s = now_s
         if now_s - self._reported_s >= self._rank.order.report_interval_s:
             self._report_routed()
-        is_due = now_s - self._progressed_s >= self._rank.order.progress_s
-        if is_due and self._done > self._told_done:
+        silent_s = now_s - self._progressed_s
+        is_due = silent_s >= self._rank.order.progress_s and self._done > self._told_done
+        if is_due or silent_s >= _LONGEST_SILENCE_S:
             self._progressed_s, self._told_done = now_s, self._done
             self._rank.inbox.tell(Progress(samples_done=self._done, node_s=self._node_s))
 

@@ -15,14 +15,14 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-from executors.elastic.model import TrainableModel
-from executors.lora.model_kind import is_classifier, labels_of, read_config
+from executors.elastic.model import TrainableModel, name_base
+from executors.lora.base_model import load_tokenizer
+from executors.lora.model_kind import is_classifier, labels_of, read_config, text_records
 from executors.lora.randomness import derive_seed
 from executors.lora.records import TEXT_RECORDS, RecordForm
 from executors.moe.block import moe_blocks, set_gating
@@ -90,9 +90,10 @@ def records_of(directory: Path) -> RecordForm:
     """
     config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     if config.is_encoder_decoder:
+        # It learns a completion from a prompt, and neither chats nor plain text.
         return TEXT_RECORDS
     config = read_config(directory)
-    return labels_of(config) if is_classifier(config) else TEXT_RECORDS
+    return labels_of(config) if is_classifier(config) else text_records(directory)
 
 
 def load_model(directory: Path, workload: MoeTrainWorkload) -> MoeModel:
@@ -104,8 +105,8 @@ def load_model(directory: Path, workload: MoeTrainWorkload) -> MoeModel:
     """
     seed = workload.hyperparameters.seed
     try:
-        tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         module, converted = _with_experts(directory, workload)
+        tokenizer = load_tokenizer(directory, module, workload.model)
     except (ValueError, KeyError) as error:
         raise ValueError(f"{workload.model}: cannot be loaded: {error}") from error
     module = module.float().train()
@@ -205,21 +206,23 @@ def adapt(module: PreTrainedModel, adapter: LoraHyperparameters, is_labelled: bo
         for each, parameter in cast(nn.Module, block.experts).named_parameters()
         if parameter.ndim == 3
     ]
-    unknown = [
-        target for target in adapter.target_modules if not _named(target, modules) + _named(target, experts)
-    ]
+    named = () if adapter.is_all_linear else adapter.target_modules
+    unknown = [target for target in named if not _named(target, modules) + _named(target, experts)]
     if unknown:
         raise ValueError(f"{name}: no such adapter: no layer is called {', '.join(unknown)}")
     config = LoraConfig(
         r=adapter.rank,
         lora_alpha=cast(int, adapter.alpha),  # any number will do
         lora_dropout=adapter.dropout,
-        target_modules=[target for target in adapter.target_modules if _named(target, modules)],
-        target_parameters=[target for target in adapter.target_modules if _named(target, experts)],
+        # PEFT's "all-linear" leaves out experts, whose weights are not in linear layers.
+        target_modules="all-linear"
+        if adapter.is_all_linear
+        else [target for target in named if _named(target, modules)],
+        target_parameters=[target for target in named if _named(target, experts)],
         task_type="SEQ_CLS" if is_labelled else None,
     )
     try:
-        return cast(PeftModel, get_peft_model(module, config))
+        return name_base(cast(PeftModel, get_peft_model(module, config)), name)
     except ValueError as error:
         raise ValueError(f"{name}: no such adapter: {error}") from error
 

@@ -64,7 +64,7 @@ class Translation:
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
         """See `Objective`."""
-        prompts = [sequence.token_ids[: sequence.loss_rows.start + 1] for sequence in sequences]
+        prompts = [sequence.token_ids[: sequence.loss_rows[0] + 1] for sequence in sequences]
         completions = [list(sequence.labels) for sequence in sequences]
         input_ids, attention_mask = _side_by_side(prompts, 0, device)
         before, decoder_mask = _side_by_side(

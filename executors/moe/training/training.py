@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from executors.elastic.checkpoint import reportable
 from executors.elastic.model import model_directory
 from executors.lora.batch import TokenSequence
+from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot, JsonlDataset
 from executors.moe.block import moe_blocks
 from executors.moe.ranks.comparison import compare, digests_of
@@ -68,7 +69,8 @@ def train(rank: Rank) -> Ended:
         return _finished_before(rank, finished)
     # What is cheap to refuse is refused before anything heavy is loaded.
     directory = model_directory(order.model_root, workload.model)
-    dataset = DatasetRoot(order.dataset_root).open(workload.dataset.path, form=records_of(directory))
+    form = with_columns(records_of(directory), workload.dataset.columns)
+    dataset = DatasetRoot(order.dataset_root).open(workload.dataset.path, form=form)
     model = load_model(directory, workload)
     _see_that_it_fits(workload, model)
     same = {
@@ -123,7 +125,7 @@ def _trainer(
 
     def tokens_of(sample: int) -> TokenSequence:
         try:
-            return dataset[sample].tokenize(model.tokenizer, told.sequence_length)
+            return dataset.tokenized(sample, model.tokenizer, told.sequence_length)
         except ValueError as error:
             raise ValueError(f"{dataset.name}, record {sample + 1}: {error}") from error
 

@@ -78,6 +78,8 @@ class Structure:
 def load_structure(directory: Path, device: torch.device) -> Structure:
     """Build a model from its configuration alone: bfloat16 on CUDA, float32 on a CPU.
 
+    It has no weights that a probe could run on, so only families whose parts are known are taken.
+
     Raises:
         BaseModelError: there is no such model, it has no safetensors weights, or it is of a family that
             cannot be cut.

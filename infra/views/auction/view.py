@@ -4,14 +4,14 @@ from infra.views.auction.figures import AuctionFigures
 from infra.views.auction.offers import describe_offer, describe_plan
 from infra.views.policy import PolicyView
 from infra.views.text import units, written
-from schemas.auction.batches import BatchProblem, BatchSolution
+from schemas.auction.batches import BatchSolution
 from schemas.auction.evidence import AuctionEvidence, JobReplanned, evidence_of
 from schemas.auction.terms import BidTerms
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
 from schemas.lora import LoraWorkload
 from schemas.lora_commands import SlotAssigned
-from schemas.solves import SolveFinished, SolveRequested
+from schemas.solves import Question, SolveFinished, SolveRequested
 
 
 class AuctionView(PolicyView):
@@ -20,15 +20,11 @@ class AuctionView(PolicyView):
     figures = AuctionFigures
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
-        """Of a slot's command the job's run; of a batch for a solver its bid, and of the answer its plan."""
+        """Of a slot's command the job's run; of a solver's answer its plan."""
         match record:
             case SlotAssigned():
                 runs = tuple(order for order in record.runs if order.job_id == job_id)
                 return record.model_copy(update={"runs": runs}) if runs else None
-            case SolveRequested(problem=BatchProblem() as problem):
-                bids = tuple(bid for bid in problem.bids if bid.job_id == job_id)
-                own = problem.model_copy(update={"bids": bids, "classes": ()})
-                return record.model_copy(update={"problem": own}) if bids else None
             case SolveFinished(solution=BatchSolution() as solution):
                 plans = tuple(plan for plan in solution.plans if plan.job_id == job_id)
                 found = solution.model_copy(update={"plans": plans})
@@ -47,9 +43,8 @@ class AuctionView(PolicyView):
                 return list(describe_offer(told.offer))
             case JobQuoted(evidence=AuctionEvidence() as evidence):
                 return [_answer(told, evidence), *describe_offer(evidence.offer)]
-            case SolveRequested(problem=BatchProblem(bids=(offered,))):
-                prepared = "" if offered.vendor is None else f", its data prepared by {offered.vendor}"
-                return [f"waits for a solver with the other bids of its slot{prepared}"]
+            case SolveRequested(question=Question(kind="batch")):
+                return ["waits for a solver with the other bids of its slot"]
             case SolveFinished(solution=BatchSolution(plans=(plan,), status=status)):
                 return [f"the solver ({status}) plans it in {len(plan.node_slots)} slots"]
             case SlotAssigned(runs=(order,)):
@@ -78,8 +73,8 @@ class AuctionView(PolicyView):
             case JobReplanned():
                 left = f"{outcome.remaining_samples} samples left"
                 return f"{outcome.job_id} planned again ({outcome.reason}): {left}"
-            case SolveRequested(problem=BatchProblem(bids=bids)):
-                return f"zone {outcome.zone} asks a solver to schedule {len(bids)} bids together"
+            case SolveRequested(question=Question(kind="batch", counts=counts)):
+                return f"zone {outcome.zone} asks a solver to schedule {counts['bids']} bids together"
         return None
 
 

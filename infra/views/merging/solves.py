@@ -1,77 +1,48 @@
 """What a merging zone asks its solvers and what they answer, in words."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from infra.views.text import counted, lasting
-from schemas.merging.estimates import EstimateProblem, EstimateSolution
-from schemas.merging.problems import MergeProblem, MergeSolution, RivalProblem, Share
+from infra.views.text import counted
+from schemas.merging.estimates import EstimateSolution
+from schemas.merging.problems import MergeSolution, Share
 from schemas.solves import SolveFinished, SolveRequested
 
-
-def own_request(record: SolveRequested, job_id: str) -> SolveRequested | None:
-    """A request for a plan with this job alone, if it has waited for an interval at most. Those that run or
-    go on waiting are asked about in every interval too; that is no news of them."""
-    match record.problem:
-        case MergeProblem() as problem:
-            following = {unit.follower for unit in problem.units}
-            units = tuple(
-                unit
-                for unit in problem.units
-                if job_id in unit.job_ids
-                and not unit.gpus
-                and unit.waited_s <= problem.interval_s
-                and job_id not in following
-            )
-            own = problem.model_copy(update={"units": units, "transfers": ()})
-            return record.model_copy(update={"problem": own}) if units else None
-        case RivalProblem() as problem:
-            jobs = tuple(
-                job
-                for job in problem.jobs
-                if job.job_id == job_id and not job.gpus and job.waited_s <= problem.interval_s
-            )
-            waiting = problem.model_copy(update={"jobs": jobs})
-            return record.model_copy(update={"problem": waiting}) if jobs else None
-    return None
+_PLANS = ("merge", "rival_allocation")
 
 
-def waiting_words(record: SolveRequested) -> list[str] | None:
-    """Of a request about one job alone, see `own_request`; None for others."""
-    match record.problem:
-        case MergeProblem(units=(unit,)) as problem:
-            needs = f"{unit.iterations:.0f} iterations left, has waited for {lasting(unit.waited_s)}"
-            return [f"competes for {counted(problem.gpus, 'GPU')}: {needs}"]
-        case RivalProblem(jobs=(job,)) as problem:
-            waits = f"has waited for {lasting(job.waited_s)} in all"
-            return [f"competes for {counted(problem.gpus, 'GPU')} ({problem.scheme}): {waits}"]
-    return None
+def competing_words(record: SolveRequested) -> list[str] | None:
+    """A request for a plan, as one of its jobs sees it; None of other requests."""
+    counts = record.question.counts
+    if record.question.kind not in _PLANS:
+        return None
+    others = f" with {counted(counts['jobs'] - 1, 'other job')}" if counts["jobs"] > 1 else ""
+    return [f"competes for {counted(counts['gpus'], 'GPU')}{others}"]
 
 
 def requested_words(record: SolveRequested) -> list[str] | None:
-    """What a zone asks a solver."""
-    match record.problem:
-        case MergeProblem() as problem:
-            pairs = counted(len(problem.transfers), "pair")
-            jobs = counted(sum(len(unit.job_ids) for unit in problem.units), "job")
-            gpus = counted(problem.gpus, "GPU")
+    """A request to a solver, as the zone sees it."""
+    counts = record.question.counts
+    match record.question.kind:
+        case "merge":
+            jobs, gpus = counted(counts["jobs"], "job"), counted(counts["gpus"], "GPU")
+            pairs = counted(counts["pairs"], "pair")
             asked = f"a solver is asked to share {gpus} among {jobs}; {pairs} of kinds may merge"
-            return [asked, *_left_out(problem)]
-        case RivalProblem() as problem:
-            jobs = counted(len(problem.jobs), "job")
-            asked = f"{problem.scheme} is asked to share {counted(problem.gpus, 'GPU')} among {jobs}"
-            return [asked, *_left_out(problem)]
-        case EstimateProblem() as problem:
-            kinds, past = counted(len(problem.kinds), "kind"), counted(len(problem.outcomes), "past merge")
+            return [asked, *_left_out(counts)]
+        case "rival_allocation":
+            jobs, gpus = counted(counts["jobs"], "job"), counted(counts["gpus"], "GPU")
+            return [f"a solver is asked to share {gpus} among {jobs}", *_left_out(counts)]
+        case "estimate":
+            kinds, past = counted(counts["kinds"], "kind"), counted(counts["merges"], "past merge")
             return [f"a solver is asked what {kinds} of jobs need, alone and merged; {past} known"]
     return None
 
 
-def _left_out(problem: MergeProblem | RivalProblem) -> Iterator[str]:
-    """What a question has no room for."""
-    if problem.jobs_left_out:
-        yield f"{counted(problem.jobs_left_out, 'job')} that have waited least are left out"
-    if problem.kinds_restricted:
-        kinds = counted(problem.kinds_restricted, "kind")
+def _left_out(counts: Mapping[str, int]) -> Iterator[str]:
+    """Parts of a zone that a problem has no room for."""
+    if counts["jobs_left_out"]:
+        yield f"{counted(counts['jobs_left_out'], 'job')} that have waited least are left out"
+    if counts["kinds_restricted"]:
+        kinds = counted(counts["kinds_restricted"], "kind")
         yield f"{kinds} of jobs that have waited least may only have the fewest GPUs, or what they have now"
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from schemas.base import Event, Outcome
 from schemas.jobs import JobSubmitted
-from schemas.merging.estimates import EstimateProblem, EstimateSolution, MergeMode
+from schemas.merging.estimates import EstimateSolution, MergeMode
 from schemas.merging.outcomes import MergeJudged
 from schemas.merging.workload import TuningWorkload
-from schemas.solves import SolveFinished, SolveRequested
+from schemas.solves import SolveFinished
 
 _MODES: tuple[MergeMode, ...] = ("temporal", "spatial")
 """In the order in which they are told."""
@@ -71,10 +71,6 @@ class Transfers:
         self._tasks: dict[str, TuningWorkload] = {}
         """By task, the first job's workload."""
         self._task_of_job: dict[str, str] = {}
-        self._questions: dict[str, EstimateProblem] = {}
-        """Not answered yet, by the id of the request."""
-        self._answers: dict[str, EstimateSolution] = {}
-        """Whose question was not read yet."""
         self._foretold: dict[Pair, tuple[int, float]] = {}
         """The gain, and how many requests there had been."""
         self._judged: list[MergeJudged] = []
@@ -87,15 +83,11 @@ class Transfers:
                 self._tasks.setdefault(task, workload)
                 self._task_of_job.setdefault(event.job_id, task)
             case SolveFinished(zone=self._zone, solution=EstimateSolution() as solution):
-                self._answers[event.request_id] = solution
-                self._join(event.request_id)
+                self._note(event.request_id, solution)
 
     def take_decision(self, outcome: Outcome) -> None:
         """Take a decision."""
         match outcome:
-            case SolveRequested(zone=self._zone, problem=EstimateProblem() as problem):
-                self._questions[outcome.request_id] = problem
-                self._join(outcome.request_id)
             case MergeJudged(zone=self._zone):
                 self._judged.append(outcome)
 
@@ -122,17 +114,16 @@ class Transfers:
                 transfer.gains.append(told.gain)
         return [found[pair] for pair in sorted(found, key=lambda pair: (_MODES.index(pair[0]), *pair[1:]))]
 
-    def _join(self, request_id: str) -> None:
-        if request_id not in self._questions or request_id not in self._answers:
-            return
-        problem, solution = self._questions.pop(request_id), self._answers.pop(request_id)
+    def _note(self, request_id: str, solution: EstimateSolution) -> None:
         place = int(request_id.rpartition("-")[2]) if request_id.rpartition("-")[2].isdecimal() else 0
         gains: dict[Pair, list[float]] = {}
-        tasks = [facts.task for facts in problem.kinds]
+        tasks = [kind.task for kind in solution.kinds]
         for told in solution.transfers:
             if max(told.donor, told.receiver) >= len(tasks):
-                continue  # no answer to the question; the zone passes it over too
+                continue  # the zone ignores it too
             donor, receiver = tasks[told.donor], tasks[told.receiver]
+            if donor is None or receiver is None:
+                continue
             gains.setdefault((told.mode, donor, receiver), []).append(told.receiver_gain)
             if told.mode == "spatial":
                 gains.setdefault((told.mode, receiver, donor), []).append(told.donor_gain)

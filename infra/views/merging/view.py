@@ -1,7 +1,7 @@
 """Descriptions of the merging policy's own types: workloads, profiles, tasks, merges, plans and commands."""
 
 from infra.views.merging.figures import MergingFigures
-from infra.views.merging.solves import answered_words, own_request, requested_words, waiting_words
+from infra.views.merging.solves import answered_words, competing_words, requested_words
 from infra.views.merging.words import (
     changed_words,
     evaluated_words,
@@ -37,8 +37,7 @@ class MergingView(PolicyView):
     figures = MergingFigures
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
-        """Of a task all, as it tells with whom the job is merged; what came of a merge, for its donor too; of
-        a request for a plan the job's own part."""
+        """Of a task all, as it tells with whom the job is merged; what came of a merge, for its donor too."""
         match record:
             case TaskChanged() | TaskReleased() if job_id in record.job_ids:
                 return record
@@ -48,8 +47,6 @@ class MergingView(PolicyView):
                 return record
             case MergeJudged(mode="temporal") if record.partner == job_id:
                 return record
-            case SolveRequested():
-                return own_request(record, job_id)
         return None
 
     def words(self, told: Record) -> list[str] | None:
@@ -78,7 +75,7 @@ class MergingView(PolicyView):
             case ZoneMerged():
                 return list(standing_words(told))
             case SolveRequested():
-                return waiting_words(told) or requested_words(told)
+                return (competing_words(told) if len(told.job_ids) == 1 else None) or requested_words(told)
             case SolveFinished():
                 return answered_words(told)
         return _command(told)

@@ -156,9 +156,9 @@ class Demand(NamedTuple):
         return cls(
             work_samples=work_samples,
             samples=samples,
-            compute_share=samples / np.array([c.capacity_samples for c in fleet.classes]),
+            compute_share=samples / fleet.capacity_samples,
             memory_gib=memory_gib,
-            memory_share=memory_gib / np.array([c.capacity_gib for c in fleet.classes]),
+            memory_share=memory_gib / fleet.capacity_gib,
         )
 
     def among(self, before: Fleet, after: Fleet) -> "Demand":

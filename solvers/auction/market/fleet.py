@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -87,6 +88,16 @@ class Fleet:
     classes: tuple[NodeClass, ...]
     row_of: Mapping[str, int]
     class_of_row: tuple[int, ...]
+
+    @cached_property
+    def capacity_samples(self) -> Floats:
+        """(classes,) C_kp."""
+        return np.array([node_class.capacity_samples for node_class in self.classes])
+
+    @cached_property
+    def capacity_gib(self) -> Floats:
+        """(classes,) C_km - r_b."""
+        return np.array([node_class.capacity_gib for node_class in self.classes])
 
     @classmethod
     def of(cls, cell: CellConfigured, zone: Zone) -> "Fleet":

@@ -9,6 +9,7 @@ import numpy as np
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.fleet import Fleet
 from solvers.auction.market.node_slots import NodeSlots
+from solvers.auction.market.placements import Located, has_room, open_slots, take
 from solvers.auction.market.price_order import PriceOrder
 from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.compiled import Floats, Ints
@@ -170,22 +171,22 @@ class Market:
 
     def open_slots(self, start: int, stop: int) -> Ints:
         """(rows,) in how many columns from `start` to before `stop` something may be planned on a node."""
-        left = np.minimum(np.maximum(self.closes_at - (self.first_slot + start), 0), stop - start)
-        return left * (self.node_up & self.node_open)
+        return open_slots(self.closes_at, self.node_up, self.node_open, self.first_slot, start, stop)
 
-    def locate(self, placement: Placement) -> tuple[Ints, Ints, Ints]:
+    def locate(self, placement: Placement) -> Located:
         """Columns, rows and classes of a placement's node-slots, all within the window."""
         rows = np.array(placement.rows, np.int64)
-        return np.array(placement.slots, np.int64) - self.first_slot, rows, self._class_of_row[rows]
+        return Located(np.array(placement.slots, np.int64) - self.first_slot, rows, self._class_of_row[rows])
 
     def has_room(self, placement: Placement, demand: Demand) -> bool:
         """Whether every node-slot of a placement is on a node that is up and open then and has room for the
         task."""
-        columns, rows, classes = self.locate(placement)
-        return bool(
-            (columns < self.open_slots(0, self.horizon_slots)[rows]).all()
-            and (self.free_samples[columns, rows] >= demand.samples[classes]).all()
-            and (self.free_gib[columns, rows] >= demand.memory_gib).all()
+        return has_room(
+            self.locate(placement),
+            demand,
+            self.free_samples,
+            self.free_gib,
+            self.open_slots(0, self.horizon_slots),
         )
 
     def reserve(self, placement: Placement, demand: Demand) -> None:
@@ -200,15 +201,11 @@ class Market:
 
     def hold(self, placement: Placement, demand: Demand) -> None:
         """Take the room of a placement that is known to have it, on a closed node too."""
-        columns, rows, classes = self.locate(placement)
-        self.free_samples[columns, rows] -= demand.samples[classes]
-        self.free_gib[columns, rows] -= demand.memory_gib
+        take(self.locate(placement), demand, 1, self.free_samples, self.free_gib)
 
     def release(self, placement: Placement, demand: Demand) -> None:
         """Give back the room of a placement in the window. Prices stay: they never fall."""
-        columns, rows, classes = self.locate(placement)
-        self.free_samples[columns, rows] += demand.samples[classes]
-        self.free_gib[columns, rows] += demand.memory_gib
+        take(self.locate(placement), demand, -1, self.free_samples, self.free_gib)
 
     def raise_prices(
         self, placement: Placement, demand: Demand, density_micros: float, alpha: float, beta: float

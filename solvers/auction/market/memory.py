@@ -35,7 +35,8 @@ def least_memory_gib(shape: LoraHyperparameters, base: BaseDimensions) -> float:
         "up_proj": hidden + inner,
         "down_proj": inner + hidden,
     }
-    parameters = base.layers * shape.rank * sum(features.get(name, 0) for name in set(shape.target_modules))
+    adapted = features if shape.is_all_linear else set(shape.target_modules)
+    parameters = base.layers * shape.rank * sum(features.get(name, 0) for name in adapted)
     kept = (base.layers - 1) * (4 * hidden + 2 * narrow + 3 * inner) * base.activation_bytes
     tokens = shape.batch_size * shape.sequence_length
     per_token = kept + _BYTES_PER_LOG_PROBABILITY * base.vocabulary_size

@@ -120,7 +120,7 @@ class Auctioneer:
             # Of schedules just found, only the published order's get here: prices are raised for a task that
             # is refused (erratum P2).
             return None
-        self.market.reserve(schedule.placement, demand)
+        self.market.hold(schedule.placement, demand)
         self.welfare.planned_micros += welfare
         counted = self.prices.awarded(schedule, demand, bid_micros, counted)
         return Award(schedule, self.mechanism.charge(price), density, counted, welfare)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Market, Placement, placement_of
 from solvers.auction.market.node_slots import NodeSlots
+from solvers.auction.market.placements import uses
 from solvers.auction.market.window import VendorOption, Window
 from solvers.auction.mechanism.ceilings import Found, cheapest_schedule, schedule_problem
 from solvers.compiled import Floats, Ints, kernel
@@ -83,18 +84,20 @@ def _best_schedule(
 
 def describe(market: Market, demand: Demand, option: VendorOption, placement: Placement) -> Schedule:
     """What a placement costs at the market's present prices."""
-    columns, rows, classes = market.locate(placement)
-    compute_used = math.fsum(demand.compute_share[classes].tolist())
-    memory_used = math.fsum(demand.memory_share[classes].tolist())
+    used = uses(
+        market.locate(placement), demand, market.full_costs, market.compute_price, market.memory_price
+    )
+    compute_used = math.fsum(used.compute_shares.tolist())
+    memory_used = math.fsum(used.memory_shares.tolist())
     return Schedule(
         vendor=option.vendor,
         vendor_micros=option.price_micros,
         vendor_delay_slots=option.delay_slots,
-        operational_micros=int(math.fsum(market.operational(demand)[columns, classes].tolist())),
-        compute_micros=float(market.compute_price[columns, rows].max()) * compute_used,
-        memory_micros=float(market.memory_price[columns, rows].max()) * memory_used,
+        operational_micros=int(math.fsum(used.operational.tolist())),
+        compute_micros=used.compute_price * compute_used,
+        memory_micros=used.memory_price * memory_used,
         compute_used=compute_used,
         memory_used=memory_used,
-        samples=int(demand.samples[classes].sum()),
+        samples=used.samples,
         placement=placement,
     )

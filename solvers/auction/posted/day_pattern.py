@@ -20,7 +20,7 @@ from schemas.base import HOURS_PER_DAY
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.posted.demand_curve import power
 from solvers.auction.posted.room import MOST_SUSTAINED
-from solvers.compiled import Floats
+from solvers.compiled import Floats, kernel
 
 _HOUR_S = 3_600.0
 _MEMORY_DAYS = 3
@@ -84,8 +84,7 @@ class DayPattern:
         Args:
             busiest_slots: of how many that stretch is at least.
         """
-        means = self._ahead[busiest_slots - 1 : slots] / np.arange(busiest_slots, slots + 1)
-        return float(slots * means.max())
+        return _busiest_mean(self._ahead, slots, busiest_slots) * slots
 
     def advance(self, slots: int, units: float, room_units: float) -> None:
         """Let slots pass, the first of which asked for so much and the others for nothing.
@@ -194,3 +193,12 @@ class DayPattern:
 
     def _look_ahead(self) -> None:
         self._ahead = np.cumsum(self.expected(len(self._ahead)))
+
+
+@kernel
+def _busiest_mean(ahead: Floats, slots: int, busiest_slots: int) -> float:
+    """The highest mean of the first slots, so many at least."""
+    highest = -np.inf
+    for count in range(busiest_slots, slots + 1):
+        highest = max(highest, ahead[count - 1] / count)
+    return highest

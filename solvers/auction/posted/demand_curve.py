@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from solvers.auction.exact_sum import exact_sum
 from solvers.auction.posted.density_classes import MOST_CLASSES, DensityClasses
 from solvers.auction.posted.haste import haste_premium
 from solvers.compiled import Floats, kernel
@@ -211,10 +212,7 @@ class DemandCurve:
 
     def haste_premium(self, typical: float) -> float:
         """What the last room of a slot is worth to those who offer much and cannot wait: see `haste.py`."""
-        sums, part = self._classes.sums, self._counted_part(_AWAY, _MOST_AWAY)
-        units = sums[_SOLD] + part * sums[_AWAY]
-        windows = sums[_SOLD_WINDOWS] + part * sums[_AWAY_WINDOWS]
-        return haste_premium(self._classes.densities, units, windows, typical)
+        return _haste_premium(self._classes.densities, self._classes.sums, typical)
 
     def state(self) -> dict[str, Any]:
         """Everything that changes, of types that msgpack writes."""
@@ -239,22 +237,19 @@ class DemandCurve:
     def _reading(self) -> "_Reading":
         # What is lost changes none of it, unless there are other classes since.
         if self._read is None or self._read.densities is not self._classes.densities:
-            sums = self._classes.sums
-            sold = _sum(sums[_SOLD])
+            sold, windows, sold_above, asked_above = _read(self._classes.sums)
             self._read = _Reading(
                 densities=self._classes.densities,
                 sold_units=sold,
-                mean_window_slots=_sum(sums[_SOLD_WINDOWS]) / sold if sold > 0 else None,
-                sold_above=np.cumsum(sums[_SOLD]),
-                asked_above=np.cumsum(sums[_SOLD] + self._counted_part(_UNSOLD, MOST_UNSOLD) * sums[_UNSOLD]),
+                mean_window_slots=windows / sold if sold > 0 else None,
+                sold_above=sold_above,
+                asked_above=asked_above,
             )
         return self._read
 
     def _counted_part(self, losers: int, most: float) -> float:
         """Of a sum of losers' units, of which at most so many times those sold count."""
-        sums = self._classes.sums
-        units = _sum(sums[losers])
-        return min(1.0, most * _sum(sums[_SOLD]) / units) if units > 0 else 1.0
+        return _counted_part(self._classes.sums, losers, most)
 
     def _count(self, density: float, units: dict[int, float]) -> None:
         place = self._classes.place(density)
@@ -282,6 +277,35 @@ class _Reading:
     """(classes,) units sold at a class or above."""
     asked_above: Floats
     """(classes,) likewise, with what counts of those unsold."""
+
+
+@kernel
+def _counted_part(sums: Floats, losers: int, most: float) -> float:
+    units = exact_sum(sums[losers])
+    return min(1.0, most * exact_sum(sums[_SOLD]) / units) if units > 0 else 1.0
+
+
+@kernel
+def _read(sums: Floats) -> tuple[float, float, Floats, Floats]:
+    """Units sold, those times the slots in which they might have run, and (classes,) units sold and asked for
+    at each class or above."""
+    part = _counted_part(sums, _UNSOLD, MOST_UNSOLD)
+    classes = sums.shape[1]
+    sold_above, asked_above = np.empty(classes), np.empty(classes)
+    sold, asked = 0.0, 0.0
+    for place in range(classes):
+        sold += sums[_SOLD, place]
+        asked += sums[_SOLD, place] + part * sums[_UNSOLD, place]
+        sold_above[place], asked_above[place] = sold, asked
+    return exact_sum(sums[_SOLD]), exact_sum(sums[_SOLD_WINDOWS]), sold_above, asked_above
+
+
+@kernel
+def _haste_premium(densities: Floats, sums: Floats, typical: float) -> float:
+    part = _counted_part(sums, _AWAY, _MOST_AWAY)
+    units = sums[_SOLD] + part * sums[_AWAY]
+    windows = sums[_SOLD_WINDOWS] + part * sums[_AWAY_WINDOWS]
+    return haste_premium(densities, units, windows, typical)
 
 
 @kernel
@@ -333,4 +357,4 @@ def power(base: float, exponent: int) -> float:
 
 def _sum(values: Floats) -> float:
     # numpy's own sum depends on the machine's vector width.
-    return math.fsum(values.tolist())
+    return exact_sum(np.ascontiguousarray(values))

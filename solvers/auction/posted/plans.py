@@ -1,5 +1,6 @@
 """The search for plans at posted prices: additive, and alike for all nodes of a class in a slot."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,11 @@ from solvers.auction.market.node_slots import NodeSlots, fullest_row
 from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.auction.mechanism.pricing import cheapest_plan
 from solvers.compiled import Floats, Ints, kernel
+
+_FLOOR_PART = 1 / 8
+"""Room costs at least this part of what it would cost to use all that is reserved, and with operation at
+least all of that: who reserves what others need and uses little of it, or withdraws, pays for it in an empty
+zone too."""
 
 
 class Found(NamedTuple):
@@ -75,3 +81,142 @@ def cheapest(
                 compute += compute_price[slot, index] * demand.compute_share[index]
                 memory += memory_price[slot, index] * demand.memory_share[index]
     return Found(plan.cost, plan.bound, plan.option, rows, compute, memory, plan.steps)
+
+
+class Weights(NamedTuple):
+    """What a unit of room weighs for others, where a task that is paid for is placed."""
+
+    node_units: Floats
+    """(classes,) of a slot of a node."""
+    taken: Floats
+    """(2, slots, classes) what is taken of compute and of memory, as a part; of the whole market."""
+    first_column: int
+    """The slot of the market that the search begins with."""
+    typical: float
+    """What a usual bid offers for a unit, in micros."""
+    premium: float
+    """What the last unit of a slot brings beyond that."""
+    span_slots: int
+    """How far ahead prices look."""
+    compute_part: float
+    """Of a unit; the rest is memory."""
+
+
+class PlacedPlan(NamedTuple):
+    """A task's cheapest plan, and another one that leaves more to others."""
+
+    priced: Found
+    placed: Found
+    """Its option is -1 where there is none; its steps count all the same."""
+
+
+@kernel
+def placed_plan(
+    node_slots: NodeSlots,
+    demand: Demand,
+    compute_price: Floats,
+    memory_price: Floats,
+    full_costs: Floats,
+    operational: Floats,
+    delays_slots: Ints,
+    prices_micros: Floats,
+    weights: Weights,
+    budget_steps: int,
+) -> PlacedPlan:
+    """The cheapest plan at posted prices; and one that ends with its last node-slot, and has the rest of the
+    work before it, where it weighs least.
+
+    Args:
+        compute_price, memory_price, operational: (slots, classes) as for `cheapest`.
+        full_costs: (slots, classes) micros of a fully used node.
+    """
+    slots, classes = operational.shape
+    floor = np.empty((slots, classes))
+    for slot in range(slots):
+        for index in range(classes):
+            reserved = full_costs[slot, index] * max(demand.compute_share[index], demand.memory_share[index])
+            floor[slot, index] = max(_FLOOR_PART * reserved, reserved - operational[slot, index])
+    priced = cheapest(
+        node_slots,
+        demand,
+        compute_price,
+        memory_price,
+        floor,
+        operational,
+        delays_slots,
+        prices_micros,
+        budget_steps,
+    )
+    none = Found(np.inf, np.inf, -1, priced.rows, 0.0, 0.0, 0)
+    if priced.option < 0:
+        return PlacedPlan(priced, none)
+    last = slots - 1
+    while priced.rows[last] == NO_CHOICE:
+        last -= 1
+    index = 0
+    while node_slots.class_bounds[index + 1] <= priced.rows[last]:
+        index += 1
+    rest = demand.work_samples - demand.samples[index]
+    if rest <= 0 or last == 0:
+        return PlacedPlan(priced, none)
+    rest_demand = Demand(rest, demand.samples, demand.compute_share, demand.memory_gib, demand.memory_share)
+    found = lightest(
+        node_slots,
+        rest_demand,
+        operational[:last],
+        delays_slots,
+        prices_micros,
+        weights,
+        budget_steps - priced.steps,
+    )
+    rows = priced.rows.copy()
+    rows[:last] = found.rows
+    return PlacedPlan(
+        priced, Found(found.cost, found.bound, found.option, rows, found.compute, found.memory, found.steps)
+    )
+
+
+@kernel
+def lightest(
+    node_slots: NodeSlots,
+    demand: Demand,
+    operational: Floats,
+    delays_slots: Ints,
+    prices_micros: Floats,
+    weights: Weights,
+    budget_steps: int,
+) -> Found:
+    """The plan that is in the way of others least, vendor and operation included.
+
+    Near slots weigh less than far ones, and empty classes less than full ones.
+
+    Args:
+        operational: (slots, classes) micros, of the slots that may be used.
+    """
+    slots, classes = operational.shape
+    compute, memory = np.empty((slots, classes)), np.empty((slots, classes))
+    for slot in range(slots):
+        column = weights.first_column + slot
+        ahead = math.sqrt(column / weights.span_slots)
+        for index in range(classes):
+            for resource in range(2):
+                taken = weights.taken[resource, column, index]
+                full = (taken * taken) * (taken * taken)
+                weight = ((ahead + full) * weights.typical + full * weights.premium) * weights.node_units[
+                    index
+                ]
+                if resource == 0:
+                    compute[slot, index] = weight * weights.compute_part
+                else:
+                    memory[slot, index] = weight * (1 - weights.compute_part)
+    return cheapest(
+        node_slots,
+        demand,
+        compute,
+        memory,
+        np.zeros((slots, classes)),
+        operational,
+        delays_slots,
+        prices_micros,
+        budget_steps,
+    )

@@ -18,7 +18,6 @@ from solvers.auction.market.demand import Demand
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market, Placement, placement_of
 from solvers.auction.market.window import Window
-from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted, Prices
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
@@ -28,16 +27,12 @@ from solvers.auction.posted.demand_curve import MOST_UNSOLD, DemandCurve, power
 from solvers.auction.posted.density_classes import A_CLASS_LOWER
 from solvers.auction.posted.haste import MOST_COUNTED
 from solvers.auction.posted.levels import LOW_PART, NO_RISE, Levels, Rise, least_level
-from solvers.auction.posted.plans import Found, cheapest
+from solvers.auction.posted.plans import Found, Weights, lightest, placed_plan
 from solvers.auction.posted.room import Ahead, Room
 from solvers.auction.posted.units import least_cost_micros, least_memory_units, more_units
-from solvers.compiled import Floats
+from solvers.compiled import Floats, kernel
 
 _GUARD_PART = 0.7
-_FLOOR_PART = 1 / 8
-"""Room costs at least this part of what it would cost to use all that is reserved, and with operation at
-least all of that: who reserves what others need and uses little of it, or withdraws, pays for it in an empty
-zone too."""
 _TYPICAL_PART = 0.5
 """What so large a part of the sold units offered or more is typical."""
 
@@ -165,7 +160,16 @@ class PostedPrices:
         budget_steps: int,
     ) -> Schedule | None:
         """The rest goes where it is in the way of others least, as a new task does."""
-        found = self._placed(demand, window, budget_steps)
+        columns = window.columns
+        found = lightest(
+            self._market.node_slots(columns.start, columns.stop),
+            demand,
+            window.operational,
+            window.delays_slots,
+            window.prices_micros,
+            self._weights(columns.start),
+            budget_steps,
+        )
         if found.option < 0:
             return None
         schedule = self._described(demand, window, found)
@@ -188,22 +192,21 @@ class PostedPrices:
         price is below cost.
         """
         columns = window.columns
-        reserved = self._market.full_costs[columns] * demand.larger_share
-        priced = cheapest(
+        priced, placed = placed_plan(
             self._market.node_slots(columns.start, columns.stop),
             demand,
             self.compute_price[columns],
             self.memory_price[columns],
-            np.maximum(_FLOOR_PART * reserved, reserved - window.operational),
+            self._market.full_costs[columns],
             window.operational,
             window.delays_slots,
             window.prices_micros,
+            self._weights(columns.start),
             budget_steps,
         )
         if priced.option < 0:
             return None
-        placed = self._placed_until(demand, window, priced, budget_steps - priced.steps)
-        schedule = self._described(demand, window, priced if placed is None or placed.option < 0 else placed)
+        schedule = self._described(demand, window, priced if placed.option < 0 else placed)
         if schedule.vendor_micros + schedule.operational_micros > priced.cost:
             schedule = self._described(demand, window, priced)
         room = max(priced.cost - schedule.vendor_micros - schedule.operational_micros, 0.0)
@@ -213,7 +216,7 @@ class PostedPrices:
             compute_micros=room - room * part,
             memory_micros=room * part,
             gap_micros=max(priced.cost - priced.bound, 0.0),
-            search_steps=priced.steps + (0 if placed is None else placed.steps),
+            search_steps=priced.steps + placed.steps,
         )
 
     @property
@@ -318,40 +321,17 @@ class PostedPrices:
         placement = placement_of(found.rows, self._market.first_slot + window.columns.start)
         return describe(self._market, demand, window.options[found.option], placement)
 
-    def _placed(self, demand: Demand, window: Window, budget_steps: int) -> Found:
-        columns = window.columns
+    def _weights(self, first_column: int) -> Weights:
         typical = max(self.levels.base, self.curve.sold_density(_TYPICAL_PART))
-        span = self.levels.span_slots(self.curve)
-        ahead = np.sqrt(np.arange(columns.start, columns.stop) / span)[:, np.newaxis]
-        taken = self._room.taken[:, columns]
-        full = np.square(taken * taken)
-        premium = self.curve.haste_premium(typical)
-        weights = ((ahead + full) * typical + full * premium) * self._node_units
-        return cheapest(
-            self._market.node_slots(columns.start, columns.stop),
-            demand,
-            weights[0] * self._compute_part,
-            weights[1] * (1 - self._compute_part),
-            np.zeros_like(window.operational),
-            window.operational,
-            window.delays_slots,
-            window.prices_micros,
-            budget_steps,
+        return Weights(
+            node_units=self._node_units,
+            taken=self._room.taken,
+            first_column=first_column,
+            typical=typical,
+            premium=self.curve.haste_premium(typical),
+            span_slots=self.levels.span_slots(self.curve),
+            compute_part=self._compute_part,
         )
-
-    def _placed_until(self, demand: Demand, window: Window, priced: Found, budget_steps: int) -> Found | None:
-        """A plan with the last node-slot of another, and the rest before it; None where there is no rest."""
-        last = int(np.flatnonzero(priced.rows != NO_CHOICE)[-1])
-        index = self._market.fleet.class_of_row[priced.rows[last]]
-        rest = demand.work_samples - int(demand.samples[index])
-        if rest <= 0 or last == 0:
-            return None
-        start = window.columns.start
-        before = replace(window, columns=slice(start, start + last), operational=window.operational[:last])
-        found = self._placed(demand._replace(work_samples=rest), before, budget_steps)
-        rows = priced.rows.copy()
-        rows[:last] = found.rows
-        return found._replace(rows=rows)
 
     def _weigh(self) -> None:
         """Put the price on the resource of which more is taken."""
@@ -364,11 +344,15 @@ class PostedPrices:
         """Move the levels, and raise every price that is below what they make it."""
         least = least_level(self._operational_per_unit(), self.curve.sold_density(LOW_PART))
         self.levels.rise(self.curve, self._ahead(), sold_units, least)
-        part, taken = self._compute_part, self._room.taken
-        base, guard = self.levels.base, self.levels.guard
-        weighted = self._node_units * (base + _GUARD_PART * (guard - base) * taken * taken)
-        np.maximum(self.compute_price, part * weighted[0], out=self.compute_price)
-        np.maximum(self.memory_price, (1 - part) * weighted[1], out=self.memory_price)
+        _raise_prices(
+            self.compute_price,
+            self.memory_price,
+            self._room.taken,
+            self._node_units,
+            self.levels.base,
+            self.levels.guard,
+            self._compute_part,
+        )
 
     def _ahead(self) -> Ahead:
         span_slots = self.levels.span_slots(self.curve)
@@ -397,7 +381,31 @@ class PostedPrices:
 
     def _operational_per_unit(self) -> float:
         """In the next slot, on the class that is cheapest to run."""
-        return float((self._market.full_costs[0] / self._node_units).min())
+        costs, units = self._market.full_costs[0].tolist(), self._node_units.tolist()
+        return float(min(cost / of_node for cost, of_node in zip(costs, units, strict=True)))
+
+
+@kernel
+def _raise_prices(
+    compute_price: Floats,
+    memory_price: Floats,
+    taken: Floats,
+    node_units: Floats,
+    base: float,
+    guard: float,
+    compute_part: float,
+) -> None:
+    """Raise every price that is below what the levels make it."""
+    slots, classes = compute_price.shape
+    for slot in range(slots):
+        for index in range(classes):
+            for resource in range(2):
+                part = taken[resource, slot, index]
+                weighted = node_units[index] * (base + _GUARD_PART * (guard - base) * part * part)
+                if resource == 0:
+                    compute_price[slot, index] = max(compute_price[slot, index], compute_part * weighted)
+                else:
+                    memory_price[slot, index] = max(memory_price[slot, index], (1 - compute_part) * weighted)
 
 
 def _eighth(value: float) -> float:

@@ -6,7 +6,8 @@ import numpy as np
 
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Market, Placement
-from solvers.compiled import Floats, Ints, kernel
+from solvers.auction.market.placements import Located
+from solvers.compiled import Bools, Floats, Ints, kernel
 
 MOST_SUSTAINED = 4.0
 """What asks for more than so many times the room of the slots that passed is a burst, such as the work of a
@@ -33,6 +34,7 @@ class Room:
         """(classes,) of a slot of a node."""
         self._nodes = np.array([float(c.stop - c.start) for c in classes])
         self._class_units = self._nodes * self.node_units
+        self._units_per_slot = float(self._class_units.sum())
         self._bounds = np.array([c.start for c in classes] + [len(market.fleet.nodes)], np.int64)
         self.taken = np.zeros((2, market.horizon_slots, len(classes)))
         """(2, slots, classes) what is taken of the compute and of the memory of each class, as a part."""
@@ -41,7 +43,7 @@ class Room:
     @property
     def units_per_slot(self) -> float:
         """Of all nodes of the zone, up or not."""
-        return float(self._class_units.sum())
+        return self._units_per_slot
 
     def measure(self) -> None:
         """Take what is taken from the market."""
@@ -53,10 +55,7 @@ class Room:
 
     def count(self, placement: Placement, demand: Demand, sign: float) -> None:
         """Count what a plan takes, or with a sign of -1 what it gives back."""
-        columns, _, classes = self._market.locate(placement)
-        nodes = self._nodes[classes]
-        self.taken[0, columns, classes] += sign * demand.compute_share[classes] / nodes
-        self.taken[1, columns, classes] += sign * demand.memory_share[classes] / nodes
+        _count(self._market.locate(placement), demand, sign, self._nodes, self.taken)
 
     def taken_units(self, slots: int) -> tuple[float, float]:
         """Of compute and of memory, over the first slots."""
@@ -69,9 +68,8 @@ class Room:
         Args:
             compute_part: of a unit; the rest of it is memory.
         """
-        up = self._market.node_up & self._market.node_open
-        # Whole numbers, so the order in which they are added is nothing.
-        whole = float(self._market.capacity_samples[up].sum()) * slots
+        market = self._market
+        whole = _open_units(market.capacity_samples, market.node_up, market.node_open) * slots
         compute, memory = self.taken_units(slots)
         return whole - (compute_part * compute + (1 - compute_part) * memory), whole
 
@@ -98,3 +96,23 @@ def _sum_taken(free: Floats, capacity: Floats, bounds: Ints, taken: Floats) -> N
             for row in range(bounds[index], bounds[index + 1]):
                 total += 1.0 - free[slot, row] / capacity[row]
             taken[slot, index] = total / (bounds[index + 1] - bounds[index])
+
+
+@kernel
+def _open_units(capacity: Floats, node_up: Bools, node_open: Bools) -> float:
+    """Of the nodes that are up and open: whole numbers, so their order does not matter."""
+    units = 0.0
+    for row in range(capacity.size):
+        if node_up[row] and node_open[row]:
+            units += capacity[row]
+    return units
+
+
+@kernel
+def _count(at: Located, demand: Demand, sign: float, nodes: Floats, taken: Floats) -> None:
+    for place in range(at.columns.size):
+        column, index = at.columns[place], at.classes[place]
+        if not 0 <= column < taken.shape[1]:
+            raise IndexError("a node-slot of the placement is outside the market's window")
+        taken[0, column, index] += sign * demand.compute_share[index] / nodes[index]
+        taken[1, column, index] += sign * demand.memory_share[index] / nodes[index]

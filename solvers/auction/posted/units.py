@@ -13,15 +13,19 @@ from solvers.auction.market.window import Window
 from solvers.compiled import Floats, Ints, kernel
 
 
+@kernel
 def least_memory_units(demand: Demand, capacity_samples: Floats) -> float:
     """No plan takes less memory: the work, at the class with the least memory per sample.
 
     Args:
         capacity_samples: (classes,) the units of a node.
     """
-    runs = demand.samples > 0
-    per_sample = demand.memory_share[runs] * capacity_samples[runs] / demand.samples[runs]
-    return float(per_sample.min()) * demand.work_samples
+    least = np.inf
+    for index in range(demand.samples.size):
+        if demand.samples[index] > 0:
+            units = demand.memory_share[index] * capacity_samples[index] / demand.samples[index]
+            least = min(least, units)
+    return least * demand.work_samples
 
 
 def more_units(before: tuple[float, float], now: tuple[float, float]) -> tuple[float, float]:

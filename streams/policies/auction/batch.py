@@ -96,7 +96,7 @@ def batch_request(
     last_slot = market.first_slot + market.horizon_slots - 1
     offered = tuple(_offered_bid(bid, market.first_slot, last_slot) for bid in bids)
     slots = max(bid.last_slot for bid in offered) + 1 - market.first_slot
-    return SolveRequested(
+    return SolveRequested.of(
         zone=zone,
         request_id=request_id,
         time_limit_s=policy.time_limit_s,
@@ -109,6 +109,7 @@ def batch_request(
             ),
             bids=offered,
         ),
+        job_ids=[bid.job_id for bid in offered],
     )
 
 

@@ -6,6 +6,7 @@ malformed, or whose node-slots are no longer free, is not applied: its bid is re
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Self
 
 from schemas.auction.batches import BatchSolution, SolvedPlan
@@ -35,6 +36,9 @@ from streams.policies.auction.job import ZONE_BYTES, planned_bytes
 from streams.policies.auction.judge import Bid, Verdicts, unknown_solve, why_not
 from streams.policies.auction.offers import standing
 
+MOST_BIDS = 200
+"""Of one request: some tens of milliseconds of the cell's time when its answer comes. The others wait for the
+request of the next slot."""
 _Fault = tuple[RejectionReason, str]
 """Why a solver's plan is not applied."""
 
@@ -196,8 +200,10 @@ class BatchJudge:
             return
         self._requests += 1
         request_id = f"batch-{self._requests}"
-        yield batch_request(self._zone.id, request_id, self._policy, self._market, self._waiting.values())
-        self._asked[request_id], self._waiting = self._waiting, {}
+        asked = dict(islice(self._waiting.items(), MOST_BIDS))
+        yield batch_request(self._zone.id, request_id, self._policy, self._market, asked.values())
+        self._asked[request_id] = asked
+        self._waiting = {job_id: bid for job_id, bid in self._waiting.items() if job_id not in asked}
         self._asked_slot = slot
 
     def _reject_late(self, bids: dict[str, WaitingBid]) -> Iterator[Outcome]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Literal, Self
 
-import msgpack
 import numpy as np
 
 from schemas.auction.bids import Task
@@ -13,6 +12,7 @@ from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Placement
 from solvers.auction.mechanism.prices import Counted
 from streams.cell.jobs import Job
+from streams.cell.packing import pack, unpack
 
 Setback = Literal["node_lost", "node_leaving", "behind_plan", "run_failed"]
 """Why a job's rest is planned again, at the provider's cost."""
@@ -224,7 +224,7 @@ class PlannedJob:
     def packed(self) -> bytes:
         """Everything in msgpack, kept until the next change: most jobs stay the same between snapshots."""
         if self._packed is None:
-            self._packed = msgpack.packb(
+            self._packed = pack(
                 {
                     "plain": [getattr(self, name) for name in _PLAIN_FIELDS],
                     "counted": astuple(self.counted),
@@ -247,7 +247,7 @@ class PlannedJob:
     @classmethod
     def unpack(cls, packed: bytes, jobs: Mapping[str, Job]) -> Self:
         """What `packed` came from, of one of these jobs."""
-        state = msgpack.unpackb(packed)
+        state = unpack(packed)
         job = jobs[state["job_id"]]
         work_samples, samples, compute_share, memory_gib, memory_share = state["demand"]
         return cls(

@@ -166,9 +166,8 @@ class AuctionZone:
                     f"{planned.workload.work_samples} samples"
                 )
 
-    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:  # noqa: ARG002
-        # What a slot leaves undone is planned again when it is over, whatever the reason.
-        yield from ()
+    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
+        yield from self.run_changed(job, failed)
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return sorted(servers, key=lambda server: (*self.book.need_of(self.fleet.row_of[server]), server))[

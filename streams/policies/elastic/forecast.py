@@ -2,18 +2,20 @@
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from schemas.elastic.outcomes import ElasticForecast
 from schemas.elastic.workload import ElasticWorkload
 from solvers.elastic.demand import Pool
-from streams.policies.elastic.job import ElasticJob, speedup_of
+from streams.policies.elastic.job import speedup_of
 from streams.policies.elastic.turns import Turns
-from streams.policies.elastic.workforce import Workforce
+from streams.policies.elastic.workforce import QueuedJob, Workforce
 
-MOST_LOOKS = 100_000
-"""At jobs that wait, of one quote: some tens of milliseconds."""
+MOST_LOOKS = 50_000
+"""At the first jobs of each size that wait, of one quote: some ten milliseconds."""
 MOST_PASSES = 8
 """Over jobs whose patience ends before the start: each may put it off, so that more come before it."""
 _ROUNDING = 1e-9
@@ -89,15 +91,13 @@ def forecast(
     speedup, work_s = speedup_of(workload), workload.work_samples / workload.samples_per_s
     shortest_s, base_s = work_s / speedup[workload.max_workers], work_s / speedup[workload.min_workers]
     own = _Waiting(workload.min_workers * workload.gpus_per_worker, base_s)
-    queued = [job for job in workforce.jobs.values() if not job.members and not job.is_ending]
-    first = [_waiting(workforce, job) for job in queued if turns.has(job.job.job_id)]
-    others = [job for job in queued if not turns.has(job.job.job_id)]
-    lengths_s = {job.job.job_id: workforce.shortest_left_s(job) for job in others}
-    shorter = sorted(
-        (job for job in others if lengths_s[job.job.job_id] <= shortest_s),
-        key=lambda job: (lengths_s[job.job.job_id], job.arrival),
-    )
-    ahead = [_waiting(workforce, job) for job in shorter]
+    with_turn = {turn.job_id for turn in turns.all}
+    queued = workforce.queue()
+    first = [_waiting(each) for each in queued if each.job.job.job_id in with_turn]
+    others = [each for each in queued if each.job.job.job_id not in with_turn]
+    # Stable, so that those of equal lengths stay in the order of their arrival.
+    shorter = sorted((each for each in others if each.shortest_s <= shortest_s), key=attrgetter("shortest_s"))
+    ahead = [_waiting(each) for each in shorter]
     held = turns.held
 
     def room(without: Collection[str] = ()) -> _Room:
@@ -106,17 +106,17 @@ def forecast(
     start_s = _passing_over(room(held), [*([] if held else first), *ahead, own], own)
     if start_s is None:
         start_s = _in_order(room(), [*first, *ahead, own])
-    longer: dict[str, ElasticJob] = {}
-    for job in others:
-        if lengths_s[job.job.job_id] > shortest_s:
-            longer.setdefault(job.job.user, job)
+    longer: dict[str, QueuedJob] = {}
+    for each in others:
+        if each.shortest_s > shortest_s:
+            longer.setdefault(each.job.job.user, each)
     for _ in range(MOST_PASSES):
-        overdue = [job for job in longer.values() if job.waits_since_s + times.patience_s <= start_s]
+        overdue = [each for each in longer.values() if each.job.waits_since_s + times.patience_s <= start_s]
         if not overdue:
             break
-        for job in overdue:
-            del longer[job.job.user]
-            first.append(_waiting(workforce, job))
+        for each in overdue:
+            del longer[each.job.job.user]
+            first.append(_waiting(each))
         start_s = max(start_s, _in_order(room(), [*first, own]))
     return ElasticForecast(
         jobs_waiting=workforce.jobs_without_workers,
@@ -126,9 +126,8 @@ def forecast(
     )
 
 
-def _waiting(workforce: Workforce, job: ElasticJob) -> _Waiting:
-    gpus = job.workload.min_workers * job.workload.gpus_per_worker
-    return _Waiting(gpus, workforce.base_left_s(job))
+def _waiting(queued: QueuedJob) -> _Waiting:
+    return _Waiting(queued.gpus, queued.base_s)
 
 
 def _gpus(
@@ -157,24 +156,34 @@ def _gpus(
 def _passing_over(room: _Room, waiting: list[_Waiting], own: _Waiting) -> float | None:
     """When one of these jobs starts, where each that fits does so before those behind it; None where that is
     never, or cannot be told with so many looks."""
+    # By size, from the smallest: places in `waiting`, in order. What does not fit once fits no sooner than
+    # GPUs become idle, so the next to start is the first among the sizes that fit.
+    by_size: dict[int, deque[int]] = {}
+    for place, job in enumerate(waiting):
+        by_size.setdefault(job.gpus, deque()).append(place)
+    queues = sorted(by_size.items())
     looks = 0
     while True:
-        left: list[_Waiting] = []
-        for job in waiting:
+        best: deque[int] | None = None
+        for gpus, places in queues:
+            if not room.fits(gpus):
+                break
             looks += 1
-            if not room.fits(job.gpus):
-                left.append(job)
-            elif job is own:
+            if best is None or places[0] < best[0]:
+                best = places
+        if best is not None:
+            job = waiting[best.popleft()]
+            if job is own:
                 return room.time_s
-            else:
-                room.take(job)
-        waiting = left
-        if not room.ends or looks > MOST_LOOKS:
+            room.take(job)
+            if not best:
+                queues = [(gpus, places) for gpus, places in queues if places]
+            continue
+        if looks > MOST_LOOKS:
             return None
-        least = min(job.gpus for job in waiting)
-        while not room.fits(least) and room.ends:
+        while not room.fits(queues[0][0]) and room.ends:
             room.pass_on()
-        if not room.fits(least):
+        if not room.fits(queues[0][0]):
             return None
 
 

@@ -11,7 +11,7 @@ from schemas.fleet import RunFinished, RunProgressed
 from solvers.elastic.speedup import linear_speedup
 from streams.cell.jobs import Job
 
-_BYTES_PER_JOB = 2_304
+_BYTES_PER_JOB = 2_344
 """Packed, beside its nodes: numbers, what a finished run said, an error, and when its user had the turn."""
 _BYTES_PER_NODE = 16
 """Packed, beside its id: a number."""
@@ -57,6 +57,14 @@ class ElasticJob:
     """Its work is done; it is over once no node has a worker."""
     given_up: str | None = None
     """Why it ends without: the run's error, or an empty text where its user withdraws it."""
+    heard_s: float = 0.0
+    """When something was last ordered or heard of its present generation, by the zone's `OrderClock`."""
+    quiet_s: float = 0.0
+    """For how long it was then expected to say nothing."""
+    released_s: float = 0.0
+    """When nodes were last told to give workers of it up, by the same clock."""
+    retry_s: float = 0.0
+    """Until then it gets no workers: a node did not begin its last run."""
 
     def __post_init__(self) -> None:
         self.workload = cast(ElasticWorkload, self.job.workload)
@@ -118,6 +126,10 @@ class ElasticJob:
         # However late its end is, it has a sample to go.
         return max(work_s, 1 / self.workload.samples_per_s)
 
+    def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
+        """Something is ordered or heard of its present generation, which may then say nothing for a while."""
+        self.heard_s, self.quiet_s = heard_s, quiet_s
+
     def to_state(self) -> list[Any]:
         """Everything that the register has not, of types that msgpack writes."""
         finished = None if self.finished is None else self.finished.model_dump_json()
@@ -138,13 +150,17 @@ class ElasticJob:
             self.waits_since_s,
             finished,
             self.given_up,
+            self.heard_s,
+            self.quiet_s,
+            self.released_s,
+            self.retry_s,
         ]
 
     @classmethod
     def from_state(cls, state: Sequence[Any], jobs: Mapping[str, Job]) -> Self:
         """The job that `state` was taken of."""
         job_id, arrival, generation, members, workers, pool, flexible_pool, *rest = state
-        since_s, done, clearing, failures, furthest_samples, due_s, waits_since_s, finished, given_up = rest
+        since_s, done, clearing, failures, furthest_samples, due_s, waits_since_s, finished, *rest = rest
         return cls(
             jobs[job_id],
             arrival,
@@ -161,7 +177,7 @@ class ElasticJob:
             due_s,
             waits_since_s,
             None if finished is None else RunFinished.model_validate_json(finished),
-            given_up,
+            *rest,
         )
 
 

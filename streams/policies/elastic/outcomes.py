@@ -57,6 +57,7 @@ def released(zone: str, job: ElasticJob, node: str, generation: int, why: Why) -
         node=node,
         job_id=job.job.job_id,
         generation=generation,
+        run_id=f"{generation}/{job.job.job_id}",
         reason=_RELEASE_REASONS[why.reason],
         by_s=why.by_s,
     )

@@ -144,10 +144,13 @@ class ScatteredRoom:
         """Bar jobs from pools that would not have room for them even if they were alone, and all flexible
         workers gone."""
         vacated: dict[tuple[int, Pool], int] = {}
+        rooms: dict[tuple[int, Pool], int] = {}
         for demand in waiting:
             size, workers = demand.gpus_per_worker, demand.min_workers
             for pool in demand.pools:
-                if self._cluster.room(size, pool) >= workers:
+                if (size, pool) not in rooms:
+                    rooms[size, pool] = self._cluster.room(size, pool)
+                if rooms[size, pool] >= workers:
                     continue
                 if (size, pool) not in vacated:
                     vacated[size, pool] = self._movable.room(size, pool)
@@ -167,19 +170,26 @@ class ScatteredRoom:
             if 0 < workers < change.grant.workers:
                 self._room_workers[change.grant.job_id] = workers
                 has_learned = True
+        if not placing.misfits:
+            return has_learned
         started = {change.grant.job_id for change in placing.started if change.workers}
+        has_no_room: dict[tuple[Pool, int, int], bool] = {}
         for demand in waiting:
             if demand.job_id in started:
                 continue
             for pool in demand.pools:
                 shape = pool, demand.gpus_per_worker, demand.min_workers
-                if any(is_within(misfit, shape) for misfit in placing.misfits):
+                if shape not in has_no_room:
+                    has_no_room[shape] = any(is_within(misfit, shape) for misfit in placing.misfits)
+                if has_no_room[shape]:
                     self._barred.setdefault(demand.job_id, set()).add(pool)
                     has_learned = True
         return has_learned
 
     def told(self, demands: Sequence[Demand]) -> list[Demand]:
         """What the scheme is asked for."""
+        if not self._barred and not self._room_workers:
+            return list(demands)
         return [self._told(demand) for demand in demands]
 
     def _told(self, demand: Demand) -> Demand:

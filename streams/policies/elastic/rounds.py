@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 
 from schemas.base import Outcome
 from schemas.elastic.settings import ElasticPolicy
@@ -24,6 +25,10 @@ MOST_TRIALS = 4
 takes more than two."""
 
 
+MOST_LOOKED_AT = 3_000
+"""Waiting jobs in a round, beside those with a turn. The others wait for a later round."""
+
+
 class Rounds:
     """Of one zone. A round begins with what the jobs and servers are now, and keeps nothing for the next."""
 
@@ -35,6 +40,9 @@ class Rounds:
         self._sizes = sizes
         self._scheme = scheme
         self._workforce = workforce
+        self._waiting: dict[str, tuple[int, Demand]] = {}
+        """What a scheme is told of each job that waited in the last round, by the samples that it had done:
+        nothing else that changes while a job waits is in there."""
         workforce.spanning_speed = 1.0 if sizes.has_one_speed else _SPANNING_SPEED[policy.scenario]
 
     @property
@@ -62,7 +70,7 @@ class Rounds:
                 resizable = [job for job in resizable if job.job.job_id not in served.resized]
         held = turns.held
         with _closed(cluster, held):
-            placing = self._decide(self._without_turn(), resizable)
+            placing = self._decide(self._first(self._without_turn()), resizable)
         yield from self._carry_out(placing)
         for by_s in sorted(set(held.values())):
             with _closed(cluster, [server for server in cluster.servers() if held.get(server) != by_s]):
@@ -72,7 +80,21 @@ class Rounds:
 
     def _without_turn(self) -> list[ElasticJob]:
         """The jobs that wait for what the others leave."""
-        return [job for job in self._workforce.waiting if not self._turns.has(job.job.job_id)]
+        with_turn = {turn.job_id for turn in self._turns.all}
+        return [job for job in self._workforce.waiting if job.job.job_id not in with_turn]
+
+    def _first(self, jobs: list[ElasticJob]) -> list[ElasticJob]:
+        """As many jobs as a round looks at, in their order: the shortest, and those that came first."""
+        if len(jobs) <= MOST_LOOKED_AT:
+            return jobs
+        eligible = {job.job.job_id for job in jobs}
+        queue = [each for each in self._workforce.queue() if each.job.job.job_id in eligible]
+        kept = {each.job.job.job_id for each in queue[: MOST_LOOKED_AT // 4]}
+        for each in sorted(queue, key=attrgetter("shortest_s")):
+            if len(kept) == MOST_LOOKED_AT:
+                break
+            kept.add(each.job.job.job_id)
+        return [job for job in jobs if job.job.job_id in kept]
 
     def _fitting(self, jobs: Sequence[ElasticJob]) -> list[ElasticJob]:
         """Those for which there might be room on the open servers, though none make way. Mostly few servers
@@ -107,7 +129,7 @@ class Rounds:
         trial, and where some find no room, the scheme is asked again without them.
         """
         workforce, cluster = self._workforce, self._workforce.cluster
-        waiting = [self._demand(job) for job in jobs]
+        waiting = self._demands(jobs)
         running = [self._demand(job) for job in resizable]
         movable = _movable(resizable)
         free_gpus = self._free_gpus(cluster)
@@ -139,6 +161,19 @@ class Rounds:
             yield from workforce.start(change.job, change.workers, change.grant, detail)
         for change in placing.grown:
             yield from workforce.regroup(change.job, change.held, change.added, change.grant, made_way)
+
+    def _demands(self, jobs: Sequence[ElasticJob]) -> list[Demand]:
+        """What a scheme is told of jobs that wait."""
+        kept = self._waiting
+        told = {}
+        for job in jobs:
+            job_id, samples_done = job.job.job_id, job.job.samples_done
+            before = kept.get(job_id)
+            is_same = before is not None and before[0] == samples_done
+            told[job_id] = before if before is not None and is_same else (samples_done, self._demand(job))
+        if len(told) * 2 > len(kept):
+            self._waiting = told
+        return [demand for _, demand in told.values()]
 
     def _demand(self, job: ElasticJob) -> Demand:
         """What a scheme is told of a job."""

@@ -1,7 +1,9 @@
 """The workers of a zone's jobs: who has which, on which servers, and the commands when that changes."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 
 from schemas.base import Outcome
 from schemas.elastic.commands import WorkersAssigned
@@ -15,16 +17,30 @@ from streams.cell.live_bytes import LiveBytes
 from streams.policies.elastic.job import ElasticJob, generation_of
 from streams.policies.elastic.outcomes import Why, ended, released, resized
 from streams.policies.elastic.sizes import Shape
+from streams.policies.orders import MOST_FAILURES, OrderClock, retry_delay_s
 
-MOST_FAILURES = 3
-"""A job whose runs fail so often, and it was never further than before, is given up."""
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job without workers, and what it would hold for how long."""
+
+    job: ElasticJob
+    samples_done: int
+    """When this was computed: nothing else that changes while a job has no workers is in here."""
+    gpus: int
+    """Its base demand."""
+    shortest_s: float
+    """See `Workforce.shortest_left_s`."""
+    base_s: float
+    """See `Workforce.base_left_s`."""
 
 
 class Workforce:
     """Of one zone."""
 
-    def __init__(self, zone: str, cluster: Cluster, live: LiveBytes) -> None:
+    def __init__(self, zone: str, cluster: Cluster, live: LiveBytes, orders: OrderClock) -> None:
         self.zone = zone
+        self.orders = orders
         self.cluster = cluster
         self.jobs: dict[str, ElasticJob] = {}
         """By id, in the order of their submission."""
@@ -41,7 +57,11 @@ class Workforce:
         self.shapes: Counter[Shape] = Counter()
         """How many jobs need how much at least; only shapes of some."""
         self._idle_jobs: dict[str, None] = {}
+        self._queued: dict[str, QueuedJob] = {}
+        """Of jobs in `_idle_jobs`, once they were asked for."""
         self._resizable_jobs: dict[str, None] = {}
+        self._retrying: dict[str, None] = {}
+        """Jobs that wait after a run that did not begin, or did so when this was last looked at."""
 
     def add(self, job: ElasticJob) -> None:
         """Keep a job."""
@@ -60,7 +80,9 @@ class Workforce:
     @property
     def waiting(self) -> list[ElasticJob]:
         """Jobs that can be given a first set of workers, in the order of their arrival."""
-        return _by_arrival(job for job_id in self._idle_jobs if (job := self.jobs[job_id]).waits)
+        elapsed_s = self.orders.elapsed_s
+        idle = (self.jobs[job_id] for job_id in self._idle_jobs)
+        return _by_arrival(job for job in idle if job.waits and job.retry_s <= elapsed_s)
 
     @property
     def resizable(self) -> list[ElasticJob]:
@@ -71,6 +93,36 @@ class Workforce:
     def jobs_without_workers(self) -> int:
         """How many have none."""
         return len(self._idle_jobs)
+
+    def end_retries(self) -> bool:
+        """Whether some jobs have now waited for long enough after runs that did not begin."""
+        over = [job for job in self._retrying if self.jobs[job].retry_s <= self.orders.elapsed_s]
+        for job_id in over:
+            del self._retrying[job_id]
+        return bool(over)
+
+    @staticmethod
+    def run_on(job: ElasticJob, node: str) -> str:
+        """The id of the run of a job that makes a node busy."""
+        generation = job.generation if node in job.members else job.clearing.get(node, job.generation)
+        return f"{generation}/{job.job.job_id}"
+
+    def queue(self) -> list[QueuedJob]:
+        """The jobs without workers that are not ending, in the order of their submission."""
+        queued = []
+        for job_id in sorted(self._idle_jobs, key=lambda job_id: self.jobs[job_id].arrival):
+            job, known = self.jobs[job_id], self._queued.get(job_id)
+            if known is None or known.samples_done != job.job.samples_done:
+                workload = job.workload
+                known = self._queued[job_id] = QueuedJob(
+                    job,
+                    job.job.samples_done,
+                    workload.min_workers * workload.gpus_per_worker,
+                    self.shortest_left_s(job),
+                    self.base_left_s(job),
+                )
+            queued.append(known)
+        return queued
 
     def is_busy(self, node: str) -> bool:
         """Whether a node has workers, or has not said that they are gone."""
@@ -165,6 +217,8 @@ class Workforce:
         """The leader says that the workers of the present generation run."""
         job.since_s = self.time_s
         self.progress(job, samples_done)
+        # It may say nothing more before its work is done.
+        job.hear(self.orders.elapsed_s, self.work_left_s(job) / self.speed(job))
 
     def progress(self, job: ElasticJob, samples_done: int) -> None:
         """So far a job is now."""
@@ -193,14 +247,41 @@ class Workforce:
             self._cleared(job, finished.node)
         yield from self._settle(job)
 
-    def fail(self, job: ElasticJob, report: RunFailed) -> Iterator[Outcome]:
-        """A member's workers are gone. The job starts anew, unless it can run nowhere."""
+    def give_up_silent(self) -> Generator[Outcome, None, bool]:
+        """Take runs for failed, or for ended where nodes were told to end them, of which nothing is heard.
+
+        Returns:
+            whether there are some.
+        """
+        orders, are_some = self.orders, False
+        for job in list(self.jobs.values()):
+            if job.members and orders.is_lost(job.heard_s, job.quiet_s):
+                are_some = True
+                leader = next(iter(job.members))
+                run_id = f"{job.generation}/{job.job.job_id}"
+                failed = orders.failure(job.job, run_id, leader, job.heard_s)
+                yield from self.fail(job, failed, backs_off=True)
+            if job.clearing and orders.is_lost(job.released_s):
+                are_some = True
+                for node in list(job.clearing):
+                    self._cleared(job, node)
+                yield from self._settle(job)
+        return are_some
+
+    def fail(self, job: ElasticJob, report: RunFailed, backs_off: bool = False) -> Iterator[Outcome]:
+        """A member's workers are gone. The job starts anew, unless it can run nowhere.
+
+        Args:
+            backs_off: whether it waits before that.
+        """
         job.failures += 1
         if report.permanent or job.failures >= MOST_FAILURES:
             job.given_up = report.error or "the run failed"
             why = Why("stopped", job.given_up)
         else:
             why = Why("run_failed", report.error)
+        if backs_off:
+            job.retry_s = self.orders.elapsed_s + retry_delay_s(job.failures)
         yield from self.lose(job, report.node, why)
 
     def give_up(self, job: ElasticJob, why: str) -> Iterator[Outcome]:
@@ -243,6 +324,9 @@ class Workforce:
         left = [node for node in job.working if node not in placed]
         before, resumes, replaced = job.workers, not job.members, job.generation
         job.clearing.update(dict.fromkeys(left, replaced))
+        job.hear(self.orders.elapsed_s)
+        if left:
+            job.released_s = self.orders.elapsed_s
         done = job.done
         job.generation, job.workers = replaced + 1, workers
         job.members, job.done = {**kept, **placed}, {}
@@ -290,6 +374,7 @@ class Workforce:
     def _let_go(self, job: ElasticJob) -> None:
         """The job has no members any more; those that it had are still to say that their workers are gone."""
         job.clearing.update(dict.fromkeys(job.working, job.generation))
+        job.released_s = self.orders.elapsed_s
         done = job.done
         job.members, job.done, job.since_s, job.waits_since_s = {}, {}, None, self.time_s or 0.0
         for node in done:
@@ -324,11 +409,14 @@ class Workforce:
         if held:
             self._held[job.job.user] = held
         _keep(self._idle_jobs, job_id, is_there and not job.members and not job.is_ending)
+        _keep(self._retrying, job_id, is_there and job.retry_s > self.orders.elapsed_s)
+        if job_id not in self._idle_jobs:
+            self._queued.pop(job_id, None)
         _keep(self._resizable_jobs, job_id, is_there and bool(job.members) and job.is_elastic)
 
 
 def _by_arrival(jobs: Iterable[ElasticJob]) -> list[ElasticJob]:
-    return sorted(jobs, key=lambda job: job.arrival)
+    return sorted(jobs, key=attrgetter("arrival"))
 
 
 def _keep(names: dict[str, None], name: str, is_in: bool) -> None:

@@ -28,6 +28,7 @@ from streams.policies.elastic.sizes import Shape, Sizes
 from streams.policies.elastic.staffing import ROUNDS_BETWEEN, Staffing, staffed
 from streams.policies.elastic.turns import Turns
 from streams.policies.elastic.workforce import Workforce
+from streams.policies.orders import OrderClock
 from streams.policies.policy import ZoneContext
 
 
@@ -38,7 +39,8 @@ class ElasticZone:
         self._jobs = context.jobs
         policy = cast(ElasticPolicy, context.zone.policy)
         cluster = Cluster(policy.groups_elastic_jobs, most_workers=MAX_WORKERS)
-        self._workforce = Workforce(context.zone.id, cluster, context.live)
+        self._orders = OrderClock(context.cell.cell, policy.order_timeout_s)
+        self._workforce = Workforce(context.zone.id, cluster, context.live, self._orders)
         self._turns = Turns(self._workforce)
         self._closed: dict[str, dict[str, None]] = {}
         """Why nothing new is placed on a node: it is down, or cordoned, or leaving."""
@@ -115,6 +117,12 @@ class ElasticZone:
         )
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
+        yield from self._hear(job, report)
+
+    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
+        yield from self._hear(job, failed, backs_off=True)
+
+    def _hear(self, job: Job, report: RunReport, backs_off: bool = False) -> Iterator[Outcome]:
         entry, generation = self._workforce.jobs[job.job_id], generation_of(report.run_id)
         is_member = generation == entry.generation and report.node in entry.working
         if isinstance(report, RunFinished) and generation is not None and report.node in entry.members:
@@ -124,6 +132,10 @@ class ElasticZone:
             detail = f"job {job.job_id} has no run {report.run_id} on node {report.node}"
             yield EventIgnored(reason="stale_report", detail=detail)
             return
+        if is_member and report.node == entry.leader:
+            # A leader that has told how far it is does so now and then.
+            tells = isinstance(report, RunProgressed) and not report.complete
+            entry.hear(self._orders.elapsed_s, 0.0 if tells else entry.quiet_s)
         match report:
             case RunFinished() if not entry.is_ending:
                 yield from self._workforce.complete(entry, report)
@@ -135,7 +147,7 @@ class ElasticZone:
                 self._workforce.progress(entry, report.samples_done)
                 return
             case RunFailed() if is_member:
-                yield from self._workforce.fail(entry, report)
+                yield from self._workforce.fail(entry, report, backs_off)
             case RunProgressed(complete=True) if is_member and entry.is_done_before_its_leader(report):
                 self._workforce.await_leader(entry, report.node)
                 return
@@ -146,9 +158,6 @@ class ElasticZone:
             case RunFinished() | RunFailed() | RunProgressed(complete=True):
                 yield from self._workforce.clear(entry, report)
         self._changed = True
-
-    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
-        yield from self.run_changed(job, failed)
 
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
         reasons = self._closed.setdefault(change.node, {})
@@ -169,6 +178,8 @@ class ElasticZone:
         self._changed = True
         if change.status in ("down", "restarted"):
             for job in self._workforce.jobs_on(change.node):
+                if self._workforce.run_on(job, change.node) in change.runs:
+                    continue
                 why = Why("node_lost", f"node {change.node} is {change.status}")
                 yield from self._workforce.lose(job, change.node, why)
 
@@ -200,6 +211,9 @@ class ElasticZone:
 
     def wake(self, time_s: float) -> Iterator[Outcome]:
         self._workforce.time_s = time_s
+        if self._orders.advance(time_s):
+            self._changed |= yield from self._workforce.give_up_silent()
+        self._changed |= self._workforce.end_retries()
         if self._wanted:
             yield from self._vacate()
         if time_s < self._next_round_s:
@@ -233,6 +247,7 @@ class ElasticZone:
             "turns": self._turns.state(),
             "time_s": self._workforce.time_s,
             "staffing": [self._staffing.has_changed, self._staffing.next_s],
+            "orders": self._orders.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -241,6 +256,7 @@ class ElasticZone:
         self._next_round_s, self._changed = state["next_round_s"], state["changed"]
         self._turns.restore(state["turns"])
         self._workforce.time_s = state["time_s"]
+        self._orders.restore(state["orders"])
         self._staffing.has_changed, self._staffing.next_s = state["staffing"]
         self._workforce.cluster.restore(state["cluster"])
         for packed in state["jobs"]:
@@ -309,6 +325,7 @@ class ElasticZone:
         """Take over a configuration: the servers that are there now, and the settings."""
         self._zone, self._loans = context.zone, context.loans
         self._policy = cast(ElasticPolicy, context.zone.policy)
+        self._orders.timeout_s = self._policy.order_timeout_s
         sizes, cluster = Sizes(context), self._workforce.cluster
         cluster.separate_groups(self._policy.groups_elastic_jobs)
         present = {node.id: node for node in context.zone.nodes}

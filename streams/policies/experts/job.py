@@ -12,7 +12,7 @@ from solvers.experts.placement import Cluster
 from streams.cell.jobs import Job
 from streams.policies.experts.popularity import Popularity
 
-_BYTES_PER_JOB = 352
+_BYTES_PER_JOB = 384
 """Packed, beside names, an error, and what a finished run said: an id of 128 characters, and numbers."""
 _BYTES_PER_NODE = 8
 """Packed, beside its id."""
@@ -63,6 +63,12 @@ class MoeJob:
     """Why it ends without: the run's error, or an empty text where its user withdraws it."""
     is_time_over: bool = False
     """Whether it ends because a service has reached its time."""
+    heard_s: float = 0.0
+    """When something was last ordered or heard of its present generation, by the zone's `OrderClock`."""
+    quiet_s: float = 0.0
+    """For how long it was then expected to say nothing."""
+    retry_s: float = 0.0
+    """Until then, by the same clock, it gets no ranks: a node did not begin its last run."""
 
     def __post_init__(self) -> None:
         self.workload = cast(MoeWorkload, self.job.workload)
@@ -123,6 +129,10 @@ class MoeJob:
             self.failures, self.furthest_samples = 0, samples_done
         self.job.samples_done = samples_done
 
+    def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
+        """Something is ordered or heard of its present generation, which may then say nothing for a while."""
+        self.heard_s, self.quiet_s = heard_s, quiet_s
+
     @property
     def state_bytes(self) -> int:
         """What it takes in a snapshot, at most, with the turn of its user."""
@@ -154,6 +164,9 @@ class MoeJob:
             None if self.finished is None else self.finished.model_dump_json(),
             self.given_up,
             self.is_time_over,
+            self.heard_s,
+            self.quiet_s,
+            self.retry_s,
         ]
 
     @classmethod
@@ -161,7 +174,7 @@ class MoeJob:
         """The job that `state` was taken of."""
         job_id, arrival, since_s, generation, members, done, clearing, leader, *rest = state
         failures, furthest_samples, passed, had_s, is_awaited, is_profiled, *rest = rest
-        popularity, finished, given_up, is_time_over = rest
+        popularity, finished, given_up, is_time_over, heard_s, quiet_s, retry_s = rest
         job = cls(
             jobs[job_id],
             arrival,
@@ -180,6 +193,9 @@ class MoeJob:
             finished=None if finished is None else RunFinished.model_validate_json(finished),
             given_up=given_up,
             is_time_over=is_time_over,
+            heard_s=heard_s,
+            quiet_s=quiet_s,
+            retry_s=retry_s,
         )
         if popularity is not None:
             job.popularity = Popularity.from_state(popularity, rule, job.cluster)

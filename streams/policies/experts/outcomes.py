@@ -80,6 +80,7 @@ def released(zone: str, job: MoeJob, node: str, why: Why) -> RanksReleased:
         node=node,
         job_id=job.job_id,
         generation=job.generation,
+        run_id=job.run_id,
         reason="failed" if job.given_up else _RELEASE_REASONS[why.reason],
     )
 
@@ -101,6 +102,7 @@ def placed(zone: str, job: MoeJob, decision: PlacementDecided) -> Iterator[Exper
         job_id=job.job_id,
         generation=job.generation,
         revision=decision.revision,
+        run_id=job.run_id,
         layers=tuple(layer.placement for layer in decision.layers),
     )
     for node in job.working:

@@ -1,6 +1,6 @@
 """How popular the experts of one service are, and where they stand, layer by layer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +15,9 @@ from solvers.experts.placement import Cluster, Placement
 
 MAX_SLOTS = 16_384
 """Layers x devices x experts per device of one service: a placement of all of them fits a command."""
+MOST_COMMANDED_SLOTS = 1_500_000
+"""Slots of the layers that change at a time, times the nodes that are each sent a command with all of them:
+about 4 MB of decisions. Other layers follow with the next report. No placement on up to 91 nodes has more."""
 MAX_TOKENS = 2**63 - 1
 """The most that a snapshot is sure to write: a count that false reports have brought so far stays there."""
 _PLACES = 6
@@ -77,19 +80,23 @@ class Popularity:
         layers, experts = self.shape
         return state_bytes(layers, experts, self._layers[0].cluster)
 
-    def begin(self, routed: Sequence[LayerRouting], time_s: float) -> list[LayerPlaced]:
-        """Take what the profile stage has counted. All layers are placed by it."""
-        counts = self._counted(routed)
-        decided = [layer.begin(tokens, time_s) for layer, tokens in zip(self._layers, counts, strict=True)]
-        return self._revised([self._told(number, decision) for number, decision in enumerate(decided)])
+    def begin(self, routed: Sequence[LayerRouting], time_s: float, nodes: int) -> list[LayerPlaced]:
+        """Take what the profile stage has counted. All layers are placed by it, as far as
+        `MOST_COMMANDED_SLOTS` allows.
 
-    def report(self, routed: Sequence[LayerRouting], time_s: float) -> list[LayerPlaced]:
-        """Take what was routed since the report before. Those layers are told whose placement follows."""
-        counts = self._counted(routed)
-        decided = [layer.report(tokens, time_s) for layer, tokens in zip(self._layers, counts, strict=True)]
-        return self._revised(
-            [self._told(number, decision) for number, decision in enumerate(decided) if decision.is_change]
-        )
+        Args:
+            nodes: to how many a placement is sent.
+        """
+        return self._followed(LayerDrift.begin, routed, time_s, nodes)
+
+    def report(self, routed: Sequence[LayerRouting], time_s: float, nodes: int) -> list[LayerPlaced]:
+        """Take what was routed since the report before. Those layers are told whose placement follows, within
+        `MOST_COMMANDED_SLOTS`; layers whose last change is the longest ago come first.
+
+        Args:
+            nodes: to how many a placement is sent.
+        """
+        return self._followed(LayerDrift.report, routed, time_s, nodes)
 
     def resize(self, cluster: Cluster, time_s: float) -> list[LayerPlaced]:
         """The ranks are others. Those layers are told that are placed otherwise than before."""
@@ -121,6 +128,25 @@ class Popularity:
     def _counted(self, routed: Sequence[LayerRouting]) -> list[Ints]:
         self.tokens = min(self.tokens + sum(sum(layer.tokens) for layer in routed), MAX_TOKENS)
         return [np.array(layer.tokens, np.int64) for layer in routed]
+
+    def _followed(
+        self,
+        take: Callable[[LayerDrift, Ints, float, bool], DriftDecision],
+        routed: Sequence[LayerRouting],
+        time_s: float,
+        nodes: int,
+    ) -> list[LayerPlaced]:
+        """Have each layer take its counts; the layers that change, by number."""
+        counts = self._counted(routed)
+        cluster = self._layers[0].cluster
+        slots = nodes * cluster.devices * cluster.most_per_device
+        changes = max(MOST_COMMANDED_SLOTS // slots, 1)
+        changed: dict[int, LayerPlaced] = {}
+        for number in sorted(range(len(counts)), key=lambda number: (self._layers[number].changed_s, number)):
+            decision = take(self._layers[number], counts[number], time_s, len(changed) < changes)
+            if decision.is_change:
+                changed[number] = self._told(number, decision)
+        return self._revised([changed[number] for number in sorted(changed)])
 
     def _revised(self, changed: list[LayerPlaced]) -> list[LayerPlaced]:
         self.revision += bool(changed)

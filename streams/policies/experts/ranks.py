@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from schemas.base import Outcome
+from schemas.experts.workload import MoeServeWorkload
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from streams.cell.live_bytes import LiveBytes
 from streams.policies.experts.claims import Holdings
@@ -12,17 +13,19 @@ from streams.policies.experts.job import MoeJob
 from streams.policies.experts.outcomes import Why, assigned, changed, decided, ended, released
 from streams.policies.experts.turns import Turns
 from streams.policies.gpus import Gpus
+from streams.policies.orders import MOST_FAILURES, OrderClock, retry_delay_s
 
-MOST_FAILURES = 3
-"""After so many failed runs without progress a job is given up."""
+_LONGEST_QUIET_S = 8_640.0
+"""For so long a service is expected to say nothing after its begin, at most."""
 
 
 class Ranks:
     """Of one zone."""
 
-    def __init__(self, zone: str, gpus: Gpus, live: LiveBytes) -> None:
+    def __init__(self, zone: str, gpus: Gpus, live: LiveBytes, orders: OrderClock) -> None:
         self.zone = zone
         self.gpus = gpus
+        self.orders = orders
         self.jobs: dict[str, MoeJob] = {}
         """By id, in the order of their submission."""
         self.turns = Turns()
@@ -39,6 +42,8 @@ class Ranks:
         """How many jobs need how many ranks; only sizes of some."""
         self._next_claim_s = -math.inf
         """Before then no job can have a claim because time passes."""
+        self._next_retry_s = -math.inf
+        """When a job that did not begin may have another run, by `orders`."""
         self._live = live
         self._counted: dict[str, int] = {}
         """What of the snapshot each job is counted for."""
@@ -48,7 +53,8 @@ class Ranks:
     @property
     def waiting(self) -> list[MoeJob]:
         """Jobs that can be given ranks, in the order of their submission."""
-        return [job for job in self.jobs.values() if job.waits]
+        elapsed_s = self.orders.elapsed_s
+        return [job for job in self.jobs.values() if job.waits and job.retry_s <= elapsed_s]
 
     @property
     def jobs_without_ranks(self) -> int:
@@ -90,8 +96,11 @@ class Ranks:
     def begin_all(self) -> Iterator[Outcome]:
         """Give idle devices to jobs that wait, in the order of their turns, and have others give way for one
         that has waited for too long."""
-        if not self.has_changed and self.time_s < self._next_claim_s:
+        is_retry_due = self.orders.elapsed_s >= self._next_retry_s
+        if not self.has_changed and self.time_s < self._next_claim_s and not is_retry_due:
             return
+        retries_s = (job.retry_s for job in self.jobs.values() if job.waits)
+        self._next_retry_s = min((at for at in retries_s if at > self.orders.elapsed_s), default=math.inf)
         self.has_changed = False
         holdings = Holdings(self.jobs.values(), self.gpus, self.turns, self.time_s, self.patience_s)
         line = self.turns.line(self.waiting, self.gpus.open, holdings.holds_up)
@@ -125,6 +134,7 @@ class Ranks:
         job.generation += 1
         job.since_s = self.time_s
         job.is_profiled = job.is_awaited = False
+        job.hear(self.orders.elapsed_s)
         self.has_changed = True
         yield changed(self.zone, job, Why("resumed" if job.generation > 1 else "started"))
         if job.popularity is not None:
@@ -134,15 +144,33 @@ class Ranks:
         self.recount(job)
         yield from assigned(self.zone, job, self.report_interval_s)
 
-    def report(self, job: MoeJob, report: RunReport) -> Iterator[Outcome]:
-        """A node that has ranks of the present generation, or is to give them up, tells of its run."""
+    def give_up_silent(self) -> Iterator[Outcome]:
+        """Take runs for failed, or for ended where nodes were told to end them, of which nothing is heard."""
+        for job in list(self.jobs.values()):
+            if not self.orders.is_lost(job.heard_s, job.quiet_s):
+                continue
+            if job.members:
+                failed = self.orders.failure(job.job, job.run_id, job.leader, job.heard_s)
+                yield from self._fail(job, failed, backs_off=True)
+            else:
+                for node in list(job.clearing):
+                    yield from self._cleared(job, node)
+
+    def report(self, job: MoeJob, report: RunReport, backs_off: bool = False) -> Iterator[Outcome]:
+        """A node that has ranks of the present generation, or is to give them up, tells of its run.
+
+        Args:
+            backs_off: whether the job waits before it begins anew, if its run has failed.
+        """
         if report.node in job.clearing:
             yield from self._clear(job, report)
             return
         leads = report.node == job.leader
+        if leads:
+            self._hear_leader(job, report)
         match report:
             case RunFailed():
-                yield from self._fail(job, report)
+                yield from self._fail(job, report, backs_off)
             case RunFinished() if leads:
                 job.progress(report.samples_done)
                 job.finished = report
@@ -158,6 +186,18 @@ class Ranks:
                 self.recount(job)
             case RunStarted() | RunProgressed() if leads:
                 job.progress(report.samples_done)
+
+    def _hear_leader(self, job: MoeJob, report: RunReport) -> None:
+        """A leader that has told how far it is does so now and then; before, a service may say nothing until
+        it ends."""
+        quiet_s = job.quiet_s
+        if isinstance(report, RunStarted):
+            is_service = isinstance(job.workload, MoeServeWorkload)
+            ends_s = math.inf if job.until_s is None else job.until_s
+            quiet_s = min(max(ends_s - self.time_s, 0.0), _LONGEST_QUIET_S) if is_service else 0.0
+        elif not report.ends_run:
+            quiet_s = 0.0
+        job.hear(self.orders.elapsed_s, quiet_s)
 
     def give_up(self, job: MoeJob) -> Iterator[Outcome]:
         """The user of a job withdraws it."""
@@ -183,8 +223,10 @@ class Ranks:
         if node in job.clearing:
             yield from self._cleared(job, node)
 
-    def _fail(self, job: MoeJob, report: RunFailed) -> Iterator[Outcome]:
+    def _fail(self, job: MoeJob, report: RunFailed, backs_off: bool = False) -> Iterator[Outcome]:
         job.failures += 1
+        if backs_off:
+            job.retry_s = self.orders.elapsed_s + retry_delay_s(job.failures)
         if report.permanent or job.failures >= MOST_FAILURES:
             job.given_up = report.error or "the run failed"
         yield from self._take_back(job, Why("run_failed", report.error), without=report.node)
@@ -213,6 +255,7 @@ class Ranks:
         """The job has no members any more; those that it had are still to say that their ranks are gone."""
         job.clearing = {node: job.members[node] for node in job.working}
         job.had_s, job.since_s = job.had_ranks_s(self.time_s), self.time_s
+        job.hear(self.orders.elapsed_s)
         self.gpus.give_back(job.job_id, job.done)
         job.members, job.done = {}, {}
 

@@ -32,13 +32,14 @@ class Routing:
         """The leader of a job tells of routed tokens. Of a job that trains they say only how far it is."""
         if report.node != job.leader or report.node not in job.working:
             detail = f"node {report.node} does not speak for run {report.run_id} of job {job.job_id}"
-            yield EventIgnored(reason="stale_report", detail=detail)
+            yield EventIgnored(reason="unusable_report", detail=detail)
             return
         fault = self._fault(job, report)
         if fault is not None:
             yield EventIgnored(reason="unusable_report", detail=f"job {job.job_id}: {fault}")
             return
         job.progress(report.samples_done)
+        job.hear(self._ranks.orders.elapsed_s)
         if isinstance(job.workload, MoeServeWorkload):
             yield from self._place(job, job.workload, report)
         self._ranks.has_news = True
@@ -74,10 +75,12 @@ class Routing:
             self._ranks.recount(job)
         # Without a profile stage the first report stands for it. A service that begins anew has a placement,
         # and its profile counts as a report like others.
+        nodes = len(job.working)
         if is_first:
-            yield from self._told(job, known, "initial", known.begin(report.layers, self._ranks.time_s))
+            initial = known.begin(report.layers, self._ranks.time_s, nodes)
+            yield from self._told(job, known, "initial", initial)
         else:
-            shifted = known.report(report.layers, self._ranks.time_s)
+            shifted = known.report(report.layers, self._ranks.time_s, nodes)
             yield from self._told(job, known, "popularity_shifted", shifted)
 
     def _told(

@@ -20,6 +20,7 @@ from streams.policies.experts.ranks import Ranks
 from streams.policies.experts.routing import Routing
 from streams.policies.experts.standing import served
 from streams.policies.gpus import Gpus
+from streams.policies.orders import OrderClock
 from streams.policies.policy import ZoneContext
 
 
@@ -29,7 +30,9 @@ class ExpertsZone:
     def __init__(self, context: ZoneContext) -> None:
         self._jobs = context.jobs
         self._gpus = Gpus()
-        self._ranks = Ranks(context.zone.id, self._gpus, context.live)
+        timeout_s = cast(ExpertsPolicy, context.zone.policy).order_timeout_s
+        self._orders = OrderClock(context.cell.cell, timeout_s)
+        self._ranks = Ranks(context.zone.id, self._gpus, context.live, self._orders)
         self._ranks.time_s = context.cell.epoch_s
         self._routing = Routing(cast(ExpertsPolicy, context.zone.policy), self._ranks)
         self._wanted: dict[str, bool] = {}
@@ -74,6 +77,12 @@ class ExpertsZone:
         raise AssertionError(f"quote {request.quote_id}: the policy quotes nothing")
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
+        yield from self._hear(job, report)
+
+    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
+        yield from self._hear(job, failed, backs_off=True)
+
+    def _hear(self, job: Job, report: RunReport, backs_off: bool = False) -> Iterator[Outcome]:
         entry = self._ranks.jobs[job.job_id]
         has_ranks = report.node in entry.working or report.node in entry.clearing
         if report.run_id != entry.run_id or not has_ranks:
@@ -82,10 +91,7 @@ class ExpertsZone:
         elif isinstance(report, RoutingReport):
             yield from self._routing.report(entry, report)
         else:
-            yield from self._ranks.report(entry, report)
-
-    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
-        yield from self.run_changed(job, failed)
+            yield from self._ranks.report(entry, report, backs_off)
 
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
         match change.status:
@@ -102,6 +108,8 @@ class ExpertsZone:
         if change.status in ("down", "restarted"):
             why = Why("node_lost", f"node {change.node} is {change.status}")
             for job in self._jobs_on(change.node):
+                if job.run_id in change.runs:
+                    continue
                 yield from self._ranks.lose(job, change.node, why)
         yield from self._vacate()
 
@@ -138,6 +146,8 @@ class ExpertsZone:
 
     def wake(self, time_s: float) -> Iterator[Outcome]:
         self._ranks.time_s = time_s
+        if self._orders.advance(time_s):
+            yield from self._ranks.give_up_silent()
         over = [job for job in self._ranks.jobs.values() if _is_over(job, time_s)]
         for job in over:
             yield from self._ranks.end_in_time(job)
@@ -164,11 +174,13 @@ class ExpertsZone:
             "wanted": self._wanted,
             "changed": [self._ranks.has_changed, self._ranks.has_news],
             "next_told_s": self._next_told_s,
+            "orders": self._orders.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self._ranks.time_s, self._ranks.arrivals = state["time_s"], state["arrivals"]
         self._gpus.restore(state["closed"])
+        self._orders.restore(state["orders"])
         self._wanted, self._next_told_s = state["wanted"], state["next_told_s"]
         for packed in state["jobs"]:
             self._ranks.add(MoeJob.from_state(packed, self._jobs, self._routing.rule))
@@ -227,6 +239,7 @@ class ExpertsZone:
         self._wanted = {node: due for node, due in self._wanted.items() if node in self._gpus.nodes}
         self._ranks.report_interval_s = policy.report_interval_s
         self._ranks.patience_s = policy.patience_s
+        self._orders.timeout_s = policy.order_timeout_s
         self._ranks.has_changed = self._ranks.has_news = True
         self._routing.configure(policy)
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 from schemas.merging.outcomes import ForetoldReason, JobForetold
 from schemas.merging.problems import (
-    MAX_UNITS,
     JobKind,
     MergeProblem,
     RivalJob,
@@ -25,8 +24,10 @@ from streams.policies.merging.task import Task
 from streams.policies.merging.tasks import Tasks
 from streams.policies.merging.trials import Trial, trials_of_plan
 
+MOST_ASKED = 4_000
+"""Jobs of one question: some tens of milliseconds of the cell's time. Its record has room for more."""
 _MOST_LATER = 0.25
-"""By such a part of what a job takes alone with its fair share, an undone merge may have it end later."""
+"""See `MergeProblem.most_later`."""
 _FOR_PROFILES = 4
 """New jobs that are to be profiled are left at most this part of the GPUs."""
 
@@ -107,13 +108,18 @@ class Asking:
             return self._merge_problem(jobs, gpus, left_out)
         return self._rival_problem(jobs, gpus, left_out, time_s)
 
+    def waiting_since(self, time_s: float, problem: MergeProblem | RivalProblem) -> list[str]:
+        """Jobs of a problem that are in no task and began to wait at a time or later."""
+        jobs = map(self.tasks.jobs.__getitem__, problem.job_ids)
+        return [job.job_id for job in jobs if job.task is None and job.waits_since_s >= time_s]
+
     def _first(self, jobs: Sequence[TuningJob]) -> Sequence[TuningJob]:
         """As many as may be asked about, in their order: those that are in a task, and of the others those
         that have waited longest."""
-        if len(jobs) <= MAX_UNITS:
+        if len(jobs) <= MOST_ASKED:
             return jobs
         ranked = sorted(jobs, key=lambda job: (job.task is None, -self._waited_s(job)))
-        kept = {job.job_id for job in ranked[:MAX_UNITS]}
+        kept = {job.job_id for job in ranked[:MOST_ASKED]}
         return [job for job in jobs if job.job_id in kept]
 
     def _waited_s(self, job: TuningJob) -> float:
@@ -123,17 +129,16 @@ class Asking:
 
     def _takes_part(self, job: TuningJob) -> bool:
         task = self.tasks.task_of(job)
-        return job.stage == "ready" and not job.is_ending and not (task is not None and self.is_kept(task))
+        if job.stage != "ready" or job.is_ending or not self.tasks.may_run(job):
+            return False
+        return task is None or not self.is_kept(task)
 
     def _merge_problem(self, jobs: Sequence[TuningJob], gpus: int, left_out: int) -> MergeProblem:
         kinds: dict[str, int] = {}
         wanted: list[Wanted] = []
         sizes: list[tuple[int, int]] = []
         units: list[Unit] = []
-        parts = {job.job_id: self._part(job) for job in jobs}
-        trials: Sequence[Trial] = ()
-        if self._is_careful:
-            trials = trials_of_plan(self.knowledge, self.tasks, parts, self.policy.watched_epochs)
+        trials = self._trials_of(jobs) if self._is_careful else ()
         in_trials = {job_id for trial in trials for job_id in (trial.donor, trial.receiver)}
         tried: dict[str, int] = {}
         for job in jobs:
@@ -150,13 +155,13 @@ class Asking:
                 tried[job.job_id] = len(wanted)
                 wanted.append(Wanted(self.steps(job)))
                 sizes.append(self._joint_sizes([job]))
-                units.append(self._unit(job, tried[job.job_id]))
+                units.append(self._unit(job, task, tried[job.job_id]))
             else:
                 if job.kind not in kinds:
                     kinds[job.kind] = len(wanted)
                     wanted.append(Wanted(self.steps(job)))
                     sizes.append(self._joint_sizes([job]))
-                units.append(self._unit(job, kinds[job.kind]))
+                units.append(self._unit(job, task, kinds[job.kind]))
             wanted[units[-1].kind].note(units[-1].waited_s, units[-1].gpus)
         told = step_tables(wanted)
         return MergeProblem(
@@ -180,6 +185,12 @@ class Asking:
     def _is_careful(self) -> bool:
         """Whether merges are made only where past ones show that they pay."""
         return self.policy.merges == "shown"
+
+    def _trials_of(self, jobs: Sequence[TuningJob]) -> Sequence[Trial]:
+        """Trials that the next plan may have, of jobs that are asked about."""
+        followers = {task.follower for task in self.tasks.all.values()}
+        parts = {job.job_id: self._part(job, job.job_id in followers) for job in jobs}
+        return trials_of_plan(self.knowledge, self.tasks, parts, self.policy.watched_epochs)
 
     def _joint_sizes(self, jobs: Sequence[TuningJob]) -> tuple[int, int]:
         """Samples of a step that has one of each, and of all their data."""
@@ -211,30 +222,28 @@ class Asking:
         )
         return epochs * samples / batch
 
-    def _unit(self, job: TuningJob, kind: int) -> Unit:
-        task = self._active_task(job)
-        # One that waits for its donor needs as many as alone, unless the plan keeps them together.
-        waits = self._follows(job) is not None
+    def _unit(self, job: TuningJob, its_task: Task | None, kind: int) -> Unit:
+        task = its_task if its_task is not None and job.job_id in its_task.active_job_ids else None
+        is_follower = its_task is not None and its_task.follower == job.job_id
         return Unit(
             job_ids=(job.job_id,),
             kind=kind,
-            iterations=self.knowledge.iterations_alone(job) if waits else self.knowledge.iterations_left(job),
-            waited_s=self._waited_s(job),
-            part=self._part(job),
+            # One that waits for its donor needs as many as alone, unless the plan keeps them together.
+            iterations=(
+                self.knowledge.iterations_alone(job) if is_follower else self.knowledge.iterations_left(job)
+            ),
+            waited_s=job.waited_s + (0.0 if task is not None else self.tasks.time_s - job.waits_since_s),
+            part=self._part(job, is_follower),
             gpus=0 if task is None else task.gpus,
             follower=None if task is None else task.follower,
         )
 
-    def _part(self, job: TuningJob) -> Literal["none", "donor", "any"]:
+    def _part(self, job: TuningJob, is_follower: bool) -> Literal["none", "donor", "any"]:
         kind = self.knowledge.kinds[job.kind]
         merges = job.workload.sharing and kind.is_usable and not job.never_merges
         if not merges or job.workload.pipeline or (job.merge is not None and not job.merge.is_donor):
-            return "none" if self._follows(job) is None else "any"
+            return "any" if is_follower else "none"
         return "any" if job.iterations == 0 else "donor"
-
-    def _follows(self, job: TuningJob) -> Task | None:
-        task = self.tasks.task_of(job)
-        return task if task is not None and task.follower == job.job_id else None
 
     def _transfers(self, kinds: dict[str, int]) -> Iterable[Transfer]:
         """Those from which a job needs fewer iterations: that past merges have shown to pay, or all."""

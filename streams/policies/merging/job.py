@@ -10,7 +10,7 @@ from schemas.merging.estimates import MergeMode
 from schemas.merging.workload import TuningWorkload
 from streams.cell.jobs import Job
 
-_BYTES_PER_JOB = 1_536
+_BYTES_PER_JOB = 1_568
 """Packed: numbers, ids, a merge, and of its kind what is no profile."""
 _BYTES_PER_RUN = 8
 
@@ -87,6 +87,12 @@ class TuningJob:
     finished: RunFinished | None = None
     given_up: str | None = None
     """Why it ends undone: the run's error, or an empty text where its user withdraws it."""
+    heard_s: float = 0.0
+    """When something was last ordered or heard of its runs, by the zone's `OrderClock`."""
+    quiet_s: float = 0.0
+    """For how long its run was then expected to say nothing."""
+    retry_s: float = 0.0
+    """Until then, by the same clock, it has no further run: a node did not begin its last one."""
 
     def __post_init__(self) -> None:
         self.workload = cast(TuningWorkload, self.job.workload)
@@ -117,6 +123,10 @@ class TuningJob:
         finished = "" if self.finished is None else self.finished.model_dump_json()
         runs = sum(_BYTES_PER_RUN + len(run) + len(node) for run, node in self.stopping.items())
         return _BYTES_PER_JOB + runs + len(finished.encode()) + len((self.given_up or "").encode())
+
+    def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
+        """Something is ordered or heard of its run, which may then say nothing for a while."""
+        self.heard_s, self.quiet_s = heard_s, quiet_s
 
     def order(self, run_id: str) -> JobOrder:
         """What an executor is told of it."""
@@ -169,6 +179,9 @@ class TuningJob:
             self.never_merges,
             None if self.finished is None else self.finished.model_dump_json(),
             self.given_up,
+            self.heard_s,
+            self.quiet_s,
+            self.retry_s,
         ]
 
     @classmethod
@@ -190,7 +203,7 @@ class TuningJob:
         ) = state
         waited_s, waits_since_s, *rest = rest
         running_s, attained_gpu_s, restarts, failures, *rest = rest
-        furthest_samples, best_accuracy, is_compared, merge, never_merges, finished, given_up = rest
+        furthest_samples, best_accuracy, is_compared, merge, never_merges, finished, given_up, *rest = rest
         return cls(
             jobs[job_id],
             arrival,
@@ -216,4 +229,5 @@ class TuningJob:
             never_merges,
             None if finished is None else RunFinished.model_validate_json(finished),
             given_up,
+            *rest,
         )

@@ -174,6 +174,7 @@ class Planning:
     def _ask(self, time_s: float, is_early: bool) -> Iterator[Outcome]:
         if self._plan_request is not None:
             return
+        since_s = self._asked_s
         self.has_changed, self._asked_s = False, time_s
         problem = self._asking.problem(time_s)
         if problem is None:
@@ -181,11 +182,12 @@ class Planning:
         self._requests += 1
         self._plan_request = f"plan-{self._requests}"
         self._due_s = self._next_s if is_early else time_s
-        yield SolveRequested(
+        yield SolveRequested.of(
             zone=self._tasks.zone,
             request_id=self._plan_request,
             time_limit_s=self._policy.solve_limit_s,
             problem=problem,
+            job_ids=self._asking.waiting_since(since_s, problem),
         )
 
     def _ask_for_estimates(self) -> Iterator[Outcome]:
@@ -196,7 +198,7 @@ class Planning:
         self._requests += 1
         self._estimate_request = f"estimate-{self._requests}"
         self._estimated_s = self._tasks.time_s
-        yield SolveRequested(
+        yield SolveRequested.of(
             zone=self._tasks.zone,
             request_id=self._estimate_request,
             time_limit_s=_ESTIMATE_LIMIT_S,

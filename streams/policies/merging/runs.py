@@ -1,6 +1,6 @@
 """The runs of a zone's jobs: profile runs begin, nodes report, and jobs and merges end."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from schemas.base import Outcome
@@ -21,8 +21,7 @@ from streams.policies.merging.judging import (
 from streams.policies.merging.planning import Planning
 from streams.policies.merging.standing import Standing
 from streams.policies.merging.task import Task
-
-_TURN_BYTES = 16
+from streams.policies.merging.turns import Turns
 
 
 class Runs:
@@ -34,8 +33,7 @@ class Runs:
         self._knowledge = asking.knowledge
         self._planning = planning
         self._standing = standing
-        self._turns: dict[str, int] = {}
-        """By user with live jobs, how many turns there were when the latest of theirs was profiled."""
+        self.turns = Turns(asking.tasks)
 
     def profile(self) -> Iterator[Outcome]:
         """Have new jobs profiled, one of each kind at a time. Users take turns, so that nobody waits for all
@@ -43,11 +41,12 @@ class Runs:
         busy = {job.kind for job in self._tasks.jobs.values() if job.stage == "profiling"}
         new: list[TuningJob] = []
         for job in self._tasks.jobs.values():
-            if job.stage == "new" and job.kind not in busy and not job.is_ending and not job.stopping:
+            is_free = not job.is_ending and not job.stopping and self._tasks.may_run(job)
+            if job.stage == "new" and job.kind not in busy and is_free:
                 busy.add(job.kind)
                 new.append(job)
         while new:
-            job = min(new, key=lambda job: self._turns.get(job.job.user, 0))
+            job = min(new, key=lambda job: self.turns.of(job.job.user))
             new.remove(job)
             if not self._tasks.gpus.idle() or job.workload.pipeline:
                 yield from self._make_room(job)
@@ -55,25 +54,7 @@ class Runs:
                 return
             yield from self._tasks.profile(job, self._asking.policy)
             if job.stage == "profiling":
-                self._take_turn(job.job.user)
-
-    def state(self) -> dict[str, int]:
-        """Of types that msgpack writes."""
-        return dict(self._turns)
-
-    def restore(self, state: dict[str, int]) -> None:
-        """Take a state."""
-        self._set_turns(state)
-
-    def _take_turn(self, user: str) -> None:
-        live = {job.job.user for job in self._tasks.jobs.values()}
-        turns = {other: turn for other, turn in self._turns.items() if other in live}
-        self._set_turns({**turns, user: 1 + max(turns.values(), default=0)})
-
-    def _set_turns(self, turns: dict[str, int]) -> None:
-        before = sum(map(_turn_bytes, self._turns))
-        self._turns = dict(turns)
-        self._tasks.count(sum(map(_turn_bytes, self._turns)) - before)
+                self.turns.give(job.job.user)
 
     def reported(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
         """A node reports about a run of a job."""
@@ -99,10 +80,24 @@ class Runs:
         nodes = job.profiled_on if task is None else task.members
         if job.run_id != failed.run_id or failed.node not in nodes:
             yield _stale(job, failed)
-        elif task is None:
-            yield from self._profiling(job, failed)
         else:
-            yield from self._failed(job, task, failed)
+            yield from self._not_begun(job, task, failed)
+
+    def give_up_silent(self) -> Iterator[Outcome]:
+        """Take runs for failed, or for ended where they were told to end, of which nothing is heard."""
+        orders = self._tasks.orders
+        for job in list(self._tasks.jobs.values()):
+            if job.job_id not in self._tasks.jobs or not orders.is_lost(job.heard_s, job.quiet_s):
+                continue
+            for run_id in list(job.stopping):
+                if run_id in job.stopping:
+                    yield from self._ended(job, run_id)
+            task = self._tasks.task_of(job)
+            if job.run_id is None or (task is not None and job.job_id not in task.active_job_ids):
+                continue
+            node = next(iter(job.profiled_on)) if task is None else task.leader
+            failed = orders.failure(job.job, job.run_id, node, job.heard_s)
+            yield from self._not_begun(job, task, failed)
 
     def let_go(self, job: TuningJob) -> Iterator[Outcome]:
         """A user withdraws a job: it ends wherever it is."""
@@ -116,15 +111,21 @@ class Runs:
         self._planning.has_changed = True
         yield from self._settle(job)
 
-    def lose(self, node: str, why: str) -> Iterator[Outcome]:
-        """What ran on a node is over, and what is left of it elsewhere ends."""
+    def lose(self, node: str, why: str, held: Collection[str] = ()) -> Iterator[Outcome]:
+        """What ran on a node is over, and what is left of it elsewhere ends.
+
+        Args:
+            held: the runs that the node continues all the same.
+        """
         for job in list(self._tasks.jobs.values()):
-            for run_id in [run for run, leader in job.stopping.items() if leader == node]:
+            for run_id in [run for run, leader in job.stopping.items() if leader == node and run not in held]:
                 yield from self._tasks.cleared(job, run_id)
                 yield from self._settle(job)
-            if node in job.profiled_on:
+            if node in job.profiled_on and job.run_id not in held:
                 self._tasks.end_profile(job, "new")
         for task in [task for task in self._tasks.all.values() if node in task.members]:
+            if any(self._tasks.jobs[job_id].run_id in held for job_id in task.job_ids):
+                continue
             yield from self._tasks.stop(task, "node_lost", without=(node,))
             self._tasks.part(task)
             yield self._changed(task, "node_lost", task.gpus, why)
@@ -163,8 +164,16 @@ class Runs:
             if idle[node] < needed:
                 yield from self.vacate(node, f"job {job.job_id} is profiled on node {node}")
 
-    def _profiling(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
+    def _not_begun(self, job: TuningJob, task: Task | None, failed: RunFailed) -> Iterator[Outcome]:
+        """A node does not have a run that it was to have."""
+        if task is None:
+            yield from self._profiling(job, failed, backs_off=True)
+        else:
+            yield from self._failed(job, task, failed, backs_off=True)
+
+    def _profiling(self, job: TuningJob, report: RunReport, backs_off: bool = False) -> Iterator[Outcome]:
         """A report about a job's profile run."""
+        job.heard_s = self._tasks.orders.elapsed_s
         match report:
             case ProfileReported():
                 fault = self._knowledge.profiled(job.kind, report)
@@ -176,7 +185,7 @@ class Runs:
                 yield from self._all_ready(job.kind)
                 self._planning.knows_more = True
             case RunFailed():
-                self._tasks.fail(job, report)
+                self._tasks.fail(job, report, backs_off)
                 self._tasks.end_profile(job, "new")
                 if job.is_ending and not report.permanent:
                     # Its data may be sound, and only the profile run not: it runs unmerged.
@@ -203,16 +212,19 @@ class Runs:
 
     def _running(self, job: TuningJob, task: Task, report: RunReport) -> Iterator[Outcome]:
         """A report about a job's run in its task."""
+        job.heard_s = self._tasks.orders.elapsed_s
         match report:
             case TaskEvaluated():
                 yield from self._evaluated(job, task, report)
             case RunStarted():
                 before = job.iterations
                 self._tasks.start(job, task, report.samples_done)
+                self._hear_until_done(job, task)
                 if job.iterations < before:
                     self._planning.has_changed = True
             case RunProgressed(complete=False):
                 self._tasks.progress(job, report.samples_done)
+                job.quiet_s = 0.0  # its node says now and then how far it is
             case RunFinished():
                 yield from self._complete(job, report)
             case RunFailed():
@@ -221,10 +233,17 @@ class Runs:
                 self._tasks.progress(job, report.samples_done)
                 yield from self._break_up(task, job, "run_failed", f"node {report.node} has ended its run")
 
-    def _failed(self, job: TuningJob, task: Task, report: RunFailed) -> Iterator[Outcome]:
+    def _hear_until_done(self, job: TuningJob, task: Task) -> None:
+        """A run of a job begins, of which no report may come before the work of its task is done."""
+        remaining_s = self._asking.remaining_s(task.job_ids, task.mode, task.gpus)
+        job.hear(self._tasks.orders.elapsed_s, remaining_s)
+
+    def _failed(
+        self, job: TuningJob, task: Task, report: RunFailed, backs_off: bool = False
+    ) -> Iterator[Outcome]:
         """A job's run in its task has failed on a node, which need not be the one that reports for all."""
         if len(task.job_ids) == 1 or report.permanent:
-            self._tasks.fail(job, report)
+            self._tasks.fail(job, report, backs_off)
         else:
             # It may be for the merge, so that neither job is at fault: each goes on alone.
             for each in task.job_ids:
@@ -298,6 +317,8 @@ class Runs:
         task = self._tasks.task_of(job)
         self._tasks.complete(job, report)
         if task is not None and task.job_ids:
+            for other in task.active_job_ids if task.mode == "temporal" else ():
+                self._hear_until_done(self._tasks.jobs[other], task)
             yield self._changed(task, "job_over")
             yield from self._tasks.settle(task)
         yield from self._settle(job)
@@ -359,7 +380,7 @@ class Runs:
         self._knowledge.leave(job.kind)
         if not self._tasks.jobs:
             self._planning.hold(None)
-            self._set_turns({})
+            self.turns.forget()
         yield from ended
 
     def _judge(self, job: TuningJob, reason: JudgedReason, learns: bool = True) -> Iterator[Outcome]:
@@ -380,11 +401,6 @@ class Runs:
         remaining_s = self._asking.remaining_s(task.job_ids, task.mode, task.gpus) if is_there else 0.0
         before = task.gpus if gpus_before is None else gpus_before
         return self._tasks.changed(task, reason, before, remaining_s, detail=detail)
-
-
-def _turn_bytes(user: str) -> int:
-    """What a user's turn takes of a snapshot."""
-    return len(user.encode()) + _TURN_BYTES
 
 
 def _stale(job: TuningJob, report: RunReport) -> EventIgnored:

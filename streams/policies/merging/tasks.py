@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from schemas.base import Outcome
-from schemas.fleet import RunFailed, RunFinished
+from schemas.fleet import RefusedRun, RunFailed, RunFinished
 from schemas.merging.commands import (
     ProfileOrdered,
     TaskAssigned,
@@ -25,17 +25,16 @@ from streams.policies.gpus import Gpus
 from streams.policies.merging.ending import ended
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.task import Task
-
-MOST_FAILURES = 3
-"""A job whose runs fail so often, and it was never further than before, is given up."""
+from streams.policies.orders import MOST_FAILURES, OrderClock, retry_delay_s
 
 
 class Tasks:
     """Of one zone."""
 
-    def __init__(self, zone: str, gpus: Gpus, live: LiveBytes) -> None:
+    def __init__(self, zone: str, gpus: Gpus, live: LiveBytes, orders: OrderClock) -> None:
         self.zone = zone
         self.gpus = gpus
+        self.orders = orders
         self.jobs: dict[str, TuningJob] = {}
         """By id, in the order of their submission."""
         self.all: dict[str, Task] = {}
@@ -76,7 +75,15 @@ class Tasks:
 
     def ready(self) -> list[TuningJob]:
         """Jobs that wait for GPUs and could use some, in the order of their arrival."""
-        return [job for job in self.jobs.values() if job.stage == "ready" and job.task is None]
+        return [
+            job
+            for job in self.jobs.values()
+            if job.stage == "ready" and job.task is None and self.may_run(job)
+        ]
+
+    def may_run(self, job: TuningJob) -> bool:
+        """Whether a job does not wait after a run that did not begin."""
+        return job.retry_s <= self.orders.elapsed_s
 
     def task_of(self, job: TuningJob) -> Task | None:
         """The task that a job is part of."""
@@ -94,6 +101,7 @@ class Tasks:
         (node,) = members
         self.begun += 1
         job.stage, job.run_id, job.profiled_on = "profiling", f"p{self.begun}/{job.job_id}", members
+        job.hear(self.orders.elapsed_s, policy.profile_limit_s)
         self.recount(job)
         yield ProfileOrdered(
             zone=self.zone,
@@ -119,6 +127,7 @@ class Tasks:
         run_id = cast(str, job.run_id)
         self.end_profile(job, "new")
         job.stopping[run_id] = node
+        job.hear(self.orders.elapsed_s)
         self.recount(job)
         yield TaskReleased(
             zone=self.zone,
@@ -127,6 +136,7 @@ class Tasks:
             generation=1,
             job_ids=(job.job_id,),
             reason="withdrawn",
+            runs=(RefusedRun(run_id=run_id, job_id=job.job_id),),
         )
 
     def begin(
@@ -180,6 +190,7 @@ class Tasks:
         task.is_assigned, task.since_s = True, self.time_s
         for job in jobs:
             job.generation, job.run_id = task.generation, task.run_id(job.job_id)
+            job.hear(self.orders.elapsed_s)
         members = tuple(TaskMember(node=node, gpus=gpus) for node, gpus in task.members.items())
         order = TaskAssigned(
             zone=self.zone,
@@ -214,6 +225,9 @@ class Tasks:
         for job_id in task.job_ids:
             self._leave(self.jobs[job_id], task, lost)
         if task.is_assigned:
+            runs = tuple(
+                RefusedRun(run_id=task.run_id(job_id), job_id=job_id) for job_id in task.active_job_ids
+            )
             for node in task.members:
                 yield TaskReleased(
                     zone=self.zone,
@@ -222,6 +236,7 @@ class Tasks:
                     generation=task.generation,
                     job_ids=tuple(about) or task.job_ids,
                     reason=reason,
+                    runs=runs,
                 )
 
     def part(self, task: Task) -> None:
@@ -268,11 +283,17 @@ class Tasks:
                 task.mode = "normal"
         self.recount(job)
 
-    def fail(self, job: TuningJob, report: RunFailed) -> None:
-        """A run is over without its work; the job goes on in another, unless it can run nowhere."""
+    def fail(self, job: TuningJob, report: RunFailed, backs_off: bool = False) -> None:
+        """A run is over without its work; the job goes on in another, unless it can run nowhere.
+
+        Args:
+            backs_off: whether the job waits before it has another run.
+        """
         job.failures += 1
         if report.permanent or job.failures >= MOST_FAILURES:
             job.given_up = report.error or "the run failed"
+        if backs_off:
+            job.retry_s = self.orders.elapsed_s + retry_delay_s(job.failures)
         self.recount(job)
 
     def progress(self, job: TuningJob, samples_done: int) -> None:
@@ -350,6 +371,7 @@ class Tasks:
             self._account(job, task)
             if task.is_assigned and task.leader not in lost:
                 job.stopping[task.run_id(job.job_id)] = task.leader
+                job.hear(self.orders.elapsed_s)
             job.waits_since_s = self.time_s
             job.restarts += 1
         job.task = job.run_id = None

@@ -24,6 +24,7 @@ from streams.policies.merging.speeds import Speeds
 from streams.policies.merging.standing import Standing
 from streams.policies.merging.task import Task
 from streams.policies.merging.tasks import Tasks
+from streams.policies.orders import OrderClock
 from streams.policies.policy import ZoneContext
 
 
@@ -34,7 +35,8 @@ class MergingZone:
         self._jobs = context.jobs
         policy = cast(MergingPolicy, context.zone.policy)
         self._gpus = Gpus()
-        self._tasks = Tasks(context.zone.id, self._gpus, context.live)
+        self._orders = OrderClock(context.cell.cell, policy.order_timeout_s)
+        self._tasks = Tasks(context.zone.id, self._gpus, context.live, self._orders)
         self._knowledge = Knowledge(policy)
         self._asking = Asking(policy, self._tasks, self._knowledge, Speeds(policy))
         self._planning = Planning(self._asking, context.cell.epoch_s)
@@ -108,7 +110,7 @@ class MergingZone:
             self._wanted[change.node] = None
         self._planning.has_changed = True
         if change.status in ("down", "restarted"):
-            yield from self._runs.lose(change.node, f"node {change.node} is {change.status}")
+            yield from self._runs.lose(change.node, f"node {change.node} is {change.status}", change.runs)
         elif change.status == "leaving":
             yield from self._runs.vacate(change.node, f"node {change.node} is to leave")
         yield from self._runs.profile()
@@ -155,6 +157,8 @@ class MergingZone:
 
     def wake(self, time_s: float) -> Iterator[Outcome]:
         self._tasks.time_s = time_s
+        if self._orders.advance(time_s):
+            yield from self._runs.give_up_silent()
         yield from self._runs.profile()
         yield from self._planning.wake(time_s)
         told = self._standing.due(time_s, self._tasks, self._asking.policy.interval_s)
@@ -180,7 +184,8 @@ class MergingZone:
             "speeds": self._asking.speeds.state(),
             "planning": self._planning.state(),
             "standing": self._standing.state(),
-            "turns": self._runs.state(),
+            "turns": self._runs.turns.state(),
+            "orders": self._orders.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -195,7 +200,8 @@ class MergingZone:
         self._asking.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
         self._standing.restore(state["standing"])
-        self._runs.restore(state["turns"])
+        self._runs.turns.restore(state["turns"])
+        self._orders.restore(state["orders"])
 
     @property
     def _waiting(self) -> int:
@@ -223,4 +229,5 @@ class MergingZone:
         self._wanted = {node: None for node in self._wanted if node in self._gpus.nodes}
         self._knowledge.configure(policy)
         self._asking.policy = policy
+        self._orders.timeout_s = policy.order_timeout_s
         self._asking.speeds.configure(self._zone, self._gpus.total, self._gpus.most_per_node, policy)

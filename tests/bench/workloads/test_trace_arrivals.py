@@ -63,7 +63,7 @@ BAD = {
     ),
     "an endless job": (HEADER + row(1, 50, "inf,2,"), "row 2: column duration_s: 'inf' is not between 0 and"),
     "a job before the start": (HEADER + row(1, -5), "row 2: column submit_time_s: '-5' is not between 0 and"),
-    "half a GPU": (HEADER + row(1, 5, "60,0.5,"), "row 2: column gpus: '0.5' is not a whole number"),
+    "no GPU": (HEADER + row(1, 5, "60,0,"), "row 2: column gpus: '0' is not above 0"),
     "too few jobs": (
         HEADER + row(1, 5) + row(2, 6),
         "the trace has 2 jobs, 6 are wanted: a run of 3, and the day",

@@ -1,6 +1,7 @@
 """What goes wrong in a job: its data, its model, its workers, its nodes."""
 
 import os
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -44,11 +45,26 @@ def test_a_job_whose_other_node_never_comes_fails_in_time(fleet: Fleet) -> None:
     assert failure.error == "not all 2 workers of generation 1 have come in 0.5 s"
 
 
+def write_unfit_models(root: Path) -> None:
+    """A model whose weights were not fetched, and one without a tokenizer."""
+    for name in ("pointer", "bare"):
+        (root / name).mkdir(exist_ok=True)
+        for file in ("config.json", "model.safetensors"):
+            shutil.copy(root / MODEL / file, root / name / file)
+    (root / "pointer" / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+
+
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
         ({"dataset": Dataset(path="none.jsonl", samples=1)}, "'none.jsonl': no such dataset"),
         ({"dataset": Dataset(path="bad.jsonl", samples=1)}, "bad.jsonl, line 1: not JSON"),
+        (
+            {"dataset": Dataset(path="emoji.jsonl", samples=1)},
+            "emoji.jsonl, line 1: text: has half of a surrogate pair",
+        ),
+        ({"model": "pointer"}, "'pointer': model.safetensors: is a git-lfs pointer"),
+        ({"model": "bare"}, "bare: "),
         ({"model": "none"}, "'none': no Hugging Face model directory (config.json is missing)"),
         ({"model": f"{MODEL}/model.safetensors"}, "no Hugging Face model directory"),
         ({"model": "classifier"}, "classifier: cannot be loaded: a sequence classifier, and only causal"),
@@ -63,6 +79,8 @@ def test_a_job_that_cannot_be_trained_fails_for_good(
     fleet: Fleet, fields: dict[str, object], error: str
 ) -> None:
     (fleet.settings.dataset_root / "bad.jsonl").write_text("{\n")
+    (fleet.settings.dataset_root / "emoji.jsonl").write_text('{"text": "cut \\ud83d"}\n')
+    write_unfit_models(fleet.settings.model_root)
     fleet.assign("j", 1, [("n1", 1)], workload(**fields))
     fleet.until(fleet.is_over("j", "n1"))
     (failure,) = fleet.reports(RunFailed)

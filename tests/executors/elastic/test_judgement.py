@@ -51,7 +51,8 @@ def test_a_generation_that_is_not_newer_is_out_of_date(runner: ElasticRunner) ->
     work = workload()
     runner.apply(assigned("n1", "j", 2, [("n1", 1)], work))
     late = Objection("out_of_date", "j is in generation 2")
-    assert runner.judge(assigned("n1", "j", 2, [("n1", 1)], work)) == late
+    assert runner.judge(assigned("n1", "j", 2, [("n1", 1)], work)) is None, "the same order once more"
+    assert runner.judge(assigned("n1", "j", 2, [("n1", 1)], work, resume_samples=8)) == late
     assert runner.judge(released("n1", "j", 1)) == late
     assert runner.judge(assigned("n1", "j", 3, [("n1", 1)], work)) is None
     assert runner.judge(released("n1", "j", 2)) is None

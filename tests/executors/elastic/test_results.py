@@ -1,5 +1,6 @@
 """What a finished job leaves: a model that transformers loads, or an adapter that PEFT loads."""
 
+import json
 from hashlib import blake2b
 
 import torch
@@ -43,6 +44,8 @@ def test_an_adapter_is_the_same_on_one_worker_or_more(fleet: Fleet) -> None:
         assert finished.adapter_path == f"{CELL}/u/{finished.job_id}"
         content = (fleet.result(finished.job_id) / "adapter_model.safetensors").read_bytes()
         assert finished.adapter_digest == blake2b(content, digest_size=32).hexdigest()
+        config = json.loads((fleet.result(finished.job_id) / "adapter_config.json").read_text())
+        assert config["base_model_name_or_path"] == MODEL
         base = AutoModelForCausalLM.from_pretrained(fleet.settings.model_root / MODEL)
         model = PeftModel.from_pretrained(base, fleet.result(finished.job_id))
         adapters[finished.job_id] = {

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoTokenizer,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GptOssConfig,
+    GptOssForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
@@ -44,6 +54,46 @@ def gpt2_directory(llama_directory: Path, tmp_path_factory: pytest.TempPathFacto
         vocab_size=320, n_embd=32, n_layer=2, n_head=2, n_positions=128, initializer_range=0.2
     )
     GPT2LMHeadModel(config).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(llama_directory).save_pretrained(directory)
+    return directory
+
+
+SMALL_DECODER = {
+    "vocab_size": 320,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "sliding_window": 64,
+    "initializer_range": 0.3,
+}
+
+
+@pytest.fixture(scope="session")
+def gemma2_directory(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Gemma 2 whose scores reach far beyond its soft cap."""
+    directory = tmp_path_factory.mktemp("gemma2")
+    torch.manual_seed(3)
+    config = Gemma2Config(**SMALL_DECODER, attn_logit_softcapping=1.0, query_pre_attn_scalar=8)
+    Gemma2ForCausalLM(config).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(llama_directory).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def gpt_oss_directory(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A gpt-oss whose sinks take much of the attention."""
+    directory = tmp_path_factory.mktemp("gpt-oss")
+    torch.manual_seed(4)
+    config = GptOssConfig(**SMALL_DECODER, num_local_experts=4, num_experts_per_tok=2)
+    model = GptOssForCausalLM(config)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.sinks.uniform_(0, 2)
+    model.save_pretrained(directory)
     AutoTokenizer.from_pretrained(llama_directory).save_pretrained(directory)
     return directory
 

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
 from transformers import AutoModelForCausalLM
 
 from executors.lora.base_model import SharedBase, load_base
+from executors.lora.checkpoint import encode_state
 from executors.lora.dataset import Cursor, DatasetRoot, take
 from executors.lora.engine import FusedEngine
 from executors.lora.task import GPT2_TARGET_MODULES, LoraTask
+from schemas.lora import ALL_LINEAR
 from tests.support.checkpoints import load, save
 
 MakeTask = Callable[..., LoraTask]
@@ -37,13 +40,21 @@ def test_a_resumed_task_goes_on_to_the_bit(
     assert torch.equal(resumed.state("job").parameters, engine.state("job").parameters)
 
 
+@pytest.mark.parametrize("all_linear", [False, True], ids=["named", "all-linear"])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_peft_loads_the_adapter_and_gives_the_same_logits(
-    family: str, datasets: DatasetRoot, make_task: MakeTask, tmp_path: Path, request: pytest.FixtureRequest
+    family: str,
+    all_linear: bool,
+    datasets: DatasetRoot,
+    make_task: MakeTask,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     directory = request.getfixturevalue(f"{family}_directory")
     base = load_base(directory)
     targets = {"target_modules": (*GPT2_TARGET_MODULES, "c_fc")} if family == "gpt2" else {}
+    if all_linear:
+        targets = {"target_modules": (ALL_LINEAR,)}
     task = make_task("job", **targets)
     engine = FusedEngine(base, datasets)
     engine.attach(make_task("other", seed=1, dataset="ragged.jsonl", **targets))
@@ -66,6 +77,34 @@ def test_peft_loads_the_adapter_and_gives_the_same_logits(
         tuned = PeftModel.from_pretrained(plain, path)(input_ids=input_ids).logits[:, :-1].flatten(0, 1)
     assert (tuned - untuned).abs().max() > 0.1
     torch.testing.assert_close(seen[0].flatten(0, -2)[-len(tuned) :], tuned, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "grouped_query"])
+def test_all_linear_layers_are_those_of_peft(
+    family: str, make_task: MakeTask, request: pytest.FixtureRequest
+) -> None:
+    directory = request.getfixturevalue(f"{family}_directory")
+    layout = load_base(directory).layout(make_task("job", target_modules=(ALL_LINEAR,)))
+    config = LoraConfig(r=4, target_modules=ALL_LINEAR, task_type="CAUSAL_LM")
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(directory), config)
+    names = {
+        name.removeprefix("base_model.model.")
+        for name, module in adapted.named_modules()
+        if isinstance(module, LoraLayer)
+    }
+    assert set(layout.sites) == names
+
+
+def test_an_adapter_names_its_base_by_an_address_that_its_user_has(
+    llama_directory: Path, make_task: MakeTask, datasets: DatasetRoot
+) -> None:
+    for address, named in (("acme/tiny-llama", "acme/tiny-llama"), (None, llama_directory.name)):
+        base = load_base(llama_directory, address=address)
+        engine = FusedEngine(base, datasets)
+        engine.attach(make_task("job"))
+        files = encode_state(engine.state("job"), base)
+        assert json.loads(files["adapter_config.json"])["base_model_name_or_path"] == named
+        assert not any(str(llama_directory.parent).encode() in content for content in files.values())
 
 
 def test_no_file_is_a_pickle(

@@ -231,14 +231,24 @@ def test_a_decoder_pools_the_last_token_that_is_no_padding(directories: dict[str
     [
         ({"text": "sky", "label": 3}, "label: 3 is not in 0 to 2"),
         ({"text": "sky", "label": -1}, "label: -1 is not in 0 to 2"),
-        ({"text": "sky", "label": True}, "label: expected a whole number, or the name of a label"),
-        ({"text": "sky", "label": 1.0}, "label: expected a whole number, or the name of a label"),
+        ({"text": "sky", "label": True}, "label: is true or false, expected a whole number, or the name"),
+        (
+            {"text": "sky", "label": 1.0},
+            "label: is a number, expected a whole number, or the name of a label",
+        ),
+        ({"text": "sky", "label": None}, "label: is null, expected a whole number, or the name of a label"),
+        ({"text": "sky", "label": 10**4_000}, "label: 1000000"),
+        ({"text": "sky", "label": "\ud83d"}, "label: '\\ud83d' is no label of the base model"),
         ({"text": "sky", "label": "grey"}, "label: 'grey' is no label of the base model; it has red, green"),
         ({"text": "sky"}, 'label: is missing: expected {"text": ..., "label": ...}'),
-        ({"text": "", "label": 1}, 'expected {"text": ..., "label": ...} with a non-empty string'),
-        ({"text": "sky", "label": 1, "more": 2}, 'expected {"text": ..., "label": ...}'),
-        ({"prompt": "sky", "completion": "blue"}, 'expected {"text": ..., "label": ...}'),
-        (["sky", 1], 'expected {"text": ..., "label": ...}'),
+        ({"text": "", "label": 1}, "text: is empty"),
+        ({"text": None, "label": 1}, "text: is null, expected a string"),
+        (
+            {"text": "sky", "label": 1, "more": 2},
+            "more: unknown field: remove it, or name the fields to read",
+        ),
+        ({"prompt": "sky", "completion": "blue"}, 'text: is missing: expected {"text": ..., "label": ...}'),
+        (["sky", 1], 'is an array, expected a JSON object such as {"text": ..., "label": ...}'),
     ],
 )
 def test_a_record_that_a_classifier_cannot_learn_is_refused_by_line_and_field(

@@ -1,15 +1,21 @@
 """Datasets come from below the root only, fail early and clearly, and resume exactly."""
 
+import copy
+import gzip
 import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executors.lora.base_model import SharedBase
+from executors.lora.columns import with_columns
 from executors.lora.dataset import Cursor, DatasetError, DatasetRoot, take
-from executors.lora.records import TextRecord
+from executors.lora.records import LabelledRecords, RecordForm, TextRecord, TextRecords
+from executors.moe.serving.requests import Prompts
+from schemas.lora import ChatColumns, TextColumns
+from tests.support.examples import examples
 
 
 @pytest.fixture
@@ -68,15 +74,43 @@ def test_a_link_inside_the_root_and_a_root_behind_a_link_are_fine(root: Path) ->
     ("line", "problem"),
     [
         ("{", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("\xff", "not JSON"),
-        ("[]", "expected"),
-        ('"text"', "expected"),
-        ('{"text": 3}', "expected"),
-        ('{"text": ""}', "expected"),
+        ("[" * 100_000, "not JSON that can be read: it is nested too deeply"),
+        ('{"text": ' * 50_000, "not JSON that can be read: it is nested too deeply"),
+        ("\xff", "not UTF-8: byte 0xff at position 1: save the file as UTF-8"),
+        ('{"text": "\xed\xa0\xbd"}', "not UTF-8: byte 0xed at position 11"),
+        ('{"text": "a\0b"}', "has a NUL byte"),
+        ("[]", r'is an array, expected a JSON object such as {"text"'),
+        ('"text"', "is a string, expected a JSON object"),
+        ("null", "is null, expected a JSON object"),
+        ("{}", r'expected {"text": ...}, .*; the fields are: none'),
+        ('{"txt": "a"}', "expected .*; the fields are: txt"),
+        ('{"text": 3}', "text: is a number, expected a string"),
+        ('{"text": true}', "text: is true or false, expected a string"),
+        ('{"text": null}', "text: is null, expected a string"),
+        ('{"text": ""}', "text: is empty"),
+        (
+            '{"text": "Thanks a lot \\ud83d"}',
+            r"text: has half of a surrogate pair \(\\ud83d\) at character 14",
+        ),
+        ('{"text": "\\udc00\\ud83d"}', r"text: has half of a surrogate pair \(\\udc00\) at character 1"),
+        ('{"text": "a\\u0000"}', "text: has a NUL character .* at character 2"),
+        ('{"text": "a", "text": "b"}', "text: is given twice"),
+        ('{"text": NaN}', "not JSON: NaN is not a JSON number"),
+        ('{"text": -Infinity}', "not JSON: -Infinity is not a JSON number"),
+        ('{"text": ' + "9" * 5_000 + "}", "has a number of 5000 digits"),
+        (
+            '{"id": 0, "text": "a"}',
+            "id: unknown field: remove it, or name the fields to read in dataset.columns",
+        ),
+        ('{"text": "a", "prompt": "b", "completion": "c"}', "text: unknown field"),
         ('{"text": "a", "label": 1}', "label: expected"),
-        ('{"prompt": "a"}', "expected"),
-        ('{"prompt": "a", "completion": ""}', "expected"),
+        ('{"prompt": "a"}', "completion: is missing"),
+        ('{"completion": "a"}', "prompt: is missing"),
+        ('{"prompt": null, "completion": "x"}', "prompt: is null, expected a string"),
+        ('{"prompt": "a", "completion": ""}', "completion: is empty"),
+        ('{"instruction": "a", "input": "b"}', "output: is missing"),
+        ('{"instruction": "a", "input": null, "output": "b"}', "input: is null, expected a string"),
+        ('{"messages": []}', "messages: the base model's tokenizer has no chat template"),
         ('{"text": "' + "a" * (1 << 20) + '"}', "longer than 1048576 bytes"),
     ],
 )
@@ -85,6 +119,155 @@ def test_a_bad_line_is_named_before_training_begins(root: Path, line: str, probl
     (root / "bad.jsonl").write_bytes(text.encode("latin-1"))
     with pytest.raises(DatasetError, match=rf"^bad\.jsonl, line 3: {problem}"):
         DatasetRoot(root).open("bad.jsonl")
+
+
+TEXT_LINE = '{"text": "def f0(x):"}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b'[\n {"text": "a b c"}\n]', "is a JSON array: write one JSON object on each line"),
+        (b'[{"text": "a b c"}]', "is a JSON array: write one JSON object on each line"),
+        (TEXT_LINE.encode("utf-16"), "is UTF-16: save it as UTF-8"),
+        (TEXT_LINE.encode("utf-16-be"), "is UTF-16: save it as UTF-8"),
+        (TEXT_LINE.encode("utf-16-le"), "is UTF-16: save it as UTF-8"),
+        (TEXT_LINE.encode("utf-8-sig"), "begins with a byte order mark: save it as UTF-8 without one"),
+        (b"PK\x03\x04", "is a ZIP archive: unpack it"),
+        (gzip.compress(TEXT_LINE.encode()), "is compressed: unpack it"),
+    ],
+)
+def test_a_file_of_another_format_is_refused_with_what_to_do(
+    root: Path, content: bytes, problem: str
+) -> None:
+    (root / "other.jsonl").write_bytes(content)
+    with pytest.raises(DatasetError, match=f"^other\\.jsonl: {problem}$"):
+        DatasetRoot(root).open("other.jsonl")
+
+
+GOOD_LINES = [
+    b'{"text": "def f(x):\\n    return x"}',
+    b'{"prompt": "sky", "completion": "blue \xf0\x9f\x98\x80 \\ud83d\\ude00"}',
+    b'{"instruction": "add", "input": "1 2", "output": "3"}',
+    b'{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}',
+]
+PIECES = [
+    *(b"\0", b"\xff", b"\xed\xa0\x80", b"\\ud83d", b"\\u0000", b"NaN", b"null", b"1e999", b"9" * 5_000),
+    *(
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b'"',
+        b",",
+        b":",
+        b"\n",
+        b"\r",
+        b"\xef\xbb\xbf",
+        b"[" * 3_000,
+        b'{"a":' * 3_000,
+    ),
+    *(b'"text"', b'"messages"', b'"role"', b'"content"', b'"label"', b"true", b"-0.0", b"\\", b""),
+]
+
+
+@given(
+    lines=st.lists(st.sampled_from(GOOD_LINES), min_size=1, max_size=4),
+    edits=st.lists(
+        st.tuples(st.floats(0, 1), st.integers(0, 12), st.sampled_from(PIECES) | st.binary(max_size=6)),
+        max_size=5,
+    ),
+    form=st.sampled_from(
+        [
+            TextRecords(),
+            TextRecords(reads_chats=True),
+            LabelledRecords(("a", "b"), "last"),
+            Prompts(),
+            with_columns(TextRecords(reads_chats=True), TextColumns(text="content")),
+            with_columns(TextRecords(reads_chats=True), ChatColumns(messages="messages")),
+        ]
+    ),
+)
+@settings(max_examples=examples(2_000), deadline=None)
+def test_a_file_is_taken_or_refused_as_a_dataset_whatever_is_in_it(
+    tmp_path_factory: pytest.TempPathFactory,
+    base: SharedBase,
+    lines: list[bytes],
+    edits: list[tuple[float, int, bytes]],
+    form: RecordForm,
+) -> None:
+    content = b"\n".join(lines)
+    for place, deleted, piece in edits:
+        at = int(place * len(content))
+        content = content[:at] + piece + content[at + deleted :]
+    folder = tmp_path_factory.mktemp("mutated")
+    (folder / "d.jsonl").write_bytes(content)
+    try:
+        with DatasetRoot(folder).open("d.jsonl", form=form) as dataset:
+            for index in range(len(dataset)):
+                assert dataset.tokenized(index, base.tokenizer, 16).token_ids
+    except DatasetError as error:
+        message = str(error)
+        assert message.startswith(("d.jsonl: ", "d.jsonl, line "))
+        assert "\n" not in message
+        message.encode()
+
+
+def test_an_object_over_several_lines_is_refused(root: Path) -> None:
+    (root / "pretty.jsonl").write_text('\n\n{\n "text": "a"\n}\n')
+    with pytest.raises(
+        DatasetError, match=r"^pretty\.jsonl, line 3: not JSON: .*one JSON object on each line$"
+    ):
+        DatasetRoot(root).open("pretty.jsonl")
+
+
+def test_a_record_that_cannot_be_tokenized_is_named_by_its_line(root: Path, base: SharedBase) -> None:
+    (root / "one.jsonl").write_text(
+        '{"text": "fine"}\n\n{"prompt": "", "completion": "fine"}\n{"text": "x"}\n'
+    )
+    silent = copy.deepcopy(base.tokenizer)
+    silent.eos_token = None
+    with (
+        DatasetRoot(root).open("one.jsonl") as dataset,
+        pytest.raises(DatasetError, match=r"^one\.jsonl, line 4: a record of one token leaves nothing"),
+    ):
+        dataset.tokenized(2, silent, 16)
+
+
+class Panicking:
+    """A tokenizer whose library gives up, as one in Rust does: by what is no `Exception`."""
+
+    eos_token_id = 0
+    PanicException = type("PanicException", (BaseException,), {})
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self._error = error or self.PanicException("slice index out of range")
+
+    def encode(self, text: str, **_: object) -> list[int]:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (None, "PanicException: slice index out of range"),
+        (TypeError("TextEncodeInput must be"), "TypeError: TextEncodeInput must be"),
+    ],
+)
+def test_an_error_of_the_tokenizer_is_one_of_the_record(
+    root: Path, error: BaseException | None, problem: str
+) -> None:
+    with (
+        DatasetRoot(root).open("good.jsonl") as dataset,
+        pytest.raises(DatasetError, match=rf"^good\.jsonl, line 1: cannot be tokenized: {problem}"),
+    ):
+        dataset.tokenized(0, Panicking(error), 16)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), OSError("disk")])
+def test_what_is_no_fault_of_a_record_is_raised_as_it_is(root: Path, error: BaseException) -> None:
+    with DatasetRoot(root).open("good.jsonl") as dataset, pytest.raises(type(error)):
+        dataset.tokenized(0, Panicking(error), 16)
 
 
 def test_an_empty_dataset_is_refused(root: Path) -> None:

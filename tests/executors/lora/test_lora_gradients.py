@@ -23,6 +23,9 @@ TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
 
 MakeTask = Callable[..., LoraTask]
 
+TARGETS = {"gpt2": GPT2_TARGET_MODULES, "gpt_oss": ("q_proj", "k_proj", "v_proj", "o_proj")}
+"""Of families that have not the layers of Llama."""
+
 
 def steps_alone_and_fused(
     base: SharedBase, datasets: DatasetRoot, tasks: list[LoraTask], warm_steps: int = 1
@@ -109,7 +112,7 @@ def test_any_mix_of_rank_batch_length_and_dropout_gives_each_adapter_its_own_gra
         torch.testing.assert_close(fused, alone, **TOLERANCE)
 
 
-@pytest.mark.parametrize("family", ["llama", "grouped_query", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "grouped_query", "gpt2", "gemma2", "gpt_oss"])
 def test_loss_and_gradients_are_those_of_peft(
     family: str,
     datasets: DatasetRoot,
@@ -119,7 +122,7 @@ def test_loss_and_gradients_are_those_of_peft(
 ) -> None:
     directory = request.getfixturevalue(f"{family}_directory")
     base = load_base(directory)
-    targets = {"target_modules": GPT2_TARGET_MODULES} if family == "gpt2" else {}
+    targets = {"target_modules": TARGETS[family]} if family in TARGETS else {}
     task = make_task("job", dataset="ragged.jsonl", batch_size=3, max_gradient_norm=1e6, **targets)
     other = make_task("other", rank=2, **targets)
     engine = FusedEngine(base, datasets)

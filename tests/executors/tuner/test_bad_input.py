@@ -1,14 +1,23 @@
 """What cannot be trained is refused with the field's name, and harms nobody else."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from transformers import Lfm2ForCausalLM
 
+from bench.base_models.small import small_model
+from bench.base_models.survey import small_tokenizer
+from executors.lora.batch import TokenSequence
+from executors.lora.faults import is_permanent
 from executors.node.runner import UnfitError
 from executors.tuner import FineTuning
+from executors.tuner.checkpoints import JobCheckpoints
+from executors.tuner.data import TokenizedFile
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
+from executors.tuner.training import Step, Trainer
 from schemas.fleet import RunFailed, RunFinished
 from schemas.lora import Dataset
 from tests.support.tuner_nodes import Fleet, assigned, order, profile_of, workload
@@ -50,6 +59,69 @@ def test_a_partner_of_an_unfit_job_may_run_alone(worker: LoneWorker) -> None:
     failures = {each.job_id: each for each in reports_of(reports, RunFailed)}
     assert (failures["a"].permanent, failures["b"].permanent) == (True, False)
     assert failures["b"].error.startswith("a, with which it is merged: dataset.path: bad.jsonl")
+
+
+@pytest.mark.parametrize("mode", ["normal", "temporal", "spatial"])
+@pytest.mark.parametrize(
+    "error", [TypeError("not a text"), IndexError("out of range"), RuntimeError("shapes")]
+)
+def test_whatever_a_job_raises_is_its_own_failure(
+    worker: LoneWorker, monkeypatch: pytest.MonkeyPatch, mode: str, error: Exception
+) -> None:
+    read = TokenizedFile.__getitem__
+
+    def read_or_raise(data: TokenizedFile, index: int) -> TokenSequence:
+        if data.dataset.name == "bad-later.jsonl" and index > 40:
+            raise error
+        return read(data, index)
+
+    monkeypatch.setattr(TokenizedFile, "__getitem__", read_or_raise)
+    shutil.copy(
+        worker.settings.dataset_root / "pairs.jsonl", worker.settings.dataset_root / "bad-later.jsonl"
+    )
+    orders = order("a", workload(dataset="bad-later.jsonl")), order("b")
+    reports = worker.run(assigned("n1", *(orders[:1] if mode == "normal" else orders), mode=mode))
+    failures = {each.job_id: each for each in reports_of(reports, RunFailed)}
+    assert str(error) in failures["a"].error
+    assert failures["a"].permanent == is_permanent(error)
+    if mode != "normal":
+        assert failures["b"].error.startswith("a, with which it is merged: ")
+        assert not failures["b"].permanent
+
+
+@pytest.mark.parametrize("mode", ["temporal", "spatial"])
+def test_an_error_in_the_training_of_a_merge_ends_no_partner_for_good(
+    worker: LoneWorker, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    step = Trainer.step
+
+    def step_or_raise(trainer: Trainer, own, number: int, *rest) -> Step:
+        if number == 2:
+            raise IndexError("out of range in self")
+        return step(trainer, own, number, *rest)
+
+    monkeypatch.setattr(Trainer, "step", step_or_raise)
+    reports = worker.run(assigned("n1", order("a"), order("b"), mode=mode))
+    failures = {each.job_id: each for each in reports_of(reports, RunFailed)}
+    assert all("IndexError: out of range in self" in each.error for each in failures.values())
+    assert failures["a"].permanent == (mode == "temporal")
+    assert not failures["b"].permanent
+
+
+@pytest.mark.parametrize("name", ["save", "finish"])
+def test_what_cannot_be_written_fails_the_run_whatever_the_error(
+    worker: LoneWorker, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise TypeError("not a tensor")
+
+    monkeypatch.setattr(JobCheckpoints, name, refuse)
+    steps = 2 if name == "save" else None
+    reports = worker.run(assigned("n1", order("a", workload(3))), steps)
+    assert not reports_of(reports, RunFinished)
+    if name == "finish":
+        (failed,) = reports_of(reports, RunFailed)
+        assert (failed.error, failed.permanent) == ("TypeError: not a tensor", True)
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
@@ -130,6 +202,16 @@ def test_a_directory_of_no_causal_language_model_is_refused(
     (folder / "model.safetensors").write_bytes(b"")
     settings = tuner_settings.model_copy(update={"base_model_dir": folder})
     with pytest.raises(UnfitError, match="base_model_dir: "):
+        TunerRunner.started(fleet.context("n9", []), settings, 1)
+
+
+def test_a_base_whose_sequences_leak_is_refused(
+    fleet: Fleet, tuner_settings: TunerSettings, tmp_path: Path
+) -> None:
+    small_model("lfm2", Lfm2ForCausalLM, seed=1).save_pretrained(tmp_path / "lfm2")
+    small_tokenizer().save_pretrained(tmp_path / "lfm2")
+    settings = tuner_settings.model_copy(update={"base_model_dir": tmp_path / "lfm2"})
+    with pytest.raises(UnfitError, match=r"Lfm2ForCausalLM cannot be trained in packed batches: .*\(leaks\)"):
         TunerRunner.started(fleet.context("n9", []), settings, 1)
 
 

@@ -55,8 +55,8 @@ def test_generations_only_grow(fleet: Fleet, runner: TunerRunner) -> None:
         objection = runner.judge(command)
         assert (None if objection is None else objection.kind) == judged
     assert runner.judge(released("n1", "a", generation=2)).kind == "out_of_date"
-    assert runner.judge(profile_of("n1", order("a"))).kind == "out_of_date"
     assert runner.judge(released("n1", "a", generation=3)) is None
+    assert runner.judge(released("n1", "b", generation=3)).kind == "unknown_run"
 
 
 def test_a_release_that_comes_twice_is_one(fleet: Fleet) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetError, DatasetIndex, DatasetRoot, FileIdentity
+from executors.lora.records import RecordForm
 from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
 from executors.tuner.faults import FieldError
 from executors.tuner.indexing import Indexer, IndexFiles
@@ -91,8 +92,8 @@ def test_what_was_checked_ahead_is_not_read_again(tuner_settings: TunerSettings,
     indexer.prepare("bad.jsonl", drop_s=1_030.0)
     asked = []
 
-    def find(identity: FileIdentity) -> DatasetIndex | None:
-        asked.append(files.find(identity))
+    def find(identity: FileIdentity, form: RecordForm) -> DatasetIndex | None:
+        asked.append(files.find(identity, form))
         return asked[-1]
 
     with root.open("pairs.jsonl") as read, root.open("pairs.jsonl", find) as known:

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.merging.estimates import (
+    MAX_GAIN,
+    MAX_SCORE,
     EstimateProblem,
     EstimateSolution,
     FinishedKind,
@@ -16,6 +18,7 @@ from schemas.merging.estimates import (
     PastMerge,
     TransferEstimate,
 )
+from schemas.merging.workload import LEAST_ACCURACY, MAX_ITERATIONS
 from solvers.merging.estimate import estimate, smallest
 from solvers.merging.estimator import YmirEstimator
 from solvers.merging.gain import ScoreRegression
@@ -215,20 +218,20 @@ def test_without_embeddings_results_alone_tell() -> None:
     assert transfer(solution, 0, 1).receiver_ratio > 1.0, "even chances of nothing are not worth a merge"
 
 
-POSITIVE = st.floats(min_value=5e-324, allow_infinity=False)
+EPOCHS = st.floats(1e-12, MAX_ITERATIONS)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 OUTCOMES = st.fixed_dictionaries(
     {
-        "score": FINITE | st.none(),
-        "gain": st.floats(min_value=-1, exclude_min=True, allow_infinity=False) | st.none(),
-        "target": st.floats(min_value=5e-324, max_value=1.0),
+        "score": st.floats(-MAX_SCORE, MAX_SCORE) | st.none(),
+        "gain": st.floats(-1, MAX_GAIN, exclude_min=True) | st.none(),
+        "target": st.floats(LEAST_ACCURACY, 1.0),
         "best": st.floats(0, 1),
-        "own_epochs": POSITIVE,
+        "own_epochs": EPOCHS,
     }
 )
 
 
-@given(st.lists(st.tuples(OUTCOMES, POSITIVE | st.none()), max_size=6), FINITE)
+@given(st.lists(st.tuples(OUTCOMES, EPOCHS | st.none()), max_size=6), FINITE)
 @settings(deadline=None)
 def test_no_outcome_and_no_score_keeps_a_zone_from_an_answer(merges, score) -> None:
     outcomes = [past("red", "blue", epochs, **fields) for fields, epochs in merges]

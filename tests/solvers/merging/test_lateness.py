@@ -49,7 +49,7 @@ def test_one_that_would_cost_too_much_if_it_is_undone_is_not() -> None:
 
 
 def test_more_is_lost_the_longer_a_merge_is_watched() -> None:
-    lost = [merged(problem(*JOBS, most_later=0.25, watched_epochs=epochs)) for epochs in (0.5, 2, 20)]
+    lost = [merged(problem(*JOBS, most_later=0.25, watched_epochs=epochs)) for epochs in (1, 2, 20)]
     assert lost == sorted(lost, reverse=True)
     assert (lost[0], lost[-1]) == (True, False)
 

@@ -5,6 +5,7 @@ import pytest
 from infra.views.words import happening
 from schemas.auction.evidence import JobReplanned, ZonePriced
 from schemas.codec import Decision
+from schemas.commands import RunDisowned
 from schemas.decisions import EventIgnored, JobCompleted, JobRefunded, NodeStatusChanged
 from schemas.fleet import RefusedRun
 from schemas.lora_commands import RunCancelled, SlotAssigned
@@ -222,17 +223,38 @@ def test_a_slot_opens_with_the_prices_of_each_class_of_nodes(bench):
 @pytest.mark.parametrize("run_id", ["1/other", "01/j", "1", "1/j/2", "one/j", "9" * 100 + "/j", "x"])
 def test_a_report_of_a_run_that_the_zone_never_ordered_is_stale(bench, run_id: str) -> None:
     bench.send(bid(), tick(0))
-    (ignored,) = bench.send(started("a1", 1, 0).model_copy(update={"run_id": run_id}))
+    ignored, disowned = bench.send(started("a1", 1, 0).model_copy(update={"run_id": run_id}))
     assert isinstance(ignored, EventIgnored)
     assert ignored.reason == "stale_report"
+    assert disowned == RunDisowned(zone="z", node="a1", run_id=run_id, job_id="j"), "it is to end the run"
 
 
-def test_a_command_that_a_node_refuses_is_on_record_and_changes_nothing_in_its_slot(bench) -> None:
+@pytest.mark.parametrize(
+    "report",
+    [progressed("a1", 1, 5), finished("a1", 1), failed("a1", 1, 5, permanent=False)],
+    ids=["complete", "finished", "failed"],
+)
+def test_a_run_that_has_ended_needs_not_to_be_disowned(bench, report) -> None:
+    bench.send(bid(), tick(0))
+    (ignored,) = bench.send(report.model_copy(update={"run_id": "7/j"}))
+    assert isinstance(ignored, EventIgnored)
+
+
+def test_a_run_that_goes_on_although_its_job_is_over_is_disowned(bench) -> None:
+    bench.send(tick(0))
+    ignored, disowned = bench.send(progressed("a1", 1, 5, complete=False))
+    assert (ignored.reason, type(disowned)) == ("unknown_job", RunDisowned)
+    assert (disowned.node, disowned.run_id, disowned.job_id) == ("a1", "1/j", "j")
+
+
+def test_a_run_that_a_node_refuses_has_failed_in_its_slot(bench) -> None:
     bench.send(bid(), tick(0), online("a1"))
-    runs = (RefusedRun(run_id="1/j", job_id="j"), RefusedRun(run_id="1/k", job_id="nobody"))
-    assert bench.send(refused("a1").model_copy(update={"runs": runs})) == [
-        EventIgnored(
-            reason="command_refused",
-            detail="node a1 refuses command c-7-0, runner_missing: it has lora",
-        )
-    ]
+    (order,) = [each for each in bench.decisions if isinstance(each.outcome, SlotAssigned)]
+    node, run_id = order.outcome.node, order.outcome.runs[0].run_id
+    runs = (RefusedRun(run_id=run_id, job_id="j"), RefusedRun(run_id="1/k", job_id="nobody"))
+    ignored, *outcomes = bench.send(refused(node).model_copy(update={"runs": runs}))
+    assert ignored == EventIgnored(
+        reason="command_refused",
+        detail=f"node {node} refuses command c-7-0, runner_missing: it has lora",
+    )
+    assert [(each.job_id, each.reason) for each in outcomes] == [("j", "run_failed")]

@@ -7,6 +7,7 @@ from schemas.auction.settings import TitanPolicy
 from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected, JobWithdrawn
 from schemas.solves import SolveRequested
 from streams.cell.cell import Cell
+from streams.policies.auction import batch_judge
 from tests.support.cells import (
     EPOCH_S,
     UNIT,
@@ -63,6 +64,15 @@ def test_bids_after_it_wait_for_the_next_slots(bench):
     assert requests(bench.send(tick(1), tick(1.2))) == []
     (requested,) = requests(bench.send(tick(1.6)))
     assert [offered.job_id for offered in requested.problem.bids] == ["j2"]
+
+
+def test_bids_that_a_request_has_no_room_for_wait_for_the_next_slots(bench, monkeypatch):
+    monkeypatch.setattr(batch_judge, "MOST_BIDS", 2)
+    first = asked(bench, bid("j1"), bid("j2"), bid("j3"))
+    assert [offered.job_id for offered in first.problem.bids] == ["j1", "j2"]
+    assert bench.send(tick(0.8)) == []
+    (second,) = requests(bench.send(tick(1.6)))
+    assert [offered.job_id for offered in second.problem.bids] == ["j3"]
 
 
 def test_where_no_such_tick_came_the_first_one_after_the_slot_asks(bench):

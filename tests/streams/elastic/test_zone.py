@@ -362,9 +362,10 @@ class TestEnding:
         bench.send(submit("j"))
         (order,) = run(bench, bench.send(tick(60.0)))
         stale = order.model_copy(update={"run_id": "7/j"})
-        (outcome,) = bench.send(progressed(stale, 5))
+        outcome, disowned = bench.send(progressed(stale, 5))
         assert isinstance(outcome, EventIgnored)
         assert outcome.reason == "stale_report"
+        assert (disowned.node, disowned.run_id) == (order.node, "7/j")
 
 
 class TestLostNodes:

@@ -9,7 +9,9 @@ from schemas.experts.commands import ExpertsPlaced
 from schemas.experts.outcomes import PlacementDecided
 from schemas.experts.reports import LayerRouting
 from schemas.fleet import NodeSilent
+from solvers.experts.drift import DriftRule
 from solvers.experts.placement import Cluster
+from streams.policies.experts import popularity
 from streams.policies.experts.popularity import MAX_TOKENS, Popularity, rule_of, state_bytes
 from tests.streams.experts.test_zone import Script, assigned, kinds, released
 from tests.support.moe import (
@@ -164,7 +166,7 @@ def test_a_report_that_does_not_fit_what_is_known_changes_nothing(report, detail
 def test_only_the_leader_tells_of_routing():
     script = Served()
     (ignored,) = script.send(profiled(script.other, SKEWED, EVEN))
-    assert ignored.reason == "stale_report"
+    assert ignored.reason == "unusable_report"
 
 
 def test_reports_of_a_generation_that_is_over_change_nothing():
@@ -219,11 +221,22 @@ def test_popularity_takes_no_more_of_a_snapshot_than_is_counted(experts, most):
     assert rule_of(moe_zone().policy).lasting_reports == 2
 
 
+def test_layers_that_take_too_much_to_send_follow_one_after_another(monkeypatch):
+    monkeypatch.setattr(popularity, "MOST_COMMANDED_SLOTS", 2 * 4 * 4)
+    rule = DriftRule(newest_weight=1.0, lasting_reports=1, cool_down_s=0.0, least_tokens_per_device=1)
+    known = Popularity.unknown(3, 8, rule, Cluster(4, 4))
+    skewed = (LayerRouting(tokens=SKEWED),) * 3
+    changes = [known.begin(skewed, 0.0, nodes=2)]
+    changes += [known.report(skewed, time_s, nodes=2) for time_s in (1.0, 2.0, 3.0)]
+    assert [[layer.placement.layer for layer in changed] for changed in changes] == [[0], [1], [2], []]
+    assert known.revision == 3
+
+
 def test_a_count_that_false_reports_have_brought_to_its_end_stays_there_and_is_kept():
     rule, cluster = rule_of(moe_zone().policy), Cluster(4, 4)
     known = Popularity.unknown(1, 8, rule, cluster)
-    known.begin((LayerRouting(tokens=SKEWED),), 0.0)
+    known.begin((LayerRouting(tokens=SKEWED),), 0.0, nodes=2)
     known.tokens = MAX_TOKENS - 1
-    known.report((LayerRouting(tokens=SKEWED),), 1.0)
+    known.report((LayerRouting(tokens=SKEWED),), 1.0, nodes=2)
     kept = msgpack.unpackb(msgpack.packb(known.state()))
     assert Popularity.from_state(kept, rule, cluster).tokens == known.tokens == MAX_TOKENS

@@ -35,6 +35,7 @@ from schemas.merging.problems import (
 from schemas.merging.reports import MAX_TRACE, MeasuredStep
 from schemas.merging.settings import TRANSFERS_KEPT
 from schemas.merging.workload import MAX_GPUS, MAX_ITERATIONS
+from schemas.questions import encode_posed
 from schemas.solves import SolveRequested
 from schemas.topics import INPUT_MAX_MESSAGE_BYTES
 from streams.policies.merging import asking
@@ -48,6 +49,7 @@ from tests.support.twins import ZONE
 BESIDE_BYTES = 64 * 1_024
 """Of a record, with its key and headers."""
 LONG = 1234567890.1234567
+EPOCHS = 1234567.8901234567
 RATIO = 0.12345678901234567
 
 
@@ -78,9 +80,8 @@ def crowded(jobs: int, gpus: int, **policy) -> Script:
 
 
 def record_bytes(problem: MergeProblem | RivalProblem | EstimateProblem) -> int:
-    request = SolveRequested(zone=ZONE, request_id="plan-1", time_limit_s=2.0, problem=problem)
-    decision = Decision("c-1-0", CELL, "e1", 1.0, request, "0" * 64)
-    return len(decision.canonical)
+    request = SolveRequested.of(ZONE, "plan-1", 2.0, problem)
+    return len(encode_posed(Decision("c-1-0", CELL, "e1", 1.0, request, "0" * 64), request))
 
 
 def sizes(problem: MergeProblem | RivalProblem) -> list[int]:
@@ -123,7 +124,7 @@ def test_a_job_that_runs_keeps_the_number_of_gpus_that_it_has():
 
 
 def test_of_more_jobs_than_may_be_asked_about_those_that_have_waited_least_wait(monkeypatch):
-    monkeypatch.setattr(asking, "MAX_UNITS", 3)
+    monkeypatch.setattr(asking, "MOST_ASKED", 3)
     script = crowded(6, 8)
     script.plan(share("j5"))
     problem = script.ask().problem
@@ -290,8 +291,8 @@ def test_the_largest_question_of_the_estimator_is_a_record_and_its_answer_an_eve
         gain=-RATIO,
         target=RATIO,
         best=RATIO,
-        epochs=LONG,
-        own_epochs=LONG,
+        epochs=EPOCHS,
+        own_epochs=EPOCHS,
     )
     pairs = MAX_KINDS**2
     problem = EstimateProblem(
@@ -315,8 +316,8 @@ def test_the_largest_question_of_the_estimator_is_a_record_and_its_answer_an_eve
         kinds=(KindEstimate(iterations=MAX_ITERATIONS, fault="x" * MAX_DETAIL_LENGTH),) * MAX_KINDS,
         transfers=(foretold,) * 2 * pairs,
     )
-    asked = SolveRequested(zone=ZONE, request_id="estimate-1", time_limit_s=1.0, problem=problem)
-    assert answer_to(PendingSolve(CELL, asked, "solved-1"), solution, 1.0).solution == solution
+    asked = SolveRequested.of(ZONE, "estimate-1", 1.0, problem)
+    assert answer_to(PendingSolve(CELL, asked, problem, "solved-1"), solution, 1.0).solution == solution
 
 
 def test_a_plan_that_no_event_has_room_for_leaves_out_what_is_at_its_end():
@@ -325,7 +326,7 @@ def test_a_plan_that_no_event_has_room_for_leaves_out_what_is_at_its_end():
     asked = script.ask()
     shares = tuple(Share(job_ids=(longest(n),), mode="normal", gpus=1) for n in range(9_000))
     plan = MergeSolution(shares=shares, objective=1.0, bound=0.5, search="limited")
-    answer = answer_to(PendingSolve(CELL, asked, "solved-1"), plan, 1.0)
+    answer = answer_to(PendingSolve(CELL, asked, asked.problem, "solved-1"), plan, 1.0)
     kept = answer.solution.shares
     assert 0.9 * MAX_VALUE_BYTES < len(answer.model_dump_json()) <= MAX_VALUE_BYTES
     assert kept == shares[: len(kept)]

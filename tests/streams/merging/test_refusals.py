@@ -88,8 +88,10 @@ def test_of_a_merge_that_a_node_refuses_nothing_is_left(mode) -> None:
 def test_a_profile_run_that_is_refused_three_times_leaves_a_job_that_runs_unmerged() -> None:
     script = Script()
     (command,) = of(ProfileOrdered, script.send(submit("a", accuracy=None)))
-    for _ in range(2):
-        (command,) = of(ProfileOrdered, script.send(refused(command)))
+    for delay_s in (5.0, 10.0):
+        assert not of(ProfileOrdered, script.send(refused(command)))
+        assert not of(ProfileOrdered, script.tick(script.time_s + delay_s - 0.1))
+        (command,) = of(ProfileOrdered, script.tick(script.time_s + 0.1))
     (told,) = of(JobForetold, script.send(refused(command)))
     assert (told.reason, told.detail) == ("profile_failed", DETAIL)
     assert used(script) == 0

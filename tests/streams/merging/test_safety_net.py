@@ -243,6 +243,6 @@ def test_a_job_that_does_not_share_is_in_no_merge_that_a_plan_wants():
     script = Script()
     script.ready("a", "b", sharing=False)
     assert is_refused(script, "a", "b")
-    script.ready("c")
-    (decided,) = of(PlanDecided, script.plan(share("c", "a"), share("b", "c", mode="spatial")))
+    script.ready("c", "d")
+    (decided,) = of(PlanDecided, script.plan(share("c", "a"), share("b", "d", mode="spatial")))
     assert (decided.reason, decided.dropped) == ("out_of_date", 2)

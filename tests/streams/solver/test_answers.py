@@ -1,15 +1,23 @@
-"""Which records ask for a solve, and what their answers look like on Kafka."""
+"""How problems reach solvers, and what their answers look like on Kafka."""
+
+import hashlib
+import json
+from dataclasses import replace
 
 import pytest
+from jsonschema import Draft202012Validator
 
-from schemas.auction.batches import BatchSolution, SolvedPlan
+from schemas.auction.batches import BatchProblem, BatchSolution, SolvedPlan
 from schemas.auction.settings import TitanPolicy
-from schemas.codec import MAX_VALUE_BYTES, Decision, InvalidRecordError, decode_event
+from schemas.codec import MAX_VALUE_BYTES, Decision, InvalidRecordError, decode_decision, decode_event
+from schemas.documents import json_schemas
+from schemas.questions import SolvePosed
 from schemas.registry import EVENTS_BY_TOPIC
-from schemas.solves import SolveFinished, SolveRequested
-from schemas.topics import DECISIONS
+from schemas.solves import Question, SolveFinished, SolveRequested
 from streams.kafka.records import ReadRecord
+from streams.replay.replay import DecisionRecord, verify
 from streams.solver.answers import PendingSolve, answer_record, answer_to, pending_solve
+from streams.worker.publication import Publication
 from tests.support.cells import Bench, bid, tick, zone
 
 TIME = "2026-01-02T03:04:05.678Z"
@@ -22,45 +30,98 @@ def bench() -> Bench:
     return bench
 
 
-def record(decision: Decision, headers=None) -> ReadRecord:
-    headers = decision.headers() if headers is None else headers
-    return ReadRecord(DECISIONS, 0, 0, None, decision.cell.encode(), decision.canonical, headers)
+def requests(bench: Bench) -> list[Decision]:
+    return [decision for decision in bench.decisions if isinstance(decision.outcome, SolveRequested)]
 
 
-def test_of_a_cells_decisions_its_requests_are_taken_alone(bench):
-    taken = [pending_solve(record(decision)) for decision in bench.decisions]
-    wanted = [isinstance(decision.outcome, SolveRequested) for decision in bench.decisions]
-    assert [pending is not None for pending in taken] == wanted
-    assert wanted.count(True) == 1
-    assert len(wanted) > 1
-    assert taken[wanted.index(True)] == PendingSolve(
-        "c", bench.decisions[-1].outcome, f"solved-c-3-0-{bench.decisions[-1].chain[:16]}"
+def posed(bench: Bench) -> list[ReadRecord]:
+    """What a worker publishes for solvers."""
+    publication = Publication("p", {})
+    sent = [record for decision in bench.decisions for record in publication.records(decision)]
+    return [
+        ReadRecord(record.topic, 0, 0, None, record.key, record.value, record.headers)
+        for record in sent
+        if record.topic == "p.solves.requested"
+    ]
+
+
+def test_a_solver_reads_the_request_and_its_problem(bench):
+    (decision,), (record,) = requests(bench), posed(bench)
+    problem = decision.outcome.problem
+    assert [bid.job_id for bid in problem.bids] == ["j"]
+    assert pending_solve(record) == PendingSolve(
+        "c", decision.outcome, problem, f"solved-{decision.id}-{decision.chain[:16]}"
     )
 
 
-def test_a_decision_without_headers_is_known_by_its_value(bench):
-    without = [pending_solve(record(decision, headers=())) for decision in bench.decisions]
-    assert without == [pending_solve(record(decision)) for decision in bench.decisions]
+def test_what_is_posed_fits_its_schema(bench):
+    (record,) = posed(bench)
+    Draft202012Validator(json_schemas()[SolvePosed.TYPE]).validate(json.loads(record.value))
+    SolvePosed.model_validate_json(record.value)
+    assert dict(record.headers)["ce_type"].decode() == SolvePosed.TYPE
+
+
+def test_the_log_has_the_digest_of_a_problem_and_not_the_problem(bench):
+    (decision,) = requests(bench)
+    encoded = decision.outcome.problem.model_dump_json().encode()
+    assert encoded not in decision.canonical
+    assert decision.outcome.question == Question(
+        kind="batch",
+        digest=hashlib.blake2b(encoded, digest_size=32).hexdigest(),
+        size_bytes=len(encoded),
+        counts={"bids": 1},
+    )
+    read = decode_decision(decision.canonical)
+    assert read == decision
+    with pytest.raises(ValueError, match="request batch-1 of zone z was read from a log"):
+        _ = read.outcome.problem
+
+
+def test_replay_proves_what_was_asked(bench):
+    """The digest follows from the ledger, so another one in the log is another decision."""
+    (decision,) = requests(bench)
+    other = decision.outcome.about(decision.outcome.problem.model_copy(update={"relative_gap": 0.5}))
+    altered = Decision(decision.id, "c", decision.cause, decision.time_s, other, decision.chain)
+    found = [DecisionRecord(each.canonical, each.id) for each in bench.decisions]
+    assert verify(bench.ledger, found).ok
+    verdict = verify(bench.ledger, [*found[:-1], DecisionRecord(altered.canonical, "altered")])
+    assert [difference.kind for difference in verdict.differences] == ["altered"]
+
+
+@pytest.mark.parametrize("byte", [b"1", b" "])
+def test_a_problem_of_another_digest_is_refused(bench, byte):
+    (record,) = posed(bench)
+    head, between, problem = record.value.partition(b',"problem":')
+    altered = problem.replace(b":", b":" + byte, 1)
+    with pytest.raises(
+        InvalidRecordError, match=r"the problem has not the digest [0-9a-f]{64} of decision c-3-0"
+    ):
+        pending_solve(replace(record, value=head + between + altered))
 
 
 @pytest.mark.parametrize(
-    ("value", "headers", "reason"),
+    ("value", "reason"),
     [
-        pytest.param(b"\xff", (), "not JSON", id="bytes"),
-        pytest.param(None, (), "not JSON", id="no value"),
-        pytest.param(b'{"type":"t"}', (), "no decision: id: Field required", id="no decision"),
-        pytest.param(b"{}", [("ce_type", b"t")], "unknown decision type b't'", id="an unknown type"),
-        pytest.param(b"{}", [("ce_type", b"\xff")], "unknown decision type", id="a type that is no text"),
-        pytest.param(b"{}", [("ce_type", SolveRequested.TYPE.encode())], "no decision", id="no request"),
+        pytest.param(b"\xff", "not a decision and a problem", id="bytes"),
+        pytest.param(None, "not a decision and a problem", id="no value"),
+        pytest.param(b'{"decision":{"type":"t"}}', "not a decision and a problem", id="no problem"),
+        pytest.param(b'{"decision":{"type":"t"},"problem":{}}', "no decision: id", id="no decision"),
     ],
 )
-def test_a_record_that_is_no_decision_is_refused_with_the_reason(value, headers, reason):
+def test_a_record_that_poses_no_problem_is_refused_with_the_reason(value, reason):
     with pytest.raises(InvalidRecordError, match=reason):
-        pending_solve(ReadRecord(DECISIONS, 0, 0, None, b"c", value, headers))
+        pending_solve(ReadRecord("p.solves.requested", 0, 0, None, b"c", value, ()))
+
+
+def test_a_decision_that_asks_for_nothing_is_refused(bench):
+    other = next(each for each in bench.decisions if not isinstance(each.outcome, SolveRequested))
+    value = b'{"decision":' + other.canonical + b',"problem":{}}'
+    with pytest.raises(InvalidRecordError, match=f"decision {other.id} asks for no solution"):
+        pending_solve(ReadRecord("p.solves.requested", 0, 0, None, b"c", value, ()))
 
 
 def test_an_answer_is_the_event_that_intake_reads_on_its_topic(bench):
-    pending = pending_solve(record(bench.decisions[-1]))
+    pending = pending_solve(posed(bench)[-1])
     answer = answer_to(pending, None, 1.5)
     sent = answer_record("prefix", pending, answer, TIME)
     envelope = decode_event(sent.value, sent.headers)
@@ -71,15 +132,13 @@ def test_an_answer_is_the_event_that_intake_reads_on_its_topic(bench):
 
 def test_an_answer_given_twice_has_one_id_and_other_requests_have_others(bench):
     bench.send(bid("later"), tick(1.6))
-    pendings = [pending_solve(record(decision)) for decision in bench.decisions]
-    ids = [pending.event_id for pending in pendings if pending is not None]
-    again = [pending_solve(record(decision)) for decision in bench.decisions]
-    assert ids == [pending.event_id for pending in again if pending is not None]
+    ids = [pending_solve(record).event_id for record in posed(bench)]
+    assert ids == [pending_solve(record).event_id for record in posed(bench)]
     assert len(set(ids)) == 2
 
 
 def test_an_answer_without_solution_decides_the_bids_at_once(bench):
-    pending = pending_solve(record(bench.decisions[-1]))
+    pending = pending_solve(posed(bench)[-1])
     (rejected,) = bench.send(answer_to(pending, None, 0.0))
     assert (rejected.job_id, rejected.reason) == ("j", "solver_found_nothing")
 
@@ -95,8 +154,9 @@ def long_solution(plans: int, node_slots: int) -> BatchSolution:
 
 
 def answered(solution: BatchSolution) -> SolveFinished:
-    asked = SolveRequested.model_construct(zone="z", request_id="batch-1")
-    return answer_to(PendingSolve("c", asked, "e"), solution, 0.5)
+    problem = BatchProblem(relative_gap=0.01, first_slot=0, classes=(), bids=())
+    asked = SolveRequested.of("z", "batch-1", 1.0, problem)
+    return answer_to(PendingSolve("c", asked, problem, "e"), solution, 0.5)
 
 
 def size(answer: SolveFinished) -> int:

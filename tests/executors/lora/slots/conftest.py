@@ -15,7 +15,8 @@ from executors.lora.engine import FusedEngine
 from executors.lora.slots.adapters import AdapterOutput
 from executors.lora.slots.checkpoints import RunCheckpoints
 from executors.lora.slots.runs import task_of
-from executors.lora.slots.slot import Cadence, SlotRuns, Workshop
+from executors.lora.slots.slot import SlotRuns
+from executors.lora.slots.workshop import Cadence, Workshop
 from executors.lora.task import TaskState
 from executors.node.room import Room
 from schemas.fleet import FleetEvent

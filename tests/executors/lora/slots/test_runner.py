@@ -40,7 +40,9 @@ def test_a_newer_slot_ends_the_one_before(bench) -> None:
     assert lora.judge(first) is None
     lora.apply(first)
     lora.advance()
-    assert lora.judge(first) == Objection("out_of_date", "the slot is not newer")
+    assert lora.judge(first) is None, "the same order once more"
+    other = assignment(order("j", 50))
+    assert lora.judge(other) == Objection("out_of_date", "the slot is not newer")
 
     lora.apply(assignment(order("k", 8, work=8), slot=1, start_s=1_100.0))
     work(lora)

@@ -165,10 +165,11 @@ def test_a_run_says_how_many_records_its_data_have(bench) -> None:
     assert bench.reports[0].dataset_samples == 61
 
 
-def test_closing_before_anything_began_reports_nothing(bench) -> None:
+def test_closing_before_anything_began_fails_the_runs(bench) -> None:
     runner = bench.runner(assignment(order("j", 8)))
     runner.close("newer_slot")
-    assert bench.reports == []
+    (failed,) = bench.reports
+    assert (type(failed), failed.job_id, failed.permanent) == (RunFailed, "j", False)
     assert runner.advance() == "idle"
 
 
@@ -213,8 +214,9 @@ def test_what_a_killed_process_trained_is_reported_even_when_the_slot_is_over(be
     bench.reports.clear()
     bench.clock.now_s += 100
     assert bench.runner(assigned, bench.workshop()).advance() == "idle"
-    assert [type(event) for event in bench.reports] == [RunStarted, kind]
-    assert [event.samples_done for event in bench.reports] == [12, 12]
+    reports = [(event.job_id, type(event), event.samples_done) for event in bench.reports]
+    assert [report for report in reports if report[0] == "j"] == [("j", RunStarted, 12), ("j", kind, 12)]
+    assert [report for report in reports if report[0] != "j"] == [("unbegun", RunFailed, 99)]
 
 
 def test_a_run_waits_for_its_predecessor_while_the_others_train(bench) -> None:

@@ -41,5 +41,5 @@ def test_text_without_labels_fails_the_run_for_good_and_no_other(classifier_benc
     (failed,) = (event for event in bench.reports if isinstance(event, RunFailed))
     assert failed.job_id == "bad"
     assert failed.permanent
-    assert "text.jsonl, line 1: expected" in failed.error
+    assert "text.jsonl, line 1: text: is missing: expected" in failed.error
     assert bench.told("good")[-1].samples_done == 8

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from executors.lora.engine import FusedEngine
-from executors.lora.faults import is_permanent
+from executors.lora.faults import UpdateError, is_permanent
 from executors.lora.slots.checkpoints import RunProgress, SavedRun
 from executors.lora.task import TaskState
 from schemas.fleet import RunFailed, RunStarted
@@ -22,6 +22,7 @@ UNFIT = {
     "a link out of the root": (order("bad", 8, dataset="link.jsonl"), "leads out"),
     "a folder for a dataset": (order("bad", 8, dataset="folder"), "not a regular file"),
     "a bad line": (order("bad", 8, dataset="broken.jsonl"), "line 2"),
+    "half an emoji": (order("bad", 8, dataset="emoji.jsonl"), "emoji.jsonl, line 2: text: has half of a"),
     "an unknown layer": (order("bad", 8, target_modules=("nothing",)), "no layer is called"),
     "sequences beyond the model's": (order("bad", 8, sequence_length=4_096), "4096 tokens"),
 }
@@ -31,6 +32,7 @@ UNFIT = {
 def bad_data(bench) -> None:
     (bench.datasets / "link.jsonl").symlink_to("/etc/hostname")
     (bench.datasets / "folder").mkdir()
+    (bench.datasets / "emoji.jsonl").write_text('{"text": "fine"}\n{"text": "Thanks a lot \\ud83d"}\n')
     (bench.datasets / "broken.jsonl").write_text('{"text": "fine"}\nnot so fine\n')
 
 
@@ -221,7 +223,12 @@ def test_an_output_that_cannot_be_written_costs_the_run_only_here(bench) -> None
         (torch.OutOfMemoryError("full"), False),
         (MemoryError(), False),
         (OSError("disk"), False),
+        (RuntimeError("shapes"), False),
         (ValueError("unfit"), True),
+        (TypeError("not a text"), True),
+        (IndexError("out of range"), True),
+        (UpdateError(MemoryError()), False),
+        (UpdateError(TypeError("not a tensor")), True),
     ],
 )
 def test_only_what_lies_in_the_task_is_permanent(error: Exception, permanent: bool) -> None:

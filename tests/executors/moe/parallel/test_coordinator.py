@@ -41,3 +41,15 @@ def test_whoever_else_has_found_the_port_is_sent_away(coordinator: Coordinator, 
     assert heard(wire) == [["begin"]]
     wire.send("leave")
     wire.close()
+
+
+def test_strangers_that_say_nothing_keep_no_rank_waiting(coordinator: Coordinator) -> None:
+    silent = [socket.create_connection(coordinator.address) for _ in range(100)]
+    silent[0].sendall(b"[")
+    wire = Wire(socket.create_connection(coordinator.address))
+    wire.send("join", coordinator.secret, 0, "")
+    assert heard(wire) == [["begin"]]
+    wire.send("leave")
+    wire.close()
+    for stranger in silent:
+        stranger.close()

@@ -71,9 +71,20 @@ def test_a_service_that_goes_on_has_the_gaps_that_it_would_have_had() -> None:
     assert whole.time_s(2_500) - whole.time_s(99) == pytest.approx(rest.time_s(2_500))
 
 
-@pytest.mark.parametrize("line", [{}, {"prompt": ""}, {"prompt": 3}, {"text": None}, [], "a"])
-def test_lines_without_a_prompt_are_refused(line: object) -> None:
-    with pytest.raises(ValueError, match="expected"):
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ({}, "expected .*; the fields are: none"),
+        ({"prompt": ""}, "prompt: is empty"),
+        ({"prompt": 3}, "prompt: is a number, expected a string"),
+        ({"text": None}, "text: is null, expected a string"),
+        ({"text": "\ud83d"}, "text: has half of a surrogate pair"),
+        ([], "is an array, expected a JSON object"),
+        ("a", "is a string, expected a JSON object"),
+    ],
+)
+def test_lines_without_a_prompt_are_refused(line: object, problem: str) -> None:
+    with pytest.raises(ValueError, match=f"^{problem}"):
         Prompts().parse(line)
 
 

@@ -20,7 +20,7 @@ from tests.support.moe_nodes import MODEL, Fleet, assigned, service
         ({"requests": {"dataset": {"path": "none.jsonl", "samples": 1}}}, "'none.jsonl': no such dataset"),
         (
             {"requests": {"dataset": {"path": "bad.jsonl", "samples": 1}}},
-            'bad.jsonl, line 2: expected {"prompt": ...} or {"text": ...} with a non-empty string',
+            'bad.jsonl, line 2: expected {"prompt": ...} or {"text": ...}; the fields are: label',
         ),
         ({"sequence_length": 4_096}, f"{MODEL}: takes 128 tokens, requests may have 4096"),
         (

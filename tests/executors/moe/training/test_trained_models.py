@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
 from executors.lora.records import LabelledRecords, TextRecords
 from executors.moe.block import moe_blocks
@@ -18,7 +18,7 @@ from executors.moe.gating import Gating
 from executors.moe.training.model import load_model, records_of
 from executors.moe.training.objective import Label, NextToken, Translation
 from schemas.experts.workload import MoeTrainWorkload
-from tests.support.trained_ranks import module_of, sequence_of
+from tests.support.trained_ranks import module_of, sequence_of, tokenizer_of_its_size
 
 EVERYWHERE = {"experts": 4, "noise": 0.5}
 
@@ -28,9 +28,9 @@ def workload(**fields: Any) -> MoeTrainWorkload:
     return MoeTrainWorkload.model_validate_json(json.dumps(values))
 
 
-def directory_of(family: str, llama_directory: Path, folder: Path) -> Path:
+def directory_of(family: str, folder: Path) -> Path:
     module_of(family).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(llama_directory).save_pretrained(folder)
+    tokenizer_of_its_size().save_pretrained(folder)
     return folder
 
 
@@ -60,14 +60,13 @@ def written(files: dict[str, bytes], folder: Path) -> PreTrainedModel:
     ],
 )
 def test_what_is_trained_comes_back_as_a_service_loads_it(
-    llama_directory: Path,
     tmp_path: Path,
     family: str,
     conversion: dict[str, Any] | None,
     objective: type,
     records: type,
 ) -> None:
-    directory = directory_of(family, llama_directory, tmp_path / "m")
+    directory = directory_of(family, tmp_path / "m")
     model = load_model(directory, workload(conversion=conversion, gating={"mode": "top2"}))
     assert isinstance(model.objective, objective)
     assert isinstance(records_of(directory), records)
@@ -97,9 +96,9 @@ def test_what_is_trained_comes_back_as_a_service_loads_it(
     ],
 )
 def test_an_adapter_is_on_what_its_targets_name_and_becomes_part_of_the_model(
-    llama_directory: Path, tmp_path: Path, family: str, targets: list[str], trained: list[str]
+    tmp_path: Path, family: str, targets: list[str], trained: list[str]
 ) -> None:
-    directory = directory_of(family, llama_directory, tmp_path / "m")
+    directory = directory_of(family, tmp_path / "m")
     conversion = None if family == "mixtral" else EVERYWHERE
     model = load_model(
         directory,
@@ -121,26 +120,24 @@ def test_an_adapter_is_on_what_its_targets_name_and_becomes_part_of_the_model(
     torch.testing.assert_close(logits(served), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_all_ranks_load_the_same(llama_directory: Path, tmp_path: Path) -> None:
-    directory = directory_of("llama", llama_directory, tmp_path / "m")
+def test_all_ranks_load_the_same(tmp_path: Path) -> None:
+    directory = directory_of("llama", tmp_path / "m")
     told = workload(conversion=EVERYWHERE, adapter={"target_modules": ["down_proj", "v_proj"]})
     one, other = load_model(directory, told).module, load_model(directory, told).module
     for (name, mine), (_, theirs) in zip(one.named_parameters(), other.named_parameters(), strict=True):
         assert torch.equal(mine, theirs), name
 
 
-def test_a_masked_language_model_is_refused(llama_directory: Path, tmp_path: Path) -> None:
-    directory = directory_of("bert", llama_directory, tmp_path / "m")
+def test_a_masked_language_model_is_refused(tmp_path: Path) -> None:
+    directory = directory_of("bert", tmp_path / "m")
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
     with pytest.raises(ValueError, match="its architecture is BertForMaskedLM"):
         records_of(directory)
 
 
-def test_a_model_with_fewer_experts_than_a_token_may_get_is_refused(
-    llama_directory: Path, tmp_path: Path
-) -> None:
-    directory = directory_of("llama", llama_directory, tmp_path / "m")
+def test_a_model_with_fewer_experts_than_a_token_may_get_is_refused(tmp_path: Path) -> None:
+    directory = directory_of("llama", tmp_path / "m")
     model, conversion, gating = module_of("llama"), Conversion(experts=1), Gating("top1")
     convert(model, conversion, gating)
     save(model, MoeDescription(gating=gating, conversion=conversion), directory)
@@ -150,9 +147,9 @@ def test_a_model_with_fewer_experts_than_a_token_may_get_is_refused(
 
 
 def test_experts_for_which_the_host_has_no_room_are_refused_before_they_are_made(
-    llama_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = directory_of("llama", llama_directory, tmp_path / "m")
+    directory = directory_of("llama", tmp_path / "m")
     told = workload(conversion={"experts": 4}, gating={"mode": "top2"})
     converted = load_model(directory, told)
     experts = [block.get_submodule("experts") for block in moe_blocks(converted.module).values()]

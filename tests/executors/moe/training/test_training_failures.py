@@ -31,7 +31,7 @@ BOTH = [("n1", 1), ("n2", 1)]
         ({"dataset": {"path": "none.jsonl", "samples": 1}}, "'none.jsonl': no such dataset"),
         (
             {"dataset": {"path": "bad.jsonl", "samples": 1}},
-            'label: expected {"text": ...} or {"prompt": ..., "completion": ...}',
+            'label: expected {"text": ...}, {"prompt": ..., "completion": ...}',
         ),
         ({"hyperparameters": {"sequence_length": 4_096}}, "takes 128 tokens, the job's sequences have 4096"),
         (

@@ -167,13 +167,13 @@ def test_an_index_is_of_one_form_of_records(
     directories: dict[str, Path], classifier_settings: TunerSettings, tmp_path: Path
 ) -> None:
     root, form = DatasetRoot(classifier_settings.dataset_root), records_in(directories["bert"])
-    of_classes, of_text = IndexFiles(tmp_path, form), IndexFiles(tmp_path, TEXT_RECORDS)
-    Indexer(root, of_text).prepare(DATASET, drop_s=1e9)
+    files = IndexFiles(tmp_path)
+    Indexer(root, files).prepare(DATASET, drop_s=1e9)
     assert not list(tmp_path.iterdir())
-    Indexer(root, of_classes).prepare(DATASET, drop_s=1e9)
-    with root.open(DATASET, of_classes.find, form) as dataset:
-        assert of_classes.find(dataset.identity) is not None
-        assert of_text.find(dataset.identity) is None
+    Indexer(root, files, form).prepare(DATASET, drop_s=1e9)
+    with root.open(DATASET, files.find, form) as dataset:
+        assert files.find(dataset.identity, form) is not None
+        assert files.find(dataset.identity, TEXT_RECORDS) is None
         assert len(dataset) == 48
     assert load_base(directories["bert"]).objective.records.key == form.key
     assert records_in(None) is TEXT_RECORDS

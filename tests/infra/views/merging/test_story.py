@@ -130,14 +130,16 @@ def test_a_job_that_does_not_share_says_so() -> None:
 
 def test_a_job_that_comes_to_wait_is_told_what_it_competes_for() -> None:
     said = [line for line in told(merged_run(), "zero") if line.startswith("competes for")]
-    assert said == ["competes for 1 GPU: 1000 iterations left, has waited for 5 s"]
+    assert said == ["competes for 1 GPU"]
 
 
-def test_a_job_under_another_scheme_is_told_which() -> None:
+def test_a_job_that_waits_beside_another_is_told_how_many_compete() -> None:
+    assert "competes for 1 GPU with 1 other job" in told(merged_run(), "one")
+
+
+def test_a_job_under_another_scheme_competes_too() -> None:
     cell = merging_cell(scheme="tiresias")
-    assert "competes for 1 GPU (tiresias): has waited for 5 s in all" in told(
-        simulated(cell, [(1.0, submit("one"))]), "one"
-    )
+    assert "competes for 1 GPU" in told(simulated(cell, [(1.0, submit("one"))]), "one")
 
 
 def test_commands_are_told_by_node() -> None:

@@ -1,0 +1,118 @@
+"""`millrace bench headline`: the figures that the documentation states, from kept figures and short runs."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from bench.goals import goals
+from bench.kept import KeptFigure, KeptFigures
+from bench.sources import ROOT
+from infra.errors import CommandError, disk_faults
+
+_LIST = Path(__file__).parent / "headline.yaml"
+DOCUMENTS = ("README.md", "docs/benchmarks.md")
+"""What includes the table, between the two marks."""
+_BEGIN, _END = "<!-- headline -->", "<!-- /headline -->"
+_COMMIT_LETTERS = 9
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A figure that the documentation states."""
+
+    bench: str
+    name: str
+    says: str
+    """What it measures, in words."""
+    short: bool = False
+    """Whether its part may be measured anew in the quick form."""
+
+    @property
+    def part(self) -> str:
+        """The part of the benchmark that brings it."""
+        return goals(self.bench)[self.name].part
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A line of the table."""
+
+    headline: Headline
+    figure: KeptFigure | None
+    is_current: bool
+
+    @property
+    def state(self) -> str:
+        """`current`, `stale` where its sources have changed since, or `missing`."""
+        if self.figure is None or self.figure.value is None:
+            return "missing"
+        return "current" if self.is_current else "stale"
+
+
+def headlines() -> list[Headline]:
+    """All of `headline.yaml`, in its order."""
+    return [Headline(**fields) for fields in yaml.safe_load(_LIST.read_text())["figures"]]
+
+
+def stated(wanted: Sequence[Headline], folders: Mapping[str, Sequence[Path]]) -> list[Stated]:
+    """The best value that is kept of each figure: a current one before a stale one, then by folder.
+
+    Args:
+        folders: of each benchmark, in order of preference.
+    """
+    kept = {name: [KeptFigures(folder) for folder in of_bench] for name, of_bench in folders.items()}
+    return [_best(headline, kept[headline.bench]) for headline in wanted]
+
+
+def _best(headline: Headline, kept: Sequence[KeptFigures]) -> Stated:
+    found = [figure for figures in kept if (figure := figures.find(headline.name)) is not None]
+    current = [figure for figure in found if figure.is_current(headline.bench)]
+    best = next(iter([*current, *found]), None)
+    return Stated(headline, best, is_current=bool(current))
+
+
+def run_short(lines: Sequence[Stated], measure: Callable[[str, str], None]) -> None:
+    """Measure the short parts of which a figure is not current; `measure` takes a benchmark and a part."""
+    due = [line.headline for line in lines if line.headline.short and line.state != "current"]
+    for bench, part in dict.fromkeys((headline.bench, headline.part) for headline in due):
+        measure(bench, part)
+
+
+def table(lines: Sequence[Stated]) -> str:
+    """The table in Markdown."""
+    rows = ["| figure | value | form | commit | machine | state |", "|---|---|---|---|---|---|"]
+    rows += [f"| {' | '.join(_cells(line))} |" for line in lines]
+    return "\n".join(rows)
+
+
+def _cells(line: Stated) -> Iterator[str]:
+    headline, figure = line.headline, line.figure
+    yield f"`{headline.name}`: {headline.says}"
+    if figure is None or figure.value is None:
+        yield from ("", "", "", "", line.state)
+        return
+    unit = "" if figure.unit == "1" else f" {figure.unit}"
+    yield f"{figure.value:.3g}{unit}" if figure.value < 1_000 else f"{figure.value:,.0f}{unit}"
+    yield "quick" if figure.quick else "full"
+    commit, _, changes = figure.commit.partition("+")
+    yield f"`{commit[:_COMMIT_LETTERS]}`" + (f" + {changes}" if changes else "")
+    yield figure.machine
+    yield line.state if line.is_current else f"**{line.state}**"
+
+
+def write_into_documents(text: str, root: Path = ROOT) -> None:
+    """Replace the table in every document that includes it.
+
+    Raises:
+        CommandError: a document lacks the marks, or the disk refuses.
+    """
+    for name in DOCUMENTS:
+        path = root / name
+        with disk_faults(path):
+            before, begin, rest = path.read_text().partition(_BEGIN)
+            _, end, after = rest.partition(_END)
+            if not (begin and end):
+                raise CommandError(f"{path} has no {_BEGIN} and {_END}, between which the table goes")
+            path.write_text(f"{before}{_BEGIN}\n{text}\n{_END}{after}")

@@ -1,0 +1,91 @@
+"""The latest value of each figure of a benchmark, with what it was measured on: kept beside the report."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from bench.sources import digest_of
+from infra.errors import CommandError, disk_faults
+from schemas.codec import describe
+
+MEASURED = {
+    "spine": ("schemas", "solvers", "streams", "infra", "executors/lora", "bench/spine"),
+    "auction": ("schemas", "solvers", "streams", "infra", "bench/workloads", "bench/auction"),
+    "elastic": ("schemas", "solvers", "streams", "infra", "executors/elastic", "bench/elastic"),
+    "merging": ("schemas", "solvers", "streams", "infra", "executors/tuner", "bench/merging"),
+    "moe": ("schemas", "solvers", "streams", "infra", "executors/moe", "bench/network", "bench/moe"),
+}
+"""Packages that a benchmark measures, itself included, from the root of the checkout."""
+_LIBRARIES = "requirements.lock"
+_FILE = "figures.json"
+
+
+@dataclass(frozen=True)
+class KeptFigure:
+    """A figure as it was measured last."""
+
+    name: str
+    value: float | None
+    """None where it was no finite number."""
+    unit: str
+    note: str
+    quick: bool
+    seed: int
+    commit: str
+    machine: str
+    sources: str
+    """Digest of the packages that it measures."""
+
+    def is_current(self, bench: str) -> bool:
+        """Whether none of the sources that it measured has changed since."""
+        return self.sources == sources_of(bench)
+
+
+_FIGURES = TypeAdapter(list[KeptFigure])
+
+
+@cache
+def sources_of(bench: str) -> str:
+    """Digest of what a benchmark measures, in this checkout."""
+    return digest_of((*MEASURED[bench], _LIBRARIES))
+
+
+class KeptFigures:
+    """Those of one folder, by name; a figure that is measured again replaces the one before."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read what is there.
+
+        Raises:
+            CommandError: the file is damaged, or the disk refuses.
+        """
+        self._path = folder / _FILE
+        self._figures: dict[str, KeptFigure] = {}
+        with disk_faults(self._path):
+            text = self._path.read_text() if self._path.exists() else "[]"
+        try:
+            self._figures = {figure.name: figure for figure in _FIGURES.validate_json(text)}
+        except ValidationError as error:
+            raise CommandError(
+                f"{self._path}: not a list of figures ({describe(error)}): remove it"
+            ) from None
+
+    def find(self, name: str) -> KeptFigure | None:
+        """The latest value of a figure, of whatever sources."""
+        return self._figures.get(name)
+
+    def keep(self, figures: Sequence[KeptFigure]) -> None:
+        """Replace or add figures, in one file that is written whole.
+
+        Raises:
+            CommandError: the disk refuses.
+        """
+        self._figures |= {figure.name: figure for figure in figures}
+        partial = self._path.with_suffix(".partial")
+        with disk_faults(self._path):
+            partial.write_text(json.dumps([asdict(each) for each in self._figures.values()], indent=1) + "\n")
+            partial.replace(self._path)

@@ -1,0 +1,87 @@
+"""A fixed piece of work that is timed beside what a benchmark times: the ratio of both can be gated.
+
+Machines differ, and a shared one differs from hour to hour. A *unit* is what the piece takes: about a
+millisecond, part of it in the interpreter and part in compiled code, as a decision has both.
+"""
+
+import json
+import statistics
+import time
+
+import numpy as np
+from numba import njit
+
+from solvers.compiled import Floats
+
+_RECORDS = 60
+_ROUNDS = 160
+_ELEMENTS = 2_048
+_DOCUMENT = {
+    "cell": "bench",
+    "job_id": "calibration",
+    "work_samples": 60_000,
+    "speed_samples_per_s": {"A100": 6.0, "A40": 2.25},
+    "terms": {"kind": "bid", "bid_micros": 12_345_678, "deadline_s": 7_200.0},
+}
+
+
+class Calibration:
+    """Takes samples of the unit; each costs about one of them."""
+
+    def __init__(self) -> None:
+        self._values = np.linspace(0.5, 1.5, _ELEMENTS)
+        self._cpu_s: list[float] = []
+        self._wall_s: list[float] = []
+        _piece(self._values)
+
+    def sample(self, times: int = 1) -> None:
+        """Time the piece now: next to what is measured, as the machine is then."""
+        for _ in range(times):
+            wall_s, cpu_s = time.perf_counter(), time.thread_time()
+            _piece(self._values)
+            self._cpu_s.append(time.thread_time() - cpu_s)
+            self._wall_s.append(time.perf_counter() - wall_s)
+
+    @property
+    def cpu_s(self) -> float:
+        """The median unit in CPU time of the thread: for what one thread does, also on a busy machine."""
+        return statistics.median(self._cpu_s)
+
+    @property
+    def wall_s(self) -> float:
+        """The median unit by the wall clock: for what waits for other processes too."""
+        return statistics.median(self._wall_s)
+
+    def note(self) -> str:
+        """What a note on a figure in units says of them."""
+        return f"in units of {1_000 * self.cpu_s:.3g} ms of CPU time, {len(self._cpu_s)} samples in this run"
+
+    def wall_note(self) -> str:
+        """The same for figures of elapsed time."""
+        return f"in units of {1_000 * self.wall_s:.3g} ms, {len(self._wall_s)} samples in this run"
+
+
+def calibrated(samples: int = 50) -> Calibration:
+    """A calibration with some samples taken now."""
+    calibration = Calibration()
+    calibration.sample(samples)
+    return calibration
+
+
+def _piece(values: Floats) -> float:
+    counts: dict[str, int] = {}
+    for number in range(_RECORDS):
+        text = json.dumps({**_DOCUMENT, "number": number})
+        for name in json.loads(text):
+            counts[name] = counts.get(name, 0) + 1
+    return _mixed(values, _ROUNDS) + len(counts)
+
+
+@njit(nogil=True)
+def _mixed(values: Floats, rounds: int) -> float:
+    """Each step needs the one before, so that no vector unit shortens it."""
+    state = 1.0
+    for _ in range(rounds):
+        for index in range(values.size):
+            state = state * 0.5 + values[index]
+    return state

@@ -1,0 +1,90 @@
+"""Bids that wait for a solver together, and its answer."""
+
+import random
+from collections.abc import Iterator
+
+from bench.spine.cells import CELL, SLOT_S, UNIT
+from bench.spine.situations.situation import ZONE, Situation, Story
+from bench.spine.slow_bids import MarketShape, TaskShape, bid_for, configuration
+from schemas.auction.batches import BatchProblem, BatchSolution, SolvedPlan
+from schemas.auction.settings import TitanPolicy
+from schemas.auction.terms import DeadlineTerms
+from schemas.cells import CellConfigured
+from schemas.clock import ClockTicked
+from schemas.fleet import NodeOffline
+from schemas.jobs import JobQuoteRequested
+from schemas.solves import SolveFinished, SolveRequested
+
+_POLICY = "titan"
+_BUSY_SLOTS = 2
+
+
+def batch_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
+    """A zone of any size in which so many bids came in a slot, before it asks, and before it is answered."""
+    shape = MarketShape(
+        gpu_types=rng.randint(1, 4),
+        tariffs=1,
+        nodes=rng.choice((20, 100, 400)),
+        slots=144,
+        bids_before=0,
+        seed=rng.randrange(2**31),
+    )
+    what = f"{shape.text}, {jobs} bids in a slot"
+    story = Story(_cell(shape), ("lora",))
+    for number in range(jobs):
+        task = _task(rng, shape)
+        story.tell(bid_for(f"bid{number}", task, int(UNIT * rng.uniform(1, 400))))
+    asks = ClockTicked(cell=CELL, time_s=0.6 * SLOT_S)
+    yield story.before(_POLICY, f"question: {what}", asks)
+    asked = next(outcome for outcome in story.tell(asks) if isinstance(outcome, SolveRequested))
+    yield story.before(_POLICY, f"plans: {what}", _answer(asked))
+    story.tell(_answer(asked))
+    bid = bid_for("quoted", _task(rng, shape), UNIT)
+    terms = DeadlineTerms(deadline_s=100 * SLOT_S)
+    quoted = JobQuoteRequested(
+        cell=CELL, quote_id="quote", user="user", zone=ZONE, workload=bid.workload, terms=terms
+    )
+    yield from story.before_each(
+        _POLICY,
+        (
+            (f"slot begins: {what}", ClockTicked(cell=CELL, time_s=1.1 * SLOT_S)),
+            (f"node lost: {what}", NodeOffline(cell=CELL, node="node0000")),
+            (f"quote: {what}", quoted),
+        ),
+    )
+
+
+def _cell(shape: MarketShape) -> CellConfigured:
+    configured = configuration(shape)
+    (zone,) = configured.zones
+    titan = zone.model_copy(update={"policy": TitanPolicy(kind="titan")})
+    return configured.model_copy(update={"zones": (titan,)})
+
+
+def _task(rng: random.Random, shape: MarketShape) -> TaskShape:
+    speed = rng.randint(500, 5_000)
+    return TaskShape(
+        speeds=(speed,) * shape.gpu_types,
+        work_samples=_BUSY_SLOTS * speed,
+        slots=rng.randint(10, shape.slots),
+        memory_gib=rng.choice((2.0, 4.0)),
+        needs_preprocessing=False,
+    )
+
+
+def _answer(asked: SolveRequested) -> SolveFinished:
+    """Each bid trains in the two slots from the next on, the bids spread over all nodes."""
+    problem = asked.problem
+    assert isinstance(problem, BatchProblem)
+    nodes = [node for each in problem.classes for node in each.nodes]
+    plans = tuple(
+        SolvedPlan(
+            job_id=bid.job_id,
+            node_slots=tuple(
+                (bid.ready_slot + 1 + slot, nodes[number % len(nodes)]) for slot in range(_BUSY_SLOTS)
+            ),
+        )
+        for number, bid in enumerate(problem.bids)
+    )
+    solution = BatchSolution(status="feasible", plans=plans, bound_micros=None)
+    return SolveFinished(cell=CELL, zone=ZONE, request_id=asked.request_id, solution=solution, solve_s=0.1)

@@ -1,0 +1,147 @@
+"""Fine-tuning jobs that may be merged: questions about them, and answers."""
+
+import random
+from collections.abc import Iterator
+
+from bench.spine.cells import CELL
+from bench.spine.situations.situation import FREE, ZONE, Situation, Story, cell_of
+from schemas.base import Event, Outcome
+from schemas.cells import GpuType, Node, Zone
+from schemas.clock import ClockTicked
+from schemas.fleet import NodeOffline
+from schemas.jobs import JobSubmitted
+from schemas.lora import Dataset
+from schemas.merging.commands import ProfileOrdered
+from schemas.merging.estimates import EstimateProblem, EstimateSolution, KindEstimate, TransferEstimate
+from schemas.merging.problems import MergeProblem, MergeSolution, RivalProblem, Share
+from schemas.merging.reports import MeasuredStep, ProfileReported
+from schemas.merging.settings import MergingPolicy, SchemeName
+from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
+from schemas.solves import SolveFinished, SolveRequested
+
+_POLICY = "merging"
+_GPUS = 8
+_SCHEMES: tuple[SchemeName, ...] = ("ymir", "ymir", "ymir", "tiresias", "pollux")
+_INTERVAL_S = 120.0
+
+
+def merging_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
+    """A zone of so many jobs of few or many kinds, before it asks, and before it is answered."""
+    nodes, kinds = rng.choice((4, 32, 120)), rng.choice((1, 32, 128))
+    scheme = rng.choice(_SCHEMES)
+    what = f"{scheme}, {nodes * _GPUS} GPUs, {jobs} jobs of {kinds} kinds"
+    story = Story(cell_of(_zone(nodes, scheme)), ("tuner",))
+    for number in range(kinds):
+        _answered(story, story.tell(_submitted(f"j{number}", number, rng)))
+        _answered(story, story.tick(float(number)))
+    for number in range(kinds, jobs):
+        story.tell(_submitted(f"j{number}", number % kinds, rng))
+    asks = 10 * _INTERVAL_S
+    yield story.before(_POLICY, f"question: {what}", ClockTicked(cell=CELL, time_s=asks))
+    asked = _answered(story, story.tick(asks))
+    if asked is None:
+        return
+    plan = _plan(asked)
+    yield story.before(_POLICY, f"plan: {what}", plan)
+    story.tell(plan)
+    later = ClockTicked(cell=CELL, time_s=2 * asks)
+    yield from story.before_each(
+        _POLICY,
+        (
+            (f"next question: {what}", later),
+            (f"node lost: {what}", NodeOffline(cell=CELL, node="n0")),
+            (f"another job: {what}", _submitted("another", 0, rng)),
+        ),
+    )
+
+
+def _zone(nodes: int, scheme: SchemeName) -> Zone:
+    return Zone(
+        id=ZONE,
+        base_model="tiny",
+        base_model_memory_gib=0.5,
+        gpu_types=(GpuType(name="V", samples_per_s=4.0, memory_gib=32.0 * _GPUS, gpus=_GPUS),),
+        nodes=tuple(Node(id=f"n{number}", gpu_type="V", tariff=FREE.name) for number in range(nodes)),
+        policy=MergingPolicy(scheme=scheme, interval_s=_INTERVAL_S, idle_interval_s=None, prewarm_s=0.0),
+    )
+
+
+def _submitted(job_id: str, kind: int, rng: random.Random) -> JobSubmitted:
+    workload = TuningWorkload(
+        model="tiny",
+        dataset=Dataset(path=f"d{kind}.jsonl", samples=800),
+        validation_path=f"d{kind}.validation.jsonl",
+        hyperparameters=TuningHyperparameters(batch_size=8),
+        target=Target(accuracy=0.8, most_iterations=1_000),
+    )
+    user = f"user{rng.randrange(50)}"
+    return JobSubmitted(
+        cell=CELL, job_id=job_id, user=user, zone=ZONE, workload=workload, terms=MergingTerms()
+    )
+
+
+def _answered(story: Story, outcomes: list[Outcome]) -> SolveRequested | None:
+    """Have profile runs reported and estimates answered; a request for a plan, if there is one."""
+    plan = None
+    for outcome in outcomes:
+        if isinstance(outcome, ProfileOrdered):
+            plan = _answered(story, story.tell(_profile(outcome))) or plan
+        elif isinstance(outcome, SolveRequested) and isinstance(outcome.problem, EstimateProblem):
+            plan = _answered(story, story.tell(_estimates(outcome, outcome.problem))) or plan
+        elif isinstance(outcome, SolveRequested):
+            plan = outcome
+    return plan
+
+
+def _profile(ordered: ProfileOrdered) -> ProfileReported:
+    step = MeasuredStep(gpus=1, nodes=1, micro_batch_size=8, accumulation_steps=1, step_s=1.0, exchange_s=0.0)
+    return ProfileReported(
+        cell=CELL,
+        node=ordered.node,
+        run_id=ordered.order.run_id,
+        job_id=ordered.order.job_id,
+        samples_done=0,
+        losses=tuple(2.0 / (1 + number) for number in range(32)),
+        embedding=(1.0, 2.0, 3.0),
+        accuracy=0.1,
+        steps=(step,),
+        memory_gib=2.0,
+        loader_s=0.5,
+        dataset_samples=800,
+    )
+
+
+def _solved(asked: SolveRequested, solution: EstimateSolution | MergeSolution) -> SolveFinished:
+    return SolveFinished(cell=CELL, zone=ZONE, request_id=asked.request_id, solution=solution, solve_s=0.1)
+
+
+def _estimates(asked: SolveRequested, problem: EstimateProblem) -> Event:
+    """Every kind gains from every other."""
+    kinds = range(len(problem.kinds))
+    return _solved(
+        asked,
+        EstimateSolution(
+            kinds=tuple(KindEstimate(iterations=1_000, task=kind.task) for kind in problem.kinds),
+            transfers=tuple(
+                TransferEstimate(mode=mode, donor=a, receiver=b, receiver_gain=0.1, receiver_ratio=0.5)
+                for mode in problem.modes
+                for a in kinds
+                for b in kinds
+                if mode == "temporal" or a <= b
+            ),
+        ),
+    )
+
+
+def _plan(asked: SolveRequested) -> Event:
+    """Each GPU trains another job, and every second two that are merged."""
+    problem = asked.problem
+    assert isinstance(problem, MergeProblem | RivalProblem)
+    waiting = list(problem.job_ids)
+    shares = []
+    for number in range(min(problem.gpus, len(waiting) // 2)):
+        first, second = waiting[2 * number : 2 * number + 2]
+        is_merged = number % 2 == 1 and isinstance(problem, MergeProblem)
+        ids = (first, second) if is_merged else (first,)
+        shares.append(Share(job_ids=ids, mode="temporal" if is_merged else "normal", gpus=1))
+    return _solved(asked, MergeSolution(shares=tuple(shares)))

@@ -1,0 +1,108 @@
+"""The longest that a cell takes for one event, of events under every policy that were drawn to be slow.
+
+Bids have a search of their own (`slow_bids`), and so have nodes that are lost and clocks that stood still
+under an auction (`decide.measure_setbacks`).
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from bench.figures import Measurement, Result, Table
+from bench.spine.situations.batches import batch_situations
+from bench.spine.situations.elastic import elastic_situations
+from bench.spine.situations.experts import experts_situations
+from bench.spine.situations.merging import merging_situations
+from bench.spine.situations.situation import Situation
+from streams.worker.garbage import look_for_less_garbage
+
+Situations = Callable[[random.Random, int], Iterator[Situation]]
+SITUATIONS: Mapping[str, Situations] = MappingProxyType(
+    {
+        "experts": experts_situations,
+        "elastic": elastic_situations,
+        "merging": merging_situations,
+        "titan": batch_situations,
+    }
+)
+"""By policy: `(rng, jobs) -> situations`."""
+DRAWS = 8
+"""Cells of each policy."""
+QUICK_DRAWS = 1
+JOBS: Mapping[str, int] = MappingProxyType(
+    {"experts": 3_000, "elastic": 7_400, "merging": 6_000, "titan": 2_000}
+)
+"""That wait in a cell, about as many as it has room for."""
+_QUICK_JOBS = 4
+"""In the quick form, this part of them."""
+REFERENCE_MS = 2.3
+"""What `_calibration_s` takes on an otherwise idle core of the machine that the gate was set on."""
+_CALIBRATIONS = 3
+_PIECES = 8
+"""Of one calibration, which then takes about as long as a slow event on the same busy machine."""
+
+
+class _Row(NamedTuple):
+    policy: str
+    what: str
+    event_ms: float
+    """Of processor time."""
+    calibrated_ms: float
+    """The same on the reference machine."""
+
+
+def measure_slow_events(quick: bool, seed: int) -> Result:
+    """Draw cells under each policy, time their slowest events, and return the worst."""
+    look_for_less_garbage()
+    draws, part = (QUICK_DRAWS, _QUICK_JOBS) if quick else (DRAWS, 1)
+    rows = [
+        _row(situation)
+        for policy, situations in SITUATIONS.items()
+        for number in range(draws)
+        for situation in situations(
+            random.Random(f"slow events/{policy}/{seed}/{number}"), JOBS[policy] // part
+        )
+    ]
+    ordered = sorted(rows, key=lambda row: -row.calibrated_ms)
+    worst = ordered[0]
+    note = (
+        f"processor time of the slowest of {len(rows)} events drawn to be slow under {len(SITUATIONS)} "
+        f"policies, relative to a calibration in the same run ({worst.event_ms:.1f} ms as measured): "
+        f"{worst.policy}, {worst.what}"
+    )
+    return Result(
+        (Measurement("event_worst_ms", worst.calibrated_ms, note, len(rows)),),
+        (Table("slow_events", _Row._fields, ordered),),
+    )
+
+
+def _row(situation: Situation) -> _Row:
+    before_s = _calibration_s()
+    event_s = situation.time_s()
+    calibration_s = min(before_s, _calibration_s())
+    calibrated_ms = event_s / calibration_s * REFERENCE_MS
+    return _Row(situation.policy, situation.what, 1_000 * event_s, calibrated_ms)
+
+
+def _calibration_s() -> float:
+    """Processor time of a fixed piece of work, the shortest of a few times."""
+    return min(sum(_piece_s() for _ in range(_PIECES)) / _PIECES for _ in range(_CALIBRATIONS))
+
+
+def _piece_s() -> float:
+    """Work such as a cell does: small objects, dictionaries, small arrays."""
+    began_s = time.process_time()
+    rng = random.Random(0)
+    found = {f"job{number}": (rng.random(), number) for number in range(3_000)}
+    ordered = sorted(found.items(), key=lambda item: item[1])
+    small = np.arange(64, dtype=np.float64)
+    total = 0.0
+    for number in range(300):
+        total += float((small * number).cumsum()[-1])
+    assert ordered
+    assert total > 0
+    return time.process_time() - began_s

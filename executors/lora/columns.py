@@ -1,0 +1,50 @@
+"""Records whose fields have other names than the forms of records expect."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from executors.lora.record_fields import as_object, listed, shown
+from executors.lora.records import Record, RecordForm
+from schemas.lora import Columns
+
+
+@dataclass(frozen=True)
+class RenamedRecords:
+    """Records of a form in which the job has named the fields. Other fields are ignored.
+
+    Attributes:
+        form: of the records once their fields have its names.
+        columns: (a field of the form, what the file calls it).
+    """
+
+    form: RecordForm
+    columns: tuple[tuple[str, str], ...]
+
+    @property
+    def key(self) -> str:
+        """See `RecordForm`."""
+        names = "\0".join(name for pair in self.columns for name in pair).encode(errors="surrogatepass")
+        return f"{self.form.key}-{blake2b(names, digest_size=8).hexdigest()}"
+
+    def parse(self, fields: object) -> Record:
+        """See `RecordForm`. Only `input` may be missing."""
+        given = as_object(fields, "{" + ", ".join(f'"{column}": ...' for _, column in self.columns) + "}")
+        renamed: dict[str, object] = {}
+        for name, column in self.columns:
+            if column in given:
+                renamed[name] = given[column]
+            elif name != "input":
+                raise ValueError(
+                    f"{shown(column)}: is missing, and dataset.columns.{name} names it; the fields are: "
+                    f"{listed(given)}"
+                )
+        return self.form.parse(renamed)
+
+
+def with_columns(form: RecordForm, columns: Columns | None) -> RecordForm:
+    """A form, read from the fields that a job names; the form itself where it names none."""
+    if columns is None:
+        return form
+    named: Mapping[str, str] = columns.model_dump(exclude_none=True)
+    return RenamedRecords(form, tuple(named.items()))

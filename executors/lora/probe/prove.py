@@ -1,0 +1,225 @@
+"""The probe of a base model: four checks, each of which can refuse it."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+from executors.lora.batch import TokenSequence
+from executors.lora.packed_attention import UnknownAttentionArgumentError
+from executors.lora.probe.deviation import (
+    FLOAT32,
+    REDUCED,
+    REDUCED_ALONE,
+    Yardstick,
+    are_same_bits,
+    is_finite,
+    task_of,
+)
+from executors.lora.probe.passes import TASKS, Outcome, Probe
+from executors.lora.probe.reduced import has_room_for_float32, is_reduced
+from executors.lora.probe.verdict import Deviation, Proof, Reason, Refusal, UnprovenBaseError
+
+if TYPE_CHECKING:
+    from executors.lora.base_model import SharedBase
+
+R = TypeVar("R")
+
+_LONG_PRODUCTS = {"cpu": 5e8, "cuda": 5e13}
+"""Parameters times tokens of the longest sequence that is compared, by device: about a second."""
+_LONGEST_TOKENS = 8_192
+_ERROR_CHARACTERS = 300
+
+_log = logging.getLogger(__name__)
+
+
+def prove(base: "SharedBase") -> Proof:
+    """Compare packed passes of a base model with transformers' eager passes of each sequence alone.
+
+    Two tasks of two sequences each are run on the real weights, on their device and in their precision:
+
+    1. Leaks: if the tokens of one task are changed, logits and adapter gradients of the other must stay the
+       same to the bit (or, with routed experts, to rounding: see `Proof.bit_identical`), both ways.
+    2. Values: the logits must be those of the eager pass.
+    3. Gradients: so must the adapters' gradients, for adapters on all layers that see every token.
+    4. One sequence as long as the model takes, or as the device computes in about a second, must have the
+       eager logits, since a model may treat distant tokens in another way.
+
+    Allowances for rounding are measured, see `deviation`. A model of less precision is compared in float32
+    first, if that fits on the device, and then as it is.
+
+    Raises:
+        UnprovenBaseError: a check fails, or anything raises in a pass.
+        torch.OutOfMemoryError, torch.AcceleratorError: the device is too small, or lost.
+    """
+    started_s = time.monotonic()
+    name = type(base.model).__name__
+    try:
+        with torch.enable_grad():
+            proof = _proof(base, started_s)
+    except Refusal as refusal:
+        raise UnprovenBaseError(base.directory, name, refusal) from refusal.__cause__
+    _log.info(
+        "base model proven model=%s layers=%d partial_layers=%d longest_tokens=%d values=%.1e "
+        "gradients=%.1e bit_identical=%s seconds=%.2f",
+        *(name, proof.adapted_layers, proof.partial_layers, proof.longest_tokens),
+        *(proof.values.found, proof.gradients.found, proof.bit_identical, proof.seconds),
+    )
+    return proof
+
+
+def _proof(base: "SharedBase", started_s: float) -> Proof:
+    probe = _run("eager_raises", lambda: Probe(base))
+    _run("eager_raises", lambda: probe.eager_values([probe.batches[0][:1]]))
+    layers = _run("packed_raises", probe.layers_of_every_token)
+    if not layers:
+        raise Refusal("no_layers", "no linear layer sees every token")
+    probe.adapt(layers)
+    if is_reduced(base.model):
+        checks = _checks_of_reduced(probe)
+    else:
+        checks = Checks(probe, FLOAT32, _eager(probe), _eager(probe, perturbed=True))
+    bit_identical = checks.leaks()
+    values, gradients = checks.deviations()
+    return Proof(
+        values=values,
+        gradients=gradients,
+        adapted_layers=len(layers),
+        partial_layers=len(base.sites) - len(layers),
+        longest_tokens=checks.long_sequence(),
+        bit_identical=bit_identical,
+        seconds=time.monotonic() - started_s,
+    )
+
+
+def _checks_of_reduced(probe: Probe) -> "Checks":
+    """Prove a model in float32, if that fits; return what is to be checked in its own precision."""
+    if not has_room_for_float32(probe.model, probe.model.device):
+        return Checks(probe, REDUCED_ALONE, _eager(probe), _eager(probe, perturbed=True))
+    with probe.in_float32():
+        exact = _eager(probe)
+        checks = Checks(probe, FLOAT32, exact, _eager(probe, perturbed=True))
+        checks.leaks()
+        checks.deviations()
+        checks.long_sequence()
+    return Checks(probe, REDUCED, exact, _eager(probe))
+
+
+class Checks:
+    """The checks of a model in one precision."""
+
+    def __init__(self, probe: Probe, yardstick: Yardstick, reference: Outcome, noise: Outcome) -> None:
+        """Take the reference, and a pass that differs from it by rounding alone.
+
+        Raises:
+            Refusal: either is not finite, or the packed pass raises.
+        """
+        for outcome in (reference, noise):
+            if not is_finite(outcome):
+                raise Refusal("not_finite", "logits or gradients of the eager pass are not finite")
+        self._probe = probe
+        self._yardstick = yardstick
+        self._reference = reference
+        self._noise = noise
+        self._packed = self._pass(probe.batches)
+
+    def leaks(self) -> bool:
+        """Look for an influence of each task on the other.
+
+        Returns:
+            whether there is none to the bit. If not, there is one by rounding.
+
+        Raises:
+            Refusal: a task depends on the other.
+        """
+        bit_identical = True
+        for changed in range(TASKS):
+            mine = 1 - changed
+            before = task_of(self._packed, mine)
+            after = task_of(self._pass(self._probe.changed(changed)), mine)
+            if are_same_bits(before, after):
+                continue
+            bit_identical = False
+            moves = self._yardstick.measure(after, before)
+            for what, moved, allowed in zip(("logits", "gradients"), moves, self._allowed, strict=True):
+                if not moved <= allowed:
+                    text = f"{what} of one task move by {moved:.1e} when the tokens of another are changed"
+                    raise Refusal("leaks", text)
+            reach = _run("packed_raises", partial(self._probe.reach, mine))
+            if reach.any():
+                size = float(reach.abs().max())
+                raise Refusal("leaks", f"logits of one task depend on the tokens of another, by {size:.1e}")
+        return bit_identical
+
+    def deviations(self) -> tuple[Deviation, Deviation]:
+        """Compare logits and gradients with the reference.
+
+        Raises:
+            Refusal: they differ.
+        """
+        values, gradients = self._yardstick.judge(self._packed, self._reference, self._noise)
+        if values.is_too_large:
+            raise Refusal("values_differ", f"packed logits differ from transformers' by {values}")
+        if gradients.is_too_large:
+            raise Refusal("gradients_differ", f"packed gradients differ from PEFT's by {gradients}")
+        return values, gradients
+
+    def long_sequence(self) -> int:
+        """Compare the logits of one long sequence with those of the eager pass in the same precision.
+
+        Returns:
+            its tokens, or those of the longest one before.
+
+        Raises:
+            Refusal: they differ.
+        """
+        probe = self._probe
+        longest = max(len(sequence.token_ids) for batch in probe.batches for sequence in batch)
+        size = sum(parameter.numel() for parameter in probe.model.parameters())
+        affordable = int(_LONG_PRODUCTS.get(probe.model.device.type, 0) / size)
+        tokens = min(probe.base.longest_sequence_tokens, affordable, _LONGEST_TOKENS)
+        if tokens <= longest:
+            return longest
+        batches = [[probe.long_sequence(tokens)], probe.batches[1]]
+        yardstick = REDUCED_ALONE if is_reduced(probe.model) else FLOAT32
+        eager = _run("eager_raises", lambda: probe.eager_values(batches))
+        noise = _run("eager_raises", lambda: probe.eager_values(batches, perturbed=probe.rounding))
+        packed = _run("packed_raises", lambda: probe.packed_values(batches))
+        values, _ = yardstick.judge(packed, eager, noise)
+        if values.is_too_large:
+            text = f"packed logits of a sequence of {tokens} tokens differ from transformers' by {values}"
+            raise Refusal("values_differ", text)
+        return tokens
+
+    @property
+    def _allowed(self) -> list[float]:
+        """What rounding may move logits and gradients by."""
+        return [
+            self._yardstick.allow(noise) for noise in self._yardstick.measure(self._noise, self._reference)
+        ]
+
+    def _pass(self, batches: Sequence[Sequence[TokenSequence]]) -> Outcome:
+        outcome = _run("packed_raises", lambda: self._probe.packed(batches))
+        if not is_finite(outcome):
+            raise Refusal("not_finite", "logits or gradients of the packed pass are not finite")
+        return outcome
+
+
+def _eager(probe: Probe, *, perturbed: bool = False) -> Outcome:
+    return _run("eager_raises", lambda: probe.eager(perturbed=probe.rounding if perturbed else 0.0))
+
+
+def _run(reason: Reason, action: Callable[[], R]) -> R:
+    """Take an error for a refusal, unless it is the device's."""
+    try:
+        return action()
+    except (torch.OutOfMemoryError, torch.AcceleratorError, MemoryError):
+        raise
+    except UnknownAttentionArgumentError as error:
+        raise Refusal("attention_argument", str(error)) from error
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".strip()[:_ERROR_CHARACTERS]
+        raise Refusal(reason, " ".join(text.split())) from error

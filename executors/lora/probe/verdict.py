@@ -1,0 +1,93 @@
+"""What the probe of a base model has found."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from executors.lora.model_kind import BaseModelError
+
+Reason = Literal[
+    "eager_raises",
+    "packed_raises",
+    "attention_argument",
+    "no_layers",
+    "not_finite",
+    "leaks",
+    "values_differ",
+    "gradients_differ",
+]
+"""Why a base model is refused:
+
+- ``eager_raises``: transformers' own forward raises on plain sequences.
+- ``packed_raises``: the packed pass raises.
+- ``attention_argument``: the model passes an argument to its attention that packed attention does not know.
+- ``no_layers``: no linear layer sees every token, so nothing can have an adapter.
+- ``not_finite``: logits or gradients are not finite.
+- ``leaks``: a task's logits or gradients depend on the tokens of its neighbour.
+- ``values_differ``: the packed logits are not those of the sequences alone.
+- ``gradients_differ``: nor are the adapters' gradients.
+"""
+
+
+class UnprovenBaseError(BaseModelError):
+    """A base model that cannot be trained in packed batches.
+
+    Attributes:
+        reason: of which kind the fault is.
+        detail: the numbers or the error.
+    """
+
+    def __init__(self, directory: Path, model: str, refusal: "Refusal") -> None:
+        self.reason = refusal.reason
+        self.detail = refusal.detail
+        super().__init__(f"{directory}: {model} cannot be trained in packed batches: {refusal}")
+
+
+class Refusal(Exception):  # noqa: N818 -- it is a finding, and leaves this package as an UnprovenBaseError
+    """A check of the probe that failed."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        self.reason: Reason = reason
+        self.detail = detail
+        super().__init__(f"{detail} ({reason})")
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far a packed pass is from transformers' eager pass, relative, and how far it may be."""
+
+    found: float
+    allowed: float
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether it is beyond rounding; so is one that is not a number."""
+        return not self.found <= self.allowed
+
+    def __str__(self) -> str:
+        return f"{self.found:.1e} where rounding explains {self.allowed:.1e}"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the probe has shown of a base model that it takes.
+
+    Attributes:
+        values: deviation of the logits.
+        gradients: deviation of the adapters' gradients.
+        adapted_layers: linear layers that had adapters.
+        partial_layers: linear layers that see only some of the tokens, and so can have none.
+        longest_tokens: of the longest sequence compared.
+        bit_identical: whether a neighbour's tokens change no bit. If not, they change roundings only: no
+            gradient reaches a neighbour's inputs, but routed experts multiply the tokens of all sequences in
+            matrices whose shapes, and so the order of sums, depend on the routing.
+        seconds: that the probe took.
+    """
+
+    values: Deviation
+    gradients: Deviation
+    adapted_layers: int
+    partial_layers: int
+    longest_tokens: int
+    bit_identical: bool
+    seconds: float

@@ -1,0 +1,36 @@
+"""How long a sequence may be so that no limit of a model's attention matters to it."""
+
+from transformers import PretrainedConfig
+
+UNLIMITED_TOKENS = 1_048_576
+"""As long as a job's sequences can be."""
+
+_WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window", "local_attention")
+_CHANGING_ROTARY = ("dynamic", "longrope")
+"""Kinds of rotary positions whose frequencies depend on the longest sequence of a batch, once it is longer
+than the model was trained with: a neighbour would change them."""
+
+
+def longest_sequence_tokens(config: PretrainedConfig, position_offset: int) -> int:
+    """Return the longest sequence that packed attention computes as the model would.
+
+    A window changes nothing for sequences that fit into it; longer ones are not supported.
+
+    Args:
+        position_offset: the position of a sequence's first token.
+    """
+    limits = [UNLIMITED_TOKENS]
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None:
+        limits.append(positions - position_offset)
+    for name in _WINDOWS:
+        window = getattr(config, name, None)
+        # Some configurations say 0, and not None, where there is no window.
+        if isinstance(window, int) and window > 0:
+            limits.append(window)
+    rotary = getattr(config, "rope_parameters", None) or {}
+    # One for all layers, or one for each kind of layer.
+    for each in (rotary, *(value for value in rotary.values() if isinstance(value, dict))):
+        if each.get("rope_type") in _CHANGING_ROTARY:
+            limits.append(each.get("original_max_position_embeddings") or positions or UNLIMITED_TOKENS)
+    return min(limits)

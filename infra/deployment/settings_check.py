@@ -1,0 +1,82 @@
+"""The settings of all services of a deployment, checked before anything is started."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from executors.node import ExecutorSettings
+from executors.node.runner import UnfitError, find_runners
+from infra.deployment.cells import first_layout
+from infra.deployment.executors import executor_environment, served_nodes
+from infra.deployment.folders import Folders
+from infra.errors import CommandError
+from infra.lender.settings import LenderSettings
+from schemas.cells import CellConfigured
+from schemas.kafka_connection import KafkaConnection
+from schemas.kinds import KINDS
+from schemas.services import SETTINGS_FAULTS, ServiceSettings, described_fault
+from streams.solver.service import SolverSettings
+from streams.worker.settings import WorkerSettings
+
+_CONNECTION = KafkaConnection().as_fields()
+"""Of no broker: how services connect is known, and checked, once there is one."""
+
+
+def check_settings(cells: Sequence[CellConfigured], folders: Folders, run_executors: bool) -> None:
+    """See that each service could start with the environment's variables.
+
+    Args:
+        cells: those of the cells' file; nodes and zones that the log may have beside them are not known yet.
+
+    Raises:
+        CommandError: a service's settings are invalid; the line names each fault.
+    """
+    faults = dict.fromkeys(_faults(cells, folders, run_executors))
+    if faults:
+        raise CommandError("; ".join(faults))
+
+
+def _faults(cells: Sequence[CellConfigured], folders: Folders, run_executors: bool) -> Iterator[str]:
+    kinds: dict[str, type[ServiceSettings]] = {"worker": WorkerSettings}
+    zones = [zone for cell in cells for zone in cell.zones]
+    if any(KINDS[zone.policy.kind].solves for zone in zones):
+        kinds["solver"] = SolverSettings
+    if any(zone.lending is not None for zone in zones):
+        kinds["lender"] = LenderSettings
+    for name, kind in kinds.items():
+        try:
+            kind(**_CONNECTION)
+        except SETTINGS_FAULTS as error:
+            yield f"settings of the {name}: {described_fault(error)}"
+    if not run_executors:
+        return
+    for cell in cells:
+        layout = first_layout(cell)
+        environments = {
+            tuple(executor_environment(layout, node, folders).items()): node
+            for node in served_nodes(layout, folders)
+        }
+        for environment, node in environments.items():
+            yield from _executor_faults(cell.cell, node, dict(environment))
+
+
+def _executor_faults(cell: str, node: str, environment: Mapping[str, str]) -> Iterator[str]:
+    with _variables(environment):
+        try:
+            find_runners(ExecutorSettings(**_CONNECTION, cell=cell, node=node))
+        except SETTINGS_FAULTS as error:
+            yield f"settings of executors: {described_fault(error)}"
+        except UnfitError as error:
+            yield f"executors: {error}"
+
+
+@contextmanager
+def _variables(changed: Mapping[str, str]) -> Iterator[None]:
+    """Change the environment for the length of the block."""
+    before = dict(os.environ)
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

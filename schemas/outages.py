@@ -1,0 +1,90 @@
+"""Log lines about a lost connection to Kafka: one when it is lost and one when it is back.
+
+The Kafka clients log every attempt to connect, tens of lines a second and process while a broker is down.
+"""
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+
+QUIET_S = 10.0
+"""An outage is over when no attempt has failed for so long. The clients try again within a second."""
+_LOOK_EVERY_S = 1.0
+
+_LIBRDKAFKA = frozenset({"FAIL", "ERROR", "SESSTMOUT", "HBFAIL", "COORD"})
+"""Facilities of librdkafka, the first argument of its log records, that speak of connections."""
+_AIOKAFKA = re.compile(
+    r"Unable (to )?connect|Unable to update metadata|Unable to request metadata|NodeNotReadyError|"
+    r"KafkaConnectionError|KafkaTimeoutError|RequestTimedOutError|CoordinatorNotAvailable|"
+    r"NotCoordinatorFor|StaleMetadata|oordinator dead|Heartbeat (failed|session expired|send request)|"
+    r"Group Coordinator Request failed|OffsetCommit failed|Failed fetch messages"
+)
+
+
+class OutageFilter(logging.Filter):
+    """Passes the first line of an outage of Kafka and leaves the others out; announces its end.
+
+    All other records pass as they are.
+    """
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._logger = logging.getLogger(__name__)
+        self._began_s: float | None = None
+        self._last_s = 0.0
+        self._left_out = 0
+        self._level = logging.WARNING
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is written. That which begins an outage is marked as such."""
+        if not _is_about_connection(record):
+            return True
+        with self._lock:
+            if self._began_s is None:
+                if record.levelno < logging.WARNING:
+                    return True  # such as a connection that was idle for long
+                self._began_s = self._last_s = self._monotonic_s()
+                self._left_out, self._level = 0, record.levelno
+                record.msg = f"Kafka is lost, further lines about it are left out: {record.getMessage()}"
+                record.args = ()
+                threading.Thread(target=self._watch, name="outage", daemon=True).start()
+                return True
+            self._last_s = self._monotonic_s()
+            self._left_out += 1
+            return False
+
+    def conclude(self) -> bool:
+        """Announce the end of the outage if it is over; whether there is none any more."""
+        with self._lock:
+            began_s, left_out = self._began_s, self._left_out
+            if began_s is not None and self._monotonic_s() - self._last_s < QUIET_S:
+                return False
+            self._began_s = None
+        if began_s is not None:
+            self._logger.log(
+                self._level,
+                "Kafka is back: no failed attempt for %.0f s; it was lost for %.0f s, %d lines left out",
+                QUIET_S,
+                self._last_s - began_s,
+                left_out,
+            )
+        return True
+
+    def _watch(self) -> None:
+        while not self.conclude():
+            time.sleep(_LOOK_EVERY_S)
+
+
+def _is_about_connection(record: logging.LogRecord) -> bool:
+    if record.name.partition(".")[0] == "aiokafka":
+        return record.levelno >= logging.WARNING and _AIOKAFKA.search(record.getMessage()) is not None
+    return (
+        record.msg == "%s [%s] %s"
+        and isinstance(record.args, tuple)
+        and record.args[:1] != ()
+        and record.args[0] in _LIBRDKAFKA
+    )

@@ -1,0 +1,69 @@
+"""Problems for solvers as they travel: each beside a copy of the decision that asks for its solution."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from schemas.base import Record
+from schemas.codec import Decision, DecisionRecord, InvalidRecordError, decode_decision, describe
+from schemas.kind import Problem
+from schemas.kinds import AnyProblem
+from schemas.solves import SolveRequested, digest_of
+
+_HEAD, _BETWEEN, _TAIL = b'{"decision":', b',"problem":', b"}"
+_PROBLEMS: TypeAdapter[Problem] = TypeAdapter(AnyProblem)
+
+
+class SolvePosed(Record):
+    """A problem for a solver, and the decision that asks for its solution."""
+
+    TYPE: ClassVar = "millrace.solve.posed.v1"
+
+    decision: DecisionRecord
+    """As the log has it, a `millrace.solve.requested.v1`."""
+    problem: AnyProblem
+    """In canonical JSON, of which the decision has the digest."""
+
+
+@dataclass(frozen=True)
+class Posed:
+    """A problem as it was read, and the decision and the request that name it."""
+
+    decision: Decision
+    request: SolveRequested
+    problem: Problem
+
+
+def encode_posed(decision: Decision, request: SolveRequested) -> bytes:
+    """The value of the record that poses a decision's problem.
+
+    Raises:
+        ValueError: the request does not have its problem at hand.
+    """
+    return _HEAD + decision.canonical + _BETWEEN + request.problem_json + _TAIL
+
+
+def decode_posed(value: bytes | None) -> Posed:
+    """Read what `encode_posed` wrote.
+
+    Raises:
+        InvalidRecordError: with what is wrong, such as a problem of another digest than the decision has.
+    """
+    # No text in the decision has the bytes between, since its quotation marks would be escaped.
+    head, between, rest = (value or b"").partition(_BETWEEN)
+    if not head.startswith(_HEAD) or not between or not rest.endswith(_TAIL):
+        raise InvalidRecordError("not a decision and a problem in canonical form")
+    decision = decode_decision(head.removeprefix(_HEAD))
+    request = decision.outcome
+    if not isinstance(request, SolveRequested):
+        raise InvalidRecordError(f"decision {decision.id} asks for no solution: it is {request.TYPE}")
+    encoded = rest.removesuffix(_TAIL)
+    if digest_of(encoded) != request.question.digest:
+        raise InvalidRecordError(
+            f"the problem has not the digest {request.question.digest} of decision {decision.id}"
+        )
+    try:
+        return Posed(decision, request, _PROBLEMS.validate_json(encoded))
+    except ValidationError as error:
+        raise InvalidRecordError(f"the problem of decision {decision.id}: {describe(error)}") from None

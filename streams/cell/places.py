@@ -1,0 +1,88 @@
+"""Where an exception was raised, by names that survive a refactoring: a zone and the method of its policy,
+or a stage of the cell.
+
+A fault is recorded in the chained log with its place, so the place has to be the same on any machine and in
+any later version that decides the same; a file and a line would not be.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from schemas.base import Outcome
+from streams.policies.policy import ZonePolicy
+
+_ATTRIBUTE = "millrace_place"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A boundary that an exception crossed."""
+
+    zone: str | None
+    """None where the cell itself raised it."""
+    name: str
+    """Of the policy's method, or of the cell's stage."""
+
+
+_UNKNOWN = Place(None, "fold")
+
+
+def place_of(error: BaseException) -> Place:
+    """The innermost place that was noted of an exception."""
+    place = getattr(error, _ATTRIBUTE, _UNKNOWN)
+    assert isinstance(place, Place)
+    return place
+
+
+def staged(name: str, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    """The outcomes of a stage of the cell; what raises meanwhile is noted with its name."""
+    try:
+        yield from outcomes
+    except Exception as error:
+        note(error, Place(None, name))
+        raise
+
+
+def note(error: BaseException, place: Place) -> None:
+    """Say where an exception was raised, unless that is known."""
+    if not hasattr(error, _ATTRIBUTE):
+        setattr(error, _ATTRIBUTE, place)
+
+
+def placed(zone: str, policy: ZonePolicy) -> ZonePolicy:
+    """A policy whose exceptions are noted with the zone and the method that raised them."""
+    return cast(ZonePolicy, _PlacedPolicy(zone, policy))
+
+
+class _PlacedPolicy:
+    """Covers every method of a policy, those that are added later too."""
+
+    def __init__(self, zone: str, policy: ZonePolicy) -> None:
+        self._zone = zone
+        self._policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._policy, name)
+        return _noting(Place(self._zone, name), attribute) if callable(attribute) else attribute
+
+
+def _noting(place: Place, method: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        try:
+            result = method(*arguments, **named)
+        except Exception as error:
+            note(error, place)
+            raise
+        return _drawn(place, result) if isinstance(result, Iterator) else result
+
+    return call
+
+
+def _drawn(place: Place, values: Iterator[Any]) -> Iterator[Any]:
+    """The values of a generator, which raises only when they are drawn."""
+    try:
+        yield from values
+    except Exception as error:
+        note(error, place)
+        raise

@@ -1,0 +1,105 @@
+"""What a cell returns to when folding an event has raised, and which exceptions are of the event at all."""
+
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from schemas.base import Event
+from schemas.decisions import EventFaulted
+from streams.cell.places import place_of
+
+if TYPE_CHECKING:
+    from streams.cell.cell import LedgerEvent
+
+T = TypeVar("T")
+
+_LEAST_SINCE, _MOST_SINCE = 256, 2_048
+_BYTES_PER_EVENT = 1_536
+"""A cell is packed after one event for so many bytes of its state, within these bounds: an exception costs
+folding no more events again, and packing costs some 5 microseconds per event. A worker packs its cells for
+snapshots about as often."""
+_MOST_BYTES_SINCE = 4 * 2**20
+"""Of events that are kept to be folded again: one may have a MiB."""
+
+_OF_THE_MACHINE = (MemoryError, OSError, ImportError, Warning)
+"""A full memory or disk, a broken installation, and warnings that a process was told to raise say nothing
+about the event: the process ends, and whoever starts it again folds the event then."""
+
+
+@dataclass
+class Kept:
+    """The last packed state of a cell, and what was folded since."""
+
+    packed: bytes | None = None
+    """None before the first: the cell was empty."""
+    place: tuple[int, bytes] | None = None
+    """Ledger offset and chain after the last event that raised, where no other has followed the packed state
+    before it; None where there is none."""
+    since: list["LedgerEvent"] = field(default_factory=list)
+    _since_bytes: int = 0
+
+    def take(self, packed: bytes) -> None:
+        """The cell is in this state."""
+        self.packed, self.place = packed, None
+        self.since.clear()
+        self._since_bytes = 0
+
+    def follow(self, event: "LedgerEvent") -> bool:
+        """An event was folded in; True if the cell is to be packed again."""
+        self.since.append(event)
+        self._since_bytes += len(event.envelope.value)
+        most = len(self.packed or b"") // _BYTES_PER_EVENT
+        is_many = len(self.since) >= min(max(most, _LEAST_SINCE), _MOST_SINCE)
+        return is_many or self._since_bytes >= _MOST_BYTES_SINCE
+
+    def pass_over(self, offset: int, chain: bytes) -> None:
+        """The next event has raised, and has changed nothing but where in its ledger the cell is."""
+        assert not self.since
+        self.place = offset, chain
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Whether an exception, or one that it was raised from, is no fault of the event that was folded."""
+    return any(isinstance(each, _OF_THE_MACHINE) for each in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen = set[int]()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        yield each
+        each = each.__cause__ or each.__context__
+
+
+def on_a_fresh_stack(work: Callable[[], T]) -> T:
+    """Do it in a thread of its own: how deep calls may nest must not depend on the caller's own depth, nor
+    arithmetic on how the caller has set up its thread."""
+    with ThreadPoolExecutor(1, "fold-again") as thread:
+        return thread.submit(work).result()
+
+
+def fault_of(event: "LedgerEvent", error: Exception) -> EventFaulted:
+    """What is recorded of an event that raised."""
+    place, what = place_of(error), event.envelope.event
+    return EventFaulted(
+        reason="cell_raised" if place.zone is None else "policy_raised",
+        event_id=event.envelope.id,
+        event_type=what.TYPE,
+        exception=type(error).__name__,
+        zone=place.zone,
+        place=place.name,
+        job_id=_job_of(what),
+    )
+
+
+def _job_of(event: Event) -> str | None:
+    job_id = getattr(event, "job_id", None)
+    return job_id if isinstance(job_id, str) else None
+
+
+def traced(error: Exception) -> str:
+    """The traceback, for a log."""
+    return "".join(traceback.format_exception(error)).rstrip()

@@ -1,0 +1,46 @@
+"""Whose job is profiled next: users take turns."""
+
+from streams.policies.merging.tasks import Tasks
+
+_TURN_BYTES = 16
+
+
+class Turns:
+    """Of the users of one zone who have live jobs."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._turns: dict[str, int] = {}
+        """By user, how many turns there were when the latest of theirs was profiled."""
+
+    def of(self, user: str) -> int:
+        """The number of a user's last turn; the lowest is next."""
+        return self._turns.get(user, 0)
+
+    def give(self, user: str) -> None:
+        """A user has a turn, and comes after all others."""
+        live = {job.job.user for job in self._tasks.jobs.values()}
+        turns = {other: turn for other, turn in self._turns.items() if other in live}
+        self._set({**turns, user: 1 + max(turns.values(), default=0)})
+
+    def forget(self) -> None:
+        """No job is left."""
+        self._set({})
+
+    def state(self) -> dict[str, int]:
+        """Of types that msgpack writes."""
+        return dict(self._turns)
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Take a state."""
+        self._set(state)
+
+    def _set(self, turns: dict[str, int]) -> None:
+        before = sum(map(_turn_bytes, self._turns))
+        self._turns = dict(turns)
+        self._tasks.count(sum(map(_turn_bytes, self._turns)) - before)
+
+
+def _turn_bytes(user: str) -> int:
+    """What a user's turn takes of a snapshot."""
+    return len(user.encode()) + _TURN_BYTES

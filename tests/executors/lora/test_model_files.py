@@ -1,0 +1,160 @@
+"""A base model that is unfit is refused at start, by the file that is at fault and with what to do."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from executors.elastic.model import ModelError, model_directory
+from executors.lora.base_model import BaseModelError, load_base
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 538090408\n"
+GPTQ = {"quant_method": "gptq", "bits": 4}
+BITSANDBYTES = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+
+
+@pytest.fixture
+def directory(llama_directory: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(llama_directory, tmp_path / "model"))
+
+
+@pytest.fixture
+def sharded(llama_directory: Path, tmp_path: Path) -> Path:
+    """The model in several files."""
+    folder = tmp_path / "sharded"
+    AutoModelForCausalLM.from_pretrained(llama_directory).save_pretrained(folder, max_shard_size="40KB")
+    AutoTokenizer.from_pretrained(llama_directory).save_pretrained(folder)
+    return folder
+
+
+def cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def configure(folder: Path, **fields: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | fields))
+
+
+def remove_tokenizer(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name not in ("config.json", "generation_config.json", "model.safetensors"):
+            path.unlink()
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a git-lfs pointer": (
+        lambda folder: (folder / "model.safetensors").write_bytes(POINTER),
+        r"model\.safetensors: is a git-lfs pointer, not the file itself: run `git lfs pull`",
+    ),
+    "a pointer for a tokenizer": (
+        lambda folder: (folder / "tokenizer.json").write_bytes(POINTER),
+        r"tokenizer\.json: is a git-lfs pointer",
+    ),
+    "weights cut short": (
+        lambda folder: cut(folder / "model.safetensors", 30_000),
+        r"model\.safetensors: is cut short, it has 30000 of \d+ bytes: download it again",
+    ),
+    "a header cut short": (
+        lambda folder: cut(folder / "model.safetensors", 100),
+        r"model\.safetensors: is cut short within its header: download it again",
+    ),
+    "an empty file": (
+        lambda folder: cut(folder / "model.safetensors", 0),
+        r"model\.safetensors: is not a safetensors file: download it again",
+    ),
+    "a page of a login": (
+        lambda folder: (folder / "model.safetensors").write_text("<!DOCTYPE html><html>" + 500 * " "),
+        r"model\.safetensors: is not a safetensors file: download it again",
+    ),
+    "more than the header says": (
+        lambda folder: (folder / "model.safetensors").open("ab").write(b"tail"),
+        r"model\.safetensors: has \d+ bytes, \d+ were expected",
+    ),
+    "pickled weights only": (
+        lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+        "no safetensors weights; pickled weights are refused",
+    ),
+    "a GPTQ checkpoint": (
+        lambda folder: configure(folder, quantization_config=GPTQ),
+        r"config\.json: quantization_config says gptq: quantised weights cannot be trained",
+    ),
+    "a bitsandbytes checkpoint": (
+        lambda folder: configure(folder, quantization_config=BITSANDBYTES),
+        r"config\.json: quantization_config says bitsandbytes",
+    ),
+    "an older AWQ checkpoint": (
+        lambda folder: (folder / "quant_config.json").write_text('{"w_bit": 4}'),
+        r"quant_config\.json: is of a GPTQ or AWQ checkpoint",
+    ),
+    "shards without an index": (
+        lambda folder: (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors"),
+        r"model\.safetensors\.index\.json: is missing, .* only model-00001-of-00002\.safetensors",
+    ),
+}
+
+
+@pytest.mark.parametrize(("harm", "error"), FAULTS.values(), ids=FAULTS.keys())
+def test_weights_that_are_not_whole_or_quantised(
+    directory: Path, harm: Callable[[Path], object], error: str
+) -> None:
+    harm(directory)
+    with pytest.raises(BaseModelError, match=f"^{directory}: {error}"):
+        load_base(directory)
+    # A job that names its model is told so, too, and not where the executor keeps it.
+    with pytest.raises(ModelError, match=f"^'model': {error}"):
+        model_directory(directory.parent, "model")
+
+
+def test_a_missing_shard(sharded: Path) -> None:
+    assert load_base(sharded).layers == 2
+    shards = sorted(sharded.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    shards[1].unlink()
+    error = (
+        rf"{shards[1].name}: is missing, 1 of the {len(shards)} shards that model\.safetensors\.index\.json"
+    )
+    with pytest.raises(BaseModelError, match=error):
+        load_base(sharded)
+
+
+def test_a_shard_cut_short(sharded: Path) -> None:
+    shard = sorted(sharded.glob("model-*.safetensors"))[-1]
+    cut(shard, shard.stat().st_size - 1)
+    with pytest.raises(BaseModelError, match=f"{shard.name}: is cut short"):
+        load_base(sharded)
+
+
+def test_an_index_without_shards(sharded: Path) -> None:
+    (sharded / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(BaseModelError, match=r"model\.safetensors\.index\.json: names no shards"):
+        load_base(sharded)
+
+
+def test_weights_without_tokenizer_files(directory: Path) -> None:
+    remove_tokenizer(directory)
+    with pytest.raises(BaseModelError, match=r"tokenizer.*: copy the base model's tokenizer files here"):
+        load_base(directory)
+
+
+def test_a_tokenizer_configuration_without_a_vocabulary(directory: Path) -> None:
+    (directory / "tokenizer.json").unlink()
+    with pytest.raises(BaseModelError, match=r"tokenizer.*: copy the base model's tokenizer files here"):
+        load_base(directory)
+
+
+def test_a_tokenizer_of_more_tokens_than_the_model_has_embeddings(directory: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    tokenizer.add_tokens(["<|im_start|>", "<|im_end|>"])
+    tokenizer.save_pretrained(directory)
+    with pytest.raises(BaseModelError, match="the tokenizer has 322 tokens, the model 320 embeddings"):
+        load_base(directory)
+
+
+def test_a_damaged_tokenizer(directory: Path) -> None:
+    cut(directory / "tokenizer.json", 900)
+    with pytest.raises(BaseModelError, match="the tokenizer cannot be loaded"):
+        load_base(directory)

@@ -1,0 +1,15 @@
+"""All of docs/base-models.md: a quarter of an hour."""
+
+import pytest
+
+from bench.base_models.document import PATH, verdicts
+from bench.base_models.survey import architectures, survey
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(3_600)
+def test_every_architecture_has_the_verdict_of_the_page() -> None:
+    expected = verdicts(PATH.read_text(encoding="utf-8"))
+    found = {(row.task, row.model_type): (row.verdict, row.reason) for row in survey(architectures())}
+    assert {key: each for key, each in found.items() if each != expected.get(key)} == {}
+    assert found.keys() == expected.keys()

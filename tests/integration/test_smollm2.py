@@ -1,0 +1,120 @@
+"""A real model and two users' jobs in one slot of a real executor: each is what PEFT alone trains."""
+
+import signal
+import uuid
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM
+
+from executors.lora.base_model import SharedBase, load_base
+from executors.lora.checkpoint import ADAPTER_TENSORS
+from executors.lora.dataset import Cursor, DatasetRoot, take
+from executors.lora.resident import new_state
+from executors.lora.slots.runs import task_of
+from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
+from infra.topics import ensure_topics
+from schemas.fleet import NodeOnline, RunFinished
+from schemas.kafka_connection import KafkaConnection
+from schemas.topics import topics
+from tests.support.checkpoints import save
+from tests.support.executor_processes import executors
+from tests.support.executors import order, write_dataset
+from tests.support.smollm2 import DIRECTORY
+
+pytestmark = [
+    pytest.mark.drill,
+    pytest.mark.timeout(1_800),
+    pytest.mark.skipif(
+        not (DIRECTORY / "model.safetensors").is_file(), reason="needs SmolLM2-135M: run `make smollm2`"
+    ),
+]
+
+BATCH = 4
+STEPS = 6
+PATIENCE_S = 600.0
+LEARNING_RATE = 2e-4
+"""AdamW steps by up to this even if a gradient is rounding alone, so a few parameters differ by as much."""
+
+
+def trained_by_peft(
+    base: SharedBase, datasets: DatasetRoot, task: LoraTask, folder: Path
+) -> tuple[float, dict[str, Tensor]]:
+    """The last loss and the adapter after a plain loop over the same data, from the same random start."""
+    with datasets.open(task.dataset) as dataset:
+        start = save(folder, base, new_state(task, base.layout(task), dataset.digest))
+        plain = AutoModelForCausalLM.from_pretrained(base.directory, attn_implementation="eager").eval()
+        model = PeftModel.from_pretrained(plain, start, is_trainable=True)
+        parameters = [each for each in model.parameters() if each.requires_grad]
+        optimizer = torch.optim.AdamW(parameters, lr=task.learning_rate, weight_decay=task.weight_decay)
+        cursor, loss = Cursor(), torch.tensor(float("nan"))
+        for _ in range(task.total_samples // task.batch_size):
+            indices, cursor = take(len(dataset), task.seed, cursor, task.batch_size)
+            loss = batch_loss(
+                model, [dataset[i].tokenize(base.tokenizer, task.sequence_length) for i in indices]
+            )
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, task.max_gradient_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+    model.save_pretrained(folder / "peft")
+    return loss.item(), load_file(folder / "peft" / ADAPTER_TENSORS)
+
+
+def batch_loss(model: PeftModel, sequences: list) -> Tensor:
+    losses = []
+    for sequence in sequences:
+        ids = torch.tensor([sequence.token_ids])
+        rows = model(input_ids=ids).logits[0, sequence.loss_start - 1 : -1]
+        losses.append(cross_entropy(rows, ids[0, sequence.loss_start :], reduction="none"))
+    return torch.cat(losses).mean()
+
+
+def test_two_jobs_on_smollm2_are_what_peft_alone_trains(kafka: str, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    (tmp_path / "datasets").mkdir()
+    write_dataset(tmp_path / "datasets" / "pairs.jsonl")
+    write_dataset(tmp_path / "datasets" / "others.jsonl", seed=6)
+    prefix = f"test-{uuid.uuid4().hex[:12]}"
+    connection = KafkaConnection(bootstrap_servers=kafka)
+    ensure_topics(connection, topics(prefix, partitions=1, command_partitions=1))
+    common = {
+        "work": BATCH * STEPS,
+        "batch_size": BATCH,
+        "sequence_length": 32,
+        "learning_rate": LEARNING_RATE,
+    }
+    jobs = [
+        order("ada", BATCH * STEPS, **common, target_modules=LLAMA_TARGET_MODULES),
+        order("bob", BATCH * STEPS, **common, user="v", dataset="others.jsonl", seed=1),
+    ]
+    with executors(connection, prefix, tmp_path, DIRECTORY, timeout_s=PATIENCE_S) as fleet:
+        fleet.start("n1")
+        fleet.await_event(NodeOnline, node="n1")
+        assert "base model proven" in fleet.log("n1")
+        fleet.assign("n1", *jobs, length_s=2 * PATIENCE_S)
+        finished = [fleet.await_event(RunFinished, job_id=job.job_id) for job in jobs]
+        assert fleet.stop("n1", signal.SIGTERM) == 0
+
+    base = load_base(DIRECTORY)
+    datasets = DatasetRoot(tmp_path / "datasets")
+    prompt = torch.tensor([base.tokenizer("def value(range):")["input_ids"]])
+    for job, done in zip(jobs, finished, strict=True):
+        loss, expected = trained_by_peft(base, datasets, task_of(job), tmp_path / job.job_id)
+        assert done.loss == pytest.approx(loss, rel=1e-5)
+        folder = tmp_path / "adapters" / done.adapter_path
+        found = load_file(folder / ADAPTER_TENSORS)
+        assert found.keys() == expected.keys()
+        apart = torch.cat([(found[name] - tensor).abs().flatten() for name, tensor in expected.items()])
+        assert float((apart > 1e-4).float().mean()) < 1e-3
+        assert float(apart.max()) < 2 * STEPS * LEARNING_RATE
+        with torch.no_grad():
+            plain = AutoModelForCausalLM.from_pretrained(DIRECTORY).eval()
+            untuned = plain(prompt).logits
+            tuned = PeftModel.from_pretrained(plain, folder)(prompt).logits
+        assert not torch.allclose(tuned, untuned, atol=1e-2)
