@@ -167,7 +167,8 @@ def test_a_refused_command_is_told_by_its_reason_and_the_next_is_served(
         for line in (
             "command unreadable",
             f"command refused id={lacking.id}",
-            "reason=it is counted already",
+            f"command refused id={late.id}",
+            "it is counted already",
         ):
             assert line in fleet.log(NODE)
         assert fleet.stop(NODE, signal.SIGTERM) == 0
