@@ -31,9 +31,9 @@ _LEAST_PART_LEFT = 0.05
 
 CHEAP = 0.25
 """Of what a finished job was trained in the mean: the watched epochs of a job in a trial are no more."""
-TRIALS_SHARE = 0.02
-"""Of what all finished jobs were trained: so much may be trained in vain in merges that are undone, and no
-trial is made beyond."""
+TRIALS_SHARE = 0.0025
+"""Of the samples that all finished jobs were trained on: the budget of trials. What undone merges have cost
+counts, and what the next trial may cost. docs/benchmarks.md has what other budgets bring."""
 
 
 class ForetoldTransfer(NamedTuple):

@@ -10,8 +10,10 @@ from tests.support.merging_script import Script, of, share
 
 ITERATIONS = 1_000
 """Of each job; an epoch has 100."""
+FINISHED = 8 * ITERATIONS
+"""Of each job that is done before."""
 ENOUGH = 10
-"""So many finished jobs pay for one trial: two epochs of a fiftieth of ten each."""
+"""Finished jobs whose samples, times 0.25 %, are the two epochs that a trial may cost."""
 
 
 class Untold(Script):
@@ -34,9 +36,9 @@ def after(finished: int, **policy: Any) -> Untold:
     """A zone whose jobs so far are done, and that has four more: `a` nearly done, the others new."""
     script = Untold(**policy)
     for number in range(finished):
-        script.ready(f"z{number}", accuracy=0.8)
+        script.ready(f"z{number}", accuracy=0.8, epochs=80)
         script.plan(share(f"z{number}"))
-        script.send(script.finished(f"z{number}", ITERATIONS))
+        script.send(script.finished(f"z{number}", FINISHED))
     script.ready("a", "b", "c", "d", accuracy=0.8)
     script.plan(share("a"))
     script.send(script.progressed("a", 900))
@@ -85,7 +87,7 @@ def test_a_trial_whose_receiver_waits_goes_on_and_no_other_is_made() -> None:
     assert [jobs_of(problem, one) for one in problem.transfers] == [(["a"], ["b"])]
 
 
-def test_one_that_waits_for_its_donor_is_told_to_need_as_many_iterations_as_alone() -> None:
+def test_one_that_waits_for_its_donor_is_taken_to_need_as_many_iterations_as_alone() -> None:
     """Else it would look nearly done as soon as the plan parts it from its donor."""
     script = after(ENOUGH, modes=("temporal",))
     script.plan(share("a", "b", mode="temporal"))
@@ -93,7 +95,7 @@ def test_one_that_waits_for_its_donor_is_told_to_need_as_many_iterations_as_alon
     assert waiting.iterations == ITERATIONS
 
 
-def test_what_undone_merges_have_cost_is_no_more_there_for_trials() -> None:
+def test_what_undone_merges_have_cost_is_not_available_to_trials() -> None:
     script = after(ENOUGH, modes=("temporal",))
     script.plan(share("a", "b", mode="temporal"))
     script.end("a", iterations=900)
@@ -114,7 +116,7 @@ def test_without_evidence_none_is_made_and_with_it_as_many_as_pay() -> None:
         assert (len(asked(script).transfers) > 1) == offered
 
 
-def test_a_zone_may_be_told_to_merge_as_soon_as_a_gain_is_expected() -> None:
+def test_a_zone_may_be_set_to_merge_as_soon_as_a_gain_is_expected() -> None:
     problem = asked(after(0, merges="expected"))
     assert len(problem.transfers) > 1
     assert problem.most_later is None
