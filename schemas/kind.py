@@ -96,11 +96,11 @@ class Evidence(Kinded):
 
 
 class Problem(Kinded):
-    """What a solver is asked. The log has only its digest and counts."""
+    """Problem posed to a solver. The log has only its digest and counts."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How large the problem is, by names that its policy chooses: what the log and its views show."""
+        """Sizes of the problem, by names that its policy chooses; shown in the log and its views."""
         return {}
 
 
