@@ -140,7 +140,7 @@ class ExactConsumer(Consumer):
                 yield tp, state.lso, state.highwater
 
     def _state(self, tp: TP) -> Any:
-        """What aiokafka knows of a partition that is read; None before the first answer about it."""
+        """Return aiokafka's state of a partition that is read; None before the first answer about it."""
         subscription = self._thread._consumer and self._thread._consumer._subscription.subscription
         assignment = subscription and subscription.assignment
         if assignment is None or tp not in assignment.tps:

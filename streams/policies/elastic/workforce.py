@@ -248,7 +248,7 @@ class Workforce:
         yield from self._settle(job)
 
     def give_up_silent(self) -> Generator[Outcome, None, bool]:
-        """Take runs for failed, or for ended where nodes were told to end them, of which nothing is heard.
+        """Take runs for failed, or for ended where nodes were ordered to end them, without reports.
 
         Returns:
             whether there are some.
