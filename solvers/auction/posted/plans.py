@@ -93,11 +93,11 @@ class Weights(NamedTuple):
     first_column: int
     """The slot of the market that the search begins with."""
     typical: float
-    """What a usual bid offers for a unit, in micros."""
+    """Offer of a usual bid for a unit, in micros."""
     premium: float
-    """What the last unit of a slot brings beyond that."""
+    """Amount that the last unit of a slot brings beyond that."""
     span_slots: int
-    """How far ahead prices look."""
+    """Horizon of the prices."""
     compute_part: float
     """Of a unit; the rest is memory."""
 
@@ -107,7 +107,7 @@ class PlacedPlan(NamedTuple):
 
     priced: Found
     placed: Found
-    """Its option is -1 where there is none; its steps count all the same."""
+    """Its option is -1 if it has no placement; its steps count all the same."""
 
 
 @kernel
