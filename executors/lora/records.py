@@ -97,7 +97,7 @@ class TextRecords:
         return "text-and-chats" if self.reads_chats else "text"
 
     def parse(self, fields: object) -> Record:
-        """See `RecordForm`. What fields there are tells the form of a record."""
+        """See `RecordForm`. The fields of a record determine its form."""
         given = as_object(fields, '{"text": ...}')
         if "label" in given:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""How far two passes are apart, and how far rounding may bring them."""
+"""Deviation between two passes, and the part of it that rounding explains."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _TINY = 1e-30
 
 @dataclass(frozen=True)
 class Yardstick:
-    """How much a packed pass may deviate, given what rounding alone does to the eager pass.
+    """Allowed deviation of a packed pass, given the effect of rounding alone on the eager pass.
 
     Attributes:
         factor: the allowance, as a multiple of the noise.
