@@ -106,11 +106,11 @@ _ATTEMPTS: tuple[dict[str, Any], ...] = (
     {"intermediate_size": 128, "num_experts_per_tok": 1},
     {"n_group": 2, "topk_group": 2},
 )
-"""What is changed of the sizes where a model cannot be built with them: these are tried in turn."""
+"""Changes of the sizes, tried in turn if a model cannot be built with them."""
 
 
 class CannotBuildError(Exception):
-    """No small model of an architecture can be made from its configuration; the message says why not."""
+    """No small model of an architecture can be made from its configuration; the message states why."""
 
 
 def small_model(model_type: str, architecture: Any, *, seed: int, **fields: Any) -> PreTrainedModel:
