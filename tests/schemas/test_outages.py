@@ -1,4 +1,4 @@
-"""What a service's log says while Kafka is lost, and when it is back."""
+"""Log lines of a service while Kafka is lost, and when it is back."""
 
 import logging
 from collections.abc import Iterator

@@ -233,7 +233,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def answer_to(asked: SolveRequested) -> SolveFinished:
-    """What a solver answers."""
+    """Answers of a solver."""
     return titan_answer(asked) if isinstance(asked.problem, BatchProblem) else answer(asked)
 
 

@@ -117,7 +117,7 @@ class ModelNode:
         return self._node is not None
 
     def online(self) -> NodeOnline:
-        """What the process says of itself."""
+        """Return the process's `node.online`."""
         assert self._node is not None
         return self._node.online
 

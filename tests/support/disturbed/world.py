@@ -35,7 +35,7 @@ class Troubles:
     """So late that later messages overtake it."""
     killed: float = 0.01
     journal_lost: float = 0.1
-    """Of the kills."""
+    """Share of the kills."""
     cell_stopped: float = 0.002
     """The cell's clock jumps by up to ten minutes."""
 
