@@ -32,7 +32,7 @@ OrderTimeoutSeconds = Annotated[
     # Left out where it is the default, so that settings written before it was added keep their bytes.
     Field(ge=1.0, le=31_536_000.0, exclude_if=lambda timeout_s: timeout_s == DEFAULT_ORDER_TIMEOUT_S),
 ]
-"""How long a zone believes in a run of which its node reports nothing; then the run counts as failed. Make it
+"""Time without reports from its node after which a zone counts a run as failed. Make it
 longer than executors take to begin a run, and than the time between two reports of its progress."""
 _TICKS_PER_SLOT = 5
 _LONGEST_TICK_INTERVAL_S = 10.0
