@@ -24,8 +24,8 @@ _MOST_BYTES_SINCE = 4 * 2**20
 """Most bytes of events that are kept to be folded again: one may have a MiB."""
 
 _OF_THE_MACHINE = (MemoryError, OSError, ImportError, Warning)
-"""A full memory or disk, a broken installation, and warnings that a process was told to raise say nothing
-about the event: the process ends, and whoever starts it again folds the event then."""
+"""A full memory or disk, a broken installation, and warnings that a process is set to raise are not faults
+of the event: the process ends, and whoever starts it again folds the event then."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Kept:
     """None before the first: the cell was empty."""
     place: tuple[int, bytes] | None = None
     """Ledger offset and chain after the last event that raised, where no other has followed the packed state
-    before it; None where there is none."""
+    before it; else None."""
     since: list["LedgerEvent"] = field(default_factory=list)
     _since_bytes: int = 0
 

@@ -50,7 +50,7 @@ _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])%")
 Place = tuple[str | int, ...]
 """Path of a part of a document: keys of mappings and indices of sequences, from the outside in."""
 Lines = dict[str, "Located"] | list["Located"] | None
-"""Of the parts of a mapping or sequence; None for what has no parts."""
+"""Lines of the parts of a mapping or sequence; None for a value without parts."""
 
 
 class Located(NamedTuple):

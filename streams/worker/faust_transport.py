@@ -268,7 +268,7 @@ class ExactConsumer(Consumer):
         """End the recovery of changelogs whose last offsets hold no record.
 
         Faust waits for a record at the last offset, and looks every five seconds whether it has seen it.
-        There is none where a transaction has ended, or where the last record was compacted away.
+        That offset has no record if a transaction has ended there, or if the last record was compacted away.
         """
         recovery = cast(TableManager, self.app.tables).recovery
         for seen, ends in (

@@ -84,7 +84,7 @@ def cheapest(
 
 
 class Weights(NamedTuple):
-    """What a unit of room weighs for others, where a task that is paid for is placed."""
+    """Value of a unit of room to other bids, where a task that is paid for is placed."""
 
     node_units: Floats
     """(classes,) of a slot of a node."""
@@ -99,7 +99,7 @@ class Weights(NamedTuple):
     span_slots: int
     """Horizon of the prices."""
     compute_part: float
-    """Of a unit; the rest is memory."""
+    """Compute's part of a unit; the rest is memory."""
 
 
 class PlacedPlan(NamedTuple):

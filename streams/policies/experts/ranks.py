@@ -188,8 +188,8 @@ class Ranks:
                 job.progress(report.samples_done)
 
     def _hear_leader(self, job: MoeJob, report: RunReport) -> None:
-        """A leader that has told how far it is does so now and then; before, a service may say nothing until
-        it ends."""
+        """Note a leader's report. Once it has reported progress it repeats this; before, a service may be
+        silent until it ends."""
         quiet_s = job.quiet_s
         if isinstance(report, RunStarted):
             is_service = isinstance(job.workload, MoeServeWorkload)
