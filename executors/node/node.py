@@ -88,7 +88,7 @@ class Node:
 
     @property
     def heartbeat(self) -> NodeHeartbeat:
-        """What it says again and again."""
+        """Heartbeat, which the node repeats."""
         return NodeHeartbeat.model_validate(self.online.model_dump(exclude={"runs"}))
 
     def serve(self) -> None:

@@ -64,7 +64,7 @@ REDUCED = Yardstick(factor=3.0, least=2**-7, most=0.3, summary=median)
 expert, as roundings can make it do, differs as a whole."""
 
 REDUCED_ALONE = Yardstick(factor=8.0, least=2**-7, most=0.3, summary=median)
-"""Noise: what one rounding of each input changes, where there is no float32 pass to compare with."""
+"""Noise: the effect of one rounding of each input, used without a float32 pass to compare with."""
 
 
 def is_finite(outcome: Outcome) -> bool:
