@@ -10,8 +10,8 @@ VOCABULARY = 256
 LAYERS = 4
 MOST_PARAMETERS = 20_000_000
 _DEVIATION = 0.2
-"""Of weights. With transformers' own, 0.02, all scores are nearly zero and attention is nearly even, which
-hides soft caps and sinks."""
+"""Standard deviation of weights. With transformers' own, 0.02, all scores are nearly zero and attention is
+nearly even, which hides soft caps and sinks."""
 
 _SIZES: dict[str, int] = {
     # widths
@@ -76,7 +76,7 @@ _VARIED: Mapping[str, Mapping[str, Any]] = {
     "attn_layer_indices": {"attn_layer_indices": [1]},
     "attention_types": {"attention_types": [[["global", "local"], LAYERS // 2]]},
 }
-"""What gives a small model each kind of layer, where its default for few layers would not, by the field that
+"""Fields that give a small model each kind of layer, if its default for few layers would not, by a field that
 such configurations have."""
 
 _FULL = {

@@ -104,7 +104,7 @@ def disturbed(make: Make, monkeypatch: pytest.MonkeyPatch, root: Path, seed: int
                 world.fold(f"withdrawal-{number}", withdrawal)
     world.troubles = NO_TROUBLES
     if seed % 2:
-        # Nobody waits for the long runs of which the cell knows nothing: they must end by its command.
+        # The test does not wait for long runs that the cell does not have: they must end by its command.
         for each in list(world.state.jobs.live.values()):
             withdrawal = JobWithdrawalRequested(cell=CELL, job_id=each.job_id, user=each.user)
             world.fold(f"late-withdrawal-{each.job_id}", withdrawal)

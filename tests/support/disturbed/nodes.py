@@ -21,7 +21,7 @@ CELL = "c"
 
 
 class LightRunners(Protocol):
-    """What makes the runner of a node, and what its processes do."""
+    """Factory of a node's runner, and the work of its processes."""
 
     name: str
     base_model: str
@@ -37,7 +37,7 @@ class LightRunners(Protocol):
         """It is `time_s` now."""
 
     def occupied(self, node: str) -> list[str]:
-        """What has GPUs of a node, in words."""
+        """Return the holders of a node's GPUs, in words."""
 
 
 @dataclass
