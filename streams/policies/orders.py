@@ -1,4 +1,4 @@
-"""For how long a cell believes in what it has ordered.
+"""Time that a cell waits for reports of its orders.
 
 A node reports when it begins a run, how far the run is, and when it has ended. Where no report comes for too
 long, the command or a report is lost, or the node does not have the run: then the run counts as failed.
