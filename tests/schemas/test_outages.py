@@ -37,7 +37,7 @@ def filtered(clock: Clock) -> OutageFilter:
 
 @pytest.fixture
 def lines(filtered: OutageFilter) -> Iterator[list[str]]:
-    """What is logged, through the filter, by anybody."""
+    """Records that pass the filter, of any logger."""
     handler = Lines()
     handler.addFilter(filtered)
     root = logging.getLogger()

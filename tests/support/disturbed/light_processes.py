@@ -21,7 +21,7 @@ def run_s(job_id: str) -> float:
 
 @dataclass
 class Machine:
-    """What all processes of all nodes share: the clock, the meeting places, and the checkpoints."""
+    """State that all processes of all nodes share: the clock, the meeting places, and the checkpoints."""
 
     time_s: float = 0.0
     done: dict[str, float] = field(default_factory=dict)

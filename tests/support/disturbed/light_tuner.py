@@ -17,7 +17,7 @@ CELL = "c"
 
 @dataclass
 class Part:
-    """What a worker does of a task."""
+    """Part of a task that a worker does."""
 
     part: TaskPart | ProfilePart
     node: str

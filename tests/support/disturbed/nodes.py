@@ -150,7 +150,7 @@ class ModelNode:
         self._runners.kill(self.name)
 
     def lose_journal(self) -> None:
-        """What it has applied is forgotten: the next process reads all commands again."""
+        """Delete the journal of applied commands: the next process reads all commands again."""
         self._journal_file.save(Journal())
 
     def turn(self) -> None:
@@ -159,6 +159,6 @@ class ModelNode:
             self._node.turn(0.0)
 
     def occupied(self) -> list[str]:
-        """What has GPUs here, and what the runner continues, in words."""
+        """Return the holders of GPUs here and the runs that the runner continues, in words."""
         held = [] if self.runner is None else list(self.runner.held_runs())
         return [*self._runners.occupied(self.name), *held]

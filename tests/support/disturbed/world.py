@@ -115,7 +115,7 @@ class World:
             self.step()
 
     def occupied(self) -> dict[str, list[str]]:
-        """What has GPUs of which nodes."""
+        """Return the holders of GPUs, by node."""
         return {name: held for name, node in self.nodes.items() if (held := node.occupied())}
 
     def _report(self, id: str, event: Event) -> None:
