@@ -226,7 +226,7 @@ def _progress() -> Console:
 
 
 def _folder(out: Path | None, name: str, quick: bool) -> Path:
-    """Where a form of a benchmark keeps what it brings, unless the command line says so."""
+    """Default folder for the results of a form of a benchmark."""
     return out or user_cache_path("millrace") / "bench" / (f"{name}-quick" if quick else name)
 
 

@@ -13,7 +13,7 @@ from infra.errors import CommandError, disk_faults
 
 _LIST = Path(__file__).parent / "headline.yaml"
 DOCUMENTS = ("README.md", "docs/benchmarks.md")
-"""What includes the table, between the two marks."""
+"""Files that include the table, between the two marks."""
 _BEGIN, _END = "<!-- headline -->", "<!-- /headline -->"
 _COMMIT_LETTERS = 9
 
@@ -25,7 +25,7 @@ class Headline:
     bench: str
     name: str
     says: str
-    """What it measures, in words."""
+    """Description of what it measures."""
     short: bool = False
     """Whether its part may be measured anew in the quick form."""
 

@@ -67,9 +67,9 @@ Gib = Annotated[float, Field(ge=2**-30, le=1_000_000)]
 SamplesPerSecond = Annotated[float, Field(ge=1e-9, le=1e9)]
 """A sample in 32 years at least."""
 LEAST_S = 1e-3
-"""Of a time that is waited for: a count of shorter ones, in the time of a job, could overflow."""
+"""Least time that is waited for: a count of shorter ones, in the time of a job, could overflow."""
 LEAST_PART = 1e-6
-"""Of a whole, where none at all would be no setting."""
+"""Least part of a whole, for settings that must be above zero."""
 UnixTime = Annotated[float, Field(ge=0, le=MAX_TIME_S)]
 Slot = Annotated[int, Field(ge=0, le=10**12)]
 

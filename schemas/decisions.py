@@ -73,7 +73,7 @@ class JobOutcome(Outcome):
     user: Identifier
     zone: Identifier
     reason: str
-    """Of a closed list, which each decision narrows."""
+    """Reason, from a closed list that each decision narrows."""
     evidence: AnyEvidence | None = None
     """The numbers behind the decision. None where the cell has decided before any policy was asked."""
 
@@ -265,11 +265,11 @@ class EventWithoutEffect(Outcome):
     """The answer to an event of the ledger that changed nothing."""
 
     reason: str
-    """Of a closed list, which each decision narrows."""
+    """Reason, from a closed list that each decision narrows."""
 
     @property
     def explanation(self) -> str:
-        """What lies behind the reason, in words."""
+        """Explanation of the reason, in words."""
         raise NotImplementedError
 
 

@@ -108,7 +108,7 @@ RefusalReason = Literal[
 ]
 """`unknown_type`: the node knows no commands of this type. `runner_missing`: it knows them, and lacks the
 runner. `runner_failed`: the runner is out of order until the executor is started again. `malformed`: the
-fields are not those of the type. `impossible`: the runner knows that no cell sends such a command.
+fields are not those of the type. `impossible`: no cell sends such a command.
 `out_of_date`: the slot is over, or the node has a newer generation of the job. `unknown_run`: the command is
 about a run that the node does not have."""
 

@@ -32,7 +32,7 @@ OrderTimeoutSeconds = Annotated[
     # Left out where it is the default, so that settings written before it was added keep their bytes.
     Field(ge=1.0, le=31_536_000.0, exclude_if=lambda timeout_s: timeout_s == DEFAULT_ORDER_TIMEOUT_S),
 ]
-"""How long a zone believes in a run of which its node reports nothing; then the run counts as failed. Make it
+"""Time without reports from its node after which a zone counts a run as failed. Make it
 longer than executors take to begin a run, and than the time between two reports of its progress."""
 _TICKS_PER_SLOT = 5
 _LONGEST_TICK_INTERVAL_S = 10.0
@@ -96,11 +96,11 @@ class Evidence(Kinded):
 
 
 class Problem(Kinded):
-    """What a solver is asked. The log has only its digest and counts."""
+    """Problem posed to a solver. The log has only its digest and counts."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How large the problem is, by names that its policy chooses: what the log and its views show."""
+        """Sizes of the problem, by names that its policy chooses; shown in the log and its views."""
         return {}
 
 

@@ -9,11 +9,11 @@ from schemas.kind import Workload
 
 _COLUMN_NAME = r"^[^\x00-\x1f\x7f]+$"
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=_COLUMN_NAME)]
-"""What a file calls a field of its records."""
+"""Name of a record's field in a file."""
 
 
 class TextColumns(Record):
-    """Of text, or of text and its class."""
+    """Field names of text, or of text and its class."""
 
     text: ColumnName
     """All of which bears loss, unless there is a label."""
@@ -22,7 +22,7 @@ class TextColumns(Record):
 
 
 class PromptColumns(Record):
-    """Of a prompt and what follows it."""
+    """Field names of a prompt and its completion."""
 
     prompt: ColumnName
     """Without loss."""
@@ -31,25 +31,25 @@ class PromptColumns(Record):
 
 
 class ChatColumns(Record):
-    """Of a conversation."""
+    """Field names of a conversation."""
 
     messages: ColumnName
     """An array of objects with `role` and `content`."""
 
 
 class InstructionColumns(Record):
-    """Of an instruction and its answer."""
+    """Field names of an instruction and its answer."""
 
     instruction: ColumnName
-    """What to do, without loss."""
+    """Name of the instruction's field, without loss."""
     input: ColumnName | None = None
-    """What it is about; a record may lack it."""
+    """Name of the input's field; a record may lack it."""
     output: ColumnName
     """The answer, with loss."""
 
 
 Columns = TextColumns | PromptColumns | ChatColumns | InstructionColumns
-"""What a file calls the fields of its records; others are ignored."""
+"""Names of the records' fields in a file; other fields are ignored."""
 
 
 class Dataset(Record):
@@ -59,7 +59,7 @@ class Dataset(Record):
     samples: PositiveSamples
     """Size of the data, which vendors' prices and delays are functions of (D_i)."""
     columns: Annotated[Columns | None, Field(exclude_if=lambda columns: columns is None)] = None
-    """What the file calls the fields of its records; absent where they have the names of their form."""
+    """Names of the records' fields in the file; absent if they are the names of their form."""
 
 
 MAX_RANK = 1_024

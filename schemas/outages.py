@@ -58,7 +58,7 @@ class OutageFilter(logging.Filter):
             return False
 
     def conclude(self) -> bool:
-        """Announce the end of the outage if it is over; whether there is none any more."""
+        """Announce the end of the outage if it is over. Return whether no outage is left."""
         with self._lock:
             began_s, left_out = self._began_s, self._left_out
             if began_s is not None and self._monotonic_s() - self._last_s < QUIET_S:

@@ -41,7 +41,7 @@ class ServiceSettings(BaseSettings, KafkaConnection):
 
 
 SETTINGS_FAULTS = (ValidationError, SettingsError)
-"""What settings classes raise for variables that are invalid, or that are not JSON where they must be."""
+"""Errors of settings classes for variables that are invalid, or that are not JSON where they must be."""
 
 
 def described_fault(error: ValidationError | SettingsError) -> str:

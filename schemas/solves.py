@@ -17,16 +17,16 @@ from schemas.kinds import AnySolution
 
 
 class Question(Record):
-    """What the log has of a problem."""
+    """Record of a problem in the log."""
 
     kind: Identifier
-    """Of the problem."""
+    """Kind of the problem."""
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """BLAKE2b-256 of its canonical JSON, in hexadecimal."""
     size_bytes: Annotated[int, Field(ge=0)]
     """Length of that JSON."""
     counts: Annotated[dict[Identifier, int], Field(max_length=16)]
-    """How large it is, see `Problem.counts`."""
+    """Sizes of the problem, see `Problem.counts`."""
 
 
 class SolveRequested(Outcome):

@@ -65,9 +65,9 @@ _INPUT_RETENTION_MS = 7 * _DAY_MS
 _COMMAND_RETENTION_MS = 7 * _DAY_MS
 _PROBLEM_RETENTION_MS = _DAY_MS
 _PROBLEM_RETENTION_BYTES = 512 * 1024 * 1024
-"""Of a partition: an hour of problems of 6,000 jobs, which have 0.7 MB and are posed every 5 s at most."""
+"""Size of a partition: an hour of problems of 6,000 jobs, of 0.7 MB each, one every 5 s at most."""
 _PROBLEM_SEGMENT_BYTES = 64 * 1024 * 1024
-"""What retention deletes at once; Kafka's default is a GiB."""
+"""Size of the segments that retention deletes; Kafka's default is a GiB."""
 _DEAD_LETTER_RETENTION_MS = 30 * _DAY_MS
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")

@@ -27,7 +27,7 @@ when its node starts, so this table is a forecast: a real model may have layers 
 
 - **taken**: packed passes are those of transformers' eager forward for each sequence alone, in values and in
   the adapters' gradients, and nothing leaks between tasks. With routed experts a neighbour's tokens may
-  change how sums are rounded, as in any batch; the table says where.
+  change how sums are rounded, as in any batch; the table states where.
 - **refused**: a node with such a base does not start. The reason is a word of the [probe]({anchor}), `unfit`
   if the base is refused before it, or `load_raises` if transformers cannot load what it has saved.
 - **not built**: no small model could be made from the configuration, so nothing is known; the probe decides

@@ -10,8 +10,8 @@ VOCABULARY = 256
 LAYERS = 4
 MOST_PARAMETERS = 20_000_000
 _DEVIATION = 0.2
-"""Of weights. With transformers' own, 0.02, all scores are nearly zero and attention is nearly even, which
-hides soft caps and sinks."""
+"""Standard deviation of weights. With transformers' own, 0.02, all scores are nearly zero and attention is
+nearly even, which hides soft caps and sinks."""
 
 _SIZES: dict[str, int] = {
     # widths
@@ -76,7 +76,7 @@ _VARIED: Mapping[str, Mapping[str, Any]] = {
     "attn_layer_indices": {"attn_layer_indices": [1]},
     "attention_types": {"attention_types": [[["global", "local"], LAYERS // 2]]},
 }
-"""What gives a small model each kind of layer, where its default for few layers would not, by the field that
+"""Fields that give a small model each kind of layer, if its default for few layers would not, by a field that
 such configurations have."""
 
 _FULL = {
@@ -106,11 +106,11 @@ _ATTEMPTS: tuple[dict[str, Any], ...] = (
     {"intermediate_size": 128, "num_experts_per_tok": 1},
     {"n_group": 2, "topk_group": 2},
 )
-"""What is changed of the sizes where a model cannot be built with them: these are tried in turn."""
+"""Changes of the sizes, tried in turn if a model cannot be built with them."""
 
 
 class CannotBuildError(Exception):
-    """No small model of an architecture can be made from its configuration; the message says why not."""
+    """No small model of an architecture can be made from its configuration; the message states why."""
 
 
 def small_model(model_type: str, architecture: Any, *, seed: int, **fields: Any) -> PreTrainedModel:

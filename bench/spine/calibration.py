@@ -53,7 +53,7 @@ class Calibration:
         return statistics.median(self._wall_s)
 
     def note(self) -> str:
-        """What a note on a figure in units says of them."""
+        """Return the explanation of units, for a note on a figure."""
         return f"in units of {1_000 * self.cpu_s:.3g} ms of CPU time, {len(self._cpu_s)} samples in this run"
 
     def wall_note(self) -> str:

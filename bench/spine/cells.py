@@ -121,7 +121,7 @@ class Fed:
         self.cell = Cell(CELL)
         self._offset = 0
         self.bids = 0
-        """How many of the events are bids."""
+        """Number of the events that are bids."""
 
     def envelope(self, event: Event) -> LedgerEvent:
         """The event as the next entry of the ledger."""

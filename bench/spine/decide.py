@@ -25,16 +25,16 @@ ROUNDS = 10
 _FULL_SIZE = 100
 _FILLED, _QUICK_FILLED = 0.5, 0.2
 _SAMPLES = 5
-"""Of the calibration, in each round and size."""
+"""Runs of the calibration, in each round and size."""
 
 
 @dataclass
 class _Times:
-    """What the decisions of one cell took."""
+    """Times of the decisions of one cell."""
 
     wall_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
-    """Of the thread."""
+    """Processor time of the thread."""
 
 
 def measure_decide(quick: bool, seed: int) -> Result:

@@ -82,7 +82,7 @@ class FaustAlone:
         return last_s - began_s
 
     def latencies_ms(self, events: int) -> list[float]:
-        """Of each of some events at 100 per second."""
+        """Return the latency of each of some events at 100 per second."""
         return paced_latencies_ms(self.send, self.poll, events)
 
     def poll(self, timeout_s: float) -> dict[str, float]:

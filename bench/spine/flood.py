@@ -74,7 +74,7 @@ def measure_flood(quick: bool, seed: int) -> Result:
 
 
 class _Wait(NamedTuple):
-    """How an honest bid waited for its decision."""
+    """Wait of an honest bid for its decision."""
 
     delay_s: float
     others: int

@@ -229,7 +229,7 @@ def measure_kafka(quick: bool, seed: int) -> Result:
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is measured."""
+    """Amount of work that is measured."""
 
     rounds: int
     burst: int
@@ -298,7 +298,7 @@ def _measure_beside_faust(extent: Extent, seed: int) -> Result:
 
 @dataclass
 class _Taken:
-    """What one side took, over all rounds."""
+    """Measurements of one side, over all rounds."""
 
     burst_s: float = 0.0
     latencies_ms: list[float] = field(default_factory=list)

@@ -110,11 +110,11 @@ def _measure_four_tariffs(quick: bool, seed: int, calibration: Calibration) -> I
 
 
 class Took(NamedTuple):
-    """What handling an event took."""
+    """Time that handling an event took."""
 
     wall_s: float
     cpu_s: float
-    """Of the thread."""
+    """Processor time of the thread."""
 
 
 @dataclass(frozen=True)

@@ -40,17 +40,17 @@ JOBS: Mapping[str, int] = MappingProxyType(
 _QUICK_JOBS = 4
 """In the quick form, this part of them."""
 REFERENCE_MS = 2.3
-"""What `_calibration_s` takes on an otherwise idle core of the machine that the gate was set on."""
+"""Time that `_calibration_s` takes on an otherwise idle core of the machine that the gate was set on."""
 _CALIBRATIONS = 3
 _PIECES = 8
-"""Of one calibration, which then takes about as long as a slow event on the same busy machine."""
+"""Pieces of one calibration, which then takes about as long as a slow event on the same busy machine."""
 
 
 class _Row(NamedTuple):
     policy: str
     what: str
     event_ms: float
-    """Of processor time."""
+    """Processor time."""
     calibrated_ms: float
     """The same on the reference machine."""
 

@@ -142,7 +142,7 @@ def load_tokenizer(directory: Path, model: PreTrainedModel, called: object) -> P
         called: what errors call the model.
 
     Raises:
-        BaseModelError: there is none, or it does not suit the model.
+        BaseModelError: it is missing, or does not suit the model.
     """
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(

@@ -56,7 +56,7 @@ class DatasetIndex:
 
 
 FindIndex = Callable[[FileIdentity, RecordForm], DatasetIndex | None]
-"""What is known of a file whose records were checked to be of a form."""
+"""Function that returns the index of a file whose records were checked against a form."""
 
 
 class JsonlDataset:
@@ -114,7 +114,7 @@ class JsonlDataset:
             DatasetError: the file was changed, or the tokenizer cannot take the record, whatever it raises.
                 The message names the line.
             OSError: the file cannot be read.
-            MemoryError: there is no room for it.
+            MemoryError: it does not fit into memory.
         """
         record = self[index]
         try:
@@ -124,7 +124,7 @@ class JsonlDataset:
         except (OSError, MemoryError):
             raise
         except BaseException as error:
-            # A panic of the tokenizer's Rust code is no Exception.
+            # A panic of the tokenizer's Rust code is not an `Exception`.
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             what = f"{type(error).__name__}: {error}"

@@ -40,7 +40,7 @@ def is_permanent(error: BaseException) -> bool:
 
 def described(error: BaseException | str) -> str:
     """An error in one line, short enough for a report and encodable as UTF-8. The type is named where the
-    message alone says little, such as the key of a `KeyError`."""
+    message alone is not enough, such as the key of a `KeyError`."""
     message = codec.describe(error) if isinstance(error, ValidationError) else str(error)
     line = " ".join(message.split()).encode(errors="backslashreplace").decode()
     if isinstance(error, BaseException) and not (line and isinstance(error, _SELF_EXPLANATORY)):

@@ -49,10 +49,8 @@ def fault_in_tokenizer(
     """
     known = dict.fromkeys((*files, *_VOCABULARIES))
     if not any((directory / name).is_file() for name in known):
-        # Without any of them transformers makes a tokenizer of no or one token, and says nothing.
-        return (
-            f"no tokenizer: there is none of {', '.join(known)}: copy the base model's tokenizer files here"
-        )
+        # Without any of them transformers makes a tokenizer of no or one token, without an error.
+        return f"no tokenizer: found none of {', '.join(known)}: copy the base model's tokenizer files here"
     if len(vocabulary) < 2:
         return f"the tokenizer has {len(vocabulary)} tokens: copy the base model's tokenizer files here"
     tokens = max(vocabulary.values()) + 1
@@ -116,7 +114,7 @@ def _weights(directory: Path) -> str | None:
 
 
 def _safetensors(path: Path) -> str | None:
-    """Compare a file's size with what its header says (safetensors' format: length, JSON header, data)."""
+    """Compare a file's size with that in its header (safetensors' format: length, JSON header, data)."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

@@ -132,7 +132,7 @@ def _own_attention(module: nn.Module, argument: str) -> Callable[..., tuple[Tens
 
 
 def _causal_mask(queries: Tensor) -> Tensor:
-    """What is added to scores so that no token sees a later one: ``[1, 1, tokens, tokens]``."""
+    """Mask that is added to scores so that no token attends to a later one: ``[1, 1, tokens, tokens]``."""
     tokens = queries.shape[-2]
     lowest = torch.finfo(queries.dtype).min
     return queries.new_full((tokens, tokens), lowest).triu(1)[None, None]

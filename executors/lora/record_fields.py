@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 _MOST_DIGITS = 4_300
-"""Of a number; Python refuses to convert longer ones."""
+"""Most digits of a number; Python refuses to convert longer ones."""
 _MOST_NAMES = 8
-"""Of fields, in an error."""
+"""Most fields that an error names."""
 _MOST_NAME_LENGTH = 64
 _KINDS = {dict: "an object", list: "an array", str: "a string", bool: "true or false", type(None): "null"}
 
@@ -16,7 +16,7 @@ def read_json(line: bytes) -> object:
     """Read a line as strict JSON (RFC 8259) in UTF-8: no duplicate keys, no NaN.
 
     Raises:
-        ValueError: the message says what is wrong.
+        ValueError: the message states what is wrong.
     """
     if b"\0" in line:
         raise ValueError("has a NUL byte: the file is damaged, or is not UTF-8 text")
@@ -38,7 +38,7 @@ def read_json(line: bytes) -> object:
 
 
 def kind_of(value: object) -> str:
-    """What JSON calls a value."""
+    """Return JSON's name for the type of a value."""
     return _KINDS.get(type(value), "a number")
 
 
@@ -81,7 +81,7 @@ def optional_text(fields: Mapping[str, Any], name: str, where: str = "") -> str 
 
 
 def refuse_unknown(fields: Mapping[str, Any], known: Collection[str], where: str = "") -> None:
-    """See that there are no other fields.
+    """Check that there are no other fields.
 
     Raises:
         ValueError: there are.

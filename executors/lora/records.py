@@ -97,7 +97,7 @@ class TextRecords:
         return "text-and-chats" if self.reads_chats else "text"
 
     def parse(self, fields: object) -> Record:
-        """See `RecordForm`. What fields there are tells the form of a record."""
+        """See `RecordForm`. The fields of a record determine its form."""
         given = as_object(fields, '{"text": ...}')
         if "label" in given:
             raise ValueError(
@@ -208,7 +208,9 @@ class LabelledRecords:
             case str():
                 known = ", ".join(self.names[:_MOST_NAMES])
                 more = ", ..." if len(self.names) > _MOST_NAMES else ""
-                raise ValueError(f"label: {label[:64]!r} is no label of the base model; it has {known}{more}")
+                raise ValueError(
+                    f"label: {label[:64]!r} is not a label of the base model; it has {known}{more}"
+                )
         raise ValueError(f"label: is {kind_of(label)}, expected a whole number, or the name of a label")
 
 

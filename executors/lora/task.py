@@ -23,7 +23,7 @@ class LoraTask(LoraHyperparameters):
     dataset: RelativePath
     """JSONL file, relative to the dataset root."""
     columns: Columns | None = None
-    """What the file calls the fields of its records; None where they have the names of their form."""
+    """Names of the records' fields in the file; None if they are the names of their form."""
     total_samples: PositiveSamples
     """Sequences to train on before the task is done."""
 

@@ -1,4 +1,4 @@
-"""How long a sequence may be so that no limit of a model's attention matters to it."""
+"""Longest sequence that no limit of a model's attention affects."""
 
 from transformers import PretrainedConfig
 
@@ -25,7 +25,7 @@ def longest_sequence_tokens(config: PretrainedConfig, position_offset: int) -> i
         limits.append(positions - position_offset)
     for name in _WINDOWS:
         window = getattr(config, name, None)
-        # Some configurations say 0, and not None, where there is no window.
+        # Some configurations have 0 instead of None if there is no window.
         if isinstance(window, int) and window > 0:
             limits.append(window)
     rotary = getattr(config, "rope_parameters", None) or {}

@@ -36,7 +36,7 @@ class MoeRunner:
 
     def judge(self, command: Command) -> Objection | None:
         """An assignment must be newer than what the node has of the job, of a kind that ranks are known for,
-        and fit onto its GPUs; what is told of a generation must be of one that the node has."""
+        and fit onto its GPUs; commands on a generation must be for one that the node has."""
         if isinstance(command, RanksAssigned):
             return self._impossible(command) or self._jobs.objection(command)
         if isinstance(command, RanksReleased | ExpertsPlaced):

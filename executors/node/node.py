@@ -88,7 +88,7 @@ class Node:
 
     @property
     def heartbeat(self) -> NodeHeartbeat:
-        """What it says again and again."""
+        """Heartbeat, which the node repeats."""
         return NodeHeartbeat.model_validate(self.online.model_dump(exclude={"runs"}))
 
     def serve(self) -> None:
@@ -253,7 +253,7 @@ class Node:
         return read
 
     def _agreed(self, accepted: AcceptedCommand, command: Command) -> bool:
-        """Whether a command is to be applied. The cell is told of each that its runner objects to."""
+        """Whether a command is to be applied. Each that its runner objects to is reported to the cell."""
         name = command.RUNNER
         runner = self._runners.get(name)
         if runner is None:

@@ -38,7 +38,7 @@ _BYTES_PER_MIB = 1024 * 1024
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _LOST_PROCESS = (EOFError, ConnectionError, ChildProcessError, ProcessLookupError)
-"""What the end of a process looks like to one that waits for its answer, such as that of the fork server."""
+"""Errors that a client of a process, such as the fork server, gets when the process has ended."""
 
 _log = logging.getLogger(__name__)
 

@@ -79,8 +79,8 @@ class Runner(Protocol):
     """
 
     def judge(self, command: Command) -> Objection | None:
-        """Why a command of this runner is not to be applied; None if it is. The cell is told of each
-        objection. The node passes no command twice, so one that repeats another is another order."""
+        """Return why a command of this runner is not to be applied; None if it is. Each objection is reported
+        to the cell. The node passes no command twice, so one that repeats another is another order."""
 
     def apply(self, command: Command) -> None:
         """Take a command on; the work itself is for `advance`. One that `CANCELS` may come twice."""

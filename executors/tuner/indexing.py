@@ -40,7 +40,7 @@ class IndexFiles:
         self._folder = folder
 
     def find(self, identity: FileIdentity, form: RecordForm) -> DatasetIndex | None:
-        """The index of a file whose records were checked to be of a form; None if there is none."""
+        """Return the index of a file whose records were checked against a form; None if it has no index."""
         try:
             content = self._path(identity, form).read_bytes()
         except OSError:

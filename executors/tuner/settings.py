@@ -15,7 +15,7 @@ class TunerSettings(WorkerSettings):
     """The Hugging Face directory of the base model; a small Llama is made on the first start if not given."""
 
     base_model_address: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """What users load the base model by, such as its name on the Hugging Face hub: published adapters name
+    """Name by which users load the base model, such as that on the Hugging Face hub: published adapters name
     it. `MILLRACE_BASE_MODEL` if not given."""
 
     micro_batch_size: Annotated[int, Field(ge=1, le=4_096)] = 8

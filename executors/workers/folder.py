@@ -13,7 +13,7 @@ _POLL_S = 0.005
 
 
 class MeetingAddress(BaseModel):
-    """Where a generation meets, and what its processes know each other by."""
+    """Address of a generation's store, and the names of its processes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -44,7 +44,7 @@ class JobFolder:
         self._write(self._address(generation), address, PRIVATE)
 
     def read_address(self, generation: int) -> MeetingAddress | None:
-        """Where a generation meets; None before that is written."""
+        """Return the address of a generation's store; None before it is written."""
         try:
             return MeetingAddress.model_validate_json(self._address(generation).read_bytes())
         except FileNotFoundError:

@@ -2,7 +2,7 @@
 
 The leader opens a key-value store of torch.distributed on a free port of its worker host and writes the
 address to a file on the state root, which all nodes share. The others look for the file. Whoever is ready to
-train says so in the store, and waits, or trains on in the generation before, until all are.
+train writes this to the store, and waits, or trains on in the generation before, until all are.
 
 The store has no authentication. So the file also holds a secret, drawn for the generation, that is part of
 every key: the processes of another generation or program that reach the port change nothing of this one. The

@@ -19,7 +19,7 @@ from streams.solver.service import SolverSettings
 from streams.worker.settings import WorkerSettings
 
 _CONNECTION = KafkaConnection().as_fields()
-"""Of no broker: how services connect is known, and checked, once there is one."""
+"""Default connection: the real one is checked once there is a broker."""
 
 
 def check_settings(cells: Sequence[CellConfigured], folders: Folders, run_executors: bool) -> None:

@@ -15,7 +15,7 @@ def keep_to_owner(root: Path) -> None:
     """Take the rights of group and others from a folder and all below it. Links are not followed.
 
     Raises:
-        OSError: a file belongs to somebody else.
+        OSError: a file belongs to another user.
     """
     for path in open_to_others(root):
         with suppress(FileNotFoundError):  # removed meanwhile

@@ -81,7 +81,7 @@ class _Answer(BaseModel):
     status: Literal["success"]
     data: Annotated[_Scalar | _Vector, Field(discriminator="kind")]
     warnings: list[str] = []
-    """Of an answer that may be incomplete: a remote store that did not answer, samples that were left out."""
+    """Reasons why an answer may be incomplete: a remote store did not answer, samples were left out."""
 
 
 class _Refusal(BaseModel):

@@ -52,7 +52,7 @@ class Board:
     omissions: int = 0
     """Records that a view could not digest: what is shown leaves parts of them out."""
     last_omission: str = ""
-    """Of which type, and what was raised."""
+    """Type of the event, and the exception that was raised."""
     first_s: float | None = None
     time_s: float | None = None
     """The cell's clock, as it was first and last read."""

@@ -42,7 +42,7 @@ def board_view(board: Board, most_jobs: int) -> RenderableType:
 
 
 def _fault_lines(board: Board) -> Iterator[Text]:
-    """How many events faulted, and how many records are left out here, with the last of them."""
+    """Number of events that faulted and of records left out here, with the last of them."""
     fault = board.last_fault
     if fault is not None:
         last = f"the last one {plain(fault.event_id)} ({fault.event_type}): {fault.explanation}"

@@ -63,7 +63,7 @@ class WorkersReleased(Command):
     """The one that ends here; an older one is over already."""
     # Left out where it is the default, so that commands written before it was added keep their bytes.
     run_id: Annotated[RunId | None, Field(exclude_if=lambda run_id: run_id is None)] = None
-    """The run that ends here. A node that does not have it says so (`unknown_run`)."""
+    """The run that ends here. A node that does not have it reports this (`unknown_run`)."""
     reason: ReleaseReason
     """`scaled_in`: others go on with the job. `preempted`: all of its workers stop, checkpointed if it keeps
     checkpoints, and it will start anew. `withdrawn`, `failed`: it is over, and nothing is kept. `node_lost`:

@@ -92,7 +92,7 @@ class ExpertsPlaced(Command):
     """Higher than that of every placement before in this generation: an older one changes nothing."""
     # Left out where it is the default, so that commands written before it was added keep their bytes.
     run_id: Annotated[RunId | None, Field(exclude_if=lambda run_id: run_id is None)] = None
-    """The run that the experts are of. A node that does not have it says so (`unknown_run`)."""
+    """The run that the experts are of. A node that does not have it reports this (`unknown_run`)."""
     layers: Annotated[tuple[LayerPlacement, ...], Field(min_length=1, max_length=MAX_MOE_LAYERS)]
 
 
@@ -110,7 +110,7 @@ class RanksReleased(Command):
     """The one that ends here; an older one is over already."""
     # Left out where it is the default, so that commands written before it was added keep their bytes.
     run_id: Annotated[RunId | None, Field(exclude_if=lambda run_id: run_id is None)] = None
-    """The run that ends here. A node that does not have it says so (`unknown_run`)."""
+    """The run that ends here. A node that does not have it reports this (`unknown_run`)."""
     reason: RanksReleaseReason
     """`withdrawn`, `failed`: nothing is kept. `node_lost`: another of its nodes was lost, and it starts anew
     from its last checkpoint. `preempted`: it is checkpointed, and will start anew. `ended`: a service has

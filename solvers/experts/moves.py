@@ -48,7 +48,7 @@ def _common(before: Ints, after: Ints, count: int) -> Ints:
     """(devices, devices) how many experts each old device, by row, has in common with each new one.
 
     Args:
-        before: (devices, slots) experts, `FREE` where there is none.
+        before: (devices, slots) experts, `FREE` in empty slots.
         after: the same of the new placement; the slots may be others.
         count: how many experts there are.
     """

@@ -225,7 +225,7 @@ class ConfiguredCell:
             yield from self._pass_on(event)
 
     def _hear_run(self, report: RunReport) -> Iterator[Outcome]:
-        """Pass a report on. A node that continues a run which the cell does not have there is told so."""
+        """Pass a report on. A node that continues a run unknown to the cell there is sent its end."""
         job = self.jobs.live.get(report.job_id)
         outcomes: Iterable[Outcome] = (_unknown_job(report.job_id),)
         if job is not None:

@@ -33,7 +33,7 @@ class NodeChange:
     by_s: float | None = None
     """By when a leaving node must be free; None where it leaves whenever it is."""
     runs: tuple[str, ...] = ()
-    """Of a node that has restarted, the runs that it continues: all others there are over."""
+    """Runs that a restarted node continues: all others there are over."""
 
 
 @dataclass(frozen=True)

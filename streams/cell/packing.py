@@ -19,7 +19,7 @@ def pack(state: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    """What `pack` was given, with lists for tuples."""
+    """Return the value that `pack` was given, with lists for tuples."""
     return msgpack.unpackb(packed, ext_hook=_unextended)
 
 

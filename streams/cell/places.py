@@ -1,4 +1,4 @@
-"""Where an exception was raised, by names that survive a refactoring: a zone and the method of its policy,
+"""Places of exceptions, by names that survive a refactoring: a zone and the method of its policy,
 or a stage of the cell.
 
 A fault is recorded in the chained log with its place, so the place has to be the same on any machine and in
@@ -22,7 +22,7 @@ class Place:
     zone: str | None
     """None where the cell itself raised it."""
     name: str
-    """Of the policy's method, or of the cell's stage."""
+    """Name of the policy's method, or of the cell's stage."""
 
 
 _UNKNOWN = Place(None, "fold")

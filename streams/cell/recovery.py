@@ -1,4 +1,4 @@
-"""What a cell returns to when folding an event has raised, and which exceptions are of the event at all."""
+"""State that a cell returns to when folding an event has raised, and exceptions that the event causes."""
 
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,11 +21,11 @@ _BYTES_PER_EVENT = 1_536
 folding no more events again, and packing costs some 5 microseconds per event. A worker packs its cells for
 snapshots about as often."""
 _MOST_BYTES_SINCE = 4 * 2**20
-"""Of events that are kept to be folded again: one may have a MiB."""
+"""Most bytes of events that are kept to be folded again: one may have a MiB."""
 
 _OF_THE_MACHINE = (MemoryError, OSError, ImportError, Warning)
-"""A full memory or disk, a broken installation, and warnings that a process was told to raise say nothing
-about the event: the process ends, and whoever starts it again folds the event then."""
+"""A full memory or disk, a broken installation, and warnings that a process is set to raise are not faults
+of the event: the process ends, and whoever starts it again folds the event then."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Kept:
     """None before the first: the cell was empty."""
     place: tuple[int, bytes] | None = None
     """Ledger offset and chain after the last event that raised, where no other has followed the packed state
-    before it; None where there is none."""
+    before it; else None."""
     since: list["LedgerEvent"] = field(default_factory=list)
     _since_bytes: int = 0
 
@@ -61,7 +61,7 @@ class Kept:
 
 
 def is_of_the_machine(error: BaseException) -> bool:
-    """Whether an exception, or one that it was raised from, is no fault of the event that was folded."""
+    """Whether an exception, or one that it was raised from, is not a fault of the event that was folded."""
     return any(isinstance(each, _OF_THE_MACHINE) for each in _causes(error))
 
 
@@ -82,7 +82,7 @@ def on_a_fresh_stack(work: Callable[[], T]) -> T:
 
 
 def fault_of(event: "LedgerEvent", error: Exception) -> EventFaulted:
-    """What is recorded of an event that raised."""
+    """Record of an event that raised."""
     place, what = place_of(error), event.envelope.event
     return EventFaulted(
         reason="cell_raised" if place.zone is None else "policy_raised",

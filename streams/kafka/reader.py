@@ -57,7 +57,7 @@ class KafkaReader:
     then `to_end` or `poll`).
 
     Records are delivered once their transactions are committed. Where one is open, reading to an end waits
-    until it is committed, aborted or timed out, and a line in the log says so.
+    until it is committed, aborted or timed out, and this is logged.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
@@ -82,7 +82,7 @@ class KafkaReader:
         self._beyond: list[ReadRecord] = []
         """Records that came with the last of `to_end`, and are for `poll`."""
         self._ended: dict[tuple[str, int], int] = {}
-        """Where the end of each partition was met last."""
+        """Offset at which the end of each partition was met last."""
 
     def __enter__(self) -> Self:
         return self
@@ -249,7 +249,7 @@ class KafkaReader:
         raise ReadError(f"nothing more of {', '.join(sorted({topic for topic, _ in left}))} is sent")
 
     def _stable_end(self, place: tuple[str, int]) -> int:
-        """Where the first open transaction of a partition begins, or else its end."""
+        """Return the offset of the first open transaction of a partition, or else its end."""
         wanted = TopicPartition(*place)
         return int(
             self._ask(place[0], lambda: self._consumer.get_watermark_offsets(wanted, timeout=_POLL_S))[1]

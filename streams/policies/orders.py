@@ -1,4 +1,4 @@
-"""For how long a cell believes in what it has ordered.
+"""Time that a cell waits for reports of its orders.
 
 A node reports when it begins a run, how far the run is, and when it has ended. Where no report comes for too
 long, the command or a report is lost, or the node does not have the run: then the run counts as failed.
@@ -22,7 +22,7 @@ _FIRST_DELAY_S = 5.0
 
 
 class OrderClock:
-    """Time in which a zone could have heard of its runs. It goes with the cell's clock, but with each tick
+    """Time in which a zone could receive reports. It goes with the cell's clock, but with each tick
     by no more than a tenth of the time for which a silent run is believed in."""
 
     def __init__(self, cell: str, timeout_s: float) -> None:
@@ -57,13 +57,13 @@ class OrderClock:
         """Whether a run is not believed in any longer.
 
         Args:
-            heard_s: when something was last ordered or heard of it, by this clock.
+            heard_s: time of the last order or report of it, by this clock.
             quiet_s: for so long it was then expected to say nothing.
         """
         return self.elapsed_s - heard_s > self.timeout_s + _TIMES_EXPECTED * quiet_s
 
     def failure(self, job: Job, run_id: str, node: str, heard_s: float) -> RunFailed:
-        """What stands in for the report of such a run."""
+        """Return the event that replaces the report of such a run."""
         return RunFailed(
             cell=self._cell,
             node=node,
@@ -75,7 +75,7 @@ class OrderClock:
         )
 
     def state(self) -> list[Any]:
-        """Of types that msgpack writes."""
+        """Return the state, of types that msgpack writes."""
         return [self.elapsed_s, self._time_s, self._checked_s]
 
     def restore(self, state: list[Any]) -> None:

@@ -133,7 +133,7 @@ class SolverService:
         return None
 
     def _handled(self, record: ReadRecord) -> bool:
-        """Answer the record if it poses a problem; False if told to stop before the answer was there."""
+        """Answer the record if it poses a problem; False if stopped before the answer was there."""
         try:
             pending = pending_solve(record)
         except InvalidRecordError as error:

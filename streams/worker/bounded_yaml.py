@@ -48,9 +48,9 @@ _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])%")
 """Behind any line break of YAML. Each is compared with all before it, so that a file of them takes hours."""
 
 Place = tuple[str | int, ...]
-"""Of a part of a document: keys of mappings and indices of sequences, from the outside in."""
+"""Path of a part of a document: keys of mappings and indices of sequences, from the outside in."""
 Lines = dict[str, "Located"] | list["Located"] | None
-"""Of the parts of a mapping or sequence; None for what has no parts."""
+"""Lines of the parts of a mapping or sequence; None for a value without parts."""
 
 
 class Located(NamedTuple):
@@ -90,7 +90,7 @@ def read_yaml(text: str, max_depth: int) -> tuple[Any, Located] | None:
 
 
 def place_of_non_finite(value: Any, place: Place = ()) -> Place | None:
-    """Find the first number in a value that JSON cannot express, such as `.nan`; None if there is none."""
+    """Find the first number in a value that JSON cannot express, such as `.nan`; None if all are finite."""
     if isinstance(value, float):
         return None if math.isfinite(value) else place
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

@@ -64,7 +64,7 @@ class CellProcessor:
             on_folded: is told partition and offset of each event that was folded, and how long that took.
             book: the rules that cells may come under.
             validates: whether to look after every event if all holds that should always hold of a cell.
-            count: is told a metric's name each time that what it counts happens.
+            count: called with a metric's name at each occurrence.
         """
         self._snapshots = snapshots
         self._publisher = publisher

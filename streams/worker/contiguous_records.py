@@ -1,7 +1,7 @@
 """Which offsets hold no record, as aiokafka finds out when it reads.
 
 Markers that end a transaction, aborted records and records that were compacted away leave holes between the
-offsets of delivered records. aiokafka passes over them in silence, so a hole cannot be told from records that
+offsets of delivered records. aiokafka passes over them in silence, so a hole looks like records that
 were lost. Here each record also carries `from_offset`: all offsets from there up to its own were fetched, and
 no other record in them is left to deliver.
 """
@@ -20,7 +20,7 @@ class _Run:
     from_offset: int
     """The offset after the last delivered record, or that of the first fetch."""
     next_offset: int
-    """Where the next fetch must begin for the stretch to go on."""
+    """Offset at which the next fetch must begin for the stretch to go on."""
 
 
 class ContiguousRecords(PartitionRecords):  # type: ignore[misc]

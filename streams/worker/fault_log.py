@@ -1,4 +1,4 @@
-"""What a worker says of events that changed nothing because folding them raised."""
+"""Log lines for events that changed nothing because folding them raised."""
 
 import logging
 from collections import Counter
@@ -22,7 +22,7 @@ class FaultLog:
         """Begin without faults.
 
         Args:
-            count: is told `METRIC` for each fault.
+            count: called with `METRIC` for each fault.
         """
         self._count = count
         self._seen: Counter[tuple[str, str | None, str, str]] = Counter()

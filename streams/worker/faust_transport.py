@@ -140,7 +140,7 @@ class ExactConsumer(Consumer):
                 yield tp, state.lso, state.highwater
 
     def _state(self, tp: TP) -> Any:
-        """What aiokafka knows of a partition that is read; None before the first answer about it."""
+        """Return aiokafka's state of a partition that is read; None before the first answer about it."""
         subscription = self._thread._consumer and self._thread._consumer._subscription.subscription
         assignment = subscription and subscription.assignment
         if assignment is None or tp not in assignment.tps:
@@ -268,7 +268,7 @@ class ExactConsumer(Consumer):
         """End the recovery of changelogs whose last offsets hold no record.
 
         Faust waits for a record at the last offset, and looks every five seconds whether it has seen it.
-        There is none where a transaction has ended, or where the last record was compacted away.
+        That offset has no record if a transaction has ended there, or if the last record was compacted away.
         """
         recovery = cast(TableManager, self.app.tables).recovery
         for seen, ends in (

@@ -191,7 +191,7 @@ class LedgerPartition:
 
 
 def _broken_invariants(cell: Cell) -> list[str]:
-    """What should always hold of a cell and does not; that the check itself raises, too."""
+    """Return the invariants that a cell breaks; an exception of the check counts as one."""
     try:
         return list(cell.broken_invariants())
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:

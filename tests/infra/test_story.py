@@ -404,7 +404,7 @@ def test_a_report_about_a_job_that_there_never_was_is_no_part_of_the_summary() -
 
 
 def text_of(view: RenderableType) -> str:
-    """What a terminal of 200 columns shows."""
+    """Return the output on a terminal of 200 columns."""
     console = Console(file=StringIO(), width=200)
     console.print(view)
     return console.file.getvalue()

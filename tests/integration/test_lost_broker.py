@@ -1,4 +1,4 @@
-"""What services log while their broker is gone."""
+"""Log lines of services while their broker is gone."""
 
 from pathlib import Path
 

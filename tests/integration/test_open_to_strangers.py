@@ -1,4 +1,4 @@
-"""What a secured deployment that has trained leaves open to others: no file, and no port but those that
+"""A secured deployment that has trained leaves open to others no file, and no port but those that
 docs/security.md lists.
 """
 

@@ -1,4 +1,4 @@
-"""What a service's log says while Kafka is lost, and when it is back."""
+"""Log lines of a service while Kafka is lost, and when it is back."""
 
 import logging
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def filtered(clock: Clock) -> OutageFilter:
 
 @pytest.fixture
 def lines(filtered: OutageFilter) -> Iterator[list[str]]:
-    """What is logged, through the filter, by anybody."""
+    """Records that pass the filter, of any logger."""
     handler = Lines()
     handler.addFilter(filtered)
     root = logging.getLogger()

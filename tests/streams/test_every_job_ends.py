@@ -26,7 +26,7 @@ JOBS = 6
 ENDS_WITHIN_S = 4_000
 """After the troubles: some attempts of a job, each of which may be silent for the whole timeout."""
 QUIET_S = 90
-"""Beside the last job: until nodes have heard that they may end what the cell does not have."""
+"""Beside the last job: until nodes have received the order to end runs that the cell does not have."""
 SEEDS = 60 if LONG else 2
 
 Make = Callable[[pytest.MonkeyPatch, Path, random.Random], World]
@@ -104,7 +104,7 @@ def disturbed(make: Make, monkeypatch: pytest.MonkeyPatch, root: Path, seed: int
                 world.fold(f"withdrawal-{number}", withdrawal)
     world.troubles = NO_TROUBLES
     if seed % 2:
-        # Nobody waits for the long runs of which the cell knows nothing: they must end by its command.
+        # The test does not wait for long runs that the cell does not have: they must end by its command.
         for each in list(world.state.jobs.live.values()):
             withdrawal = JobWithdrawalRequested(cell=CELL, job_id=each.job_id, user=each.user)
             world.fold(f"late-withdrawal-{each.job_id}", withdrawal)

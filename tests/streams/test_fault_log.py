@@ -1,4 +1,4 @@
-"""What a worker says of events that faulted."""
+"""Log lines of a worker for events that faulted."""
 
 import logging
 

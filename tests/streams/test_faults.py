@@ -139,7 +139,7 @@ def with_fault(packed: bytes, event: LedgerEvent, fault: Decision) -> Cell:
 
 
 def check_fault(events: list[LedgerEvent], target: int, packed_before: bytes) -> EventFaulted | None:
-    """Fold the ledger around the event that raises; its fault, None where nobody asked for what raises.
+    """Fold the ledger around the event that raises; return its fault, None if nothing raised.
 
     Args:
         packed_before: the state before the first of the events.

@@ -67,7 +67,7 @@ class Mutator:
         self.left = left
         self.seen: dict[type[Event], Event] = {}
         self.words: dict[str, list[str]] = {}
-        """Of each word of a closed list in the event that is mutated, the words of its lists."""
+        """Words of the closed lists in the mutated event, by each word of theirs."""
         self.names = ["x" * 128, "nobody"]
         self.board = Board("c")
         self.asked = Counter[type[Problem]]()
@@ -131,7 +131,7 @@ class Mutator:
             self._fold_aside(cell, self._mutate(good), tick, good, self._mutant())
 
     def _fold_aside(self, cell: Cell, *events: Event) -> None:
-        """What comes of events, without consequences."""
+        """Return the outcomes of events, without consequences."""
         twin = Cell.restore(cell.snapshot())
         for event in events:
             self.left -= 1
@@ -233,7 +233,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def answer_to(asked: SolveRequested) -> SolveFinished:
-    """What a solver answers."""
+    """Answers of a solver."""
     return titan_answer(asked) if isinstance(asked.problem, BatchProblem) else answer(asked)
 
 

@@ -18,7 +18,7 @@ Number = int | float
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the schema lets a number be; None where it does not say."""
+    """Bounds of a number in the schema; None if it has none."""
 
     kind: type[int] | type[float]
     least: Number | None = None

@@ -16,7 +16,7 @@ from streams.cell.cell import Cell, LedgerEvent
 ZONE = "z"
 FREE = Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)
 _TIMES = 3
-"""How often an event is timed. The shortest time counts, as what else the machine does only adds to it."""
+"""Number of times that an event is timed. The shortest counts, as other load only adds time."""
 
 
 @dataclass(frozen=True)

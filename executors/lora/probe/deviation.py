@@ -1,4 +1,4 @@
-"""How far two passes are apart, and how far rounding may bring them."""
+"""Deviation between two passes, and the part of it that rounding explains."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _TINY = 1e-30
 
 @dataclass(frozen=True)
 class Yardstick:
-    """How much a packed pass may deviate, given what rounding alone does to the eager pass.
+    """Allowed deviation of a packed pass, given the effect of rounding alone on the eager pass.
 
     Attributes:
         factor: the allowance, as a multiple of the noise.
@@ -64,7 +64,7 @@ REDUCED = Yardstick(factor=3.0, least=2**-7, most=0.3, summary=median)
 expert, as roundings can make it do, differs as a whole."""
 
 REDUCED_ALONE = Yardstick(factor=8.0, least=2**-7, most=0.3, summary=median)
-"""Noise: what one rounding of each input changes, where there is no float32 pass to compare with."""
+"""Noise: the effect of one rounding of each input, used without a float32 pass to compare with."""
 
 
 def is_finite(outcome: Outcome) -> bool:

@@ -35,7 +35,7 @@ _SEED = 11
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass gives.
+    """Results of a pass.
 
     Attributes:
         logits: of each task's rows that bear loss, float32 ``[rows, classes]``.

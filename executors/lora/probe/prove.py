@@ -196,7 +196,7 @@ class Checks:
 
     @property
     def _allowed(self) -> list[float]:
-        """What rounding may move logits and gradients by."""
+        """Return the largest changes of logits and gradients that rounding explains."""
         return [
             self._yardstick.allow(noise) for noise in self._yardstick.measure(self._noise, self._reference)
         ]

@@ -1,4 +1,4 @@
-"""What the probe of a base model has found."""
+"""Findings of the probe of a base model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,14 +54,14 @@ class Refusal(Exception):  # noqa: N818 -- it is a finding, and leaves this pack
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far a packed pass is from transformers' eager pass, relative, and how far it may be."""
+    """Relative deviation of a packed pass from transformers' eager pass, and its limit."""
 
     found: float
     allowed: float
 
     @property
     def is_too_large(self) -> bool:
-        """Whether it is beyond rounding; so is one that is not a number."""
+        """Whether the deviation is beyond rounding, or is not a number."""
         return not self.found <= self.allowed
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Proof:
-    """What the probe has shown of a base model that it takes.
+    """Findings of the probe of a base model that it accepts.
 
     Attributes:
         values: deviation of the logits.

@@ -22,7 +22,7 @@ class LoraSettings(BaseSettings):
     base_model_dir: Path | None = None
     """The Hugging Face directory of the base model; a small Llama is made on the first start if not given."""
     base_model_address: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """What users load the base model by, such as its name on the Hugging Face hub: published adapters name
+    """Name by which users load the base model, such as that on the Hugging Face hub: published adapters name
     it. `MILLRACE_BASE_MODEL` if not given."""
     dataset_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "datasets")
     """Where the datasets of jobs lie. Must exist."""

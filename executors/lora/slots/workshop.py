@@ -1,4 +1,4 @@
-"""What a node trains LoRA tasks with, slot after slot."""
+"""Objects with which a node trains LoRA tasks, slot after slot."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from executors.node.runner import Clock
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often what is done in a slot."""
+    """Intervals of the periodic work in a slot."""
 
     checkpoint_steps: int
     checkpoint_s: float

@@ -41,8 +41,8 @@ SUMMARY, ANSWERS = "serving.json", "answers.jsonl"
 """What a service leaves, in its folder below the output root: a `ServiceSummary`, and its `NewestAnswers`."""
 _WORDS: tuple[StepWord, ...] = get_args(StepWord)
 _LONGEST_SILENCE_S = 60.0
-"""After so long the leader says how far the service is, although that is nothing new: the cell takes a run
-of which nothing is reported for lost."""
+"""Longest time between two progress reports of the leader, even without news: the cell takes a run without
+reports for lost."""
 _LONGEST_WAIT_S = 0.25
 _MICROSECONDS = 1e6
 _PLACEMENTS: TypeAdapter[tuple[LayerPlacement, ...]] = TypeAdapter(tuple[LayerPlacement, ...])

@@ -20,7 +20,7 @@ class AuctionView(PolicyView):
     figures = AuctionFigures
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
-        """Of a slot's command the job's run; of a solver's answer its plan."""
+        """Return the job's run in a slot's command, or its plan in a solver's answer."""
         match record:
             case SlotAssigned():
                 runs = tuple(order for order in record.runs if order.job_id == job_id)

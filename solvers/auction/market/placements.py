@@ -17,7 +17,7 @@ class Located(NamedTuple):
 
 
 class Uses(NamedTuple):
-    """What a task uses in each node-slot of a placement."""
+    """Resources that a task uses in each node-slot of a placement."""
 
     compute_shares: Floats
     """(node-slots,)"""
@@ -88,7 +88,7 @@ def take(at: Located, demand: Demand, sign: int, free_samples: Floats, free_gib:
 def uses(
     at: Located, demand: Demand, full_costs: Floats, compute_price: Floats, memory_price: Floats
 ) -> Uses:
-    """What a task uses in one node-slot at least, and the highest prices there.
+    """Least resources that a task uses in one node-slot, and the highest prices there.
 
     Args:
         full_costs: (slots, classes) micros of a fully used node.

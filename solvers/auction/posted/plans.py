@@ -84,7 +84,7 @@ def cheapest(
 
 
 class Weights(NamedTuple):
-    """What a unit of room weighs for others, where a task that is paid for is placed."""
+    """Value of a unit of room to other bids, where a task that is paid for is placed."""
 
     node_units: Floats
     """(classes,) of a slot of a node."""
@@ -93,13 +93,13 @@ class Weights(NamedTuple):
     first_column: int
     """The slot of the market that the search begins with."""
     typical: float
-    """What a usual bid offers for a unit, in micros."""
+    """Offer of a usual bid for a unit, in micros."""
     premium: float
-    """What the last unit of a slot brings beyond that."""
+    """Amount that the last unit of a slot brings beyond that."""
     span_slots: int
-    """How far ahead prices look."""
+    """Horizon of the prices."""
     compute_part: float
-    """Of a unit; the rest is memory."""
+    """Compute's part of a unit; the rest is memory."""
 
 
 class PlacedPlan(NamedTuple):
@@ -107,7 +107,7 @@ class PlacedPlan(NamedTuple):
 
     priced: Found
     placed: Found
-    """Its option is -1 where there is none; its steps count all the same."""
+    """Its option is -1 if it has no placement; its steps count all the same."""
 
 
 @kernel

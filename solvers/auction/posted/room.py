@@ -100,7 +100,7 @@ def _sum_taken(free: Floats, capacity: Floats, bounds: Ints, taken: Floats) -> N
 
 @kernel
 def _open_units(capacity: Floats, node_up: Bools, node_open: Bools) -> float:
-    """Of the nodes that are up and open: whole numbers, so their order does not matter."""
+    """Room of the nodes that are up and open: whole numbers, so their order does not matter."""
     units = 0.0
     for row in range(capacity.size):
         if node_up[row] and node_open[row]:

@@ -37,8 +37,8 @@ from streams.policies.auction.judge import Bid, Verdicts, unknown_solve, why_not
 from streams.policies.auction.offers import standing
 
 MOST_BIDS = 200
-"""Of one request: some tens of milliseconds of the cell's time when its answer comes. The others wait for the
-request of the next slot."""
+"""Most bids of one request: some tens of milliseconds of the cell's time when its answer comes. The others
+wait for the request of the next slot."""
 _Fault = tuple[RejectionReason, str]
 """Why a solver's plan is not applied."""
 

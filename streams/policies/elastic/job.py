@@ -58,11 +58,11 @@ class ElasticJob:
     given_up: str | None = None
     """Why it ends without: the run's error, or an empty text where its user withdraws it."""
     heard_s: float = 0.0
-    """When something was last ordered or heard of its present generation, by the zone's `OrderClock`."""
+    """Time of the last order or report of its present generation, by the zone's `OrderClock`."""
     quiet_s: float = 0.0
     """For how long it was then expected to say nothing."""
     released_s: float = 0.0
-    """When nodes were last told to give workers of it up, by the same clock."""
+    """Time of the last order to nodes to give up its workers, by the same clock."""
     retry_s: float = 0.0
     """Until then it gets no workers: a node did not begin its last run."""
 
@@ -127,7 +127,7 @@ class ElasticJob:
         return max(work_s, 1 / self.workload.samples_per_s)
 
     def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
-        """Something is ordered or heard of its present generation, which may then say nothing for a while."""
+        """Note an order or report of its present generation, which may then be silent for a while."""
         self.heard_s, self.quiet_s = heard_s, quiet_s
 
     def to_state(self) -> list[Any]:

@@ -41,7 +41,7 @@ class Rounds:
         self._scheme = scheme
         self._workforce = workforce
         self._waiting: dict[str, tuple[int, Demand]] = {}
-        """What a scheme is told of each job that waited in the last round, by the samples that it had done:
+        """Demand passed to a scheme for each job that waited in the last round, by its samples done:
         nothing else that changes while a job waits is in there."""
         workforce.spanning_speed = 1.0 if sizes.has_one_speed else _SPANNING_SPEED[policy.scenario]
 
@@ -163,7 +163,7 @@ class Rounds:
             yield from workforce.regroup(change.job, change.held, change.added, change.grant, made_way)
 
     def _demands(self, jobs: Sequence[ElasticJob]) -> list[Demand]:
-        """What a scheme is told of jobs that wait."""
+        """Return the demands passed to a scheme for jobs that wait."""
         kept = self._waiting
         told = {}
         for job in jobs:

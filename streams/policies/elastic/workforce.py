@@ -58,7 +58,7 @@ class Workforce:
         """How many jobs need how much at least; only shapes of some."""
         self._idle_jobs: dict[str, None] = {}
         self._queued: dict[str, QueuedJob] = {}
-        """Of jobs in `_idle_jobs`, once they were asked for."""
+        """Queue entries of jobs in `_idle_jobs`, computed on demand."""
         self._resizable_jobs: dict[str, None] = {}
         self._retrying: dict[str, None] = {}
         """Jobs that wait after a run that did not begin, or did so when this was last looked at."""
@@ -248,7 +248,7 @@ class Workforce:
         yield from self._settle(job)
 
     def give_up_silent(self) -> Generator[Outcome, None, bool]:
-        """Take runs for failed, or for ended where nodes were told to end them, of which nothing is heard.
+        """Take runs for failed, or for ended where nodes were ordered to end them, without reports.
 
         Returns:
             whether there are some.

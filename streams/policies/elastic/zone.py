@@ -133,7 +133,7 @@ class ElasticZone:
             yield EventIgnored(reason="stale_report", detail=detail)
             return
         if is_member and report.node == entry.leader:
-            # A leader that has told how far it is does so now and then.
+            # A leader that has reported progress repeats the report now and then.
             tells = isinstance(report, RunProgressed) and not report.complete
             entry.hear(self._orders.elapsed_s, 0.0 if tells else entry.quiet_s)
         match report:

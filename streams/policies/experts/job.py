@@ -64,7 +64,7 @@ class MoeJob:
     is_time_over: bool = False
     """Whether it ends because a service has reached its time."""
     heard_s: float = 0.0
-    """When something was last ordered or heard of its present generation, by the zone's `OrderClock`."""
+    """Time of the last order or report of its present generation, by the zone's `OrderClock`."""
     quiet_s: float = 0.0
     """For how long it was then expected to say nothing."""
     retry_s: float = 0.0
@@ -130,7 +130,7 @@ class MoeJob:
         self.job.samples_done = samples_done
 
     def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
-        """Something is ordered or heard of its present generation, which may then say nothing for a while."""
+        """Note an order or report of its present generation, which may then be silent for a while."""
         self.heard_s, self.quiet_s = heard_s, quiet_s
 
     @property

@@ -90,7 +90,7 @@ class Popularity:
         return self._followed(LayerDrift.begin, routed, time_s, nodes)
 
     def report(self, routed: Sequence[LayerRouting], time_s: float, nodes: int) -> list[LayerPlaced]:
-        """Take what was routed since the report before. Those layers are told whose placement follows, within
+        """Take what was routed since the report before. Return the layers whose placement follows, within
         `MOST_COMMANDED_SLOTS`; layers whose last change is the longest ago come first.
 
         Args:

@@ -145,7 +145,7 @@ class Ranks:
         yield from assigned(self.zone, job, self.report_interval_s)
 
     def give_up_silent(self) -> Iterator[Outcome]:
-        """Take runs for failed, or for ended where nodes were told to end them, of which nothing is heard."""
+        """Take runs for failed, or for ended where nodes were ordered to end them, without reports."""
         for job in list(self.jobs.values()):
             if not self.orders.is_lost(job.heard_s, job.quiet_s):
                 continue
@@ -157,7 +157,7 @@ class Ranks:
                     yield from self._cleared(job, node)
 
     def report(self, job: MoeJob, report: RunReport, backs_off: bool = False) -> Iterator[Outcome]:
-        """A node that has ranks of the present generation, or is to give them up, tells of its run.
+        """A node that has ranks of the present generation, or is to give them up, reports its run.
 
         Args:
             backs_off: whether the job waits before it begins anew, if its run has failed.
@@ -188,8 +188,8 @@ class Ranks:
                 job.progress(report.samples_done)
 
     def _hear_leader(self, job: MoeJob, report: RunReport) -> None:
-        """A leader that has told how far it is does so now and then; before, a service may say nothing until
-        it ends."""
+        """Note a leader's report. Once it has reported progress it repeats this; before, a service may be
+        silent until it ends."""
         quiet_s = job.quiet_s
         if isinstance(report, RunStarted):
             is_service = isinstance(job.workload, MoeServeWorkload)

@@ -1,4 +1,4 @@
-"""What docs/base-models.md says of an architecture still holds: a sample of it; a drill probes all."""
+"""Rows of docs/base-models.md still hold for a sample of architectures; a drill probes all."""
 
 from pathlib import Path
 

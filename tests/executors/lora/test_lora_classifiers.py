@@ -238,8 +238,11 @@ def test_a_decoder_pools_the_last_token_that_is_no_padding(directories: dict[str
         ),
         ({"text": "sky", "label": None}, "label: is null, expected a whole number, or the name of a label"),
         ({"text": "sky", "label": 10**4_000}, "label: 1000000"),
-        ({"text": "sky", "label": "\ud83d"}, "label: '\\ud83d' is no label of the base model"),
-        ({"text": "sky", "label": "grey"}, "label: 'grey' is no label of the base model; it has red, green"),
+        ({"text": "sky", "label": "\ud83d"}, "label: '\\ud83d' is not a label of the base model"),
+        (
+            {"text": "sky", "label": "grey"},
+            "label: 'grey' is not a label of the base model; it has red, green",
+        ),
         ({"text": "sky"}, 'label: is missing: expected {"text": ..., "label": ...}'),
         ({"text": "", "label": 1}, "text: is empty"),
         ({"text": None, "label": 1}, "text: is null, expected a string"),

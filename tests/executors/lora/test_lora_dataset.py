@@ -235,7 +235,7 @@ def test_a_record_that_cannot_be_tokenized_is_named_by_its_line(root: Path, base
 
 
 class Panicking:
-    """A tokenizer whose library gives up, as one in Rust does: by what is no `Exception`."""
+    """A tokenizer whose library gives up, as one in Rust does: with an error that is not an `Exception`."""
 
     eos_token_id = 0
     PanicException = type("PanicException", (BaseException,), {})

@@ -24,7 +24,7 @@ TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
 MakeTask = Callable[..., LoraTask]
 
 TARGETS = {"gpt2": GPT2_TARGET_MODULES, "gpt_oss": ("q_proj", "k_proj", "v_proj", "o_proj")}
-"""Of families that have not the layers of Llama."""
+"""Target modules of families without Llama's layers."""
 
 
 def steps_alone_and_fused(

@@ -104,7 +104,7 @@ def test_weights_that_are_not_whole_or_quantised(
     harm(directory)
     with pytest.raises(BaseModelError, match=f"^{directory}: {error}"):
         load_base(directory)
-    # A job that names its model is told so, too, and not where the executor keeps it.
+    # The error of a job that names its model states this too, but not the executor's path to it.
     with pytest.raises(ModelError, match=f"^'model': {error}"):
         model_directory(directory.parent, "model")
 

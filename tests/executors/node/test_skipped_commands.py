@@ -1,4 +1,4 @@
-"""What a node does not carry out it reports, and the same command or order is carried out once."""
+"""A node reports commands that it does not carry out, and carries out each command or order once."""
 
 from pathlib import Path
 from typing import Any

@@ -35,7 +35,7 @@ def requests(bench: Bench) -> list[Decision]:
 
 
 def posed(bench: Bench) -> list[ReadRecord]:
-    """What a worker publishes for solvers."""
+    """Records that a worker publishes for solvers."""
     publication = Publication("p", {})
     sent = [record for decision in bench.decisions for record in publication.records(decision)]
     return [

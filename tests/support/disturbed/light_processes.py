@@ -1,4 +1,4 @@
-"""Worker processes that train nothing: they meet, make progress on virtual time, and end as they are told."""
+"""Worker processes that train nothing: they meet, make progress on virtual time, and end as ordered."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ _ENDLESS_SAMPLES = 10**9
 
 
 def run_s(job_id: str) -> float:
-    """How long the whole work of a job takes: some take so long that nobody waits for their end."""
+    """Time of a job's whole work: some take so long that no test waits for their end."""
     return 30.0 if int(job_id.lstrip("j")) % 2 else 300.0
 
 
 @dataclass
 class Machine:
-    """What all processes of all nodes share: the clock, the meeting places, and the checkpoints."""
+    """State that all processes of all nodes share: the clock, the meeting places, and the checkpoints."""
 
     time_s: float = 0.0
     done: dict[str, float] = field(default_factory=dict)

@@ -17,7 +17,7 @@ CELL = "c"
 
 @dataclass
 class Part:
-    """What a worker does of a task."""
+    """Part of a task that a worker does."""
 
     part: TaskPart | ProfilePart
     node: str
@@ -27,7 +27,7 @@ class Part:
     told_s: float = 0.0
     is_halted: bool = False
     finished: set[str] = field(default_factory=set)
-    """Jobs whose end was told."""
+    """Jobs with a reported end."""
 
     @property
     def key(self) -> tuple[str, int]:

@@ -21,7 +21,7 @@ CELL = "c"
 
 
 class LightRunners(Protocol):
-    """What makes the runner of a node, and what its processes do."""
+    """Factory of a node's runner, and the work of its processes."""
 
     name: str
     base_model: str
@@ -37,7 +37,7 @@ class LightRunners(Protocol):
         """It is `time_s` now."""
 
     def occupied(self, node: str) -> list[str]:
-        """What has GPUs of a node, in words."""
+        """Return the holders of a node's GPUs, in words."""
 
 
 @dataclass
@@ -117,7 +117,7 @@ class ModelNode:
         return self._node is not None
 
     def online(self) -> NodeOnline:
-        """What the process says of itself."""
+        """Return the process's `node.online`."""
         assert self._node is not None
         return self._node.online
 
@@ -150,7 +150,7 @@ class ModelNode:
         self._runners.kill(self.name)
 
     def lose_journal(self) -> None:
-        """What it has applied is forgotten: the next process reads all commands again."""
+        """Delete the journal of applied commands: the next process reads all commands again."""
         self._journal_file.save(Journal())
 
     def turn(self) -> None:
@@ -159,6 +159,6 @@ class ModelNode:
             self._node.turn(0.0)
 
     def occupied(self) -> list[str]:
-        """What has GPUs here, and what the runner continues, in words."""
+        """Return the holders of GPUs here and the runs that the runner continues, in words."""
         held = [] if self.runner is None else list(self.runner.held_runs())
         return [*self._runners.occupied(self.name), *held]

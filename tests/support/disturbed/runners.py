@@ -23,7 +23,7 @@ _GRACE: dict[str, Any] = {"release_grace_s": 5.0, "stop_grace_s": 0.1}
 
 
 class _OnMachine:
-    """Whose processes are `LightProcess`es, or none."""
+    """Runners whose processes are `LightProcess`es, or which have no processes."""
 
     def __init__(self) -> None:
         self.machine = Machine()

@@ -35,7 +35,7 @@ class Troubles:
     """So late that later messages overtake it."""
     killed: float = 0.01
     journal_lost: float = 0.1
-    """Of the kills."""
+    """Share of the kills."""
     cell_stopped: float = 0.002
     """The cell's clock jumps by up to ten minutes."""
 
@@ -115,7 +115,7 @@ class World:
             self.step()
 
     def occupied(self) -> dict[str, list[str]]:
-        """What has GPUs of which nodes."""
+        """Return the holders of GPUs, by node."""
         return {name: held for name, node in self.nodes.items() if (held := node.occupied())}
 
     def _report(self, id: str, event: Event) -> None:

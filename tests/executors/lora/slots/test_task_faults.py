@@ -60,7 +60,7 @@ class FaultyTask(ResidentTask):
 
 
 def adapters(bench, *job_ids: str) -> dict[str, dict[str, Tensor]]:
-    """What jobs have published."""
+    """Return the adapters that jobs have published."""
     return {
         job_id: load_file(bench.root / "adapters" / "c" / "u" / job_id / ADAPTER_TENSORS)
         for job_id in job_ids
