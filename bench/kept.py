@@ -13,11 +13,11 @@ from infra.errors import CommandError, disk_faults
 from schemas.codec import describe
 
 MEASURED = {
-    "spine": ("schemas", "solvers", "streams", "infra", "executors/lora", "bench/spine"),
+    "spine": ("schemas", "solvers", "streams", "infra", "executors", "bench/spine"),
     "auction": ("schemas", "solvers", "streams", "infra", "bench/workloads", "bench/auction"),
-    "elastic": ("schemas", "solvers", "streams", "infra", "executors/elastic", "bench/elastic"),
-    "merging": ("schemas", "solvers", "streams", "infra", "executors/tuner", "bench/merging"),
-    "moe": ("schemas", "solvers", "streams", "infra", "executors/moe", "bench/network", "bench/moe"),
+    "elastic": ("schemas", "solvers", "streams", "infra", "executors", "bench/elastic"),
+    "merging": ("schemas", "solvers", "streams", "infra", "executors", "bench/merging"),
+    "moe": ("schemas", "solvers", "streams", "infra", "executors", "bench/network", "bench/moe"),
 }
 """Packages that a benchmark measures, itself included, from the root of the checkout."""
 _LIBRARIES = "requirements.lock"

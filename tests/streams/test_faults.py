@@ -35,7 +35,7 @@ BEFORE, AFTER = 6, 14
 """Events around the one that raises."""
 HANDLERS = sorted(name for name in vars(ZonePolicy) if not name.startswith("_"))
 UNGUARDED = {"state", "restore", "broken_invariants"}
-"""What no event asks of a policy."""
+"""Methods that write and read the state. An exception there has no event that it could be a fault of."""
 
 
 GUARD = (Cell, Kept)
