@@ -9,17 +9,24 @@ import threading
 import time
 from collections.abc import Callable
 
-QUIET_S = 10.0
-"""An outage is over when no attempt has failed for so long. The clients try again within a second."""
+QUIET_S = 75.0
+"""An outage is over when no failure was logged for so long.
+
+Longer than the longest pause between two log lines of one outage. A broker that refuses connections fails an
+attempt every second, but librdkafka logs an identical error only every 30 s. A broker that accepts connections
+and does not answer, such as a stopped process, fails a request only after librdkafka's `socket.timeout.ms`,
+60 s."""
 _LOOK_EVERY_S = 1.0
 
-_LIBRDKAFKA = frozenset({"FAIL", "ERROR", "SESSTMOUT", "HBFAIL", "COORD"})
-"""Facilities of librdkafka, the first argument of its log records, that speak of connections."""
+_LIBRDKAFKA = frozenset({"FAIL", "ERROR", "SESSTMOUT", "HBFAIL", "COORD", "REQTMOUT", "GETPID"})
+"""Facilities of librdkafka, the first argument of its log records, that report failed connections or
+requests."""
 _AIOKAFKA = re.compile(
     r"Unable (to )?connect|Unable to update metadata|Unable to request metadata|NodeNotReadyError|"
     r"KafkaConnectionError|KafkaTimeoutError|RequestTimedOutError|CoordinatorNotAvailable|"
     r"NotCoordinatorFor|StaleMetadata|oordinator dead|Heartbeat (failed|session expired|send request)|"
-    r"Group Coordinator Request failed|OffsetCommit failed|Failed fetch messages"
+    r"Group Coordinator Request failed|OffsetCommit failed|Failed fetch (messages|offsets)|"
+    r"(NotLeaderForPartition|LeaderNotAvailable)Error"
 )
 
 
@@ -34,7 +41,9 @@ class OutageFilter(logging.Filter):
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._logger = logging.getLogger(__name__)
-        self._began_s: float | None = None
+        self._first_s: float | None = None
+        """When the first failure was logged; None if there is no outage. The outage itself began up to a
+        request's timeout before."""
         self._last_s = 0.0
         self._left_out = 0
         self._level = logging.WARNING
@@ -44,10 +53,10 @@ class OutageFilter(logging.Filter):
         if not _is_about_connection(record):
             return True
         with self._lock:
-            if self._began_s is None:
+            if self._first_s is None:
                 if record.levelno < logging.WARNING:
                     return True  # such as a connection that was idle for long
-                self._began_s = self._last_s = self._monotonic_s()
+                self._first_s = self._last_s = self._monotonic_s()
                 self._left_out, self._level = 0, record.levelno
                 record.msg = f"Kafka is lost, further lines about it are left out: {record.getMessage()}"
                 record.args = ()
@@ -60,16 +69,16 @@ class OutageFilter(logging.Filter):
     def conclude(self) -> bool:
         """Announce the end of the outage if it is over. Return whether no outage is left."""
         with self._lock:
-            began_s, left_out = self._began_s, self._left_out
-            if began_s is not None and self._monotonic_s() - self._last_s < QUIET_S:
+            first_s, left_out = self._first_s, self._left_out
+            if first_s is not None and self._monotonic_s() - self._last_s < QUIET_S:
                 return False
-            self._began_s = None
-        if began_s is not None:
+            self._first_s = None
+        if first_s is not None:
             self._logger.log(
                 self._level,
-                "Kafka is back: no failed attempt for %.0f s; it was lost for %.0f s, %d lines left out",
+                "Kafka is back: no failure for %.0f s; from the first to the last were %.0f s, %d lines left out",
                 QUIET_S,
-                self._last_s - began_s,
+                self._last_s - first_s,
                 left_out,
             )
         return True

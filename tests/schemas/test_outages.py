@@ -72,8 +72,36 @@ def test_an_outage_is_two_lines_however_often_clients_try(
     assert filtered.conclude()
 
     assert lines[1:] == [
-        f"Kafka is back: no failed attempt for {QUIET_S:.0f} s; it was lost for 25 s, 1499 lines left out"
+        f"Kafka is back: no failure for {QUIET_S:.0f} s; from the first to the last were 25 s, "
+        "1499 lines left out"
     ]
+
+
+@pytest.mark.parametrize("pause_s", [10.04, 30.0, 61.0], ids=["api_version", "identical_error", "request"])
+def test_a_broker_that_stands_and_fails_only_at_timeouts_is_one_outage(
+    filtered: OutageFilter, clock: Clock, lines: list[str], pause_s: float
+) -> None:
+    for _ in range(4):
+        librdkafka_fails()
+        for _ in range(int(pause_s)):
+            clock.now_s += pause_s / int(pause_s)
+            assert not filtered.conclude()
+    assert len(lines) == 1
+    clock.now_s += QUIET_S
+    assert filtered.conclude()
+    assert len(lines) == 2
+    assert f"from the first to the last were {3 * pause_s:.0f} s" in lines[1]
+
+
+@pytest.mark.usefixtures("filtered")
+def test_failed_requests_are_lines_of_an_outage_too(lines: list[str]) -> None:
+    librdkafka_fails("REQTMOUT", logging.WARNING)
+    librdkafka_fails("GETPID", logging.WARNING)
+    fetcher = logging.getLogger("aiokafka.consumer.fetcher")
+    fetcher.error("Failed fetch offsets from %s: %s", 1, "[Error 6] NotLeaderForPartitionError")
+    fetcher.warning("Failed to reset: %s", "[Error 6] NotLeaderForPartitionError")
+    assert len(lines) == 1
+    assert lines[0].startswith("Kafka is lost, further lines about it are left out: REQTMOUT")
 
 
 def test_the_next_outage_is_announced_again(filtered: OutageFilter, clock: Clock, lines: list[str]) -> None:
