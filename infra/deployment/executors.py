@@ -2,6 +2,7 @@
 
 import json
 
+from executors.node.settings import LONGEST_HEARTBEAT_S
 from infra.deployment.cells import PresentCell
 from infra.deployment.folders import Folders
 from schemas.cells import Zone
@@ -40,7 +41,9 @@ def executor_environment(cell: PresentCell, node: str, folders: Folders) -> dict
         "MILLRACE_DATASET_ROOT": str(folders.datasets),
         "MILLRACE_OUTPUT_ROOT": str(folders.adapters),
         "MILLRACE_STATE_ROOT": str(folders.executors),
-        "MILLRACE_NODE_HEARTBEAT_S": str(configuration.node_timeout_s / _HEARTBEATS_PER_NODE_TIMEOUT),
+        "MILLRACE_NODE_HEARTBEAT_S": str(
+            min(configuration.node_timeout_s / _HEARTBEATS_PER_NODE_TIMEOUT, LONGEST_HEARTBEAT_S)
+        ),
         "MILLRACE_PROGRESS_S": str(min(configuration.slot_s / _REPORTS_PER_SLOT, _LONGEST_PROGRESS_S)),
     }
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from executors.node.settings import ExecutorSettings
 from infra.deployment.cells import PresentCell
 from infra.deployment.executors import executor_environment, served_nodes
 from infra.deployment.folders import Folders
@@ -96,6 +97,18 @@ def test_an_executor_is_told_how_many_gpus_its_node_has_and_where_models_lie(fol
     assert environment["MILLRACE_GPUS"] == "8"
     assert environment["MILLRACE_MODEL_ROOT"] == str(folders.models)
     assert executor_environment(cell, "a1", folders)["MILLRACE_GPUS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "heartbeat_s"), [(60.0, 15.0), (14_400.0, 3_600.0), (86_400.0, 3_600.0)]
+)
+def test_heartbeats_fit_into_a_timeout_and_into_an_executors_settings(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, timeout_s: float, heartbeat_s: float
+) -> None:
+    cell = present(configuration(zones=(elastic("t1"),), node_timeout_s=timeout_s))
+    for name, value in executor_environment(cell, "t1", folders).items():
+        monkeypatch.setenv(name, value)
+    assert ExecutorSettings(cell="c", node="t1").node_heartbeat_s == heartbeat_s
 
 
 def test_nodes_registered_later_are_served_once_they_were(folders: Folders) -> None:
