@@ -104,13 +104,21 @@ class NodeSilent(FleetEvent):
 
 MAX_REFUSED_RUNS = 48
 RefusalReason = Literal[
-    "unknown_type", "runner_missing", "runner_failed", "malformed", "impossible", "out_of_date", "unknown_run"
+    "unknown_type",
+    "runner_missing",
+    "runner_failed",
+    "malformed",
+    "impossible",
+    "out_of_date",
+    "unknown_run",
+    "no_room",
 ]
 """`unknown_type`: the node knows no commands of this type. `runner_missing`: it knows them, and lacks the
 runner. `runner_failed`: the runner is out of order until the executor is started again. `malformed`: the
 fields are not those of the type. `impossible`: no cell sends such a command.
 `out_of_date`: the slot is over, or the node has a newer generation of the job. `unknown_run`: the command is
-about a run that the node does not have."""
+about a run that the node does not have. `no_room`: the disks are full, and the node is offline until they are
+not."""
 
 
 class RefusedRun(Record):

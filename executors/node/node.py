@@ -18,7 +18,7 @@ from executors.node.reports import FleetReports, ReportError
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, DeviceLostError, Runner, RunnerContext
 from schemas.commands import Command, RunDisowned
-from schemas.fleet import MAX_HELD_RUNS, CommandRefused, NodeHeartbeat, NodeOnline
+from schemas.fleet import MAX_HELD_RUNS, CommandRefused, NodeHeartbeat, NodeOnline, RefusalReason
 
 _WAIT_S: dict[Activity, float] = {"working": 0.0, "waiting": 0.1, "idle": 0.25}
 """How long to wait for commands when there is otherwise so much to do."""
@@ -147,7 +147,7 @@ class Node:
 
     def await_room(self, shortage: NoRoomError | None, on_shortage: Callable[[str], None]) -> None:
         """Return when the disks have room, or the node is asked to stop; meanwhile only those commands are
-        obeyed that take work back.
+        obeyed that take work back, and the others refused.
 
         After a shortage there must be room for what was lacking and a reserve, lest the node come and go.
 
@@ -172,11 +172,14 @@ class Node:
                 self._next_room_check_s = now_s + _ROOM_LOG_S
                 _log.warning("node waits node=%s: %s", self._settings.node, lacking)
             for record in self._commands.read(_ROOM_POLL_S):
-                # The runs that the other commands order are lost for the cell since the node went offline.
                 accepted = self._accept(record)
-                command = None if accepted is None else accepted.command
-                if isinstance(command, Command) and command.CANCELS:
+                if accepted is None:
+                    continue
+                command = accepted.command
+                if isinstance(command, RunDisowned) or command.CANCELS:
                     self._obey(command)
+                else:
+                    self._refuse_for(accepted, command, "no_room", f"the node waits for room: {lacking}")
             self._reports.check()
 
     def turn(self, wait_s: float) -> float:
@@ -225,6 +228,8 @@ class Node:
                 except NoRoomError as error:
                     # What is cancelled by the commands after this one still has to go.
                     shortage = error
+                    if isinstance(accepted.command, Command) and not accepted.command.CANCELS:
+                        self._refuse_for(accepted, accepted.command, "no_room", str(error))
         for accepted in taken:
             # Of a runner that has failed since, the journal's part knows none of these.
             command = accepted.command
@@ -265,8 +270,7 @@ class Node:
             return False
         if objection is None:
             return True
-        data = command.model_dump(mode="json")
-        self._refuse(self._acceptance.refusal(accepted.id, name, objection.kind, objection.detail, data))
+        self._refuse_for(accepted, command, objection.kind, objection.detail)
         return objection.kind == "unknown_run"
 
     def _obey(self, command: Command | RunDisowned) -> None:
@@ -283,20 +287,23 @@ class Node:
             yield from self._guarded(name, runner.held_runs) or ()
 
     def _refuse_for_failure(self, accepted: AcceptedCommand, command: Command) -> None:
-        name = command.RUNNER
-        detail = f"runner {name} has failed since the executor was started"
+        detail = f"runner {command.RUNNER} has failed since the executor was started"
+        self._refuse_for(accepted, command, "runner_failed", detail)
+
+    def _refuse_for(
+        self, accepted: AcceptedCommand, command: Command, reason: RefusalReason, detail: str
+    ) -> None:
         data = command.model_dump(mode="json")
-        self._refuse(self._acceptance.refusal(accepted.id, name, "runner_failed", detail, data))
+        self._refuse(self._acceptance.refusal(accepted.id, command.RUNNER, reason, detail, data))
 
     def _refuse(self, refused: CommandRefused) -> None:
-        """Tell the operator, and the cell unless it considers the node offline."""
+        """Log a refusal and report it, also while the node is offline: no report of this kind brings it up."""
         _log.warning(
             "command refused id=%s topic=%s partition=%d offset=%d runner=%s reason=%s detail=%s",
             *(refused.command_id, self._journal.topic, self._journal.partition),
             *(self._journal.next_offset - 1, refused.runner, refused.reason, refused.detail),
         )
-        if self._is_online:
-            self._reports.send(refused)
+        self._reports.send(refused)
 
     def _guarded(self, name: str, work: Callable[[], _T]) -> _T | None:
         """Have a runner do something. If it fails, the others go on without it, and None is returned.

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from schemas.base import Outcome
 from schemas.cells import Zone
 from schemas.decisions import EventIgnored, NodeStatus, NodeStatusChanged, NodeStatusReason
-from schemas.fleet import FleetEvent, NodeOffline, NodeOnline, NodeSilent, SignOfLife
+from schemas.fleet import CommandRefused, FleetEvent, NodeOffline, NodeOnline, NodeSilent, SignOfLife
 from schemas.registry import runners_of
 from streams.cell.layout import Layout
 from streams.cell.loan import Loan
@@ -111,6 +111,8 @@ class NodePool:
             yield from self._lose(event.node, "offline", event.reason)
         elif isinstance(event, NodeSilent):
             yield from self._lose(event.node, "silent", "")
+        elif isinstance(event, CommandRefused) and event.node in self._down:
+            pass  # a node that has gone offline still refuses what was under way to it
         elif event.node not in self._barred:
             self._heard[event.node] = None
             if event.node in self._down:

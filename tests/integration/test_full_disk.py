@@ -8,7 +8,7 @@ import pytest
 
 from executors.lora.default_base import default_base_directory
 from infra.topics import ensure_topics
-from schemas.fleet import NodeOffline, NodeOnline, RunFailed, RunProgressed, RunStarted
+from schemas.fleet import CommandRefused, NodeOffline, NodeOnline, RunFailed, RunProgressed, RunStarted
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import topics
 from tests.support.executor_processes import Executors, executors
@@ -50,9 +50,11 @@ def test_a_node_leaves_while_its_disk_is_full_and_comes_back(fleet: Executors, d
     assert "state root" in left.reason
     assert f"node offline node=n1 reason={left.reason}" in fleet.log("n1")
     offline_at = len(fleet.events)
-    fleet.assign("n1", order("missed", 8))
+    missed = fleet.assign("n1", order("missed", 8))
+    refused = fleet.await_event(CommandRefused, command_id=missed.id)
+    assert (refused.reason, [run.job_id for run in refused.runs]) == ("no_room", ["missed"])
     fleet.listen(2)
-    assert fleet.events[offline_at:] == []
+    assert {type(event) for event in fleet.events[offline_at:]} == {CommandRefused}, "no heartbeat"
     assert fleet.told(RunFailed) == []
 
     disk.clear()

@@ -34,13 +34,17 @@ class Bench:
         runners.advance(self.clock.now_s)
         self.node.start()
 
-    def tell(self, *commands: NodeCommand, again: bool = False) -> None:
-        """Commands come, each in a record of its own; `again`: those that came last come once more."""
+    def tell(self, *commands: NodeCommand, again: bool = False, full: bool = False) -> None:
+        """Commands come, each in a record of its own; `again`: those that came last come once more; `full`: the
+        disks are, so the node waits for room."""
         self._commands += 0 if again else len(commands)
         first = self._commands - len(commands)
         for number, command in enumerate(commands, first):
             self.node.values.append(Decision(f"c-{number}-0", "c", "e", 0.0, command, CHAIN).canonical)
-        self.node.turn()
+        if full:
+            self.node.wait_for_room()
+        else:
+            self.node.turn()
 
     def run(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -145,6 +149,35 @@ class TestReports:
     def test_a_command_for_a_runner_that_the_node_lacks(self, tuner: Bench) -> None:
         tuner.tell(workers(1))
         assert tuner.refused == [("runner_missing", [workers(1).run_id])]
+
+
+class TestWithoutRoom:
+    @pytest.mark.parametrize("name", ["elastic", "moe", "tuner"])
+    def test_an_order_is_refused(self, request: pytest.FixtureRequest, name: str) -> None:
+        bench: Bench = request.getfixturevalue(name)
+        order = {"elastic": workers, "moe": ranks, "tuner": task}[name](1)
+        bench.tell(order, full=True)
+        assert bench.refused == [("no_room", [getattr(order, "run_id", "") or bench_run(order)])]
+        bench.run(3)
+        assert not bench.node.occupied()
+
+    def test_a_slot_is_refused(self, lora: Bench) -> None:
+        slot = executors.assignment(executors.order("j0", 8), slot=1, start_s=lora.clock.now_s, length_s=60.0)
+        lora.tell(slot, full=True)
+        assert lora.refused == [("no_room", [slot.runs[0].run_id])]
+
+    def test_a_release_is_carried_out_and_one_of_nothing_reported(self, elastic: Bench) -> None:
+        elastic.tell(workers(1))
+        elastic.run(3)
+        release = elastic_nodes.released("n1", "j0", 1, "preempted", None)
+        elastic.tell(release.model_copy(update={"run_id": workers(1).run_id}), full=True)
+        elastic.run(3)
+        assert elastic.ends() == [workers(1).run_id]
+        assert [reason for reason, _ in elastic.refused] == ["unknown_run"], "the node had ended it before"
+
+    def test_a_disowned_run_is_taken_back(self, elastic: Bench) -> None:
+        elastic.tell(RunDisowned(zone="z", node="n1", run_id="7/j0", job_id="j0"), full=True)
+        assert elastic.refused == []
 
 
 class TestRepeats:

@@ -144,6 +144,13 @@ def test_an_orderly_leave_moves_the_jobs_at_once(bench):
     assert bench.send(offline(node)) == []
 
 
+def test_a_refusal_from_a_node_that_is_offline_does_not_bring_it_up(bench):
+    bench.send(tick(0), offline("a1"))
+    (ignored,) = bench.send(refused("a1").model_copy(update={"reason": "no_room"}))
+    assert isinstance(ignored, EventIgnored)
+    assert ignored.reason == "command_refused"
+
+
 def test_nodes_that_come_and_go_drive_no_prices_up():
     bench = CheckedBench.configured(zones=(zone(nodes=zone().nodes[:2]),))
     bench.send(bid(work_samples=300, memory_gib=8.0, speed_samples_per_s={"fast": 10.0}), offline("a2"))

@@ -10,7 +10,7 @@ from executors.node.acceptance import Acceptance
 from executors.node.commands import CommandRecord
 from executors.node.journal import Journal, JournalFile
 from executors.node.node import Node
-from executors.node.room import Room
+from executors.node.room import NoRoomError, Room
 from executors.node.runner import Runner, RunnerContext
 from executors.node.settings import ExecutorSettings
 from schemas.base import Event
@@ -108,6 +108,7 @@ class ModelNode:
         folder.mkdir(parents=True)
         self._journal_file = JournalFile(folder)
         self._starts = 0
+        self._stopping: Callable[[], bool] = lambda: False
         self._node: Node | None = None
         self.runner: Runner | None = None
 
@@ -139,7 +140,7 @@ class ModelNode:
             reports,
             self._journal_file,
             journal,
-            stopping=lambda: False,
+            stopping=lambda: self._stopping(),
         )
         reports.send(self._node.online)
         self._node.catch_up()
@@ -157,6 +158,15 @@ class ModelNode:
         """One turn of the process."""
         if self._node is not None:
             self._node.turn(0.0)
+
+    def wait_for_room(self) -> None:
+        """One poll of a process that has gone offline, since its disks are full."""
+        assert self._node is not None
+        answers = iter([False])
+        self._stopping = lambda: next(answers, True)
+        self._node.leave()
+        self._node.await_room(NoRoomError("full", 1 << 60), lambda _reason: None)
+        self._stopping = lambda: False
 
     def occupied(self) -> list[str]:
         """Return the holders of GPUs here and the runs that the runner continues, in words."""
