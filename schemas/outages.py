@@ -13,9 +13,9 @@ QUIET_S = 75.0
 """An outage is over when no failure was logged for so long.
 
 Longer than the longest pause between two log lines of one outage. A broker that refuses connections fails an
-attempt every second, but librdkafka logs an identical error only every 30 s. A broker that accepts connections
-and does not answer, such as a stopped process, fails a request only after librdkafka's `socket.timeout.ms`,
-60 s."""
+attempt every second, but librdkafka logs an identical error only every 30 s. A broker that accepts
+connections and does not answer, such as a stopped process, fails a request only after librdkafka's
+`socket.timeout.ms`, 60 s."""
 _LOOK_EVERY_S = 1.0
 
 _LIBRDKAFKA = frozenset({"FAIL", "ERROR", "SESSTMOUT", "HBFAIL", "COORD", "REQTMOUT", "GETPID"})
@@ -76,7 +76,8 @@ class OutageFilter(logging.Filter):
         if first_s is not None:
             self._logger.log(
                 self._level,
-                "Kafka is back: no failure for %.0f s; from the first to the last were %.0f s, %d lines left out",
+                "Kafka is back: no failure for %.0f s; from the first to the last were %.0f s, "
+                "%d lines left out",
                 QUIET_S,
                 self._last_s - first_s,
                 left_out,

@@ -21,18 +21,15 @@ from executors.lora.default_base import default_base_directory
 from executors.lora.fused_linear import FusedLinear
 from executors.lora.heads import FusedHead
 from executors.lora.model_files import fault_in_files, fault_in_tokenizer
-from executors.lora.model_kind import (
-    BaseModelError,
-    is_classifier,
-    read_config,
-)
+from executors.lora.model_kind import BaseModelError, blamed_on_config, is_classifier, read_config
 from executors.lora.objective import Objective, next_tokens, text_class
 from executors.lora.packed_attention import PACKED_ATTENTION
+from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.probe.prove import prove
-from executors.lora.probe.verdict import Proof
+from executors.lora.probe.verdict import Proof, UnprovenBaseError
 from executors.lora.randomness import derive_seed
 from executors.lora.task import LoraTask
-from executors.lora.windows import longest_sequence_tokens
+from executors.lora.windows import empty_windows, fault_in_lengths, longest_sequence_tokens
 
 
 @dataclass(frozen=True)
@@ -120,19 +117,39 @@ def load_base(
     if fault is not None:
         raise BaseModelError(f"{directory}: {fault}")
     device = torch.device(device)
-    model, objective = _load_model(
-        directory, config, torch.bfloat16 if device.type == "cuda" else torch.float32
-    )
-    if not model._supports_attention_backend:
-        raise BaseModelError(f"{directory}: {type(model).__name__} takes no attention implementation by name")
-    model.set_attn_implementation(PACKED_ATTENTION)
-    tokenizer = load_tokenizer(directory, model, directory)
+    with blamed_on_config(directory):
+        model, objective = _load_model(
+            directory, config, torch.bfloat16 if device.type == "cuda" else torch.float32
+        )
+        if not model._supports_attention_backend:
+            what = f"{type(model).__name__} takes no attention implementation by name"
+            raise BaseModelError(f"{directory}: {what}")
+        model.set_attn_implementation(PACKED_ATTENTION)
+        tokenizer = load_tokenizer(directory, model, directory)
     # Evaluation mode: dropout inside the base would draw from global random state, shared by all tasks.
     model.eval().requires_grad_(False).to(device)
-    heads = tuple(FusedHead.put_into(model, name) for name in objective.own)
-    sites = inject(model, objective.plain)
-    base = SharedBase(directory, model, tokenizer, objective, sites, heads, address=address or directory.name)
-    return replace(base, proof=prove(base))
+    with blamed_on_config(directory):
+        fault = fault_in_lengths(config.get_text_config(), objective.position_offset)
+        if fault is not None:
+            raise BaseModelError(f"{directory}: config.json: {fault}")
+        heads = tuple(FusedHead.put_into(model, name) for name in objective.own)
+        sites = inject(model, objective.plain)
+        address = address or directory.name
+        base = SharedBase(directory, model, tokenizer, objective, sites, heads, address=address)
+        return replace(base, proof=_proof(base))
+
+
+def _proof(base: SharedBase) -> Proof:
+    try:
+        return prove(base)
+    except UnprovenBaseError as error:
+        config = base.model.config.get_text_config()
+        if empty := empty_windows(config):
+            fields = ", ".join(f"{name} {getattr(config, name)}" for name in empty)
+            raise BaseModelError(
+                f"{base.directory}: config.json: {fields}: no token attends to any: use null for no window"
+            ) from error
+        raise
 
 
 def load_tokenizer(directory: Path, model: PreTrainedModel, called: object) -> PreTrainedTokenizerBase:
@@ -166,26 +183,11 @@ def _load_model(
     directory: Path, config: PretrainedConfig, dtype: torch.dtype
 ) -> tuple[PreTrainedModel, Objective]:
     loader: Any = AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM
-    try:
-        model, loading = loader.from_pretrained(
-            directory,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            dtype=dtype,
-            output_loading_info=True,
-        )
-    except torch.OutOfMemoryError:
-        raise
-    except (ValueError, RuntimeError, OSError) as error:
-        raise BaseModelError(f"{directory}: cannot be loaded: {error}") from error
+    model, missing = load_pretrained(loader, directory, config, dtype)
     objective = text_class(directory, model) if is_classifier(config) else next_tokens(directory, model)
-    missing = sorted(loading["missing_keys"])
     own = tuple(f"{name}." for name in objective.own)
-    # Of the body alone, for one: it would get untrained weights.
-    if lacking := [name for name in missing if not name.startswith(own)]:
-        what = f"{len(lacking)} weights of {type(model).__name__} are missing, such as {lacking[0]}"
-        raise BaseModelError(f"{directory}: {what}")
+    # Of the body alone, for one.
+    refuse_missing(directory, model, [name for name in missing if not name.startswith(own)])
     if missing:
         for name in objective.own:
             _draw(model.get_submodule(name), config.get_text_config().initializer_range)

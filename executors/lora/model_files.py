@@ -69,6 +69,32 @@ def has_chat_template(directory: Path) -> bool:
     return bool(_read_object(directory / "tokenizer_config.json").get("chat_template"))
 
 
+def file_of_weight(directory: Path, name: str | None = None) -> str:
+    """The name of the file that has a weight, or of the one that says which files have which."""
+    if (directory / WEIGHTS).is_file():
+        return WEIGHTS
+    shards = _read_object(directory / SHARD_INDEX).get("weight_map")
+    return str(shards.get(name, SHARD_INDEX)) if isinstance(shards, dict) else SHARD_INDEX
+
+
+def fault_in_config(directory: Path) -> str | None:
+    """Why config.json describes no model, as far as JSON tells; None if it may."""
+    try:
+        found = json.loads((directory / "config.json").read_bytes())
+    except OSError as error:
+        return f"config.json: cannot be read: {error.strerror}"
+    except (ValueError, RecursionError) as error:
+        return f"config.json: is not JSON: {error}: {_DOWNLOAD}"
+    if not isinstance(found, dict):
+        return f"config.json: is a JSON {type(found).__name__}, not an object: {_DOWNLOAD}"
+    names = found.get("architectures")
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        return (
+            f"config.json: architectures must be a list of names, not {json.dumps(names)[:80]}: {_DOWNLOAD}"
+        )
+    return None
+
+
 def _pointer(directory: Path) -> str | None:
     for path in sorted(directory.iterdir()):
         try:

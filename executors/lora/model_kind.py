@@ -1,23 +1,50 @@
 """What a Hugging Face directory holds, by its configuration: a causal language model, or a classifier."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
+import torch
 from transformers import AutoConfig, PretrainedConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
 
-from executors.lora.model_files import has_chat_template
+from executors.lora.model_files import fault_in_config, has_chat_template
 from executors.lora.records import TEXT_RECORDS, LabelledRecords, RecordForm, TextRecords
 
 
 class BaseModelError(ValueError):
     """A directory that holds no base model that the engine can use."""
+
+
+DEVICE_ERRORS = (torch.OutOfMemoryError, torch.AcceleratorError, MemoryError)
+"""Errors that say nothing about a model."""
+
+
+@contextmanager
+def blamed_on_config(directory: Path) -> Iterator[None]:
+    """Take whatever is raised in the block for a fault of the configuration. transformers' configurations and
+    models raise errors of any type if a field has a value that they cannot work with.
+
+    Raises:
+        BaseModelError: something was raised.
+        torch.OutOfMemoryError, torch.AcceleratorError, MemoryError: the device is too small, or lost.
+    """
+    try:
+        yield
+    except (BaseModelError, *DEVICE_ERRORS):
+        raise
+    except Exception as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise BaseModelError(
+            f"{directory}: config.json: describes no model that can be built: {what}: compare it with the "
+            "original's, or download it again"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -52,14 +79,16 @@ def read_config(directory: Path) -> PretrainedConfig:
     """
     if not (directory / "config.json").is_file():
         raise BaseModelError(f"{directory}: no Hugging Face model directory (config.json is missing)")
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False
+    fault = fault_in_config(directory)
+    if fault is not None:
+        raise BaseModelError(f"{directory}: {fault}")
+    with blamed_on_config(directory):
+        return _checked(
+            directory, AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         )
-    except (ValueError, KeyError) as error:
-        raise BaseModelError(
-            f"{directory}: no causal language model or sequence classifier: {error}"
-        ) from error
+
+
+def _checked(directory: Path, config: PretrainedConfig) -> PretrainedConfig:
     names = config.architectures or []
     if names and not is_classifier(config) and names[0] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         raise BaseModelError(

@@ -5,6 +5,9 @@ from transformers import PretrainedConfig
 UNLIMITED_TOKENS = 1_048_576
 """As long as a job's sequences can be."""
 
+LEAST_TOKENS = 2
+"""One to predict from, and one to predict."""
+
 _WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window", "local_attention")
 _CHANGING_ROTARY = ("dynamic", "longrope")
 """Kinds of rotary positions whose frequencies depend on the longest sequence of a batch, once it is longer
@@ -34,3 +37,19 @@ def longest_sequence_tokens(config: PretrainedConfig, position_offset: int) -> i
         if each.get("rope_type") in _CHANGING_ROTARY:
             limits.append(each.get("original_max_position_embeddings") or positions or UNLIMITED_TOKENS)
     return min(limits)
+
+
+def fault_in_lengths(config: PretrainedConfig, position_offset: int) -> str | None:
+    """Why no sequence can be trained on within the limits of a model's attention; None if one can."""
+    longest = longest_sequence_tokens(config, position_offset)
+    if longest >= LEAST_TOKENS:
+        return None
+    fields = {name: getattr(config, name, None) for name in ("max_position_embeddings", *_WINDOWS)}
+    found = ", ".join(f"{name} {value}" for name, value in fields.items() if value is not None)
+    return f"{found}: sequences of {longest} tokens at most, and training takes {LEAST_TOKENS} at least"
+
+
+def empty_windows(config: PretrainedConfig) -> list[str]:
+    """Return the fields that give a model a window of no token, unless it takes such a number for none."""
+    windows = {name: getattr(config, name, None) for name in _WINDOWS}
+    return [name for name, tokens in windows.items() if isinstance(tokens, int) and tokens <= 0]

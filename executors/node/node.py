@@ -297,7 +297,7 @@ class Node:
         self._refuse(self._acceptance.refusal(accepted.id, command.RUNNER, reason, detail, data))
 
     def _refuse(self, refused: CommandRefused) -> None:
-        """Log a refusal and report it, also while the node is offline: no report of this kind brings it up."""
+        """Log a refusal and report it, also while the node is offline: a refusal does not bring it up."""
         _log.warning(
             "command refused id=%s topic=%s partition=%d offset=%d runner=%s reason=%s detail=%s",
             *(refused.command_id, self._journal.topic, self._journal.partition),

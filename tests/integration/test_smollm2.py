@@ -2,6 +2,7 @@
 
 import signal
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,18 +40,35 @@ BATCH = 4
 STEPS = 6
 PATIENCE_S = 600.0
 LEARNING_RATE = 2e-4
-"""AdamW steps by up to this even if a gradient is rounding alone, so a few parameters differ by as much."""
+WEAK_GRADIENT = 1e-7
+"""AdamW divides a gradient by its own size, and adds 1e-8 to the divisor: a step from a gradient of this size
+or less depends on how the sums in it were rounded, and may be of any length up to the learning rate."""
 
 
-def trained_by_peft(
-    base: SharedBase, datasets: DatasetRoot, task: LoraTask, folder: Path
-) -> tuple[float, dict[str, Tensor]]:
-    """The last loss and the adapter after a plain loop over the same data, from the same random start."""
+@dataclass(frozen=True)
+class Trained:
+    """A job after a plain loop.
+
+    Attributes:
+        loss: of the last step.
+        tensors: the adapter, by name.
+        weakest: the smallest gradient other than zero that each parameter has had, likewise.
+    """
+
+    loss: float
+    tensors: dict[str, Tensor]
+    weakest: dict[str, Tensor]
+
+
+def trained_by_peft(base: SharedBase, datasets: DatasetRoot, task: LoraTask, folder: Path) -> Trained:
+    """Train a job by a plain loop over the same data, from the same random start."""
     with datasets.open(task.dataset) as dataset:
         start = save(folder, base, new_state(task, base.layout(task), dataset.digest))
         plain = AutoModelForCausalLM.from_pretrained(base.directory, attn_implementation="eager").eval()
         model = PeftModel.from_pretrained(plain, start, is_trainable=True)
-        parameters = [each for each in model.parameters() if each.requires_grad]
+        trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        parameters = list(trainable.values())
+        weakest = {name: torch.full_like(each, torch.inf) for name, each in trainable.items()}
         optimizer = torch.optim.AdamW(parameters, lr=task.learning_rate, weight_decay=task.weight_decay)
         cursor, loss = Cursor(), torch.tensor(float("nan"))
         for _ in range(task.total_samples // task.batch_size):
@@ -60,10 +78,17 @@ def trained_by_peft(
             )
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, task.max_gradient_norm)
+            for name, each in trainable.items():
+                size = each.grad.abs()
+                weakest[name] = torch.where(size > 0, torch.minimum(size, weakest[name]), weakest[name])
             optimizer.step()
             optimizer.zero_grad()
     model.save_pretrained(folder / "peft")
-    return loss.item(), load_file(folder / "peft" / ADAPTER_TENSORS)
+    return Trained(
+        loss.item(),
+        load_file(folder / "peft" / ADAPTER_TENSORS),
+        {name.replace(".default.", "."): sizes for name, sizes in weakest.items()},
+    )
 
 
 def batch_loss(model: PeftModel, sequences: list) -> Tensor:
@@ -73,6 +98,10 @@ def batch_loss(model: PeftModel, sequences: list) -> Tensor:
         rows = model(input_ids=ids).logits[0, sequence.loss_start - 1 : -1]
         losses.append(cross_entropy(rows, ids[0, sequence.loss_start :], reduction="none"))
     return torch.cat(losses).mean()
+
+
+def flat(tensors: dict[str, Tensor]) -> Tensor:
+    return torch.cat([tensors[name].flatten() for name in sorted(tensors)])
 
 
 def test_two_jobs_on_smollm2_are_what_peft_alone_trains(kafka: str, tmp_path: Path) -> None:
@@ -105,16 +134,19 @@ def test_two_jobs_on_smollm2_are_what_peft_alone_trains(kafka: str, tmp_path: Pa
     datasets = DatasetRoot(tmp_path / "datasets")
     prompt = torch.tensor([base.tokenizer("def value(range):")["input_ids"]])
     for job, done in zip(jobs, finished, strict=True):
-        loss, expected = trained_by_peft(base, datasets, task_of(job), tmp_path / job.job_id)
-        assert done.loss == pytest.approx(loss, rel=1e-5)
+        plain = trained_by_peft(base, datasets, task_of(job), tmp_path / job.job_id)
+        assert done.loss == pytest.approx(plain.loss, rel=1e-5)
         folder = tmp_path / "adapters" / done.adapter_path
         found = load_file(folder / ADAPTER_TENSORS)
-        assert found.keys() == expected.keys()
-        apart = torch.cat([(found[name] - tensor).abs().flatten() for name, tensor in expected.items()])
-        assert float((apart > 1e-4).float().mean()) < 1e-3
-        assert float(apart.max()) < 2 * STEPS * LEARNING_RATE
+        assert found.keys() == plain.tensors.keys() == plain.weakest.keys()
+        apart = flat({name: (found[name] - tensor).abs() for name, tensor in plain.tensors.items()})
+        is_weak = flat(plain.weakest) <= WEAK_GRADIENT
+        # Seen: 2.1e-5 at most, and 2.5e-4 among the 1.2 % that have had a weak gradient.
+        assert float(apart[~is_weak].max()) < 7e-5
+        assert float(apart.max()) < 2 * LEARNING_RATE
+        assert float(is_weak.float().mean()) < 0.03
         with torch.no_grad():
-            plain = AutoModelForCausalLM.from_pretrained(DIRECTORY).eval()
-            untuned = plain(prompt).logits
-            tuned = PeftModel.from_pretrained(plain, folder)(prompt).logits
+            model = AutoModelForCausalLM.from_pretrained(DIRECTORY).eval()
+            untuned = model(prompt).logits
+            tuned = PeftModel.from_pretrained(model, folder)(prompt).logits
         assert not torch.allclose(tuned, untuned, atol=1e-2)

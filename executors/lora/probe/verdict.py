@@ -40,7 +40,13 @@ class UnprovenBaseError(BaseModelError):
     def __init__(self, directory: Path, model: str, refusal: "Refusal") -> None:
         self.reason = refusal.reason
         self.detail = refusal.detail
-        super().__init__(f"{directory}: {model} cannot be trained in packed batches: {refusal}")
+        remedy = (
+            ": transformers cannot run it as its config.json describes it: compare it with the original's"
+        )
+        super().__init__(
+            f"{directory}: {model} cannot be trained in packed batches: {refusal}"
+            f"{remedy if refusal.reason == 'eager_raises' else ''}"
+        )
 
 
 class Refusal(Exception):  # noqa: N818 -- it is a finding, and leaves this package as an UnprovenBaseError

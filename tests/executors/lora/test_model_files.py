@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, MistralForCausalLM
 
 from executors.elastic.model import ModelError, model_directory
 from executors.lora.base_model import BaseModelError, load_base
@@ -158,3 +160,110 @@ def test_a_damaged_tokenizer(directory: Path) -> None:
     cut(directory / "tokenizer.json", 900)
     with pytest.raises(BaseModelError, match="the tokenizer cannot be loaded"):
         load_base(directory)
+
+
+CONFIGURATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a list": (
+        lambda folder: (folder / "config.json").write_text("[]"),
+        r"config\.json: is a JSON list, not an object",
+    ),
+    "a file cut short": (lambda folder: cut(folder / "config.json", 40), r"config\.json: is not JSON: "),
+    "a number for a name": (
+        lambda folder: configure(folder, architectures=5),
+        r"config\.json: architectures must be a list of names, not 5",
+    ),
+    "another activation": (
+        lambda folder: configure(folder, hidden_act="nonsense"),
+        r"config\.json: describes no model that can be built: KeyError: 'nonsense': compare it",
+    ),
+    "too few layers": (
+        lambda folder: configure(folder, num_hidden_layers=1),
+        r"model\.safetensors: has 9 weights that LlamaForCausalLM does not have .*, such as model\.layers\.1\."
+        r".*: use a config\.json and weights that were saved together",
+    ),
+    "too many layers": (
+        lambda folder: configure(folder, num_hidden_layers=3),
+        r"model\.safetensors: 9 weights of LlamaForCausalLM are missing, such as model\.layers\.2\.",
+    ),
+    "other widths": (
+        lambda folder: configure(folder, intermediate_size=17),
+        r"model\.safetensors: \d+ weights have other shapes than config\.json describes, such as .*: "
+        r"\[\d+, \d+\] instead of ",
+    ),
+    "one position": (
+        lambda folder: configure(folder, max_position_embeddings=1),
+        r"config\.json: max_position_embeddings 1: sequences of 1 tokens at most, and training takes 2",
+    ),
+}
+FIELDS: tuple[dict[str, object], ...] = (
+    {"hidden_act": "nonsense"},
+    {"hidden_act": None},
+    {"rope_parameters": {"rope_type": "nonsense", "rope_theta": 10_000.0}},
+    {"rope_parameters": 5},
+    {"num_attention_heads": 0},
+    {"num_attention_heads": -1},
+    {"num_key_value_heads": 0},
+    {"num_key_value_heads": 3},
+    {"vocab_size": None},
+    {"vocab_size": 0},
+    {"vocab_size": "many"},
+    {"hidden_size": 7},
+    {"hidden_size": [16]},
+    {"num_hidden_layers": -1},
+    {"num_hidden_layers": 1},
+    {"num_hidden_layers": 3},
+    {"intermediate_size": 17},
+    {"model_type": "nonsense"},
+    {"model_type": 5},
+    {"rms_norm_eps": "small"},
+    {"head_dim": 0},
+    {"max_position_embeddings": "long"},
+    {"max_position_embeddings": 0},
+    {"max_position_embeddings": 1},
+    {"dtype": "nonsense"},
+    {"id2label": 5},
+    {"pad_token_id": 10**9},
+)
+
+
+@pytest.mark.parametrize(("harm", "error"), CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
+def test_a_configuration_of_no_model_or_another_one(
+    directory: Path, harm: Callable[[Path], object], error: str
+) -> None:
+    harm(directory)
+    with pytest.raises(BaseModelError, match=f"^{directory}: {error}"):
+        load_base(directory)
+
+
+@pytest.mark.parametrize("fields", FIELDS, ids=[json.dumps(fields) for fields in FIELDS])
+def test_a_configuration_with_a_bad_field(directory: Path, fields: dict[str, object]) -> None:
+    configure(directory, **fields)
+    with pytest.raises(BaseModelError, match=rf"^{directory}: .*config\.json"):
+        load_base(directory)
+
+
+@pytest.mark.parametrize("window", [0, 1])
+def test_a_window_that_no_sequence_fits_into(tmp_path: Path, llama_directory: Path, window: int) -> None:
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = MistralConfig(vocab_size=320, num_key_value_heads=2, sliding_window=window, **size)
+    MistralForCausalLM(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(llama_directory).save_pretrained(tmp_path)
+    with pytest.raises(BaseModelError, match=rf"config\.json: .*sliding_window {window}"):
+        load_base(tmp_path)
+
+
+def test_surplus_weights_that_transformers_ignores(directory: Path) -> None:
+    """Older versions saved the frequencies of rotary positions with each layer."""
+    tensors = load_file(directory / "model.safetensors")
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    assert load_base(directory).layers == 2
+
+
+def test_the_head_of_a_language_model_whose_body_gets_a_classifiers_head(directory: Path) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    labels = {"0": "no", "1": "yes"}
+    configure(directory, architectures=["LlamaForSequenceClassification"], id2label=labels)
+    assert load_base(directory).objective.task_type == "SEQ_CLS"

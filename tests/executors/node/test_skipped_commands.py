@@ -35,8 +35,8 @@ class Bench:
         self.node.start()
 
     def tell(self, *commands: NodeCommand, again: bool = False, full: bool = False) -> None:
-        """Commands come, each in a record of its own; `again`: those that came last come once more; `full`: the
-        disks are, so the node waits for room."""
+        """Commands come, each in a record of its own; `again`: those that came last come once more; `full`:
+        the node waits for room."""
         self._commands += 0 if again else len(commands)
         first = self._commands - len(commands)
         for number, command in enumerate(commands, first):

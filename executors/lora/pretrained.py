@@ -1,0 +1,107 @@
+"""Weights in the model that the configuration describes: neither too few nor too many."""
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from executors.lora.model_files import file_of_weight
+from executors.lora.model_kind import DEVICE_ERRORS, BaseModelError, blamed_on_config
+
+_NAMED_AT_MOST = 3
+_ERROR_CHARACTERS = 300
+_OLD_BUFFERS = re.compile(r"rotary_emb\.inv_freq$|position_ids$|attn(ention)?\.(masked_)?bias$")
+"""Tables that older versions of transformers saved with the weights; the present ones compute them."""
+_OTHER_MODEL = "use a config.json and weights that were saved together"
+
+
+def load_pretrained(
+    loader: Any, directory: Path, config: PretrainedConfig, dtype: torch.dtype
+) -> tuple[PreTrainedModel, list[str]]:
+    """Load safetensors weights into the model that a configuration describes.
+
+    Args:
+        loader: one of transformers' `AutoModelFor...`.
+
+    Returns:
+        the model, and the names of those of its weights that no file has, see `refuse_missing`.
+
+    Raises:
+        BaseModelError: the configuration describes no model, or one of other shapes.
+        torch.OutOfMemoryError, torch.AcceleratorError, MemoryError: the device is too small, or lost.
+    """
+    try:
+        model, loading = loader.from_pretrained(
+            directory,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except DEVICE_ERRORS:
+        raise
+    except Exception as error:
+        # Is it the configuration alone?
+        with blamed_on_config(directory), torch.device("meta"):
+            loader.from_config(config, trust_remote_code=False)
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:_ERROR_CHARACTERS]
+        raise BaseModelError(
+            f"{directory}: config.json: describes a model into which the weights cannot be loaded: {what}: "
+            f"{_OTHER_MODEL}"
+        ) from error
+    if mismatched := sorted(loading["mismatched_keys"]):
+        name, found, described = mismatched[0]
+        raise BaseModelError(
+            f"{directory}: {file_of_weight(directory, name)}: {len(mismatched)} weights have other shapes "
+            f"than config.json describes, such as {name}: {list(found)} instead of {list(described)}: "
+            f"{_OTHER_MODEL}"
+        )
+    _refuse_surplus(directory, model, loading["unexpected_keys"], loading["missing_keys"])
+    return model, sorted(loading["missing_keys"])
+
+
+def refuse_missing(directory: Path, model: PreTrainedModel, missing: Collection[str]) -> None:
+    """Raise if weights are missing: the model would get untrained ones.
+
+    Raises:
+        BaseModelError: some are.
+    """
+    if missing:
+        raise BaseModelError(
+            f"{directory}: {file_of_weight(directory)}: {len(missing)} weights of {type(model).__name__} are "
+            f"missing, such as {_some(missing)}: {_OTHER_MODEL}"
+        )
+
+
+def _refuse_surplus(
+    directory: Path, model: PreTrainedModel, surplus: Iterable[str], missing: Collection[str]
+) -> None:
+    """Raise if there are weights that the model has no place for: they are another model's.
+
+    transformers has left out those that it knows to ignore. The heads of a pretrained body may remain where
+    the model gets a new head.
+    """
+    buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}
+    found = [
+        name
+        for name in surplus
+        if name.rpartition(".")[2] not in buffers and _OLD_BUFFERS.search(name) is None
+    ]
+    if missing:
+        body = f"{model.base_model_prefix}."
+        found = [name for name in found if name.startswith(body) and ".pooler." not in name]
+    if found:
+        raise BaseModelError(
+            f"{directory}: {file_of_weight(directory, min(found))}: has {len(found)} weights that "
+            f"{type(model).__name__} does not have as config.json describes it, such as {_some(found)}: "
+            f"{_OTHER_MODEL}"
+        )
+
+
+def _some(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)[:_NAMED_AT_MOST])
