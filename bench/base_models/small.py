@@ -74,6 +74,14 @@ _SIZES: dict[str, int] = {
 _VARIED: Mapping[str, Mapping[str, Any]] = {
     "full_attn_idxs": {"full_attn_idxs": [1, 3], "layer_types": ["conv", "full_attention"] * 2},
     "attn_layer_indices": {"attn_layer_indices": [1]},
+    "index_local_blocks": {
+        "layer_types": ["full_attention", "minimax_m3_sparse"] * 2,
+        "mlp_layer_types": ["dense", "sparse"] * 2,
+        "index_n_heads": 2,
+        "index_head_dim": 16,
+        "index_block_size": 4,
+        "index_topk_blocks": 1,
+    },
     "attention_types": {"attention_types": [[["global", "local"], LAYERS // 2]]},
 }
 """Fields that give a small model each kind of layer, if its default for few layers would not, by a field that
