@@ -178,8 +178,8 @@ CONFIGURATIONS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "too few layers": (
         lambda folder: configure(folder, num_hidden_layers=1),
-        r"model\.safetensors: has 9 weights that LlamaForCausalLM does not have .*, such as model\.layers\.1\."
-        r".*: use a config\.json and weights that were saved together",
+        r"model\.safetensors: has 9 weights that LlamaForCausalLM does not have .*, such as "
+        r"model\.layers\.1\..*: use a config\.json and weights that were saved together",
     ),
     "too many layers": (
         lambda folder: configure(folder, num_hidden_layers=3),
