@@ -1,9 +1,9 @@
 """Whatever is killed, lost, repeated, delayed or overtaken between a cell and its nodes: once that is over,
 every job ends in bounded time, and no run that the cell does not have keeps a GPU.
 
-The cell, the node service and the runners for elastic, experts and merging zones are the real ones. The runner
-for the auction is a model of the real one (`LightSlots`), and so are worker processes, the commands' log, the
-reports and the broker: see `tests.support.disturbed`.
+The cell, the node service and the runners for elastic, experts and merging zones are the real ones. The
+runner for the auction is a model of the real one (`LightSlots`), and so are worker processes, the commands'
+log, the reports and the broker: see `tests.support.disturbed`.
 """
 
 import random
