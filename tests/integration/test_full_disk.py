@@ -54,7 +54,7 @@ def test_a_node_leaves_while_its_disk_is_full_and_comes_back(fleet: Executors, d
     refused = fleet.await_event(CommandRefused, command_id=missed.id)
     assert (refused.reason, [run.job_id for run in refused.runs]) == ("no_room", ["missed"])
     fleet.listen(2)
-    assert {type(event) for event in fleet.events[offline_at:]} == {CommandRefused}, "no heartbeat"
+    assert {type(each.event) for each in fleet.events[offline_at:]} == {CommandRefused}, "no heartbeat"
     assert fleet.told(RunFailed) == []
 
     disk.clear()
