@@ -31,6 +31,9 @@ R = TypeVar("R")
 _LONG_PRODUCTS = {"cpu": 5e8, "cuda": 5e13}
 """Parameters times tokens of the longest sequence that is compared, by device: about a second."""
 _LONGEST_TOKENS = 8_192
+_USUAL_TOKENS = 256
+_USUAL_PRODUCTS = 2e10
+"""As many tokens as jobs often have are compared for so many products: some seconds on a CPU."""
 _ERROR_CHARACTERS = 300
 
 _log = logging.getLogger(__name__)
@@ -108,6 +111,13 @@ def _checks_of_reduced(probe: Probe) -> "Checks":
     return Checks(probe, REDUCED, exact, _eager(probe))
 
 
+def compared_tokens(device_type: str, parameters: int) -> int:
+    """Return the length of the longest sequence that is worth its time, for a model of so many parameters."""
+    affordable = int(_LONG_PRODUCTS.get(device_type, 0) / parameters)
+    usual = min(_USUAL_TOKENS, int(_USUAL_PRODUCTS / parameters))
+    return min(max(affordable, usual), _LONGEST_TOKENS)
+
+
 class Checks:
     """The checks of a model in one precision."""
 
@@ -179,8 +189,7 @@ class Checks:
         probe = self._probe
         longest = max(len(sequence.token_ids) for batch in probe.batches for sequence in batch)
         size = sum(parameter.numel() for parameter in probe.model.parameters())
-        affordable = int(_LONG_PRODUCTS.get(probe.model.device.type, 0) / size)
-        tokens = min(probe.base.longest_sequence_tokens, affordable, _LONGEST_TOKENS)
+        tokens = min(probe.base.longest_sequence_tokens, compared_tokens(probe.model.device.type, size))
         if tokens <= longest:
             return longest
         batches = [[probe.long_sequence(tokens)], probe.batches[1]]

@@ -22,7 +22,7 @@ from executors.lora.adapter import inject
 from executors.lora.base_model import BaseModelError, SharedBase, load_base
 from executors.lora.fused_linear import FusedLinear
 from executors.lora.packed_attention import PACKED_ATTENTION, UnknownAttentionArgumentError, packed_attention
-from executors.lora.probe.prove import prove
+from executors.lora.probe.prove import compared_tokens, prove
 from executors.lora.probe.reduced import in_float32
 from executors.lora.probe.verdict import UnprovenBaseError
 from executors.lora.windows import UNLIMITED_TOKENS, longest_sequence_tokens
@@ -237,3 +237,11 @@ def test_the_longest_sequence_fits_all_that_depends_on_length(
     config: object, offset: int, longest: int
 ) -> None:
     assert longest_sequence_tokens(config, offset) == longest
+
+
+@pytest.mark.parametrize(
+    ("parameters", "tokens"),
+    [(30_000, 8_192), (1_000_000, 500), (20_000_000, 256), (135_000_000, 148), (7 * 10**9, 2)],
+)
+def test_the_longest_sequence_is_as_long_as_is_affordable_on_a_cpu(parameters: int, tokens: int) -> None:
+    assert compared_tokens("cpu", parameters) == tokens
