@@ -10,17 +10,13 @@ from typing import cast
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from executors.lora.base_model import load_tokenizer
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS
 from executors.lora.model_files import fault_in_files
-from executors.lora.model_kind import BaseModelError, is_classifier
+from executors.lora.model_kind import BaseModelError, is_classifier, read_config
+from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.randomness import derive_seed
 from schemas.lora import LoraHyperparameters
 
@@ -93,21 +89,18 @@ def load_model(
     """
     is_frozen_bf16 = adapter is not None and device.type == "cuda"
     try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        config = read_config(directory)
         if is_classifier(config):
-            raise ValueError("a sequence classifier, and only causal language models are trained here")
-        base = AutoModelForCausalLM.from_pretrained(
-            directory,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            dtype=torch.bfloat16 if is_frozen_bf16 else torch.float32,
+            raise BaseModelError(
+                f"{directory}: a sequence classifier, and only causal language models are trained here"
+            )
+        base, missing = load_pretrained(
+            AutoModelForCausalLM, directory, config, torch.bfloat16 if is_frozen_bf16 else torch.float32
         )
+        refuse_missing(directory, base, missing)
         tokenizer = load_tokenizer(directory, base, name)
     except BaseModelError as error:
-        raise ModelError(str(error)) from error
-    except (ValueError, KeyError) as error:
-        raise ModelError(f"{name}: cannot be loaded: {error}") from error
+        raise ModelError(str(error).replace(str(directory), name)) from error
     module: PreTrainedModel | PeftModel = base
     if adapter is not None:
         torch.manual_seed(derive_seed(seed, "weights"))

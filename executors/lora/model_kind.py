@@ -77,15 +77,27 @@ def read_config(directory: Path) -> PretrainedConfig:
         BaseModelError: there is none, or it is neither of a causal language model nor of a classifier by one
             label of several.
     """
+    config = read_any_config(directory)
+    with blamed_on_config(directory):
+        return _checked(directory, config)
+
+
+def read_any_config(directory: Path) -> PretrainedConfig:
+    """Read the configuration of a model of whatever kind.
+
+    Raises:
+        BaseModelError: there is none, or it is invalid.
+    """
     if not (directory / "config.json").is_file():
         raise BaseModelError(f"{directory}: no Hugging Face model directory (config.json is missing)")
     fault = fault_in_config(directory)
     if fault is not None:
         raise BaseModelError(f"{directory}: {fault}")
     with blamed_on_config(directory):
-        return _checked(
-            directory, AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
         )
+    return config
 
 
 def _checked(directory: Path, config: PretrainedConfig) -> PretrainedConfig:

@@ -11,7 +11,6 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
@@ -22,7 +21,14 @@ from transformers import (
 
 from executors.elastic.model import TrainableModel, name_base
 from executors.lora.base_model import load_tokenizer
-from executors.lora.model_kind import is_classifier, labels_of, read_config, text_records
+from executors.lora.model_kind import (
+    is_classifier,
+    labels_of,
+    read_any_config,
+    read_config,
+    text_records,
+)
+from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.randomness import derive_seed
 from executors.lora.records import TEXT_RECORDS, RecordForm
 from executors.moe.block import moe_blocks, set_gating
@@ -88,7 +94,7 @@ def records_of(directory: Path) -> RecordForm:
     Raises:
         ValueError: it is neither a language model nor a classifier.
     """
-    config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    config = read_any_config(directory)
     if config.is_encoder_decoder:
         # It learns a completion from a prompt, and neither chats nor plain text.
         return TEXT_RECORDS
@@ -108,7 +114,8 @@ def load_model(directory: Path, workload: MoeTrainWorkload) -> MoeModel:
         module, converted = _with_experts(directory, workload)
         tokenizer = load_tokenizer(directory, module, workload.model)
     except (ValueError, KeyError) as error:
-        raise ValueError(f"{workload.model}: cannot be loaded: {error}") from error
+        reason = str(error).replace(str(directory), workload.model).removeprefix(f"{workload.model}: ")
+        raise ValueError(f"{workload.model}: cannot be loaded: {reason}") from error
     module = module.float().train()
     gating = next(iter(moe_blocks(module).values())).gating
     config = module.config
@@ -169,14 +176,13 @@ def _conversion(conversion: Conversion, seed: int) -> conversions.Conversion:
 
 
 def _dense(directory: Path) -> PreTrainedModel:
-    config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    config = read_any_config(directory)
     kind: type[AutoModelForCausalLM | AutoModelForSequenceClassification | AutoModelForSeq2SeqLM]
     kind = AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM
     if config.is_encoder_decoder:
         kind = AutoModelForSeq2SeqLM
-    model: PreTrainedModel = kind.from_pretrained(
-        directory, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
-    )
+    model, missing = load_pretrained(kind, directory, config, torch.float32)
+    refuse_missing(directory, model, missing)
     return model
 
 

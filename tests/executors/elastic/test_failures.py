@@ -1,5 +1,6 @@
 """What goes wrong in a job: its data, its model, its workers, its nodes."""
 
+import json
 import os
 import shutil
 import signal
@@ -46,12 +47,16 @@ def test_a_job_whose_other_node_never_comes_fails_in_time(fleet: Fleet) -> None:
 
 
 def write_unfit_models(root: Path) -> None:
-    """A model whose weights were not fetched, and one without a tokenizer."""
-    for name in ("pointer", "bare"):
+    """Models whose weights were not fetched, that lack a tokenizer, or whose configuration does not fit."""
+    for name in ("pointer", "bare", "garbled", "deeper"):
         (root / name).mkdir(exist_ok=True)
         for file in ("config.json", "model.safetensors"):
             shutil.copy(root / MODEL / file, root / name / file)
     (root / "pointer" / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    config = json.loads((root / MODEL / "config.json").read_text())
+    layers = config["num_hidden_layers"] + 1
+    for name, harm in (("garbled", {"hidden_act": "none"}), ("deeper", {"num_hidden_layers": layers})):
+        (root / name / "config.json").write_text(json.dumps(config | harm))
 
 
 @pytest.mark.parametrize(
@@ -65,9 +70,11 @@ def write_unfit_models(root: Path) -> None:
         ),
         ({"model": "pointer"}, "'pointer': model.safetensors: is a git-lfs pointer"),
         ({"model": "bare"}, "bare: "),
+        ({"model": "garbled"}, "garbled: config.json: describes no model that can be built: "),
+        ({"model": "deeper"}, "deeper: model.safetensors: 9 weights of LlamaForCausalLM are missing, "),
         ({"model": "none"}, "'none': no Hugging Face model directory (config.json is missing)"),
         ({"model": f"{MODEL}/model.safetensors"}, "no Hugging Face model directory"),
-        ({"model": "classifier"}, "classifier: cannot be loaded: a sequence classifier, and only causal"),
+        ({"model": "classifier"}, "classifier: a sequence classifier, and only causal"),
         ({"hyperparameters": {"sequence_length": 4_096}}, "takes 128 tokens, the job's sequences have 4096"),
         (
             {"adapter": {"target_modules": ("nowhere",)}},

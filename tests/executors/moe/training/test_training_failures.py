@@ -1,9 +1,11 @@
 """What goes wrong in a job that trains: its data, its model, its ranks. The node lives, and runs the next."""
 
+import json
 import os
 import shutil
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +20,22 @@ from tests.support.nodes import CELL
 BOTH = [("n1", 1), ("n2", 1)]
 
 
+def write_deeper_model(root: Path) -> None:
+    """A model whose configuration has a layer more than its weights."""
+    shutil.copytree(root / DENSE, root / "deeper", dirs_exist_ok=True)
+    config = json.loads((root / DENSE / "config.json").read_text())
+    config["num_hidden_layers"] += 1
+    (root / "deeper" / "config.json").write_text(json.dumps(config))
+
+
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
         ({"model": "none"}, "'none': no Hugging Face model directory (config.json is missing)"),
+        (
+            {"model": "deeper"},
+            "deeper: cannot be loaded: model.safetensors: 9 weights of LlamaForCausalLM are",
+        ),
         ({"model": MODEL}, "it has experts already, so there is nothing to convert: leave conversion out"),
         (
             {"conversion": None},
@@ -50,6 +64,7 @@ BOTH = [("n1", 1), ("n2", 1)]
     ],
     ids=[
         "no_model",
+        "missing_weights",
         "experts_already",
         "no_experts",
         "nothing_to_convert",
@@ -66,6 +81,7 @@ def test_a_job_that_cannot_be_trained_fails_for_good(
     fleet: Fleet, fields: dict[str, Any], error: str
 ) -> None:
     (fleet.settings.dataset_root / "bad.jsonl").write_text('{"text": "a"}\n{"text": "a", "label": 1}\n')
+    write_deeper_model(fleet.settings.model_root)
     fleet.assign("j", BOTH, training(**fields))
     fleet.until(fleet.is_over("j", "n1", "n2"))
     failures = fleet.reports(RunFailed)
