@@ -10,7 +10,9 @@ from streams.cell.cell import Cell
 from streams.cell.disowned import AGAIN_S, MOST, MOST_OF_NODE, DisownedRuns
 from tests.support.cells import SLOT_S, Bench, configuration, progressed, tick, zone
 
-NODES = tuple(Node(id=f"n{number}", gpu_type="fast", tariff="t") for number in range(2 * MOST // MOST_OF_NODE))
+NODES = tuple(
+    Node(id=f"n{number}", gpu_type="fast", tariff="t") for number in range(2 * MOST // MOST_OF_NODE)
+)
 SLOTS = AGAIN_S / SLOT_S
 
 
