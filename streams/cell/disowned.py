@@ -1,8 +1,8 @@
 """Which runs nodes were ordered to end lately, because the cell does not have them.
 
-A node reports a run again and again until it has ended it, and anybody who may write to `fleet` can report runs
-that were never ordered. So a run is disowned once in a while at most, and few are of one node and of one cell.
-A run that continues nevertheless is reported again after that time.
+A node reports a run again and again until it has ended it, and anybody who may write to `fleet` can report
+runs that were never ordered. So a run is disowned once in a while at most, and few runs of a node and of a
+cell. A run that continues nevertheless is reported again after that time.
 """
 
 import hashlib

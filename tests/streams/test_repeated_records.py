@@ -1,4 +1,4 @@
-"""One cheap record, sent again and again under new ids, makes no policy decide more than an answer to each."""
+"""One cheap record, sent again and again under new ids, has no more than an answer each under any policy."""
 
 import random
 
