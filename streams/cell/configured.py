@@ -240,8 +240,9 @@ class ConfiguredCell:
             is_stale |= isinstance(outcome, EventIgnored) and outcome.reason in _STALE
             yield outcome
         zone, node, run_id = self.nodes.zone_of(report.node), report.node, report.run_id
-        continues = is_stale and not report.ends_run and zone is not None
-        if continues and self._disowned.note(node, run_id, self.time_s):
+        if not is_stale or report.ends_run or zone is None:
+            return
+        if self._disowned.note(node, run_id, self.time_s):
             yield RunDisowned(zone=zone, node=node, run_id=run_id, job_id=report.job_id)
 
     def _refused_runs(self, event: CommandRefused) -> Iterator[Outcome]:
