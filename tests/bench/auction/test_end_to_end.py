@@ -22,7 +22,6 @@ from bench.report import report, write_artefacts
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.figures import TRACES, Figure, Point
 from tests.bench.auction.rows import TINY
-from tests.support.examples import LONG
 
 POINT = Point("tiny", TINY)
 FIGURE = Figure(8, "workload", (POINT,), skipped=("a point: it is not here",))
@@ -74,7 +73,7 @@ def test_processes_beside_each_other_bring_what_one_brings(tmp_path):
 def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.auction.misreports.measure.QUICK_WORLDS", 4)
     scope = Scope(
-        seeds=SEEDS if LONG else SEEDS[:1],
+        seeds=SEEDS,
         comparisons=(FIGURE,),
         small=Figure(12, "size", (POINT,)),
         small_loaded=Figure(12, "size", (POINT,)),
