@@ -42,7 +42,8 @@ floods a cell chooses the bytes."""
 LEAST_LIVE_JOBS_BYTES = 4 * 2**20
 """A configuration must leave so much of a snapshot to live jobs: at the least some 2,500 of usual size."""
 _CONFIGURATION_BYTES = 2**20 + 2**17
-"""The largest event, and what compression and Kafka may add to a snapshot."""
+"""The largest event, what compression and Kafka may add to a snapshot, and the runs that were disowned lately
+(20 KiB at most)."""
 _IDS_PER_NODE = 6
 """Of itself, where it was heard, is down, barred, cordoned, leaving and lent; the zones that it goes to or
 serves then are counted beside that."""

@@ -120,6 +120,8 @@ def _of_kafka(
 def _lines(chapter: Chapter) -> Iterator[str]:
     when = "before the first tick" if chapter.time in (None, "") else written(chapter.time)
     head, *details = describe(chapter.record)
+    if chapter.note is not None:
+        details.append(chapter.note)
     yield f"{when:>26}  {head}"
     for detail in details:
         yield f"{'':>26}    {detail}"

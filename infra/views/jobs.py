@@ -42,6 +42,8 @@ class Job:
     nodes: set[str] = field(default_factory=set)
     """Where it runs now."""
     samples_done: int = 0
+    present_run: str | None = None
+    """The run that has started last: what another one reports later does not say how far the job is."""
     first_loss: float | None = None
     """As first reported; None where none was reported before the end of a run."""
     loss: float | None = None
@@ -155,7 +157,11 @@ class Jobs:
                 job.samples_done, job.loss = outcome.samples_done, outcome.loss
 
     def _report(self, job: Job, report: RunReport) -> None:
-        job.samples_done = report.samples_done
+        if isinstance(report, RunStarted):
+            job.present_run = report.run_id
+        is_present = job.present_run in (None, report.run_id)
+        if is_present:
+            job.samples_done = report.samples_done
         run = self.runs.setdefault(
             (job.job_id, report.node, report.run_id), Run(report.samples_done, report.samples_done)
         )
@@ -167,7 +173,7 @@ class Jobs:
         match report:
             case RunStarted():
                 run.first_samples = report.samples_done
-            case RunProgressed():
+            case RunProgressed() if is_present:
                 job.first_loss = report.loss if job.first_loss is None else job.first_loss
                 job.loss = report.loss
             case RunFinished():

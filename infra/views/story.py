@@ -1,7 +1,7 @@
 """The whole history of one job, from the log."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -10,7 +10,8 @@ from infra.views.policy import policy_views
 from infra.views.text import time_s_of
 from schemas.base import Event, Outcome, ZoneView
 from schemas.codec import Decision, Envelope
-from schemas.decisions import JobStateName
+from schemas.decisions import EventIgnored, JobStateName
+from schemas.fleet import RunReport, RunStarted
 from schemas.solves import SolveRequested
 
 
@@ -25,10 +26,14 @@ class Chapter:
     id: str
     record: Event | Outcome
     """Only the job's own part is kept of a record that speaks of several."""
+    note: str | None = None
+    """What the records before and after it say about it."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
+        note = {} if self.note is None else {"note": self.note}
         return {
+            **note,
             "time": self.time,
             "id": self.id,
             "type": self.record.TYPE,
@@ -44,6 +49,8 @@ class Story:
     _chapters: list[Chapter] = field(default_factory=list)
     _standing: dict[tuple[str, str], Chapter] = field(default_factory=dict)
     """What the latest record of each kind on how a zone stands says of the job, by type and zone."""
+    _ignored: dict[int, str] = field(default_factory=dict)
+    """Why events were ignored that may be about the job, by ledger offset."""
     _jobs: Jobs = field(default_factory=Jobs)
     """Of this job alone."""
 
@@ -52,7 +59,8 @@ class Story:
         """All of it in the order of the ledger, each decision behind the event that brought it about, and no
         earlier than what is told before it of the time between the same two ticks."""
         standing = () if self._is_over else self._standing.values()
-        return list(_in_time(sorted((*self._chapters, *standing), key=lambda chapter: chapter.place)))
+        in_order = sorted((*self._chapters, *standing), key=lambda chapter: chapter.place)
+        return list(_in_time(_noted(in_order, self._ignored)))
 
     @property
     def state(self) -> Literal["unknown"] | JobStateName:
@@ -75,6 +83,9 @@ class Story:
         Raises:
             InvalidRecordError: its id is none that a cell gives.
         """
+        match outcome := decision.outcome:
+            case EventIgnored() if self.job_id in outcome.detail or outcome.reason == "duplicate_event":
+                self._ignored[decision.place[0]] = f"ignored ({outcome.reason}): {outcome.detail}"
         own = self._own_part(decision.outcome)
         chapter = None if own is None else Chapter(decision.place, decision.time_s, decision.id, own)
         if isinstance(zone := decision.outcome, ZoneView):
@@ -106,6 +117,26 @@ class Story:
             return record.model_copy(update={"job_ids": (self.job_id,)}) if is_named else None
         parts = (view.part_of(record, self.job_id) for view in policy_views())
         return next((part for part in parts if part is not None), None)
+
+
+def _noted(chapters: Iterable[Chapter], ignored: Mapping[int, str]) -> Iterator[Chapter]:
+    """Chapters with what was ignored, and with the samples that were lost where a run begins behind the last
+    report: it goes on from its checkpoint."""
+    reported_samples, reported_by = 0, ("", "")
+    for chapter in chapters:
+        offset, index = chapter.place
+        report = chapter.record
+        note = ignored.get(offset) if index < 0 else None
+        if note is None and isinstance(report, RunReport):
+            by = (report.node, report.run_id)
+            # The other nodes of a run that has started may report its start after its first progress.
+            is_new = by[0] == reported_by[0] or by[1] != reported_by[1]
+            if isinstance(report, RunStarted) and is_new and report.samples_done < reported_samples:
+                kept = report.samples_done
+                note = f"{reported_samples} samples were reported before; those after {kept} are lost"
+            if is_new or not isinstance(report, RunStarted):
+                reported_samples, reported_by = report.samples_done, by
+        yield chapter if note is None else replace(chapter, note=note)
 
 
 def _in_time(chapters: Iterable[Chapter]) -> Iterator[Chapter]:

@@ -24,6 +24,7 @@ from schemas.registry import writer_of
 from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished
 from streams.cell.changes import Changes
+from streams.cell.disowned import DisownedRuns
 from streams.cell.jobs import Job, JobRegister
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
@@ -51,6 +52,7 @@ class ConfiguredCell:
         window = layout.owned.duplicate_window_events
         self._recent = RecentIds(window, -(-window // _WRITERS_AT_LEAST))
         """Of events."""
+        self._disowned = DisownedRuns()
         live_bytes = LiveBytes(layout.present.live_jobs_bytes)
         self.jobs = JobRegister(window, live_bytes)
         self.nodes = nodes
@@ -80,6 +82,7 @@ class ConfiguredCell:
         cell = cls(name, nodes, rules)
         cell.time_s = state["time_s"]
         cell._recent.restore(state["recent"])
+        cell._disowned.restore(state["disowned"])
         cell._loans.restore(state["loans"])
         cell.jobs.restore(state["jobs"])
         cell._zones.restore(state["zones"], cell.time_s)
@@ -91,6 +94,7 @@ class ConfiguredCell:
             "time_s": self.time_s,
             "configuration": self.nodes.layout.owned_json,
             "recent": self._recent.state(),
+            "disowned": self._disowned.state(),
             "nodes": self.nodes.state(),
             "loans": self._loans.state(),
             "jobs": self.jobs.state(),
@@ -225,7 +229,8 @@ class ConfiguredCell:
             yield from self._pass_on(event)
 
     def _hear_run(self, report: RunReport) -> Iterator[Outcome]:
-        """Pass a report on. A node that continues a run unknown to the cell there is sent its end."""
+        """Pass a report on. A node that continues a run unknown to the cell is ordered to end it, unless it
+        was lately."""
         job = self.jobs.live.get(report.job_id)
         outcomes: Iterable[Outcome] = (_unknown_job(report.job_id),)
         if job is not None:
@@ -234,9 +239,11 @@ class ConfiguredCell:
         for outcome in self._decided(outcomes):
             is_stale |= isinstance(outcome, EventIgnored) and outcome.reason in _STALE
             yield outcome
-        zone = self.nodes.zone_of(report.node)
-        if is_stale and not report.ends_run and zone is not None:
-            yield RunDisowned(zone=zone, node=report.node, run_id=report.run_id, job_id=report.job_id)
+        zone, node, run_id = self.nodes.zone_of(report.node), report.node, report.run_id
+        if not is_stale or report.ends_run or zone is None:
+            return
+        if self._disowned.note(node, run_id, self.time_s):
+            yield RunDisowned(zone=zone, node=node, run_id=run_id, job_id=report.job_id)
 
     def _refused_runs(self, event: CommandRefused) -> Iterator[Outcome]:
         for run in event.runs:

@@ -19,6 +19,7 @@ from infra.demo.demo import write_datasets
 from infra.deployment.folders import Folders
 from infra.kafka.private_files import open_to_others
 from tests.integration.deployment import ROOT, Up, demo_bid, until
+from tests.support.listening import listening
 
 CELLS = ROOT / "infra" / "cells"
 PAGE = ROOT / "docs" / "security.md"
@@ -34,23 +35,6 @@ def listed_ports() -> dict[str, str]:
     """The page's table of ports: what listens, and on which address."""
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \| [^|]+ \|$", PAGE.read_text(), re.MULTILINE)
     return {what: address for what, address in rows if what in set().union(*LISTENERS.values())}
-
-
-def listening(processes: list[psutil.Process]) -> list[tuple[str, str, int]]:
-    """Command line, address and port of each socket that processes listen with."""
-    found = []
-    for process in processes:
-        try:
-            command = " ".join(process.cmdline())
-            connections = process.net_connections("inet")
-        except psutil.NoSuchProcess:
-            continue
-        found += [
-            (command, one.laddr.ip.removeprefix("::ffff:"), one.laddr.port)
-            for one in connections
-            if one.status == psutil.CONN_LISTEN
-        ]
-    return found
 
 
 def cells_file(path: Path) -> Path:

@@ -6,8 +6,12 @@ import time
 
 import pytest
 
+from executors.workers.folder import JobFolder
+from executors.workers.places import job_folder
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from tests.support.elastic_nodes import Fleet, released, workload
+from tests.support.listening import places
+from tests.support.nodes import CELL
 from tests.support.trained import Trained
 
 
@@ -133,3 +137,15 @@ def test_a_release_that_comes_before_its_assignment_changes_nothing(fleet: Fleet
     fleet.nodes["n1"].runner.apply(released("n1", "j", 2))
     fleet.until(fleet.is_over("j", "n1"))
     assert [report.run_id for report in fleet.reports(RunFinished)] == ["j/1"]
+
+
+def test_a_meeting_and_gloo_listen_where_they_are_told_and_nothing_else(fleet: Fleet) -> None:
+    fleet.assign("j", 1, [("n1", 1), ("n2", 1)], workload(10**6))
+    fleet.until(fleet.has_started("j", 1, "n1", "n2"))
+    leader, other = places(fleet.pids("n1")), places(fleet.pids("n2"))
+    meeting = JobFolder(job_folder(fleet.root / "state", CELL, "j")).read_address(1)
+
+    assert meeting is not None
+    assert ("127.0.0.1", meeting.port) in leader
+    assert {address for address, _ in leader | other} == {"127.0.0.1"}
+    assert (len(leader), len(other)) == (2, 1), "Gloo in both"

@@ -14,10 +14,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from executors.moe.conversion.convert import convert
 from executors.moe.conversion.storage import MoeDescription, load
+from executors.workers.folder import JobFolder
+from executors.workers.places import job_folder
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
+from tests.support.listening import places
 from tests.support.moe_nodes import DENSE, EXPERTS, LAYERS, MODEL, Fleet, service, training
-from tests.support.nodes import is_end
+from tests.support.nodes import CELL, is_end
 
 BOTH = [("n1", 1), ("n2", 1)]
 LONG = 150
@@ -249,3 +252,15 @@ def test_a_result_is_described(fleet: Fleet) -> None:
     assert described.conversion.layers == 2
     (finished,) = fleet.reports(RunFinished)
     assert np.isfinite(finished.loss)
+
+
+def test_a_meeting_a_coordinator_and_gloo_listen_where_they_are_told_and_nothing_else(fleet: Fleet) -> None:
+    fleet.assign("j", [("n1", 1), ("n2", 1)], training(2, 10**6))
+    fleet.until(fleet.has_begun("j", "n1", "n2"))
+    leader, other = places(fleet.pids("n1")), places(fleet.pids("n2"))
+    meeting = JobFolder(job_folder(fleet.root / "state", CELL, "j")).read_address(1)
+
+    assert meeting is not None
+    assert ("127.0.0.1", meeting.port) in leader
+    assert {address for address, _ in leader | other} == {"127.0.0.1"}
+    assert len(leader) == len(other) + 2, "Gloo in both"

@@ -1,0 +1,53 @@
+"""Which runs nodes were ordered to end lately, because the cell does not have them.
+
+A node reports a run again and again until it has ended it, and anybody who may write to `fleet` can report
+runs that were never ordered. So a run is disowned once in a while at most, and few runs of a node and of a
+cell. A run that continues nevertheless is reported again after that time.
+"""
+
+import hashlib
+from typing import Any
+
+AGAIN_S = 60.0
+"""By the cell's clock: the limits below are for this long."""
+MOST_OF_NODE = 32
+MOST = 512
+_DIGEST_BYTES = 16
+
+
+class DisownedRuns:
+    """Of one cell."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        """When the present period began; None before the clock's first tick."""
+        self._runs: dict[bytes, dict[bytes, None]] = {}
+        """Digests of the runs that were disowned in it, by digest of the node."""
+
+    def note(self, node: str, run_id: str, time_s: float | None) -> bool:
+        """Whether the node is to be ordered to end the run now; it counts as ordered then."""
+        if time_s is not None and (self._since_s is None or time_s - self._since_s >= AGAIN_S):
+            self._since_s = time_s
+            self._runs.clear()
+        key, run = _digest(node), _digest(run_id)
+        of_node = self._runs.get(key, {})
+        if run in of_node or len(of_node) >= MOST_OF_NODE or sum(map(len, self._runs.values())) >= MOST:
+            return False
+        self._runs.setdefault(key, of_node)[run] = None
+        return True
+
+    def state(self) -> list[Any]:
+        """Everything, of types that msgpack writes."""
+        return [self._since_s, {node: b"".join(runs) for node, runs in self._runs.items()}]
+
+    def restore(self, state: list[Any]) -> None:
+        """Take a state."""
+        self._since_s, runs_by_node = state
+        self._runs = {
+            node: {runs[at : at + _DIGEST_BYTES]: None for at in range(0, len(runs), _DIGEST_BYTES)}
+            for node, runs in runs_by_node.items()
+        }
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()

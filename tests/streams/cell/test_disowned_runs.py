@@ -1,0 +1,87 @@
+"""How often a cell orders a node to end a run that the cell does not have."""
+
+import msgpack
+import pytest
+
+from schemas.base import Outcome
+from schemas.cells import Node
+from schemas.commands import RunDisowned
+from streams.cell.cell import Cell
+from streams.cell.disowned import AGAIN_S, MOST, MOST_OF_NODE, DisownedRuns
+from tests.support.cells import SLOT_S, Bench, configuration, progressed, tick, zone
+
+NODES = tuple(
+    Node(id=f"n{number}", gpu_type="fast", tariff="t") for number in range(2 * MOST // MOST_OF_NODE)
+)
+SLOTS = AGAIN_S / SLOT_S
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.send(configuration(zones=(zone(nodes=NODES),)), tick(0))
+    return bench
+
+
+def report(bench: Bench, node: str, run_id: str) -> list[RunDisowned]:
+    """Report progress of a run that the cell does not have."""
+    event = progressed(node, 1, 5, complete=False).model_copy(update={"run_id": run_id})
+    return disowned(bench.send(event))
+
+
+def disowned(outcomes: list[Outcome]) -> list[RunDisowned]:
+    return [each for each in outcomes if isinstance(each, RunDisowned)]
+
+
+def test_a_run_that_is_reported_again_and_again_is_disowned_once(bench: Bench) -> None:
+    counts = [len(report(bench, "n0", "1/j")) for _ in range(50)]
+    assert counts == [1, *[0] * 49]
+    assert len(report(bench, "n1", "1/j")) == 1, "the same run of another node"
+
+
+def test_a_run_that_continues_nevertheless_is_disowned_again_later(bench: Bench) -> None:
+    report(bench, "n0", "1/j")
+    bench.send(tick(SLOTS - 1))
+    assert report(bench, "n0", "1/j") == []
+    bench.send(tick(SLOTS))
+    assert [each.run_id for each in report(bench, "n0", "1/j")] == ["1/j"]
+
+
+def test_invented_runs_of_one_node_leave_room_for_those_of_others(bench: Bench) -> None:
+    counts = [len(report(bench, "n0", f"{number}/j")) for number in range(2 * MOST_OF_NODE)]
+    assert sum(counts) == MOST_OF_NODE
+    assert len(report(bench, "n1", "1/j")) == 1
+
+
+def test_invented_runs_of_all_nodes_are_disowned_so_often_at_most(bench: Bench) -> None:
+    count = sum(
+        len(report(bench, node.id, f"{number}/j")) for node in NODES for number in range(MOST_OF_NODE + 1)
+    )
+    assert count == MOST
+    bench.send(tick(SLOTS))
+    assert len(report(bench, NODES[-1].id, "1/j")) == 1
+
+
+def test_a_restored_cell_knows_which_runs_it_has_disowned(bench: Bench) -> None:
+    for number in range(5):
+        report(bench, f"n{number % 2}", f"{number}/j")
+    packed = bench.cell.packed()
+    bench.cell = Cell.unpack(packed)
+    assert bench.cell.packed() == packed
+    assert report(bench, "n0", "4/j") == []
+    assert len(report(bench, "n0", "5/j")) == 1
+
+
+def test_before_the_first_tick_runs_are_disowned_once_too() -> None:
+    runs = DisownedRuns()
+    assert [runs.note("n", "1/j", time_s) for time_s in (None, None, 0.0, 1.0, AGAIN_S)] == [
+        *(True, False),
+        *(True, False, True),
+    ]
+
+
+def test_the_most_that_is_kept_takes_what_a_snapshot_has_for_it() -> None:
+    runs = DisownedRuns()
+    for number in range(MOST):
+        assert runs.note(f"node-{number}", f"{number}/j", 1e9)
+    assert len(msgpack.packb(runs.state())) <= 20 * 1_024
