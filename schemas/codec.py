@@ -385,7 +385,7 @@ def _bounded(envelope: Envelope) -> Envelope:
 
 
 def _envelope(attributes: Mapping[str, Any], value: bytes) -> tuple[Envelope, bool]:
-    """The envelope of an event, and whether `value` is in canonical form, of this version or an earlier one."""
+    """The envelope of an event, and whether `value` is canonical: of this version, or of an earlier one."""
     kind = attributes.get("type")
     model = EVENT_TYPES.get(kind) if isinstance(kind, str) else None
     if model is None:
