@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -33,7 +34,7 @@ from schemas.codec import Envelope
 from schemas.decisions import CellAccepted, JobAdmitted, JobRejected
 from schemas.kafka_connection import KafkaConnection
 from schemas.registry import TOPIC_BY_EVENT
-from schemas.topics import DECISIONS, INPUTS, topic_name, topics
+from schemas.topics import DECISIONS, topic_name, topics
 from streams.kafka.configuration import group_member, producer, reader
 
 NODES = 100
@@ -63,6 +64,8 @@ class Pipeline:
             }
         )
         self._ids = itertools.count()
+        self._last: dict[tuple[str, int], int] = {}
+        """Offset of the last record that the broker has confirmed, by topic and partition."""
 
     def produce(self, event: Event) -> str:
         """Send an event; its id."""
@@ -74,6 +77,7 @@ class Pipeline:
                     key=event.cell.encode(),
                     value=envelope.value,
                     headers=[*envelope.headers()],
+                    on_delivery=self._note_place,
                 )
                 break
             except BufferError:
@@ -109,12 +113,16 @@ class Pipeline:
         Raises:
             TimeoutError: if that takes longer.
         """
-        inputs = [TopicPartition(topic_name(PREFIX, name), 0) for name in INPUTS]
         deadline = time.monotonic() + timeout_s
+        if left := self.producer.flush(timeout_s):
+            raise TimeoutError(f"the broker did not take {left} events within {timeout_s} s")
+        inputs = [TopicPartition(*place) for place in self._last]
         group = Consumer({**group_member(self.others, "bench", f"{PREFIX}.cells"), "log_level": 2})
         try:
+            # By the offsets of the records: what else the log holds, such as markers of transactions, is not
+            # waited for.
             while any(
-                max(committed.offset, 0) < group.get_watermark_offsets(committed, timeout=10)[1]
+                committed.offset <= self._last[committed.topic, committed.partition]
                 for committed in group.committed(inputs, timeout=10)
             ):
                 if time.monotonic() > deadline:
@@ -122,6 +130,10 @@ class Pipeline:
                 time.sleep(_COMMITTED_POLL_S)
         finally:
             group.close()
+
+    def _note_place(self, error: object, message: Any) -> None:
+        if error is None:
+            self._last[message.topic(), message.partition()] = message.offset()
 
     @contextmanager
     def worker(self) -> Iterator[psutil.Process]:

@@ -349,7 +349,7 @@ def test_what_a_version_wrote_is_read_though_the_present_form_is_too_long() -> N
 NOT_STRICT = {
     "a name twice": (b'{"cell":"cell-1","time_s":1.0,"time_s":600.0}', "time_s is given twice"),
     "twice the same": (b'{"cell":"cell-1","time_s":600.0,"time_s":600.0}', "time_s is given twice"),
-    "names of no model": (b'{%s}' % b",".join(b'"n%d":0' % n for n in range(300)), "has 300 names"),
+    "names of no model": (b"{%s}" % b",".join(b'"n%d":0' % n for n in range(300)), "has 300 names"),
 }
 
 
