@@ -13,7 +13,7 @@ from bench.spine.fused_memory import measure_peaks_mib
 from bench.spine.fused_workload import BATCH_SIZE, RANK, SEQUENCE_LENGTH, make_engine, write_dataset
 from executors.lora.default_base import default_base_directory
 
-_WARM_ROUNDS = 5
+_WARM_ROUNDS = 3
 
 
 def measure_fused_training(quick: bool, seed: int) -> Result:
@@ -36,7 +36,7 @@ def measure_fused(adapters: int, quick: bool, seed: int, base_directory: Path | 
         folder = Path(name)
         write_dataset(folder, seed)
         directory = base_directory or default_base_directory()
-        speedup = _measure_speedup(folder, adapters, 20 if quick else 100, seed, directory)
+        speedup = _measure_speedup(folder, adapters, 10 if quick else 100, seed, directory)
         return Result((speedup, _measure_memory(folder, adapters, seed, directory)))
 
 

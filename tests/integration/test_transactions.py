@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bench.spine.kafka import PREFIX, Pipeline
+from bench.spine.kafka import Pipeline
 from executors.node.commands import CommandLog
 from executors.node.settings import ExecutorSettings
 from infra.log.reader import LogReader
@@ -284,16 +284,16 @@ def test_a_node_reads_its_commands_behind_markers(
 
 
 def test_the_benchmark_waits_for_records_and_for_no_marker(
-    kafka: str, transaction: Begin, tmp_path: Path
+    kafka: str, topic_prefix: str, transaction: Begin, tmp_path: Path
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=kafka)
-    ensure_topics(connection, topics(PREFIX, partitions=1))
-    line = Pipeline(connection, connection, tmp_path)
+    ensure_topics(connection, topics(topic_prefix, partitions=1))
+    line = Pipeline(connection, connection, tmp_path, topic_prefix)
     line.produce(ClockTicked(cell=CELL, time_s=1.0))
     line.producer.flush(PATIENCE_S)
-    ticks = topic_name(PREFIX, CLOCK)
+    ticks = topic_name(topic_prefix, CLOCK)
     transaction().write(ticks, b"1").abort()
-    worker = Consumer(group_member(connection, "tests", f"{PREFIX}.cells"))
+    worker = Consumer(group_member(connection, "tests", f"{topic_prefix}.cells"))
     worker.commit(offsets=[TopicPartition(ticks, 0, 0)], asynchronous=False)
     with pytest.raises(TimeoutError):
         line.wait_until_in_ledger(1.0)
