@@ -30,12 +30,14 @@ def spine_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     from bench.spine.fused import measure_fused_training
     from bench.spine.idle import measure_idle
     from bench.spine.kafka import measure_kafka, measure_secured_kafka
+    from bench.spine.records import measure_records
     from bench.spine.recovery import measure_recovery
     from bench.spine.slow_bids import measure_slow_bids
     from bench.spine.slow_events import measure_slow_events
 
     for title, measure in (
         ("decisions", measure_decide),
+        ("records", measure_records),
         ("slow bids", measure_slow_bids),
         ("slow events", measure_slow_events),
         ("setbacks", measure_setbacks),
