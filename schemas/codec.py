@@ -371,7 +371,8 @@ def _stored_envelope(attributes: Mapping[str, Any], stored: bytes) -> Envelope:
     envelope, is_canonical = _envelope(attributes, stored)
     if not is_canonical:
         raise InvalidRecordError(f"{envelope.event.TYPE}: the data are not in canonical form")
-    return _bounded(replace(envelope, stored=stored))
+    # An earlier version's form is kept as it is.
+    return _bounded(envelope if envelope.value == stored else replace(envelope, stored=stored))
 
 
 def _bounded(envelope: Envelope) -> Envelope:
