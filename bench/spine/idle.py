@@ -16,8 +16,8 @@ HEARTBEAT_S = 5.0
 """As executors send them by default."""
 _SETTLING_S = 15.0
 _WATCHED_S = 120.0
-_QUICK_SETTLING_S = 5.0
-_QUICK_WATCHED_S = 8.0
+_QUICK_SETTLING_S = 4.0
+_QUICK_WATCHED_S = 6.0
 _DAY_S = 86_400.0
 _STEP_S = 0.05
 
