@@ -2,11 +2,12 @@
 
 import json
 import math
+from pkgutil import resolve_name
 
 import pytest
 from rich.console import Console
 
-from bench.cli import BENCHES
+from bench.cli import BENCHES, SPINE_PARTS
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import Basis, Goal, goals, missed
 from bench.report import dumps, report, write_artefacts
@@ -106,6 +107,10 @@ def test_every_figure_names_a_part_that_there_is(bench, tmp_path):
 def test_the_quick_form_leaves_out_no_figure_with_a_goal(bench, tmp_path):
     left_out = parts(bench, tmp_path, quick=False) - parts(bench, tmp_path, quick=True)
     assert not [name for name, aim in goals(bench).items() if aim.part in left_out and aim.binds(quick=False)]
+
+
+def test_every_part_of_the_spine_is_there():
+    assert all(callable(resolve_name(name)) for name in SPINE_PARTS.values())
 
 
 def parts(bench, folder, quick):
