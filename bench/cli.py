@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from platformdirs import user_cache_path
 from rich.console import Console
 from rich.table import Table as ConsoleTable
 
-from bench.figures import Conditions, Measurement, Part, Table
+from bench.figures import Conditions, Measurement, Part, Result, Table
 from bench.goals import missed
 from bench.headline import headlines, run_short, stated, write_into_documents
 from bench.headline import table as markdown
@@ -21,30 +22,35 @@ from bench.report import dumps, kept_figures, kept_to_one_run, report, write_art
 from infra.commands.options import Seed, bounded
 from infra.commands.output import console as standard_output
 
+SPINE_PARTS = {
+    "decisions": "bench.spine.decide:measure_decide",
+    "records": "bench.spine.records:measure_records",
+    "slow bids": "bench.spine.slow_bids:measure_slow_bids",
+    "slow events": "bench.spine.slow_events:measure_slow_events",
+    "setbacks": "bench.spine.decide:measure_setbacks",
+    "Kafka": "bench.spine.kafka:measure_kafka",
+    "secured Kafka": "bench.spine.kafka:measure_secured_kafka",
+    "recovery": "bench.spine.recovery:measure_recovery",
+    "flood": "bench.spine.flood:measure_flood",
+    "idle fleet": "bench.spine.idle:measure_idle",
+    "fused training": "bench.spine.fused:measure_fused_training",
+}
+"""The parts of the spine, the quiet ones first; each is imported when it runs, torch only for the last."""
+_FULL_FORM_ONLY = {"secured Kafka"}
+"""Its figures have no goals, and it needs a broker of its own."""
+
 
 def spine_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
-    """The parts of `millrace bench spine`, the quiet ones first."""
-    from bench.spine.decide import measure_decide, measure_setbacks
-    from bench.spine.flood import measure_flood
-    from bench.spine.fused import measure_fused_training
-    from bench.spine.idle import measure_idle
-    from bench.spine.kafka import measure_kafka
-    from bench.spine.recovery import measure_recovery
-    from bench.spine.slow_bids import measure_slow_bids
-    from bench.spine.slow_events import measure_slow_events
+    """The parts of `millrace bench spine`."""
+    for title, name in SPINE_PARTS.items():
+        if not (conditions.quick and title in _FULL_FORM_ONLY):
+            yield title, partial(_run, name, conditions.quick, conditions.seed)
 
-    for title, measure in (
-        ("decisions", measure_decide),
-        ("slow bids", measure_slow_bids),
-        ("slow events", measure_slow_events),
-        ("setbacks", measure_setbacks),
-        ("Kafka", measure_kafka),
-        ("recovery", measure_recovery),
-        ("flood", measure_flood),
-        ("idle fleet", measure_idle),
-        ("fused training", measure_fused_training),
-    ):
-        yield title, partial(measure, conditions.quick, conditions.seed)
+
+def _run(name: str, quick: bool, seed: int) -> Result:
+    result = resolve_name(name)(quick, seed)
+    assert isinstance(result, Result)
+    return result
 
 
 def auction_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:

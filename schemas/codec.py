@@ -6,7 +6,7 @@ The bytes are canonical: fields in the order of the model, no spaces. The hash c
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, TypeVar
@@ -25,6 +25,11 @@ MAX_OFFSET = 10**18 - 1
 MAX_NAMES = 256
 """In one JSON object: several times what any event or decision has. Each unknown one would be a fault to
 report, and a megabyte has room for 70,000."""
+_KEPT_EVENTS = 1_024
+"""So many events are kept as they were decoded: twice what a worker has on their way through its ledger
+(`streams/worker/ledger_backlog.py`)."""
+_MAX_KEPT_BYTES = 4_096
+"""None whose value is longer: a bid has about 600 bytes."""
 _MAX_FAULTS = 10
 """So many are described; of the others it is said how many they are."""
 SPECVERSION = "1.0"
@@ -54,8 +59,8 @@ class Envelope:
     """RFC 3339, as the producer wrote it; no decision depends on it."""
     event: Event
     stored: bytes | None = field(default=None, repr=False, compare=False)
-    """The event as the ledger has it. A later version of its model might write it otherwise, and the chain
-    is over what was written."""
+    """The event as the ledger has it, or will have it. A later version of its model might write it otherwise,
+    and the chain is over what was written."""
 
     @cached_property
     def value(self) -> bytes:
@@ -171,8 +176,20 @@ def decode_event(value: bytes | None, headers: Headers) -> Envelope:
     attributes = _attributes(headers)
     if "type" not in attributes:
         return decode_event_line(value)
-    _json_object(value)
-    return _envelope(attributes, value)
+    if len(value) > _MAX_KEPT_BYTES:
+        # Before its model is asked, which notes each unknown name.
+        _json_object(value)
+        envelope, _ = _envelope(attributes, value)
+        return _bounded(envelope)
+    try:
+        envelope, is_canonical = _envelope(attributes, value)
+    except InvalidRecordError:
+        _json_object(value)
+        raise
+    if not is_canonical:
+        # Only other forms can have a name twice.
+        _json_object(value)
+    return _bounded(envelope)
 
 
 def decode_stored_event(value: bytes | None, headers: Headers) -> Envelope:
@@ -220,7 +237,8 @@ def decode_event_line(line: bytes | str) -> Envelope:
         raise InvalidRecordError("data_base64 is not read: give the event as a JSON object under data")
     if "data" not in fields:
         raise InvalidRecordError("neither a ce_type header nor a JSON object with type and data")
-    return _envelope(fields, _json_bytes(fields.pop("data")))
+    envelope, _ = _envelope(fields, _json_bytes(fields.pop("data")))
+    return _bounded(envelope)
 
 
 def decode_decision_record(line: bytes | str) -> DecisionRecord:
@@ -350,15 +368,25 @@ def _json_bytes(value: Any) -> bytes:
 
 def _stored_envelope(attributes: Mapping[str, Any], stored: bytes) -> Envelope:
     """The envelope of an event as a ledger has it: in canonical form, of this version or an earlier one."""
-    envelope = _envelope(attributes, stored, stored)
-    # Fields that an earlier version did not have are missing in what it wrote.
-    canonical = envelope.event.model_dump_json(exclude_unset=True).encode()
-    if stored != canonical:
+    envelope, is_canonical = _envelope(attributes, stored)
+    if not is_canonical:
         raise InvalidRecordError(f"{envelope.event.TYPE}: the data are not in canonical form")
+    # An earlier version's form is kept as it is.
+    return _bounded(envelope if envelope.value == stored else replace(envelope, stored=stored))
+
+
+def _bounded(envelope: Envelope) -> Envelope:
+    """The envelope, where its value can be read again from the ledger: defaults and the canonical form of
+    numbers may have made it longer than what came in."""
+    if len(envelope.value) > MAX_VALUE_BYTES:
+        raise InvalidRecordError(
+            f"{envelope.event.TYPE}: the value has more than {MAX_VALUE_BYTES} bytes in canonical form"
+        )
     return envelope
 
 
-def _envelope(attributes: Mapping[str, Any], value: bytes, stored: bytes | None = None) -> Envelope:
+def _envelope(attributes: Mapping[str, Any], value: bytes) -> tuple[Envelope, bool]:
+    """The envelope of an event, and whether `value` is canonical: of this version, or of an earlier one."""
     kind = attributes.get("type")
     model = EVENT_TYPES.get(kind) if isinstance(kind, str) else None
     if model is None:
@@ -367,20 +395,28 @@ def _envelope(attributes: Mapping[str, Any], value: bytes, stored: bytes | None 
     if attributes.get("specversion", SPECVERSION) != SPECVERSION:
         raise InvalidRecordError(f"{kind}: only version {SPECVERSION} of CloudEvents is read")
     try:
-        envelope = Envelope(
-            id=_attribute(attributes, "id", least_length=1),
-            source=_attribute(attributes, "source", least_length=0),
-            time=_attribute({"time": "", **attributes}, "time", least_length=0),
-            event=model.model_validate_json(value),
-            stored=stored,
-        )
+        id = _attribute(attributes, "id", least_length=1)
+        source = _attribute(attributes, "source", least_length=0)
+        time = _attribute({"time": "", **attributes}, "time", least_length=0)
+        decoded = _decoded_lately if len(value) <= _MAX_KEPT_BYTES else _decoded
+        event, canonical, is_canonical = decoded(model, value)
     except ValidationError as error:
         raise InvalidRecordError(f"{kind}: {describe(error)}") from None
-    if len(envelope.value) > MAX_VALUE_BYTES:
-        # Defaults and the canonical form of numbers make it longer than what came in, and it must be read
-        # again from the ledger.
-        raise InvalidRecordError(f"{kind}: the value has more than {MAX_VALUE_BYTES} bytes in canonical form")
-    return envelope
+    return Envelope(id, source, time, event, canonical), is_canonical
+
+
+def _decoded(model: type[Event], value: bytes) -> tuple[Event, bytes, bool]:
+    """An event, its canonical JSON, and whether `value` is canonical: as this version of the model writes it,
+    or an earlier one that lacked fields."""
+    event = model.model_validate_json(value)
+    canonical = event.model_dump_json().encode()
+    if canonical == value:
+        return event, value, True
+    return event, canonical, value == event.model_dump_json(exclude_unset=True).encode()
+
+
+_decoded_lately = lru_cache(maxsize=_KEPT_EVENTS)(_decoded)
+"""A worker reads from the ledger what it has written there a moment before."""
 
 
 def _attribute(attributes: Mapping[str, Any], name: str, least_length: int) -> str:

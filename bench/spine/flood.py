@@ -15,9 +15,9 @@ from streams.kafka.records import key_partition
 
 NODES = 100
 BIDS = 30_000
-QUICK_BIDS = 1_500
+QUICK_BIDS = 1_000
 HONEST_BIDS = 20
-QUICK_HONEST_BIDS = 6
+QUICK_HONEST_BIDS = 4
 _PARTITIONS = 2
 _EVERY_S = 0.5
 

@@ -13,7 +13,7 @@ from bench.spine.fused_memory import measure_peaks_mib
 from bench.spine.fused_workload import BATCH_SIZE, RANK, SEQUENCE_LENGTH, make_engine, write_dataset
 from executors.lora.default_base import default_base_directory
 
-_WARM_ROUNDS = 5
+_WARM_ROUNDS = 3
 
 
 def measure_fused_training(quick: bool, seed: int) -> Result:
@@ -36,8 +36,9 @@ def measure_fused(adapters: int, quick: bool, seed: int, base_directory: Path | 
         folder = Path(name)
         write_dataset(folder, seed)
         directory = base_directory or default_base_directory()
-        speedup = _measure_speedup(folder, adapters, 20 if quick else 100, seed, directory)
-        return Result((speedup, _measure_memory(folder, adapters, seed, directory)))
+        speedup = _measure_speedup(folder, adapters, 8 if quick else 100, seed, directory)
+        memory = _measure_memory(folder, adapters, 1 if quick else adapters, seed, directory)
+        return Result((speedup, memory))
 
 
 def _measure_speedup(
@@ -85,14 +86,19 @@ def _time_in_turn(
     return times
 
 
-def _measure_memory(folder: Path, adapters: int, seed: int, base_directory: Path) -> Measurement:
-    fused_mib, *single_mib = measure_peaks_mib(folder, [adapters] + [1] * adapters, seed, base_directory)
+def _measure_memory(
+    folder: Path, adapters: int, singles: int, seed: int, base_directory: Path
+) -> Measurement:
+    """Of the processes with one adapter each, `singles` are measured and stand for all."""
+    fused_mib, *single_mib = measure_peaks_mib(folder, [adapters] + [1] * singles, seed, base_directory)
+    separate_mib = sum(single_mib) / singles * adapters
     return Measurement(
         name="fused_memory_ratio",
-        value=fused_mib / sum(single_mib),
+        value=fused_mib / separate_mib,
         note=(
-            f"peak RSS of one process that trains {adapters} adapters ({fused_mib:.0f} MiB) over the sum for "
-            f"{adapters} processes with one each ({sum(single_mib):.0f} MiB), {base_directory.name}; each is "
-            "forked with its libraries loaded. Most of it is torch itself; RSS counts shared pages in each"
+            f"peak RSS of one process that trains {adapters} adapters ({fused_mib:.0f} MiB) over that of "
+            f"{adapters} processes with one each ({separate_mib:.0f} MiB, by {singles} measured), "
+            f"{base_directory.name}; each is forked with its libraries loaded. Most of it is torch itself; "
+            "RSS counts shared pages in each"
         ),
     )

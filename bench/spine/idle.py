@@ -4,7 +4,7 @@ import time
 
 from bench.figures import Measurement, Result
 from bench.spine.cells import CELL, configuration
-from bench.spine.kafka import PREFIX, Pipeline, pipeline
+from bench.spine.kafka import Pipeline, pipeline
 from schemas.clock import ClockTicked, tick_interval_s
 from schemas.fleet import NodeHeartbeat, NodeOnline
 from schemas.topics import LEDGER, topic_name
@@ -16,8 +16,8 @@ HEARTBEAT_S = 5.0
 """As executors send them by default."""
 _SETTLING_S = 15.0
 _WATCHED_S = 120.0
-_QUICK_SETTLING_S = 8.0
-_QUICK_WATCHED_S = 12.0
+_QUICK_SETTLING_S = 4.0
+_QUICK_WATCHED_S = 6.0
 _DAY_S = 86_400.0
 _STEP_S = 0.05
 
@@ -69,4 +69,4 @@ def _speak(line: Pipeline, for_s: float) -> int:
 
 def _ledger(line: Pipeline) -> list[ReadRecord]:
     with KafkaReader(line.others) as reader:
-        return list(reader.read(reader.slice(topic_name(PREFIX, LEDGER))))
+        return list(reader.read(reader.slice(topic_name(line.prefix, LEDGER))))

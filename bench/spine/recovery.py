@@ -13,7 +13,7 @@ from schemas.fleet import RunStarted
 NODES = 200
 JOBS = 10_000
 EVENTS = 100_000
-QUICK_JOBS = 500
+QUICK_JOBS = 400
 QUICK_EVENTS = 2_000
 _WORK_SCALE = 0.25
 _BATCH = 500

@@ -37,7 +37,7 @@ JOBS: Mapping[str, int] = MappingProxyType(
     {"experts": 3_000, "elastic": 7_400, "merging": 6_000, "titan": 2_000}
 )
 """That wait in a cell, about as many as it has room for."""
-_QUICK_JOBS = 4
+_QUICK_JOBS = 6
 """In the quick form, this part of them."""
 REFERENCE_MS = 2.3
 """Time that `_calibration_s` takes on an otherwise idle core of the machine that the gate was set on."""

@@ -188,7 +188,7 @@ class Intake:
         if isinstance(event, ClockTicked):
             self._refuse_future(event.time_s, record.timestamp_ms)
         if not envelope.time and record.timestamp_ms is not None:
-            envelope = replace(envelope, time=rfc3339(record.timestamp_ms), stored=envelope.value)
+            envelope = replace(envelope, time=rfc3339(record.timestamp_ms))
         return envelope
 
     def _refuse_future(self, time_s: float, timestamp_ms: int | None) -> None:

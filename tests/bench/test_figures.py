@@ -2,11 +2,12 @@
 
 import json
 import math
+from pkgutil import resolve_name
 
 import pytest
 from rich.console import Console
 
-from bench.cli import BENCHES
+from bench.cli import BENCHES, SPINE_PARTS
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import Basis, Goal, goals, missed
 from bench.report import dumps, report, write_artefacts
@@ -99,9 +100,23 @@ def test_figures_of_parts_that_did_not_run_are_not_missed():
 
 @pytest.mark.parametrize("bench", ["spine", "auction"])
 def test_every_figure_names_a_part_that_there_is(bench, tmp_path):
-    asked = Conditions(True, 0, tmp_path, 1, tmp_path, (), Console(quiet=True))
-    titles = {title for title, _ in BENCHES[bench](asked)}
-    assert {aim.part for aim in goals(bench).values()} <= titles
+    assert {aim.part for aim in goals(bench).values()} <= parts(bench, tmp_path, quick=False)
+
+
+@pytest.mark.parametrize("bench", ["spine", "auction"])
+def test_the_quick_form_leaves_out_no_figure_with_a_goal(bench, tmp_path):
+    left_out = parts(bench, tmp_path, quick=False) - parts(bench, tmp_path, quick=True)
+    assert not [name for name, aim in goals(bench).items() if aim.part in left_out and aim.binds(quick=False)]
+
+
+def test_every_part_of_the_spine_is_there():
+    assert all(callable(resolve_name(name)) for name in SPINE_PARTS.values())
+
+
+def parts(bench, folder, quick):
+    """Titles of the parts of a benchmark."""
+    asked = Conditions(quick, 0, folder, 1, folder, (), Console(quiet=True))
+    return {title for title, _ in BENCHES[bench](asked)}
 
 
 @pytest.mark.parametrize("bench", ["spine", "auction"])

@@ -282,9 +282,7 @@ class Deployment:
 
     def count(self, topic: str) -> int:
         """How many records a topic holds."""
-        with KafkaReader(self.kafka) as reader:
-            part = reader.slice(self.topic(topic))
-        return sum(part.high.values()) - sum(part.low.values())
+        return len(self.records(topic))
 
     def entered_ms(self) -> dict[str, int]:
         """When each event came into the ledger, by id; of one that is repeated, the last time."""
@@ -339,12 +337,15 @@ class Deployment:
 
     def committed_lag(self) -> int:
         """Ledger events that are not acknowledged."""
-        with KafkaReader(self.kafka) as reader:
-            high = reader.slice(self.topic(LEDGER)).high
-        places = [TopicPartition(self.topic(LEDGER), partition) for partition in high]
+        records = self.records(LEDGER)
+        partitions = sorted({record.partition for record in records})
+        places = [TopicPartition(self.topic(LEDGER), partition) for partition in partitions]
+        if not places:
+            return 0
         request = ConsumerGroupTopicPartitions(f"{self.prefix}.{GROUP}", places)
         answer = next(iter(self._admin.list_consumer_group_offsets([request]).values())).result(PATIENCE_S)
-        return sum(high[place.partition] - max(place.offset, 0) for place in answer.topic_partitions)
+        committed = {place.partition: place.offset for place in answer.topic_partitions}
+        return sum(record.offset >= committed[record.partition] for record in records)
 
     def delete_snapshots(self) -> None:
         for deleted in self._admin.delete_topics([self.topic("snapshots")]).values():

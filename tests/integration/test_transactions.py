@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
+from bench.spine.kafka import Pipeline
 from executors.node.commands import CommandLog
 from executors.node.settings import ExecutorSettings
 from infra.log.reader import LogReader
@@ -18,12 +19,14 @@ from infra.log.target import Target
 from infra.topics import ensure_topics
 from schemas.base import Event
 from schemas.cells import CellConfigured
+from schemas.clock import ClockTicked
 from schemas.codec import Envelope, decode_decision
 from schemas.decisions import JobAdmitted, JobRejected
 from schemas.inference import InferenceLoadReported
 from schemas.kafka_connection import KafkaConnection
 from schemas.registry import TOPIC_BY_EVENT
-from schemas.topics import COMMANDS, DECISIONS, INFERENCE, JOBS, LEDGER, SNAPSHOTS, topic_name, topics
+from schemas.topics import CLOCK, COMMANDS, DECISIONS, INFERENCE, JOBS, LEDGER, SNAPSHOTS, topic_name, topics
+from streams.kafka.configuration import group_member
 from streams.kafka.reader import KafkaReader
 from streams.worker.partition import Coverage
 from tests.integration.deployment import Deployment, until
@@ -283,6 +286,25 @@ def test_a_node_reads_its_commands_behind_markers(
     began.commit()
     until(lambda: [record.value for record in log.read(0.1)] == [b"1"], "the command of the transaction")
     log.close()
+
+
+def test_the_benchmark_waits_for_records_and_for_no_marker(
+    kafka: str, topic_prefix: str, transaction: Begin, tmp_path: Path
+) -> None:
+    connection = KafkaConnection(bootstrap_servers=kafka)
+    ensure_topics(connection, topics(topic_prefix, partitions=1))
+    line = Pipeline(connection, connection, tmp_path, topic_prefix)
+    line.produce(ClockTicked(cell=CELL, time_s=1.0))
+    line.producer.flush(PATIENCE_S)
+    ticks = topic_name(topic_prefix, CLOCK)
+    transaction().write(ticks, b"1").abort()
+    worker = Consumer(group_member(connection, "tests", f"{topic_prefix}.cells"))
+    worker.commit(offsets=[TopicPartition(ticks, 0, 0)], asynchronous=False)
+    with pytest.raises(TimeoutError):
+        line.wait_until_in_ledger(1.0)
+    worker.commit(offsets=[TopicPartition(ticks, 0, 1)], asynchronous=False)
+    worker.close()
+    line.wait_until_in_ledger(PATIENCE_S)
 
 
 def test_a_lender_starts_behind_a_transaction(

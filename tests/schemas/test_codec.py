@@ -333,6 +333,45 @@ def test_what_a_version_wrote_that_lacked_a_field_is_kept_to_the_byte() -> None:
     assert (envelope.event, envelope.value) == (event, earlier)
 
 
+def test_what_a_version_wrote_is_read_though_the_present_form_is_too_long() -> None:
+    zone = CONFIGURED["zones"][0] | {"horizon_slots": 16}
+    node = {"gpu_type": "a100", "tariff": "flat"}
+    nodes = [{"id": f"{index:0100}", **node} for index in range(7_277)]
+    value = json.dumps(CONFIGURED | {"zones": [zone | {"nodes": nodes}]}).encode()
+    model = EVENT_TYPES["millrace.cell.configured.v1"]
+    event = model.model_validate_json(value)
+    stored = event.model_dump_json(exclude_unset=True).encode()
+    assert len(stored) <= codec.MAX_VALUE_BYTES < len(event.model_dump_json())
+    headers = [*HEADERS[:2], ("ce_type", b"millrace.cell.configured.v1"), *HEADERS[3:]]
+    assert codec.decode_stored_event(stored, headers).value == stored
+
+
+NOT_STRICT = {
+    "a name twice": (b'{"cell":"cell-1","time_s":1.0,"time_s":600.0}', "time_s is given twice"),
+    "twice the same": (b'{"cell":"cell-1","time_s":600.0,"time_s":600.0}', "time_s is given twice"),
+    "names of no model": (b"{%s}" % b",".join(b'"n%d":0' % n for n in range(300)), "has 300 names"),
+}
+
+
+@pytest.mark.parametrize(("value", "fault"), NOT_STRICT.values(), ids=NOT_STRICT)
+def test_strictness_of_json_does_not_depend_on_what_was_read_before(value: bytes, fault: str) -> None:
+    canonical = b'{"cell":"cell-1","time_s":600.0}'
+    for _ in range(2):
+        assert ticked(canonical).value == canonical
+        with pytest.raises(InvalidRecordError, match=fault):
+            ticked(value)
+
+
+def test_one_reading_serves_intake_and_ledger() -> None:
+    event = EVENT_TYPES["millrace.job.submitted.v1"].model_validate_json(json.dumps(SUBMITTED))
+    sent = Envelope("event-1", "/ada", "", event)
+    taken = codec.decode_event(sent.value, sent.headers())
+    stored = codec.decode_stored_event(taken.value, taken.headers())
+    assert stored == taken
+    assert stored.event is taken.event
+    assert stored.canonical == taken.canonical
+
+
 @pytest.mark.parametrize(
     "number",
     ["0.0", "0.1", "1e-7", "1.5e-300", "0.0001", "123456789.125", "4102444800.0", "1700000000.000001"],
