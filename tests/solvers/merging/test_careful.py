@@ -115,7 +115,9 @@ JOBS = st.lists(
 )
 
 
-def drawn(jobs: list[tuple[int, float, float, str, int]], ratio: float, mode: str, later: float) -> MergeProblem:
+def drawn(
+    jobs: list[tuple[int, float, float, str, int]], ratio: float, mode: str, later: float
+) -> MergeProblem:
     left, units = 2, []
     for number, (kind, iterations, age_s, part, wanted) in enumerate(jobs):
         gpus = min(wanted, left) if part != "any" else 0
