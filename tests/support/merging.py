@@ -18,8 +18,8 @@ from schemas.merging.problems import MergeProblem, RivalProblem
 from schemas.merging.settings import MergingPolicy
 from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
 from schemas.solves import SolveFinished, SolveRequested
-from solvers.merging.estimate import estimate
 from solvers.merging.careful import plan
+from solvers.merging.estimate import estimate
 from solvers.merging.rival import allocate
 from tests.support.twins import ZONE, TwinBench
 
