@@ -26,7 +26,7 @@ from streams.policies.merging.trials import Trial, trials_of_plan
 
 MOST_ASKED = 4_000
 """Jobs of one question: some tens of milliseconds of the cell's time. Its record has room for more."""
-_MOST_LATER = 0.25
+_MOST_LATER = 1.0
 """See `MergeProblem.most_later`."""
 _FOR_PROFILES = 4
 """New jobs that are to be profiled are left at most this part of the GPUs."""
