@@ -34,8 +34,8 @@ def plan(problem: MergeProblem, time_limit_s: float) -> MergeSolution:
     if not any(unit.part == "any" for unit in problem.units):
         return without  # every merge has a job without progress
     merged = merge(problem, start_s + time_limit_s - time.perf_counter())
-    is_kept = not new_merges(problem, merged.shares) or not _pays(problem, merged, without)
-    return without if is_kept else merged
+    is_better = bool(new_merges(problem, merged.shares)) and _pays(problem, merged, without)
+    return merged if is_better else without
 
 
 def _without_new_merges(problem: MergeProblem) -> MergeProblem:
