@@ -1,7 +1,8 @@
 """What merging brings over the same scheme without it, setting by setting, and over rivals with the same
 switches."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from bench.figures import Measurement, Result, Table, Value
 from bench.merging.simulated import Outcome
@@ -21,28 +22,47 @@ _COLUMNS = (
     "slowest_later_pct",
     "merges",
     "undone",
+    "known_average_s",
+    "known_gain_pct",
+    "known_slowest_later_pct",
+    "known_merges",
+    "known_undone",
     "warm_rival_s",
     "cold_rival_s",
 )
+
+
+class _Difference(NamedTuple):
+    """Of a run with merging from the one without."""
+
+    gain_pct: float
+    """By how much the mean completion time is shorter."""
+    later_pct: float
+    """By how much the longest is longer."""
 
 
 def over_none(runs: Mapping[Setting, Mapping[Trial, Outcome]]) -> Result:
     """A row per setting, and the worst of them.
 
     Args:
-        runs: of each setting with merging, without, and of rivals with warm switches and with cold ones.
+        runs: of each setting with merging, without, and where there are some, with outcomes of half of the
+            pairs known, and of rivals with warm switches and with cold ones.
     """
     rows: list[tuple[Value, ...]] = []
-    gains: dict[Setting, float] = {}
-    later: dict[Setting, float] = {}
+    unknown: dict[Setting, _Difference] = {}
+    known: dict[Setting, _Difference] = {}
     over_rivals: dict[Setting, float] = {}
     for setting, of in runs.items():
         ours, without = of[Trial(setting)], of[Trial(setting, modes=())]
+        told = of.get(Trial(setting, knowledge="half"))
         rivals = {trial: run.average_s for trial, run in of.items() if trial.scheme != "ymir"}
         warm = min((value for trial, value in rivals.items() if trial.warm_switches), default=None)
         cold = min((value for trial, value in rivals.items() if not trial.warm_switches), default=None)
-        gains[setting] = 100.0 * (1.0 - ours.average_s / without.average_s)
-        later[setting] = 100.0 * (ours.slowest_s / without.slowest_s - 1.0)
+        difference = unknown[setting] = _difference(ours, without)
+        of_told: tuple[Value, ...] = (None,) * 5
+        if told is not None:
+            known[setting] = _difference(told, without)
+            of_told = (told.average_s, *known[setting], float(told.merges), float(told.undone))
         if warm is not None:
             over_rivals[setting] = 100.0 * (1.0 - ours.average_s / warm)
         rows.append(
@@ -54,41 +74,20 @@ def over_none(runs: Mapping[Setting, Mapping[Trial, Outcome]]) -> Result:
                 float(setting.seed),
                 ours.average_s,
                 without.average_s,
-                gains[setting],
+                difference.gain_pct,
                 ours.slowest_s,
                 without.slowest_s,
-                later[setting],
+                difference.later_pct,
                 float(ours.merges),
                 float(ours.undone),
+                *of_told,
                 warm,
                 cold,
             )
         )
-    least, most = min(gains, key=gains.__getitem__), max(later, key=later.__getitem__)
-    held = [gain for setting, gain in gains.items() if setting.half == "held"]
-    mean = sum(gains.values()) / len(gains)
-    measured = [
-        Measurement(
-            "merging_over_none_min_pct",
-            gains[least],
-            f"simulated, by how much merging shortens the mean completion time, the least of {len(gains)} "
-            f"settings: {least}",
-            len(gains),
-        ),
-        Measurement(
-            "merging_over_none_mean_pct",
-            mean,
-            f"the same, mean of all; of the held half of the tasks {sum(held) / max(len(held), 1):.2f}",
-            len(gains),
-        ),
-        Measurement(
-            "merging_tail_over_none_max_pct",
-            later[most],
-            f"simulated, by how much the slowest job takes longer with merging, the most of {len(later)} "
-            f"settings: {most}",
-            len(later),
-        ),
-    ]
+    measured = [*_measured("merging", "nothing known of any merge", unknown)]
+    if known:
+        measured += _measured("merging_known", "outcomes of half of the pairs known", known)
     if over_rivals:
         worst = min(over_rivals, key=over_rivals.__getitem__)
         measured.append(
@@ -101,3 +100,38 @@ def over_none(runs: Mapping[Setting, Mapping[Trial, Outcome]]) -> Result:
             )
         )
     return Result(tuple(measured), (Table("over_none", _COLUMNS, rows),))
+
+
+def _difference(ours: Outcome, without: Outcome) -> _Difference:
+    return _Difference(
+        100.0 * (1.0 - ours.average_s / without.average_s),
+        100.0 * (ours.slowest_s / without.slowest_s - 1.0),
+    )
+
+
+def _measured(name: str, condition: str, differences: Mapping[Setting, _Difference]) -> Iterator[Measurement]:
+    """The worst and the mean of some settings."""
+    count = len(differences)
+    least = min(differences, key=lambda setting: differences[setting].gain_pct)
+    most = max(differences, key=lambda setting: differences[setting].later_pct)
+    held = [one.gain_pct for setting, one in differences.items() if setting.half == "held"]
+    yield Measurement(
+        f"{name}_over_none_min_pct",
+        differences[least].gain_pct,
+        f"simulated, {condition}, by how much merging shortens the mean completion time, the least of "
+        f"{count} settings: {least}",
+        count,
+    )
+    yield Measurement(
+        f"{name}_over_none_mean_pct",
+        sum(one.gain_pct for one in differences.values()) / count,
+        f"the same, mean of all; of the held half of the tasks {sum(held) / max(len(held), 1):.2f}",
+        count,
+    )
+    yield Measurement(
+        f"{name}_tail_over_none_max_pct",
+        differences[most].later_pct,
+        f"simulated, {condition}, by how much the slowest job takes longer with merging, the most of {count} "
+        f"settings: {most}",
+        count,
+    )

@@ -153,6 +153,7 @@ class MergingBench:
                 setting: (
                     Trial(setting),
                     Trial(setting, modes=()),
+                    Trial(setting, knowledge="half"),
                     *(
                         rival(setting, scheme, "eager", warm)
                         for scheme in scope.warm_rivals

@@ -62,6 +62,8 @@ class Unit(Record):
     """What it has now."""
     follower: Identifier | None = None
     """The receiver of the temporal merge that it is the donor of now."""
+    age_s: Annotated[float, Field(ge=0)] = 0.0
+    """Since its submission; of two jobs, of the older one."""
 
 
 class Transfer(Record):

@@ -67,8 +67,12 @@ class MergingPolicy(PolicySettings):
     )
     """How jobs may be merged; empty where none are."""
     merges: Literal["shown", "expected"] = "shown"
-    """Which merges are made. `shown`: those that past merges show to pay, and few trials; none by which a job
-    is expected to end later. `expected`: all that are expected to save iterations, from the first job on."""
+    """Which merges are made. `shown`: those that past merges show to pay, and trials within `trial_budget`;
+    none by which jobs are expected to end later. `expected`: all that are expected to save iterations, from
+    the first job on."""
+    trial_budget: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Of the samples that all finished jobs were trained on: the part that trials may cost, merges that were
+    undone included."""
     transferability: TransferabilityName = "task2vec"
     """By what the similarity of two tasks is judged."""
     watched_epochs: Annotated[int, Field(ge=1, le=100)] = 2

@@ -18,8 +18,8 @@ from schemas.merging.problems import MergeProblem, RivalProblem
 from schemas.merging.settings import MergingPolicy
 from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
 from schemas.solves import SolveFinished, SolveRequested
+from solvers.merging.careful import plan
 from solvers.merging.estimate import estimate
-from solvers.merging.merger import merge
 from solvers.merging.rival import allocate
 from tests.support.twins import ZONE, TwinBench
 
@@ -27,7 +27,7 @@ CELL, MODEL = "c", "tiny"
 GPUS = 4
 """Of each node."""
 TICK_S = 5.0
-SOLVERS = {MergeProblem: merge, RivalProblem: allocate, EstimateProblem: estimate}
+SOLVERS = {MergeProblem: plan, RivalProblem: allocate, EstimateProblem: estimate}
 
 
 class MergingBench(TwinBench):

@@ -26,7 +26,7 @@ from streams.policies.merging.trials import Trial, trials_of_plan
 
 MOST_ASKED = 4_000
 """Jobs of one question: some tens of milliseconds of the cell's time. Its record has room for more."""
-_MOST_LATER = 0.25
+_MOST_LATER = 1.0
 """See `MergeProblem.most_later`."""
 _FOR_PROFILES = 4
 """New jobs that are to be profiled are left at most this part of the GPUs."""
@@ -210,6 +210,7 @@ class Asking:
             waited_s=sum(job.waited_s for job in jobs) / len(jobs),
             part="none",
             gpus=task.gpus,
+            age_s=max(self._age_s(job) for job in jobs),
         )
 
     def _joint_steps(self, jobs: Sequence[TuningJob]) -> float:
@@ -236,7 +237,12 @@ class Asking:
             part=self._part(job, is_follower),
             gpus=0 if task is None else task.gpus,
             follower=None if task is None else task.follower,
+            age_s=self._age_s(job),
         )
+
+    def _age_s(self, job: TuningJob) -> float:
+        """Since its submission."""
+        return max(self.tasks.time_s - job.submitted_s, 0.0)
 
     def _part(self, job: TuningJob, is_follower: bool) -> Literal["none", "donor", "any"]:
         kind = self.knowledge.kinds[job.kind]

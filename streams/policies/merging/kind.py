@@ -37,7 +37,7 @@ MERGING = PolicyKind(
         Solve(
             problem=MergeProblem,
             solution=MergeSolution,
-            function="solvers.merging.merger:merge",
+            function="solvers.merging.careful:plan",
             smallest="solvers.merging.merger:smallest",
         ),
         Solve(

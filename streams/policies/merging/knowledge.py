@@ -31,9 +31,6 @@ _LEAST_PART_LEFT = 0.05
 
 CHEAP = 0.25
 """Of what a finished job was trained in the mean: the watched epochs of a job in a trial are no more."""
-TRIALS_SHARE = 0.0025
-"""Of the samples that all finished jobs were trained on: the budget of trials. What undone merges have cost
-counts, and what the next trial may cost. docs/benchmarks.md has what other budgets bring."""
 
 
 class ForetoldTransfer(NamedTuple):
@@ -282,9 +279,8 @@ class Knowledge:
 
     def may_try(self, samples: int) -> bool:
         """Whether trials may cost so many samples more, those under way included."""
-        if not self._finished:
-            return False
-        return self._lost_samples + samples <= TRIALS_SHARE * self._trained_samples
+        budget = self._policy.trial_budget * self._trained_samples
+        return budget > 0 and self._lost_samples + samples <= budget
 
     def state(self) -> dict[str, Any]:
         """Of types that msgpack writes."""

@@ -5,6 +5,7 @@ from typing import Any
 from schemas.merging.estimates import EstimateSolution
 from schemas.merging.outcomes import MergeJudged
 from schemas.merging.problems import MergeProblem, Transfer
+from schemas.merging.settings import MergingPolicy
 from schemas.solves import SolveFinished, SolveRequested
 from tests.support.merging_script import Script, of, share
 
@@ -12,8 +13,9 @@ ITERATIONS = 1_000
 """Of each job; an epoch has 100."""
 FINISHED = 8 * ITERATIONS
 """Of each job that is done before."""
+BUDGET = 0.0025
 ENOUGH = 10
-"""Finished jobs whose samples, times 0.25 %, are the two epochs that a trial may cost."""
+"""Finished jobs whose samples, times the budget, are the two epochs that a trial may cost."""
 
 
 class Untold(Script):
@@ -34,7 +36,7 @@ class Untold(Script):
 
 def after(finished: int, **policy: Any) -> Untold:
     """A zone whose jobs so far are done, and that has four more: `a` nearly done, the others new."""
-    script = Untold(**policy)
+    script = Untold(**{"trial_budget": BUDGET, **policy})
     for number in range(finished):
         script.ready(f"z{number}", accuracy=0.8, epochs=80)
         script.plan(share(f"z{number}"))
@@ -63,6 +65,10 @@ def jobs_of(problem: MergeProblem, one: Transfer) -> tuple[list[str], list[str]]
 def test_no_trial_is_made_before_finished_jobs_pay_for_it() -> None:
     assert asked(after(ENOUGH - 1)).transfers == ()
     assert len(asked(after(ENOUGH)).transfers) == 1
+
+
+def test_by_default_there_are_no_trials() -> None:
+    assert asked(after(2 * ENOUGH, trial_budget=MergingPolicy().trial_budget)).transfers == ()
 
 
 def test_a_trial_is_of_one_donor_that_is_nearly_done_and_one_receiver() -> None:

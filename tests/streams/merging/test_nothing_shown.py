@@ -1,0 +1,36 @@
+"""A zone that merges decides as one that does not, until past merges show that merging pays."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.base import Outcome
+from schemas.decisions import JobCompleted
+from schemas.merging.commands import TaskAssigned
+from schemas.merging.settings import MergingPolicy
+from tests.support.examples import examples
+from tests.support.merging import World, merging_cell, submit
+
+ARRIVALS = st.lists(
+    st.tuples(st.floats(0.0, 900.0), st.sampled_from("abc"), st.integers(2, 6)), min_size=3, max_size=9
+)
+
+
+def history(modes: tuple[str, ...], arrivals: list[tuple[float, str, int]]) -> list[Outcome]:
+    """What a zone decides about jobs that come after such times, of such data and numbers of epochs."""
+    world = World(merging_cell(1, 2, modes=modes))
+    seen: list[Outcome] = []
+    for number, (after_s, data, epochs) in enumerate(arrivals):
+        seen += world.send(submit(f"j{number}", data=data, epochs=epochs))
+        seen += world.run(after_s)
+    seen += world.run_until_idle()
+    return [outcome for outcome in seen if isinstance(outcome, TaskAssigned | JobCompleted)]
+
+
+@settings(max_examples=examples(6), deadline=None)
+@given(ARRIVALS)
+def test_without_evidence_every_job_runs_and_ends_as_without_merging(
+    arrivals: list[tuple[float, str, int]],
+) -> None:
+    merging, without = (history(modes, arrivals) for modes in (MergingPolicy().modes, ()))
+    assert merging == without
+    assert sum(isinstance(outcome, JobCompleted) for outcome in merging) == len(arrivals)
