@@ -81,18 +81,22 @@ def run_short(lines: Sequence[Stated], measure: Callable[[str, str], None]) -> N
 
 
 def table(lines: Sequence[Stated]) -> str:
-    """The table in Markdown."""
+    """The table in Markdown, and a line that names what is missing in it."""
     rows = ["| figure | value | form | commit | machine | state |", "|---|---|---|---|---|---|"]
-    rows += [f"| {' | '.join(_cells(line))} |" for line in lines]
+    missing = []
+    for line in lines:
+        name = f"`{line.headline.name}`"
+        if line.figure is None or line.figure.value is None:
+            missing.append(f"{name} ({line.headline.bench})")
+        else:
+            rows.append(f"| {name}: {line.headline.says} | {' | '.join(_cells(line, line.figure))} |")
+    if missing:
+        rows += ["", f"Missing: {', '.join(missing)}."]
     return "\n".join(rows)
 
 
-def _cells(line: Stated) -> Iterator[str]:
-    headline, figure = line.headline, line.figure
-    yield f"`{headline.name}`: {headline.says}"
-    if figure is None or figure.value is None:
-        yield from ("", "", "", "", line.state)
-        return
+def _cells(line: Stated, figure: KeptFigure) -> Iterator[str]:
+    assert figure.value is not None
     unit = "" if figure.unit == "1" else f" {figure.unit}"
     yield f"{figure.value:.3g}{unit}" if figure.value < 1_000 else f"{figure.value:,.0f}{unit}"
     yield "quick" if figure.quick else "full"

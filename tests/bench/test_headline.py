@@ -80,6 +80,13 @@ def test_the_table_names_commit_machine_and_what_is_stale(folders):
     )
 
 
+def test_the_table_names_what_is_missing_below_it(folders):
+    assert table(stated([RATIO], folders(None, None))).splitlines()[2:] == [
+        "",
+        "Missing: `kafka_over_faust_ratio` (spine).",
+    ]
+
+
 def test_a_report_becomes_figures_with_commit_machine_and_sources(tmp_path):
     document = report("spine", [Measurement("fused_speedup", 1.5, "seen")], quick=True, seed=7)
     KeptFigures(tmp_path).keep(kept_figures(document))
