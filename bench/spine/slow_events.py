@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.figures import Measurement, Result, Table
 from bench.spine.situations.batches import batch_situations
-from bench.spine.situations.elastic import elastic_situations
+from bench.spine.situations.elastic import elastic_situations, pollux_situations
 from bench.spine.situations.experts import experts_situations
 from bench.spine.situations.merging import merging_situations
 from bench.spine.situations.situation import Situation
@@ -25,16 +25,17 @@ SITUATIONS: Mapping[str, Situations] = MappingProxyType(
     {
         "experts": experts_situations,
         "elastic": elastic_situations,
+        "elastic, pollux": pollux_situations,
         "merging": merging_situations,
         "titan": batch_situations,
     }
 )
-"""By policy: `(rng, jobs) -> situations`."""
+"""By policy, and by scheme where a policy has one with a search of its own: `(rng, jobs) -> situations`."""
 DRAWS = 8
 """Cells of each policy."""
 QUICK_DRAWS = 1
 JOBS: Mapping[str, int] = MappingProxyType(
-    {"experts": 3_000, "elastic": 7_400, "merging": 6_000, "titan": 2_000}
+    {"experts": 3_000, "elastic": 7_400, "elastic, pollux": 7_400, "merging": 6_000, "titan": 2_000}
 )
 """That wait in a cell, about as many as it has room for."""
 _QUICK_JOBS = 4
@@ -71,8 +72,8 @@ def measure_slow_events(quick: bool, seed: int) -> Result:
     worst = ordered[0]
     note = (
         f"processor time of the slowest of {len(rows)} events drawn to be slow under {len(SITUATIONS)} "
-        f"policies, relative to a calibration in the same run ({worst.event_ms:.1f} ms as measured): "
-        f"{worst.policy}, {worst.what}"
+        f"policies and schemes, relative to a calibration in the same run ({worst.event_ms:.1f} ms "
+        f"as measured): {worst.policy}, {worst.what}"
     )
     return Result(
         (Measurement("event_worst_ms", worst.calibrated_ms, note, len(rows)),),

@@ -15,11 +15,11 @@ from solvers.elastic.demand import Demand, Grant, Pool
 WAITING_SPEEDUP = 0.1
 """What a job that waits counts as in the harmonic mean, which would be zero with any that has nothing."""
 
-MOST_JOBS = 1_000
+MOST_JOBS = 200
 """Jobs in one search: half of them run and half wait, or more where there are fewer of the other kind."""
-MOST_OPTIONS = 30_000
+MOST_OPTIONS = 5_000
 """Options of all jobs in one search, divided in the same way; building one takes about 0.1 us."""
-MOST_GENES = 8_000_000
+MOST_GENES = 3_200_000
 """Genes that all searches of a round may draw, one for each job of each choice. One takes about 5 ns."""
 
 Term = Callable[[Floats], Floats]
@@ -48,7 +48,7 @@ class Pollux:
     The work of a round is bounded. A search has `MOST_JOBS` jobs and `MOST_OPTIONS` options at most: of the
     jobs that have a choice, those that arrived first. The others keep what they have. The first search of a
     round draws half of `MOST_GENES` at most and each further one half of the one before, so it has fewer
-    generations than 250 where it has many jobs (the first one where it has more than 159).
+    generations than 250 where it has many jobs (the first one where it has more than 63).
 
     Three things differ from Pollux. A job has workers in a pool and not on nodes, so that its mean is a sum
     over jobs, of which a dynamic program would find the best; the search is kept, since it is what Pollux is
@@ -100,6 +100,12 @@ class Pollux:
                 allocation.resize(menu.job, int(workers[option]))
         return allocation.grants()
 
+    def generations_of(self, jobs: int, trial: int) -> int:
+        """Return the number of generations of a search over so many jobs."""
+        # The first population is drawn like a generation.
+        most = (MOST_GENES >> (trial + 1)) // (self.population * jobs) - 1
+        return min(self.generations, max(most, 0))
+
     def _options(self, menus: Sequence["_Menu"], fair_gpus: float) -> tuple[Options, Ints]:
         """Return the options as the search takes them, and (options,) the workers of each."""
         jobs = [menu.job for menu in menus]
@@ -140,8 +146,7 @@ class Pollux:
         """Return (jobs,) the option that each job takes."""
         present = [menu.job.workers - menu.job.min_workers if menu.job.workers else 0 for menu in menus]
         start = options.starts[:-1] + np.array(present, np.int64)
-        most = (MOST_GENES >> (trial + 1)) // (self.population * len(menus)) - 1
-        generations = min(self.generations, max(most, 0))
+        generations = self.generations_of(len(menus), trial)
         return search(options, capacity_gpus, start, generations, self.population, self._seed(menus))
 
     def _seed(self, menus: Sequence["_Menu"]) -> np.uint64:
