@@ -82,7 +82,11 @@ class Scheme(Protocol):
     """Whether a job that waits may be overtaken for ever, unless it comes first at last."""
 
     def allocate(
-        self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
+        self,
+        waiting: Sequence[Demand],
+        running: Sequence[Demand],
+        free_gpus: Mapping[Pool, float],
+        trial: int = 0,
     ) -> list[Grant]:
         """Decide one round.
 
@@ -90,6 +94,8 @@ class Scheme(Protocol):
             waiting: jobs without workers, in the order of their arrival.
             running: jobs whose workers beyond the base demand may be taken or moved, in the same order.
             free_gpus: idle GPUs of each pool, in training GPUs; those of flexible workers are not among them.
+            trial: how many decisions of this round found no room on the servers before this one. A scheme
+                that bounds the work of a round divides it among the trials.
 
         Returns:
             Grants to waiting jobs that start and to running jobs that are resized, which fit into the idle

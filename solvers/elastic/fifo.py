@@ -22,7 +22,11 @@ class FirstInFirstOut:
     gives_turns: ClassVar[bool] = False
 
     def allocate(
-        self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
+        self,
+        waiting: Sequence[Demand],
+        running: Sequence[Demand],
+        free_gpus: Mapping[Pool, float],
+        trial: int = 0,  # noqa: ARG002
     ) -> list[Grant]:
         """See `Scheme`."""
         allocation = Allocation(running, free_gpus)
@@ -46,7 +50,11 @@ class Opportunistic:
     gives_turns: ClassVar[bool] = False
 
     def allocate(
-        self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
+        self,
+        waiting: Sequence[Demand],
+        running: Sequence[Demand],
+        free_gpus: Mapping[Pool, float],
+        trial: int = 0,  # noqa: ARG002
     ) -> list[Grant]:
         """See `Scheme`."""
         allocation = Allocation(running, free_gpus)

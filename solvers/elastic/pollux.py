@@ -3,29 +3,37 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from solvers.common.genetic import Options, search
-from solvers.elastic.allocation import POOLS, Allocation, flexible_pool_of, speed_with
+from solvers.compiled import Floats, Ints
+from solvers.elastic.allocation import POOLS, Allocation, flexible_pool_of
 from solvers.elastic.demand import Demand, Grant, Pool
 
 WAITING_SPEEDUP = 0.1
 """What a job that waits counts as in the harmonic mean, which would be zero with any that has nothing."""
 
-Term = Callable[[float], float]
-"""What a job's speedup adds to a sum that is the higher, the higher a generalised mean of all speedups is."""
+MOST_JOBS = 600
+"""Jobs in one search: half of them run and half wait, or more where there are fewer of the other kind."""
+MOST_OPTIONS = 20_000
+"""Options of all jobs in one search, divided in the same way; building one takes about 0.1 us."""
+MOST_GENES = 16_000_000
+"""Genes that all searches of a round may draw, one for each job of each choice. One takes about 5 ns."""
+
+Term = Callable[[Floats], Floats]
+"""What jobs' speedups add to a sum that is the higher, the higher a generalised mean of all speedups is."""
 
 
-def harmonic_term(speedup: float) -> float:
-    """Of the generalised mean with exponent -1, with which Pollux was evaluated."""
-    return -1.0 / max(speedup, WAITING_SPEEDUP)
+def harmonic_term(speedups: Floats) -> Floats:
+    """Return the terms of the generalised mean with exponent -1, with which Pollux was evaluated."""
+    return -1.0 / np.maximum(speedups, WAITING_SPEEDUP)
 
 
-def arithmetic_term(speedup: float) -> float:
-    """Of the generalised mean with exponent 1: goodput alone, whoever waits for it."""
-    return speedup
+def arithmetic_term(speedups: Floats) -> Floats:
+    """Return the terms of the generalised mean with exponent 1: goodput alone, whoever waits for it."""
+    return speedups
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,11 @@ class Pollux:
     `goodput`). A fair share is 1/J of the GPUs that J jobs have or may get, within the job's bounds. As the
     thesis adapts it, no running job gets less than its base demand, and there are 250 generations where
     Pollux has 100, too few for a large cluster (section 3.7.4).
+
+    The work of a round is bounded. A search has `MOST_JOBS` jobs and `MOST_OPTIONS` options at most: of the
+    jobs that have a choice, those that arrived first. The others keep what they have. The first search of a
+    round draws half of `MOST_GENES` at most and each further one half of the one before, so it has fewer
+    generations than 250 where it has many jobs (the first one where it has more than 318).
 
     Three things differ from Pollux. A job has workers in a pool and not on nodes, so that its mean is a sum
     over jobs, of which a dynamic program would find the best; the search is kept, since it is what Pollux is
@@ -55,108 +68,174 @@ class Pollux:
     restart_s: float = 30.0
 
     def allocate(
-        self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
+        self,
+        waiting: Sequence[Demand],
+        running: Sequence[Demand],
+        free_gpus: Mapping[Pool, float],
+        trial: int = 0,
     ) -> list[Grant]:
         """See `Scheme`."""
         waiting = [job for job in waiting if job.open_pools]
         allocation = Allocation(running, free_gpus)
         capacity_gpus = {pool: allocation.idle_gpus(pool) + allocation.flexible_gpus(pool) for pool in POOLS}
         fair_gpus = _fair_gpus(waiting, running, capacity_gpus)
-        choices = [self._choice(job, capacity_gpus, fair_gpus) for job in (*running, *waiting)]
-        open_choices = [choice for choice in choices if len(choice.outcomes) > 1]
-        taken = [choice.best for choice in open_choices]
-        if not _fit(open_choices, taken, capacity_gpus):
-            taken = self._search(open_choices, capacity_gpus)
-        for choice, index in zip(open_choices, taken, strict=True):
-            outcome = choice.outcomes[index]
-            if outcome.workers > 0:
-                if choice.job.workers == 0:
-                    allocation.start(choice.job, outcome.pool)
-                allocation.resize(choice.job, outcome.workers)
+        menus = _looked_at(running, waiting, capacity_gpus)
+        if not menus:
+            return []
+        left_out = {job.job_id: job for job in running}
+        for menu in menus:
+            left_out.pop(menu.job.job_id, None)
+        for job in left_out.values():
+            flexible_workers = job.workers - job.min_workers
+            capacity_gpus[flexible_pool_of(job)] -= flexible_workers * job.gpus_per_worker
+        options, workers = self._options(menus, fair_gpus)
+        capacity = np.array([capacity_gpus[pool] for pool in POOLS], np.int64)
+        taken = _best(options)
+        if not _fit(options, taken, capacity):
+            taken = self._search(menus, options, capacity, trial)
+        for menu, option in zip(menus, taken, strict=True):
+            if workers[option] > 0:
+                if menu.job.workers == 0:
+                    allocation.start(menu.job, POOLS[options.pools[option]])
+                allocation.resize(menu.job, int(workers[option]))
         return allocation.grants()
 
-    def _choice(self, job: Demand, capacity_gpus: Mapping[Pool, int], fair_gpus: float) -> "_Choice":
-        outcomes = _running_outcomes(job) if job.workers else _waiting_outcomes(job)
-        possible = [outcome for outcome in outcomes if outcome.gpus <= capacity_gpus[outcome.flexible_pool]]
-        fair_workers = int(fair_gpus / job.gpus_per_worker)
-        fair_speed = job.speedup[min(max(fair_workers, job.min_workers), job.max_workers)]
-        values = [self.term(self._speed(job, outcome) / fair_speed) for outcome in possible]
-        return _Choice(job, possible, values)
+    def generations_of(self, jobs: int, trial: int) -> int:
+        """Return the number of generations of a search over so many jobs."""
+        # The first population is drawn like a generation.
+        most = (MOST_GENES >> (trial + 1)) // (self.population * jobs) - 1
+        return min(self.generations, max(most, 0))
 
-    def _speed(self, job: Demand, outcome: "_Outcome") -> float:
-        """Over that of one worker, less what a restart costs."""
-        speed = speed_with(job, outcome.workers, outcome.pool, outcome.flexible_pool)
-        if job.workers in (0, outcome.workers):
-            return speed
-        rest_s = job.remaining_work_s / speed
-        return speed * (rest_s / (rest_s + self.restart_s)) if rest_s > 0 else 0.0
+    def _options(self, menus: Sequence["_Menu"], fair_gpus: float) -> tuple[Options, Ints]:
+        """Return the options as the search takes them, and (options,) the workers of each."""
+        jobs = [menu.job for menu in menus]
+        sections = [section for menu in menus for section in menu.sections]
+        speedups: list[float] = []
+        for menu in menus:
+            for section in menu.sections:
+                speedups += menu.job.speedup[section.least : section.most + 1]
+        of_sections = np.array([section.most - section.least + 1 for section in sections], np.int64)
+        section_starts = np.cumsum(of_sections) - of_sections
+        siblings = np.repeat(section_starts, of_sections)
+        least = np.array([section.least for section in sections], np.int64)
+        pools = np.array([section.pool for section in sections], np.int64)
+        workers = np.repeat(least, of_sections) + np.arange(siblings.size) - siblings
+        of_jobs = np.array([menu.options for menu in menus], np.int64)
 
-    def _search(self, choices: Sequence["_Choice"], capacity_gpus: Mapping[Pool, int]) -> list[int]:
-        """The option that each job takes."""
-        options = _options(choices)
-        firsts = options.starts[:-1]
-        present = np.array([choice.present for choice in choices], np.int64)
-        capacity = np.array([capacity_gpus[pool] for pool in POOLS], np.int64)
-        found = search(
-            options, capacity, firsts + present, self.generations, self.population, self._seed(choices)
+        present = np.repeat([job.workers for job in jobs], of_jobs)
+        given = np.repeat([job.min_workers if job.workers else 0 for job in jobs], of_jobs)
+        spanning = np.repeat([_spanning_speed(job) for job in jobs], of_jobs)
+        speed = np.array(speedups) * np.where(workers > given, spanning, 1.0)
+        restarts = (present > 0) & (workers != present)
+        work_s = np.repeat([float(job.remaining_work_s) for job in jobs], of_jobs)[restarts]
+        rest_s = work_s / speed[restarts]
+        kept = np.zeros(rest_s.size)
+        np.divide(rest_s, rest_s + self.restart_s, out=kept, where=rest_s > 0)
+        speed[restarts] *= kept
+        fair_speed = np.repeat([_fair_speed(job, fair_gpus) for job in jobs], of_jobs)
+        options = Options(
+            starts=np.concatenate((np.zeros(1, np.int64), np.cumsum(of_jobs))),
+            pools=np.repeat(pools, of_sections),
+            gpus=(workers - given) * np.repeat([job.gpus_per_worker for job in jobs], of_jobs),
+            siblings=siblings,
+            values=self.term(speed / fair_speed),
         )
-        return [int(index) for index in found - firsts]
+        return options, workers
 
-    def _seed(self, choices: Sequence["_Choice"]) -> np.uint64:
+    def _search(self, menus: Sequence["_Menu"], options: Options, capacity_gpus: Ints, trial: int) -> Ints:
+        """Return (jobs,) the option that each job takes."""
+        present = [menu.job.workers - menu.job.min_workers if menu.job.workers else 0 for menu in menus]
+        start = options.starts[:-1] + np.array(present, np.int64)
+        generations = self.generations_of(len(menus), trial)
+        return search(options, capacity_gpus, start, generations, self.population, self._seed(menus))
+
+    def _seed(self, menus: Sequence["_Menu"]) -> np.uint64:
         """Of this round: it depends on who there is, on how many workers, and with how much left to do."""
         digest = hashlib.blake2b(str(self.seed).encode(), digest_size=8)
-        for choice in choices:
-            job = choice.job
+        for menu in menus:
+            job = menu.job
             digest.update(f"/{job.job_id}/{job.workers}/{float(job.remaining_work_s).hex()}".encode())
         return np.uint64(int.from_bytes(digest.digest()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What a job may have after the round."""
+class _Section(NamedTuple):
+    """Options of a job in one pool: each number of workers between two bounds."""
 
-    workers: int
-    pool: Pool
-    flexible_pool: Pool
-    gpus: int
-    """Of those that the round gives out, which are in the flexible pool."""
+    pool: int
+    """Of the GPUs that the round gives out: an index of `POOLS`."""
+    least: int
+    most: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """The outcomes of a job, its least first, and what each is worth."""
+class _Menu(NamedTuple):
+    """What a job may have after the round, its least first."""
 
     job: Demand
-    outcomes: list[_Outcome]
-    values: list[float]
+    sections: list[_Section]
 
     @property
-    def best(self) -> int:
-        """Which is worth the most; ties by their order."""
-        return max(range(len(self.values)), key=lambda index: self.values[index])
-
-    @property
-    def present(self) -> int:
-        """Which is what the job has now."""
-        return next(i for i, outcome in enumerate(self.outcomes) if outcome.workers == self.job.workers)
+    def options(self) -> int:
+        """Return the number of options."""
+        return sum(section.most - section.least + 1 for section in self.sections)
 
 
-def _waiting_outcomes(job: Demand) -> list[_Outcome]:
-    """Nothing, or in each of its pools its base demand and more."""
-    outcomes = [_Outcome(0, job.pools[0], job.pools[0], 0)]
+def _looked_at(
+    running: Sequence[Demand], waiting: Sequence[Demand], capacity_gpus: Mapping[Pool, int]
+) -> list[_Menu]:
+    """Return the menus of the jobs that enter the search: of those with a choice, the first of each kind."""
+    jobs_left, options_left = MOST_JOBS, MOST_OPTIONS
+    # Half for each kind, and what one kind leaves for the other. So both are looked at twice at most.
+    waiting_menus = _within(waiting, capacity_gpus, MOST_JOBS // 2, MOST_OPTIONS // 2)
+    jobs_left -= len(waiting_menus)
+    options_left -= sum(menu.options for menu in waiting_menus)
+    running_menus = _within(running, capacity_gpus, jobs_left, options_left)
+    jobs_left = MOST_JOBS - len(running_menus)
+    options_left = MOST_OPTIONS - sum(menu.options for menu in running_menus)
+    return [*running_menus, *_within(waiting, capacity_gpus, jobs_left, options_left)]
+
+
+def _within(
+    jobs: Sequence[Demand], capacity_gpus: Mapping[Pool, int], most_jobs: int, most_options: int
+) -> list[_Menu]:
+    """Return the menus of the first jobs that have a choice, as many as are within both limits."""
+    menus: list[_Menu] = []
+    for job in jobs:
+        if len(menus) == most_jobs:
+            break
+        menu = _menu(job, capacity_gpus)
+        if menu.options < 2:
+            continue
+        most_options -= menu.options
+        if most_options < 0:
+            break
+        menus.append(menu)
+    return menus
+
+
+def _menu(job: Demand, capacity_gpus: Mapping[Pool, int]) -> _Menu:
+    """Return a job's options: of one that runs its base demand and more; of one that waits nothing, or in
+    each of its open pools its base demand and more. None takes more than a pool's capacity."""
+    if job.workers:
+        pool = flexible_pool_of(job)
+        most = min(job.most_workers, job.min_workers + capacity_gpus[pool] // job.gpus_per_worker)
+        return _Menu(job, [_Section(POOLS.index(pool), job.min_workers, most)])
+    sections = [_Section(POOLS.index(job.pools[0]), 0, 0)]
     for pool in job.open_pools:
-        for workers in range(job.min_workers, job.most_workers + 1):
-            outcomes.append(_Outcome(workers, pool, pool, workers * job.gpus_per_worker))
-    return outcomes
+        most = min(job.most_workers, capacity_gpus[pool] // job.gpus_per_worker)
+        if most >= job.min_workers:
+            sections.append(_Section(POOLS.index(pool), job.min_workers, most))
+    return _Menu(job, sections)
 
 
-def _running_outcomes(job: Demand) -> list[_Outcome]:
-    """Its base demand and more."""
-    pool, flexible_pool = job.pools[0], flexible_pool_of(job)
-    return [
-        _Outcome(workers, pool, flexible_pool, (workers - job.min_workers) * job.gpus_per_worker)
-        for workers in range(job.min_workers, job.most_workers + 1)
-    ]
+def _spanning_speed(job: Demand) -> float:
+    """Return what is left of its speed with more workers than its base demand."""
+    return job.spanning_speed if job.workers and flexible_pool_of(job) != job.pools[0] else 1.0
+
+
+def _fair_speed(job: Demand, fair_gpus: float) -> float:
+    """Return its speed with its fair share, over one worker."""
+    fair_workers = int(fair_gpus / job.gpus_per_worker)
+    return job.speedup[min(max(fair_workers, job.min_workers), job.max_workers)]
 
 
 def _fair_gpus(
@@ -167,33 +246,16 @@ def _fair_gpus(
     return (sum(capacity_gpus.values()) + base_gpus) / max(len(waiting) + len(running), 1)
 
 
-def _fit(choices: Sequence[_Choice], taken: Sequence[int], capacity_gpus: Mapping[Pool, int]) -> bool:
-    left_gpus = dict(capacity_gpus)
-    for choice, index in zip(choices, taken, strict=True):
-        outcome = choice.outcomes[index]
-        left_gpus[outcome.flexible_pool] -= outcome.gpus
-    return min(left_gpus.values()) >= 0
+def _best(options: Options) -> Ints:
+    """Return (jobs,) the option of each job that is worth the most; ties by their order."""
+    firsts = options.starts[:-1]
+    best = np.repeat(np.maximum.reduceat(options.values, firsts), np.diff(options.starts))
+    places = np.flatnonzero(options.values == best)
+    return places[np.searchsorted(places, firsts)]
 
 
-def _options(choices: Sequence[_Choice]) -> Options:
-    """The choices as the search takes them."""
-    starts = [0]
-    pools: list[int] = []
-    gpus: list[int] = []
-    siblings: list[int] = []
-    values: list[float] = []
-    for choice in choices:
-        seen: dict[tuple[bool, Pool], int] = {}
-        for outcome, value in zip(choice.outcomes, choice.values, strict=True):
-            siblings.append(seen.setdefault((outcome.workers > 0, outcome.pool), len(pools)))
-            pools.append(POOLS.index(outcome.flexible_pool))
-            gpus.append(outcome.gpus)
-            values.append(value)
-        starts.append(len(pools))
-    return Options(
-        starts=np.array(starts, np.int64),
-        pools=np.array(pools, np.int64),
-        gpus=np.array(gpus, np.int64),
-        siblings=np.array(siblings, np.int64),
-        values=np.array(values),
-    )
+def _fit(options: Options, taken: Ints, capacity_gpus: Ints) -> bool:
+    """Whether no pool has less than these options take."""
+    taken_gpus = np.zeros_like(capacity_gpus)
+    np.add.at(taken_gpus, options.pools[taken], options.gpus[taken])
+    return bool(np.all(taken_gpus <= capacity_gpus))

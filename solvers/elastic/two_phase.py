@@ -55,7 +55,11 @@ class TwoPhase:
         self._scaling_pause_s = scaling_pause_s
 
     def allocate(
-        self, waiting: Sequence[Demand], running: Sequence[Demand], free_gpus: Mapping[Pool, float]
+        self,
+        waiting: Sequence[Demand],
+        running: Sequence[Demand],
+        free_gpus: Mapping[Pool, float],
+        trial: int = 0,  # noqa: ARG002
     ) -> list[Grant]:
         """Decide one round. Grants to running jobs come first, in their order, then those to jobs that start,
         in the order of phase 1.

@@ -7,10 +7,13 @@ import pytest
 from bench.spine.slow_events import SITUATIONS
 from streams.cell.cell import Cell
 
+ELASTIC = {"round", "round after their patience", "second round", "quote", "job done", "node lost"} | {
+    "another job"
+}
 EVENTS = {
     "experts": {"profile", "shift", "little shift", "node lost", "tick after their patience", "another job"},
-    "elastic": {"round", "round after their patience", "quote", "job done", "node lost", "another job"}
-    | {"second round"},
+    "elastic": ELASTIC,
+    "elastic, pollux": ELASTIC,
     "merging": {"question", "plan", "next question", "node lost", "another job"},
     "titan": {"question", "plans", "slot begins", "node lost", "quote"},
 }

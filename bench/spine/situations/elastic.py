@@ -1,7 +1,4 @@
-"""Elastic jobs that run, and many that wait.
-
-The scheme `pollux` is left out: its genetic search is not bounded, and takes seconds with thousands of jobs.
-"""
+"""Elastic jobs that run, and many that wait."""
 
 import random
 from collections.abc import Iterator
@@ -25,12 +22,22 @@ _DATASET = Dataset(path="data.jsonl", samples=1_000)
 
 
 def elastic_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """A zone of fast and slow servers that are full, and so many jobs that wait."""
+    """Return situations under a scheme that is drawn, but for `pollux`."""
+    yield from _situations(rng, jobs, _SCHEMES)
+
+
+def pollux_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
+    """Return situations under the scheme `pollux`, whose search is bounded separately."""
+    yield from _situations(rng, jobs, ("pollux",))
+
+
+def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) -> Iterator[Situation]:
+    """Return events in a zone of fast and slow servers that are full, and so many jobs that wait."""
     servers = rng.choice((20, 100, 443, 900))
     running = min(rng.choice((100, 500, 1_500)), servers * _GPUS)
     users = rng.choice((1, 50, jobs))
     most_workers = rng.choice((1, 16, 64))
-    scheme = rng.choice(_SCHEMES)
+    scheme = rng.choice(schemes)
     what = (
         f"{scheme}, {servers} servers, {running} jobs run, {jobs} of {users} users and up to "
         f"{most_workers} workers wait"

@@ -137,7 +137,7 @@ class Rounds:
         room.judge(waiting)
         for trial in range(MOST_TRIALS):
             placing = Placing(workforce, movable, self._scheme.keeps_order)
-            grants = self._scheme.allocate(room.told(waiting), room.told(running), free_gpus)
+            grants = self._scheme.allocate(room.told(waiting), room.told(running), free_gpus, trial)
             cluster.begin_trial()
             placing.place(grants)
             is_kept = trial == MOST_TRIALS - 1 or not room.learn(placing, waiting)

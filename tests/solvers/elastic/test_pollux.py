@@ -9,8 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.elastic.demand import Demand
-from solvers.elastic.pollux import WAITING_SPEEDUP, Pollux, Term, arithmetic_term, harmonic_term
+from solvers.elastic.pollux import (
+    MOST_GENES,
+    MOST_JOBS,
+    WAITING_SPEEDUP,
+    Pollux,
+    Term,
+    arithmetic_term,
+    harmonic_term,
+)
 from solvers.elastic.speedup import imperfect_speedup
+from streams.policies.elastic.rounds import MOST_TRIALS
 from tests.support.elastic_rounds import demand, granted_workers, training
 from tests.support.examples import examples
 
@@ -134,3 +143,24 @@ def test_rounds_draw_differently_by_seed_and_by_what_is_left_to_do() -> None:
 
     assert outcomes(lambda n: (Pollux(n, generations=2, population=4), round_of(1e5))) == 5
     assert outcomes(lambda n: (Pollux(0, generations=2, population=4), round_of(1e5 + n))) == 5
+
+
+def test_the_searches_of_a_round_share_a_budget_of_genes() -> None:
+    scheme = Pollux(0)
+    for jobs in range(1, MOST_JOBS + 1):
+        generations = [scheme.generations_of(jobs, trial) for trial in range(MOST_TRIALS)]
+        assert generations[-1] >= 1
+        assert sum(scheme.population * jobs * (each + 1) for each in generations) <= MOST_GENES
+    assert scheme.generations_of(318, trial=0) == 250
+
+
+def test_of_thousands_of_jobs_that_wait_a_search_has_the_first() -> None:
+    waiting = [demand(f"j{arrival}", arrival, (1, 8), remaining_work_s=1e4) for arrival in range(3_000)]
+    started = decided(Pollux(0), (waiting, [], 150))
+    assert 100 <= sum(started.values()) <= 150
+    assert started.keys() <= {job.job_id for job in waiting[:MOST_JOBS]}
+
+
+def test_jobs_that_cannot_start_take_no_place_in_a_search() -> None:
+    wide = [demand(f"wide{arrival}", arrival, (9, 9)) for arrival in range(1_000)]
+    assert decided(Pollux(0), ([*wide, demand("last", 1_000, (1, 1))], [], 8)) == {"last": 1}
