@@ -149,7 +149,9 @@ class AuctionBench:
     def _over(self, rows: Rows, baseline: str) -> Measurement:
         high, seeds = self._scope.high, self._scope.seeds
         gain = gain_pct(rows, high, seeds, OURS, baseline)
-        note = f"mean of {len(seeds)} days, 95 % CI +- {gain.half_width:.3g}; {high.nodes} nodes, high load"
+        days = "one day" if len(seeds) == 1 else f"mean of {len(seeds)} days"
+        width = "" if gain.half_width is None else f", 95 % CI +- {gain.half_width:.3g}"
+        note = f"{days}{width}; {high.nodes} nodes, high load"
         return Measurement(f"welfare_over_{baseline}_pct", gain.mean, note, len(seeds))
 
     def _run(self, trials: Sequence[Trial]) -> Rows:

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from executors.lora.base_model import SharedBase, load_base
-from executors.lora.default_base import default_base_directory
-from tests.support.executors import TINY_RECIPE
+from tests.support.tiny_base import tiny_base_directory
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -21,9 +20,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def llama_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MILLRACE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        return default_base_directory(TINY_RECIPE)
+    return tiny_base_directory(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ LONG = os.environ.get("MILLRACE_TESTS") == "long"
 
 
 def examples(full: int) -> int:
-    """A fortieth of the full number in `make test`, but 10 at least."""
-    return full if LONG else min(full, max(full // 40, 10))
+    """A fortieth of the full number in `make test`, but 10 at least and 100 at most."""
+    return full if LONG else min(full, max(full // 40, 10), 100)
 
 
 def seeds(full: int) -> range:

@@ -72,8 +72,9 @@ def test_processes_beside_each_other_bring_what_one_brings(tmp_path):
 
 def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.auction.misreports.measure.QUICK_WORLDS", 4)
+    seeds = SEEDS[:1]
     scope = Scope(
-        seeds=SEEDS,
+        seeds=seeds,
         comparisons=(FIGURE,),
         small=Figure(12, "size", (POINT,)),
         small_loaded=Figure(12, "size", (POINT,)),
@@ -81,12 +82,8 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatc
         growth=(Axis("nodes", ((3.0, TINY), (6.0, replace(TINY, nodes=6)))),),
         ablations=(POINT,),
         sensitivity=(POINT,),
-        everyday=Everyday(
-            (Load(DRAWN, HIGH_LOAD, 1.75, TINY),), SEEDS[:1], skipped=("a trace: it is not here",)
-        ),
-        working_days=Everyday(
-            (Load(WORKING_DAY, HIGH_LOAD, 1.75, replace(TINY, night_part=0.5)),), SEEDS[:1]
-        ),
+        everyday=Everyday((Load(DRAWN, HIGH_LOAD, 1.75, TINY),), seeds, skipped=("a trace: it is not here",)),
+        working_days=Everyday((Load(WORKING_DAY, HIGH_LOAD, 1.75, replace(TINY, night_part=0.5)),), seeds),
         high=TINY,
     )
     measurements: list[Measurement] = []
