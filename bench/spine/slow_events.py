@@ -77,7 +77,7 @@ def measure_slow_events(quick: bool, seed: int) -> Result:
     }
     of_pollux = rows.pop(POLLUX)
     ours = [row for of_policy in rows.values() for row in of_policy]
-    ordered = sorted([*ours, *of_pollux], key=lambda row: -row.calibrated_ms)
+    ordered = sorted((*ours, *of_pollux), key=_calibrated_ms, reverse=True)
     return Result(
         (
             _worst("event_worst_ms", ours, f"under {len(rows)} policies"),
@@ -91,8 +91,12 @@ def measure_slow_events(quick: bool, seed: int) -> Result:
     )
 
 
+def _calibrated_ms(row: _Row) -> float:
+    return row.calibrated_ms
+
+
 def _worst(name: str, rows: Sequence[_Row], where: str) -> Measurement:
-    worst = max(rows, key=lambda row: row.calibrated_ms)
+    worst = max(rows, key=_calibrated_ms)
     note = (
         f"processor time of the slowest of {len(rows)} events drawn to be slow {where}, relative to a "
         f"calibration in the same run ({worst.event_ms:.1f} ms as measured): {worst.policy}, {worst.what}"
