@@ -83,11 +83,7 @@ def measure_slow_events(quick: bool, seed: int) -> Result:
             _worst("event_worst_ms", ours, f"under {len(rows)} policies"),
             _worst("event_worst_pollux_ms", of_pollux, "in elastic zones under the scheme pollux"),
         ),
-        (
-            Table(
-                "slow_events", _Row._fields, sorted([*ours, *of_pollux], key=lambda row: -row.calibrated_ms)
-            ),
-        ),
+        (Table("slow_events", _Row._fields, ordered),),
     )
 
 
