@@ -220,9 +220,10 @@ def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> Non
     if only is None:
         run_short(stated(wanted, folders), measure)
     lines = stated(wanted, folders)
-    write_into_documents(text := markdown(lines))
-    typer.echo(text)
-    if check and any(line.state != "current" for line in lines):
+    typer.echo(text := markdown(lines))
+    if not check:
+        write_into_documents(text)
+    elif any(line.state != "current" for line in lines):
         raise typer.Exit(1)
 
 

@@ -1,6 +1,7 @@
 """Files of entries that users write, in YAML or JSON lines; each error names file and line."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ MAX_ENTRIES = 100_000
 MAX_DEPTH = 16
 STANDARD_INPUT = "-"
 _JSON_LINES = (".jsonl", ".ndjson")
+_AMOUNT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+"""An amount that is written as text. Python also reads `1_000`, digits of other scripts, and `0100`, which
+YAML 1.1 reads as 64."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -102,6 +106,8 @@ class Entry:
     def _micros(self, place: Place, amount: Any) -> int:
         try:
             if isinstance(amount, bool) or not isinstance(amount, int | float | str):
+                raise InvalidOperation
+            if isinstance(amount, str) and _AMOUNT.fullmatch(amount) is None:
                 raise InvalidOperation
             micros = Decimal(str(amount)) * MICROS_PER_UNIT
             whole = micros.is_finite() and micros == micros.to_integral_value()

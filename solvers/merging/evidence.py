@@ -2,12 +2,12 @@
 
 What a merge saves its receiver is counted in parts of the epochs that the receiver needs alone. A merge that
 was undone counts with the epochs that were trained in vain, so the mean of past savings contains the expected
-loss. A merge is `shown` to pay where the lower confidence bound of that mean is positive, and where most
-merges like it have paid: while their sign cannot be predicted, none is made.
+loss. A merge is `shown` to pay where the lower confidence bound of that mean is at least `LEAST_SAVING`, and
+where most merges like it have paid: while their sign cannot be predicted, none is made.
 
 Where nothing is shown, single merges may be made as trials. They stop where they fail: for a receiving task
-in a mode after the first that does not pay, for a mode when two more have failed than paid. The zone bounds
-what all trials may cost (`Knowledge.may_try`).
+in a mode after the first that does not pay, or after `MOST_TRIALS` that paid, and for a mode when two more
+have failed than paid. The zone bounds what all trials may cost (`Knowledge.may_try`).
 
 Before either, a job of the receiving kind must have ended alone: without it, the saving is not known, and the
 accuracy after the watched epochs has nothing to be compared with.

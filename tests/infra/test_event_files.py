@@ -134,6 +134,10 @@ BAD = {
         3,
         r"'\x1b]0;x\n': Extra inputs",
     ),
+    **{
+        f"the amount {amount}": (GOOD.replace("12.5", amount), 11, "terms.bid: not an amount")
+        for amount in ("1_00e0", "'1_000'", "'0100'", "'１００'", "0900", "' 12'")
+    },
     "a negative amount": (GOOD.replace("12.5", "-1"), 11, "terms.bid: not an amount"),
     "an infinite amount": (GOOD.replace("12.5", ".inf"), 11, "terms.bid: not an amount"),
     "too large an amount": (GOOD.replace("12.5", "1000000001"), 11, "terms.bid: not an amount"),
