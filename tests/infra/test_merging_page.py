@@ -66,5 +66,5 @@ def test_what_it_refers_to_is_there() -> None:
 
 def test_the_cell_of_a_newcomer_is_the_cluster_of_the_paper() -> None:
     (zone,) = cell_of(CELLS_DIRECTORY / "merging.yaml", 0.0, None).zones
-    assert zone.policy == MergingPolicy()
+    assert zone.policy == MergingPolicy(trial_budget=0.0025)
     assert len(zone.nodes) * zone.gpu_types[0].gpus == 32
