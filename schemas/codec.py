@@ -232,10 +232,13 @@ def decode_event_line(line: bytes | str) -> Envelope:
     Raises:
         InvalidRecordError: with what is wrong.
     """
-    fields = {name: value for name, value in _json_object(line).items() if value is not None}
+    given = _json_object(line)
+    fields = {name: value for name, value in given.items() if value is not None}
     if "data_base64" in fields:
         raise InvalidRecordError("data_base64 is not read: give the event as a JSON object under data")
     if "data" not in fields:
+        if "data" in given:
+            raise InvalidRecordError("data is null: give the event as a JSON object under data")
         raise InvalidRecordError("neither a ce_type header nor a JSON object with type and data")
     envelope, _ = _envelope(fields, _json_bytes(fields.pop("data")))
     return _bounded(envelope)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from jinja2 import TemplateSyntaxError
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -20,7 +21,12 @@ from executors.lora.adapter import AdapterLayout, inject
 from executors.lora.default_base import default_base_directory
 from executors.lora.fused_linear import FusedLinear
 from executors.lora.heads import FusedHead
-from executors.lora.model_files import fault_in_files, fault_in_tokenizer
+from executors.lora.model_files import (
+    fault_in_files,
+    fault_in_tokenizer,
+    fault_in_tokenizer_files,
+    file_of_chat_template,
+)
 from executors.lora.model_kind import BaseModelError, blamed_on_config, is_classifier, read_config
 from executors.lora.objective import Objective, next_tokens, text_class
 from executors.lora.packed_attention import PACKED_ATTENTION
@@ -30,6 +36,8 @@ from executors.lora.probe.verdict import Proof, UnprovenBaseError
 from executors.lora.randomness import derive_seed
 from executors.lora.task import LoraTask
 from executors.lora.windows import empty_windows, fault_in_lengths, longest_sequence_tokens
+
+_ERROR_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
@@ -108,8 +116,9 @@ def load_base(
     Raises:
         BaseModelError: the directory has no safetensors weights (pickled ones are refused, since loading them
             runs code), they are not whole or quantised, there is no tokenizer or one of more tokens than the
-            model has embeddings, it is neither of a causal language model nor of a sequence classifier, or is
-            not proven to compute in packed batches what it computes alone (see `prove`).
+            model has embeddings, its chat template is invalid, it is neither of a causal language model nor
+            of a sequence classifier, or is not proven to compute in packed batches what it computes alone
+            (see `prove`).
     """
     directory = default_base_directory() if directory is None else directory
     config = read_config(directory)
@@ -161,22 +170,50 @@ def load_tokenizer(directory: Path, model: PreTrainedModel, called: object) -> P
     Raises:
         BaseModelError: it is missing, or does not suit the model.
     """
+    fault = fault_in_tokenizer_files(directory)
+    if fault is not None:
+        raise BaseModelError(f"{called}: {fault}")
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:
         # It is made by many libraries, each with errors of its own.
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:_ERROR_CHARACTERS]
         raise BaseModelError(
-            f"{called}: the tokenizer cannot be loaded: {type(error).__name__}: {error}: copy the base "
-            "model's tokenizer files here"
+            f"{called}: the tokenizer cannot be loaded: {what}: copy the base model's tokenizer files here"
         ) from error
-    files = type(tokenizer).vocab_files_names.values()
     rows = cast(nn.Embedding, model.get_input_embeddings()).weight.shape[0]
-    fault = fault_in_tokenizer(directory, tokenizer.get_vocab(), files, rows)
+    fault = fault_in_tokenizer(tokenizer.get_vocab(), rows)
     if fault is not None:
         raise BaseModelError(f"{called}: {fault}")
+    fault = None if is_classifier(model.config) else _fault_in_chat_template(tokenizer)
+    if fault is not None:
+        raise BaseModelError(
+            f"{called}: {file_of_chat_template(directory)}: {fault}: correct it, or use the base model's own"
+        )
     return tokenizer
+
+
+def _fault_in_chat_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Why the chat template can render no chat at all; None if it may, or if there is none."""
+    template = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default")
+    if template is None:
+        return None
+    if not isinstance(template, str):
+        return f"the chat template is of type {type(template).__name__}, not text"
+    chat = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
+    try:
+        tokenizer.apply_chat_template(chat, tokenize=False)
+    except TemplateSyntaxError as error:
+        what = " ".join((error.message or "").split())[:_ERROR_CHARACTERS]
+        return f"the chat template has a syntax error in line {error.lineno}: {what}"
+    except Exception:
+        # It is a valid template that refuses this chat, for example since it has no system turn.
+        return None
+    return None
 
 
 def _load_model(

@@ -4,7 +4,7 @@ Looked at before anything heavy is loaded, so that an error names the file and t
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,21 @@ _VOCABULARIES = (
     "tekken.json",
     "tiktoken.model",
 )
+_RARE_VOCABULARIES = (
+    "merges.txt",
+    "sentencepiece.model",
+    "spm.model",
+    "spm_char.model",
+    "vocab-src.json",
+    "prophetnet.tokenizer",
+    "byte_maps.json",
+)
+"""Those of the other tokenizers of transformers."""
+_FLOATING_POINT = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
+"""Names of data types in safetensors. Smaller floating point types are packed, or hold scales."""
+_MOST_NAME_CHARACTERS = 255
 _DOWNLOAD = "download it again"
+USE_UNQUANTISED = "quantised weights cannot be trained: use the model's own, in bfloat16 or float32"
 
 
 def fault_in_files(directory: Path) -> str | None:
@@ -37,20 +51,23 @@ def fault_in_files(directory: Path) -> str | None:
     return _pointer(directory) or _quantised(directory) or _weights(directory)
 
 
-def fault_in_tokenizer(
-    directory: Path, vocabulary: Mapping[str, int], files: Iterable[str], embedding_rows: int
-) -> str | None:
+def fault_in_tokenizer_files(directory: Path) -> str | None:
+    """Why no tokenizer can be loaded from a directory; None if it has a file with a vocabulary."""
+    if any((directory / name).is_file() for name in (*_VOCABULARIES, *_RARE_VOCABULARIES)):
+        return None
+    # transformers would advise to install libraries, or make a tokenizer of one token without an error.
+    return (
+        f"no tokenizer: found none of {', '.join(_VOCABULARIES)}: copy the base model's tokenizer files here"
+    )
+
+
+def fault_in_tokenizer(vocabulary: Mapping[str, int], embedding_rows: int) -> str | None:
     """Why a tokenizer cannot be used with a model; None if it can.
 
     Args:
         vocabulary: token ids by token, added tokens included.
-        files: those that its class reads a vocabulary from.
         embedding_rows: of the model.
     """
-    known = dict.fromkeys((*files, *_VOCABULARIES))
-    if not any((directory / name).is_file() for name in known):
-        # Without any of them transformers makes a tokenizer of no or one token, without an error.
-        return f"no tokenizer: found none of {', '.join(known)}: copy the base model's tokenizer files here"
     if len(vocabulary) < 2:
         return f"the tokenizer has {len(vocabulary)} tokens: copy the base model's tokenizer files here"
     tokens = max(vocabulary.values()) + 1
@@ -67,6 +84,26 @@ def has_chat_template(directory: Path) -> bool:
     if any((directory / name).exists() for name in _CHAT_TEMPLATES):
         return True
     return bool(_read_object(directory / "tokenizer_config.json").get("chat_template"))
+
+
+def file_of_chat_template(directory: Path) -> str:
+    """The name of the file that transformers reads the chat template of a directory from."""
+    name = _CHAT_TEMPLATES[0]
+    return name if (directory / name).is_file() else "tokenizer_config.json"
+
+
+def weights_not_floating(directory: Path) -> dict[str, str]:
+    """Data types of those weights that are not floating point numbers, by the weights' names.
+
+    Raises:
+        OSError, ValueError: a file cannot be read; `fault_in_files` finds the fault.
+    """
+    return {
+        name: str(tensor.get("dtype"))
+        for file in _weight_files(directory)
+        for name, tensor in _read_header(directory / file)[0].items()
+        if tensor.get("dtype") not in _FLOATING_POINT
+    }
 
 
 def file_of_weight(directory: Path, name: str | None = None) -> str:
@@ -109,63 +146,112 @@ def _pointer(directory: Path) -> str | None:
 
 def _quantised(directory: Path) -> str | None:
     how = _read_object(directory / "config.json").get("quantization_config")
-    remedy = "quantised weights cannot be trained: use the model's own, in bfloat16 or float32"
     if how:
         method = how.get("quant_method", "unknown") if isinstance(how, dict) else "unknown"
-        return f"config.json: quantization_config says {method}: {remedy}"
+        return f"config.json: quantization_config says {method}: {USE_UNQUANTISED}"
     name = next((name for name in _QUANTISED_BESIDE_CONFIG if (directory / name).is_file()), None)
-    return None if name is None else f"{name}: is of a GPTQ or AWQ checkpoint: {remedy}"
+    return None if name is None else f"{name}: is of a GPTQ or AWQ checkpoint: {USE_UNQUANTISED}"
 
 
 def _weights(directory: Path) -> str | None:
-    present = sorted(path.name for path in directory.glob("*.safetensors"))
-    if (directory / WEIGHTS).is_file():
-        names = [WEIGHTS]
-    elif (directory / SHARD_INDEX).is_file():
-        shards = _read_object(directory / SHARD_INDEX).get("weight_map")
-        if not isinstance(shards, dict) or not shards:
-            return f"{SHARD_INDEX}: names no shards: {_DOWNLOAD}"
-        names = sorted({str(name) for name in shards.values()})
-        missing = [name for name in names if not (directory / name).is_file()]
-        if missing:
-            return (
-                f"{missing[0]}: is missing, {len(missing)} of the {len(names)} shards that {SHARD_INDEX} "
-                "names: download the missing shards"
-            )
-    elif present:
-        return f"{SHARD_INDEX}: is missing, and there is no {WEIGHTS}, only {present[0]}: download it"
-    else:
-        return "no safetensors weights; pickled weights are refused: save the model as safetensors"
+    try:
+        names = _weight_files(directory)
+    except ValueError as error:
+        return str(error)
     return next((fault for name in names if (fault := _safetensors(directory / name)) is not None), None)
 
 
+def _weight_files(directory: Path) -> list[str]:
+    """The names of the files with the weights.
+
+    Raises:
+        ValueError: one is missing, or the index names none or others than files in the directory; the message
+            names the file.
+    """
+    for name in (WEIGHTS, SHARD_INDEX):
+        if (directory / name).is_dir():
+            raise ValueError(f"{name}: is a folder, not a file: {_DOWNLOAD}")
+    if (directory / WEIGHTS).is_file():
+        return [WEIGHTS]
+    if not (directory / SHARD_INDEX).is_file():
+        present = sorted(path.name for path in directory.glob("*.safetensors"))
+        if present:
+            raise ValueError(
+                f"{SHARD_INDEX}: is missing, and there is no {WEIGHTS}, only {present[0]}: {_DOWNLOAD}"
+            )
+        raise ValueError("no safetensors weights; pickled weights are refused: save the model as safetensors")
+    shards = _read_object(directory / SHARD_INDEX).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise ValueError(f"{SHARD_INDEX}: names no shards: {_DOWNLOAD}")
+    for name in shards.values():
+        if not _is_file_name(name):
+            raise ValueError(
+                f"{SHARD_INDEX}: names {json.dumps(name)[:80]}, which is not the name of a file in its own "
+                f"folder: {_DOWNLOAD}"
+            )
+    names = sorted(set(shards.values()))
+    if folder := next((name for name in names if (directory / name).is_dir()), None):
+        raise ValueError(f"{folder}: is a folder, not a file: {_DOWNLOAD}")
+    missing = [name for name in names if not (directory / name).is_file()]
+    if missing:
+        raise ValueError(
+            f"{missing[0]}: is missing, {len(missing)} of the {len(names)} shards that {SHARD_INDEX} "
+            "names: download the missing shards"
+        )
+    return names
+
+
+def _is_file_name(name: object) -> bool:
+    """Whether it names a file in a folder itself, and not one elsewhere."""
+    return (
+        isinstance(name, str)
+        and name not in ("", ".", "..")
+        and len(name.encode(errors="replace")) <= _MOST_NAME_CHARACTERS
+        and name.isprintable()
+        and not any(separator in name for separator in "/\\:")
+    )
+
+
 def _safetensors(path: Path) -> str | None:
-    """Compare a file's size with that in its header (safetensors' format: length, JSON header, data)."""
+    """Compare a file's size with that in its header."""
     try:
+        _, expected = _read_header(path)
         size = path.stat().st_size
-        with path.open("rb") as file:
-            header_bytes = int.from_bytes(file.read(_HEADER_LENGTH_BYTES), "little")
-            if size < _HEADER_LENGTH_BYTES or header_bytes > _MOST_HEADER_BYTES:
-                return f"{path.name}: is not a safetensors file: {_DOWNLOAD}"
-            header = file.read(header_bytes)
     except OSError as error:
         return f"{path.name}: cannot be read: {error.strerror}"
-    if len(header) < header_bytes:
-        return f"{path.name}: is cut short within its header: {_DOWNLOAD}"
-    try:
-        tensors: dict[str, Any] = json.loads(header)
-        data_bytes = max(
-            (int(each["data_offsets"][1]) for name, each in tensors.items() if name != "__metadata__"),
-            default=0,
-        )
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        return f"{path.name}: is not a safetensors file: {_DOWNLOAD}"
-    expected = _HEADER_LENGTH_BYTES + header_bytes + data_bytes
+    except ValueError as error:
+        return f"{path.name}: {error}"
     if size < expected:
         return f"{path.name}: is cut short, it has {size} of {expected} bytes: {_DOWNLOAD}"
     if size > expected:
         return f"{path.name}: has {size} bytes, {expected} were expected: {_DOWNLOAD}"
     return None
+
+
+def _read_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
+    """The tensors of a file by name, and the bytes that it should have (safetensors' format: length, JSON
+    header, data).
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it has no such header.
+    """
+    not_safetensors = f"is not a safetensors file: {_DOWNLOAD}"
+    with path.open("rb") as file:
+        length = file.read(_HEADER_LENGTH_BYTES)
+        header_bytes = int.from_bytes(length, "little")
+        if len(length) < _HEADER_LENGTH_BYTES or header_bytes > _MOST_HEADER_BYTES:
+            raise ValueError(not_safetensors)
+        header = file.read(header_bytes)
+    if len(header) < header_bytes:
+        raise ValueError(f"is cut short within its header: {_DOWNLOAD}")
+    try:
+        tensors: dict[str, dict[str, Any]] = json.loads(header)
+        tensors.pop("__metadata__", None)
+        data_bytes = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise ValueError(not_safetensors) from None
+    return tensors, _HEADER_LENGTH_BYTES + header_bytes + data_bytes
 
 
 def _read_object(path: Path) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from executors.lora.model_files import file_of_weight
+from executors.lora.model_files import USE_UNQUANTISED, file_of_weight, weights_not_floating
 from executors.lora.model_kind import DEVICE_ERRORS, BaseModelError, blamed_on_config
 
 _NAMED_AT_MOST = 3
@@ -30,9 +30,11 @@ def load_pretrained(
         the model, and the names of those of its weights that no file has, see `refuse_missing`.
 
     Raises:
-        BaseModelError: the configuration describes no model, or one of other shapes.
+        BaseModelError: the configuration describes no model, or one of other shapes, or weights are not
+            floating point numbers.
         torch.OutOfMemoryError, torch.AcceleratorError, MemoryError: the device is too small, or lost.
     """
+    _refuse_integers(loader, directory, config)
     try:
         model, loading = loader.from_pretrained(
             directory,
@@ -76,6 +78,39 @@ def refuse_missing(directory: Path, model: PreTrainedModel, missing: Collection[
             f"{directory}: {file_of_weight(directory)}: {len(missing)} weights of {type(model).__name__} are "
             f"missing, such as {_some(missing)}: {_OTHER_MODEL}"
         )
+
+
+def _refuse_integers(loader: Any, directory: Path, config: PretrainedConfig) -> None:
+    """Raise if a parameter would be loaded from integers: transformers converts them without their scale.
+
+    The tables of a model, such as the numbers of positions, may be integers.
+    """
+    integers = weights_not_floating(directory)
+    if not integers:
+        return
+    with blamed_on_config(directory), torch.device("meta"):
+        model: PreTrainedModel = loader.from_config(config, trust_remote_code=False)
+    found = sorted(name for name in integers if not _is_table(model, name))
+    if found:
+        raise BaseModelError(
+            f"{directory}: {file_of_weight(directory, found[0])}: {len(found)} weights are not floating "
+            f"point numbers, such as {found[0]}, which is {integers[found[0]]}: {USE_UNQUANTISED}"
+        )
+
+
+def _is_table(model: PreTrainedModel, name: str) -> bool:
+    """Whether a weight in a file is a buffer of the model, or of an older version of it."""
+    prefix = f"{model.base_model_prefix}."
+    parameters = dict(model.named_parameters())
+    if any(place in parameters for place in (name, prefix + name, name.removeprefix(prefix))):
+        return False
+    buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}
+    ignored = model._keys_to_ignore_on_load_unexpected or ()
+    return (
+        name.rpartition(".")[2] in buffers
+        or _OLD_BUFFERS.search(name) is not None
+        or any(re.search(pattern, name) for pattern in ignored)
+    )
 
 
 def _refuse_surplus(

@@ -227,7 +227,7 @@ def test_a_missing_or_repeated_header_is_refused() -> None:
 
 REFUSED_STRUCTURES = {
     "no data": (structured(data="absent"), "neither a ce_type header nor"),
-    "null data": (structured(data=None), "neither a ce_type header nor"),
+    "null data": (structured(data=None), "^data is null: give the event as a JSON object under data$"),
     "null id": (structured(id=None), "attribute id is missing"),
     "data in base 64": (structured(data="absent", data_base64="e30="), "data_base64 is not read"),
     "no type": (structured(type="absent"), "unknown event type that is no string"),

@@ -13,6 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, Mis
 from executors.elastic.model import ModelError, model_directory
 from executors.lora.base_model import BaseModelError, load_base
 
+BROKEN_TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}\n{% for x in %}"
+STRICT_TEMPLATE = (
+    """{% if messages[0].role != "system" %}{{ raise_exception("needs a system turn") }}{% endif %}"""
+)
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 538090408\n"
 GPTQ = {"quant_method": "gptq", "bits": 4}
 BITSANDBYTES = {"quant_method": "bitsandbytes", "load_in_4bit": True}
@@ -39,6 +43,24 @@ def cut(path: Path, size: int) -> None:
 def configure(folder: Path, **fields: object) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | fields))
+
+
+def set_template(folder: Path, template: object) -> None:
+    fields = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(fields | {"chat_template": template}))
+
+
+def cast(folder: Path, suffix: str, dtype: torch.dtype) -> None:
+    """Store the weights with a suffix as another type."""
+    tensors = load_file(folder / "model.safetensors")
+    cast = {name: tensor.to(dtype) for name, tensor in tensors.items() if name.endswith(suffix)}
+    assert cast
+    save_file(tensors | cast, folder / "model.safetensors", {"format": "pt"})
+
+
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
 
 
 def remove_tokenizer(folder: Path) -> None:
@@ -92,6 +114,10 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "quant_config.json").write_text('{"w_bit": 4}'),
         r"quant_config\.json: is of a GPTQ or AWQ checkpoint",
     ),
+    "a folder for the weights": (
+        lambda folder: make_folder(folder / "model.safetensors"),
+        r"model\.safetensors: is a folder, not a file: download it again$",
+    ),
     "shards without an index": (
         lambda folder: (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors"),
         r"model\.safetensors\.index\.json: is missing, .* only model-00001-of-00002\.safetensors",
@@ -136,16 +162,118 @@ def test_an_index_without_shards(sharded: Path) -> None:
         load_base(sharded)
 
 
+OTHER_FILES = (
+    "../../../etc/passwd",
+    "/etc/passwd",
+    "..",
+    "",
+    "a\\b",
+    "shards/model.safetensors",
+    300 * "a",
+    "a\0b",
+    5,
+)
+
+
+@pytest.mark.parametrize("name", OTHER_FILES, ids=lambda name: json.dumps(name)[:24])
+def test_an_index_that_names_other_files_than_those_beside_it(sharded: Path, name: object) -> None:
+    index = sharded / "model.safetensors.index.json"
+    fields = json.loads(index.read_text())
+    fields["weight_map"]["lm_head.weight"] = name
+    index.write_text(json.dumps(fields))
+    error = r"model\.safetensors\.index\.json: names .*, which is not the name of a file in its own folder"
+    with pytest.raises(BaseModelError, match=f"^{sharded}: {error}"):
+        load_base(sharded)
+
+
+def test_a_folder_for_a_shard(sharded: Path) -> None:
+    shard = sorted(sharded.glob("model-*.safetensors"))[-1]
+    make_folder(shard)
+    with pytest.raises(BaseModelError, match=f"{shard.name}: is a folder, not a file: download it again$"):
+        load_base(sharded)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32])
+def test_matrices_of_integers_without_a_quantisation_config(directory: Path, dtype: torch.dtype) -> None:
+    cast(directory, "_proj.weight", dtype)
+    name = {torch.int8: "I8", torch.uint8: "U8", torch.int32: "I32"}[dtype]
+    error = (
+        r"model\.safetensors: 14 weights are not floating point numbers, such as "
+        rf"model\.layers\.0\.mlp\.down_proj\.weight, which is {name}: quantised weights cannot be trained: "
+        "use the model's own, in bfloat16 or float32$"
+    )
+    with pytest.raises(BaseModelError, match=f"^{directory}: {error}"):
+        load_base(directory)
+
+
+def test_integers_for_a_bias_beside_a_table_of_that_name(gpt2_directory: Path, tmp_path: Path) -> None:
+    """GPT-2's attention has a mask that is called `bias`, which older versions saved."""
+    folder = Path(shutil.copytree(gpt2_directory, tmp_path / "gpt2"))
+    tensors = load_file(folder / "model.safetensors")
+    tensors["transformer.h.0.attn.bias"] = torch.ones(1, 1, 128, 128, dtype=torch.uint8)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    assert load_base(folder).layers == 2
+    cast(folder, "c_attn.bias", torch.int8)
+    with pytest.raises(BaseModelError, match=r"2 weights are not .* transformer\.h\.0\.attn\.c_attn\.bias, "):
+        load_base(folder)
+
+
+def test_floating_point_weights_of_any_width(directory: Path) -> None:
+    cast(directory, "_proj.weight", torch.float16)
+    cast(directory, "norm.weight", torch.float64)
+    assert load_base(directory).layers == 2
+
+
+NO_VOCABULARY = (
+    r"no tokenizer: found none of tokenizer\.json, .*: copy the base model's tokenizer files here$"
+)
+
+
 def test_weights_without_tokenizer_files(directory: Path) -> None:
     remove_tokenizer(directory)
-    with pytest.raises(BaseModelError, match=r"tokenizer.*: copy the base model's tokenizer files here"):
+    with pytest.raises(BaseModelError, match=f"^{directory}: {NO_VOCABULARY}"):
         load_base(directory)
 
 
-def test_a_tokenizer_configuration_without_a_vocabulary(directory: Path) -> None:
+@pytest.mark.parametrize("called", ["LlamaTokenizer", "GPT2Tokenizer", "BertTokenizer", None])
+def test_a_tokenizer_configuration_without_a_vocabulary(directory: Path, called: str | None) -> None:
     (directory / "tokenizer.json").unlink()
-    with pytest.raises(BaseModelError, match=r"tokenizer.*: copy the base model's tokenizer files here"):
+    (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": called}))
+    with pytest.raises(BaseModelError, match=f"^{directory}: {NO_VOCABULARY}"):
         load_base(directory)
+
+
+SYNTAX_ERROR = "the chat template has a syntax error in line 2: .*: correct it, or use the base model's own"
+
+
+def test_a_chat_template_with_a_syntax_error(directory: Path) -> None:
+    (directory / "chat_template.jinja").write_text(BROKEN_TEMPLATE)
+    with pytest.raises(BaseModelError, match=rf"^{directory}: chat_template\.jinja: {SYNTAX_ERROR}"):
+        load_base(directory)
+
+
+@pytest.mark.parametrize(
+    ("template", "error"),
+    [
+        (BROKEN_TEMPLATE, SYNTAX_ERROR),
+        ([{"name": "default", "template": BROKEN_TEMPLATE}], SYNTAX_ERROR),
+        ("\n{{ messages | nonsense }}", SYNTAX_ERROR),
+        (5, "the chat template is of type int, not text"),
+    ],
+    ids=["text", "named", "filter", "number"],
+)
+def test_an_invalid_chat_template_in_the_tokenizers_configuration(
+    directory: Path, template: object, error: str
+) -> None:
+    set_template(directory, template)
+    with pytest.raises(BaseModelError, match=rf"^{directory}: tokenizer_config\.json: {error}"):
+        load_base(directory)
+
+
+@pytest.mark.parametrize("template", [STRICT_TEMPLATE, "{{ messages[7].content }}", "{{ 1 / 0 }}"])
+def test_a_valid_chat_template_may_refuse_chats(directory: Path, template: str) -> None:
+    (directory / "chat_template.jinja").write_text(template)
+    assert load_base(directory).layers == 2
 
 
 def test_a_tokenizer_of_more_tokens_than_the_model_has_embeddings(directory: Path) -> None:
