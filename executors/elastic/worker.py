@@ -264,7 +264,9 @@ class Worker:
             )
         )
         while not trainer.finished:
+            began_s = time.monotonic()
             own = trainer.share(rank, world)
+            read_s = time.monotonic() - began_s
             signals = group.exchange(Signal(self._wish(group), own.loss_tokens, self._saved_samples))
             self._note_saved(max(signal.saved_samples for signal in signals))
             wish = max(signal.wish for signal in signals)
@@ -275,7 +277,7 @@ class Worker:
             started_s = time.monotonic()
             trainer.step(own, sum(signal.loss_tokens for signal in signals), group.add_up)
             self._stepped_s = time.monotonic()
-            self._node_s += self._stepped_s - started_s
+            self._node_s += read_s + self._stepped_s - started_s
             if rank == 0:
                 if self._stepped_s - self._saved_s >= self._order.checkpoint_s and not trainer.finished:
                     self._save()

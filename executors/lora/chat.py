@@ -1,15 +1,17 @@
 """Chat records: a conversation in the base model's own chat template, with the loss on the answers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from executors.lora.batch import AnswerSequence
-from executors.lora.record_fields import kind_of, refuse_unknown, required_text
-from executors.lora.tokens import Tokenizer, tokens_of
+from executors.lora.record_fields import kind_of, optional_text, refuse_unknown, required_text
+from executors.lora.tokens import Tokenizer, characters_for, ending, tokens_of
 
 ROLES = ("system", "developer", "user", "assistant")
 _ANSWERS = "assistant"
+_MAY_BE_EMPTY = ("system", "developer")
+"""Roles whose turns may be empty: templates write a system turn without content, not their default one."""
 
 Message = dict[str, str]
 """`role` and `content`, as chat templates take them."""
@@ -29,20 +31,12 @@ class ChatRecord:
         the end of the turn, its end marker included. Each part is tokenised by itself, as a prompt is. A
         conversation that is too long loses the start of what comes before the first answer, then its end.
         """
-        ids: list[int] = []
-        is_answer: list[bool] = []
-        parts = _parts(tokenizer, [{"role": role, "content": content} for role, content in self.messages])
-        for text, answers in parts:
-            tokens = tokens_of(tokenizer, text) if text else []
-            ids += tokens
-            is_answer += [answers] * len(tokens)
+        pieces = self._pieces(tokenizer, sequence_length)
+        ids = [token for tokens, _ in pieces for token in tokens]
+        is_answer = [answers for tokens, answers in pieces for _ in tokens]
         if not any(is_answer):
             raise ValueError("messages: no turn of the assistant has a token")
         first = is_answer.index(True)
-        last = next(content for role, content in reversed(self.messages) if role == _ANSWERS)
-        if not _has_end_marker(last, parts[-1][0]):
-            end = tokenizer.eos_token_id
-            ids, is_answer = (ids, is_answer) if end is None else ([*ids, end], [*is_answer, True])
         kept_before = max(sequence_length - (len(ids) - first), min(first, 1))
         cut = max(first - kept_before, 0)
         ids, is_answer = ids[cut:][:sequence_length], is_answer[cut:][:sequence_length]
@@ -51,6 +45,36 @@ class ChatRecord:
         if not places:
             raise ValueError("messages: a conversation of one token leaves nothing to predict")
         return AnswerSequence(ids, places)
+
+    def _pieces(self, tokenizer: Tokenizer, sequence_length: int) -> list[tuple[list[int], bool]]:
+        """The tokens of the conversation in pieces, each with whether it is an answer: no more of them than
+        the sequence may need."""
+        offset, turns = self._used_turns(sequence_length)
+        pieces: list[tuple[list[int], bool]] = []
+        room, missing = characters_for(sequence_length), sequence_length
+        text = ""
+        for text, answers in _parts(tokenizer, turns, offset):
+            if not pieces and not answers:
+                pieces.append((tokens_of(tokenizer, ending(text, sequence_length)), False))
+                continue
+            tokens = tokens_of(tokenizer, text[:room])
+            pieces.append((tokens, answers))
+            room, missing = room - len(text), missing - len(tokens)
+            if room < 0 or missing <= 0:
+                return pieces
+        is_whole = offset + len(turns) == len(self.messages)
+        last = next(message["content"] for message in reversed(turns) if message["role"] == _ANSWERS)
+        if is_whole and tokenizer.eos_token_id is not None and not _has_end_marker(last, text):
+            pieces.append(([tokenizer.eos_token_id], True))
+        return pieces
+
+    def _used_turns(self, sequence_length: int) -> tuple[int, list[Message]]:
+        """The number of the first turn that may be used, and the turns from there on: each has a token or
+        more, so that the others can have none in the sequence."""
+        first = next(number for number, (role, _) in enumerate(self.messages) if role == _ANSWERS)
+        start = max(first - sequence_length, 0)
+        used = self.messages[start : first + sequence_length + 1]
+        return start, [{"role": role, "content": content} for role, content in used]
 
 
 def read_messages(messages: object) -> ChatRecord:
@@ -74,17 +98,25 @@ def _turn(turn: object, where: str) -> tuple[str, str]:
     if role not in ROLES:
         raise ValueError(f"{where}.role: expected one of {', '.join(ROLES)}")
     refuse_unknown(turn, ("role", "content"), f"{where}.")
-    return role, required_text(turn, "content", f"{where}.")
+    if role in _MAY_BE_EMPTY and optional_text(turn, "content", f"{where}.") == "":
+        return role, ""
+    content = required_text(turn, "content", f"{where}.")
+    if role == _ANSWERS and content.isspace():
+        raise ValueError(f"{where}.content: has only white space, so that there is nothing to learn")
+    return role, content
 
 
-def _parts(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[tuple[str, bool]]:
-    """The conversation up to its last answer in pieces of text, each with whether it is an answer.
+def _parts(tokenizer: Tokenizer, messages: Sequence[Message], offset: int = 0) -> Iterator[tuple[str, bool]]:
+    """The conversation up to its last answer in pieces of text, each with whether it is an answer. An answer
+    is looked for when its piece is asked for.
+
+    Args:
+        offset: the number that errors give the first message.
 
     Raises:
         ValueError: the tokenizer has no chat template, or the template refuses the conversation.
     """
     whole = _rendered(tokenizer, messages, generates=False)
-    parts: list[tuple[str, bool]] = []
     done = 0
     for number, message in enumerate(messages):
         if message["role"] != _ANSWERS:
@@ -94,12 +126,13 @@ def _parts(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[tuple[str,
         end = _end_of_answer(tokenizer, messages[: number + 1], whole, start)
         if not done <= start < end:
             raise ValueError(
-                f"messages[{number}]: the base model's chat template does not write this turn behind those "
-                "before it: give each answer a record of its own"
+                f"messages[{offset + number}]: the base model's chat template does not write this turn "
+                "behind those before it: give each answer a record of its own"
             )
-        parts += [(whole[done:start], False), (whole[start:end], True)]
+        if done < start:
+            yield whole[done:start], False
+        yield whole[start:end], True
         done = end
-    return [part for part in parts if part[0]]
 
 
 def _end_of_answer(tokenizer: Tokenizer, until: Sequence[Message], whole: str, start: int) -> int:

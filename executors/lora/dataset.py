@@ -20,17 +20,16 @@ from executors.lora.records import TEXT_RECORDS, Record, RecordForm
 from executors.lora.tokens import Tokenizer
 
 MAX_RECORD_BYTES = 1 << 20
-_OTHER_ENCODINGS = {
-    b"\xff\xfe": "is UTF-16: save it as UTF-8",
-    b"\xfe\xff": "is UTF-16: save it as UTF-8",
-    b"{\0": "is UTF-16: save it as UTF-8",
-    b"\0{": "is UTF-16: save it as UTF-8",
-    b"\xef\xbb": "begins with a byte order mark: save it as UTF-8 without one",
-    b"\x1f\x8b": "is compressed: unpack it",
-    b"PK": "is a ZIP archive: unpack it",
-    b"PA": "is a Parquet file: convert it to JSONL",
-}
-"""By the first two bytes of a file, none of which begin a JSON object in UTF-8."""
+_OTHER_FORMATS = (
+    ((b"\xff\xfe\0\0", b"\0\0\xfe\xff", b"{\0\0\0", b"\0\0\0{"), "is UTF-32: save it as UTF-8"),
+    ((b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{"), "is UTF-16: save it as UTF-8"),
+    ((b"\xef\xbb",), "begins with a byte order mark: save it as UTF-8 without one"),
+    ((b"\x1f\x8b",), "is compressed: unpack it"),
+    ((b"PK",), "is a ZIP archive: unpack it"),
+    ((b"PA",), "is a Parquet file: convert it to JSONL"),
+)
+"""By the first bytes of a file, none of which begin a JSON object in UTF-8. UTF-32 is looked for first,
+as its bytes begin like those of UTF-16."""
 
 
 class DatasetError(ValueError):
@@ -164,7 +163,7 @@ class JsonlDataset:
 
     def _refuse_other_formats(self, first: bytes, line_number: int) -> None:
         """See that the first line that is not blank may be one of a JSONL file."""
-        fault = _OTHER_ENCODINGS.get(first[:2])
+        fault = next((fault for starts, fault in _OTHER_FORMATS if first.startswith(starts)), None)
         if fault is None and first.lstrip()[:1] == b"[":
             fault = "is a JSON array: write one JSON object on each line"
         if first.strip() == b"{":

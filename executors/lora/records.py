@@ -16,7 +16,7 @@ from executors.lora.record_fields import (
     refuse_unknown,
     required_text,
 )
-from executors.lora.tokens import Tokenizer, tokens_of
+from executors.lora.tokens import Tokenizer, beginning, ending, tokens_of
 
 _MOST_NAMES = 8
 """Of labels, in an error."""
@@ -31,6 +31,9 @@ class Record(Protocol):
 
     def tokenize(self, tokenizer: Tokenizer, sequence_length: int) -> TokenSequence:
         """Turn it into at most ``sequence_length`` tokens.
+
+        The cost depends on the sequence length, not on the length of the record: at most
+        `CHARACTERS_PER_TOKEN` characters of each text are tokenised for each token of the sequence.
 
         Raises:
             ValueError: so few tokens come out that there is nothing to predict, or the chat template refuses
@@ -66,12 +69,13 @@ class TextRecord:
     def tokenize(self, tokenizer: Tokenizer, sequence_length: int) -> TextSequence:
         """See `Record`; at least one token bears loss.
 
-        An end-of-sequence token closes the completion. A record that is too long loses the start of its
-        prompt first, then the end of its completion.
+        An end-of-sequence token closes a completion that is not cut. A record that is too long loses the
+        start of its prompt first, then the end of its completion.
         """
-        prompt = tokens_of(tokenizer, self.prompt) if self.prompt else []
-        completion = tokens_of(tokenizer, self.completion)
-        if tokenizer.eos_token_id is not None:
+        prompt = tokens_of(tokenizer, ending(self.prompt, sequence_length)) if self.prompt else []
+        used = beginning(self.completion, sequence_length)
+        completion = tokens_of(tokenizer, used)
+        if tokenizer.eos_token_id is not None and len(used) == len(self.completion):
             completion.append(tokenizer.eos_token_id)
         kept_of_prompt = max(sequence_length - len(completion), min(len(prompt), 1))
         prompt = prompt[max(len(prompt) - kept_of_prompt, 0) :]
@@ -225,8 +229,12 @@ class LabelledRecord:
     def tokenize(self, tokenizer: Tokenizer, sequence_length: int) -> LabelledSequence:
         """See `Record`. The tokenizer puts its special tokens around the text, as it does where the
         classifier is used; a text that is too long is cut by it, too."""
+        used = ending if tokenizer.truncation_side == "left" else beginning
         token_ids = tokenizer.encode(
-            self.text, add_special_tokens=True, truncation=True, max_length=sequence_length
+            used(self.text, sequence_length),
+            add_special_tokens=True,
+            truncation=True,
+            max_length=sequence_length,
         )
         if not token_ids:
             raise ValueError("a record of no token leaves nothing to classify")

@@ -24,6 +24,7 @@ class SharedTokenizer:
         self._tokenizer = tokenizer
         self._lock = threading.Lock()
         self.eos_token_id = tokenizer.eos_token_id
+        self.truncation_side = tokenizer.truncation_side
 
     def encode(
         self,

@@ -198,8 +198,8 @@ class TaskRun:
             gap_s = began_s - around.stepped_s
             number, overlaps = self._part.part, self._has_taken_over
             around.inbox.tell(Switched(part=number, gap_s=gap_s, step_s=step.step_s, overlaps=overlaps))
-        around.stepped_s = time.monotonic()
-        self._node_s += step.step_s
+        around.stepped_s = stepped_s = time.monotonic()
+        self._node_s += stepped_s - began_s
         return step
 
     @staticmethod

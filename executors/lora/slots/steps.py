@@ -31,9 +31,10 @@ class FusedSteps:
 
     Attributes:
         memory_gib: the most that each task whose memory is limited has taken in a step.
-        node_s: seconds of the device that each task has had. Of a shared step it is an equal part, or a part
-            by tokens where that is less: if a step costs something by itself, something per token and
-            something per task, that is no more than the task's step would have taken alone.
+        node_s: seconds of the device that each task has had. Reading and tokenising a task's batch counts as
+            its own. Of a shared step it is an equal part, or a part by tokens where that is less: if a step
+            costs something by itself, something per token and something per task, that is no more than the
+            task's step would have taken alone.
     """
 
     def __init__(self, engine: FusedEngine, clock: Clock, orders: Iterable[RunOrder] = ()) -> None:
@@ -86,10 +87,18 @@ class FusedSteps:
         failed: dict[str, Outcome] = {}
         for job_id in job_ids:
             try:
-                self._engine.upcoming_size(job_id)
+                self._upcoming_size(job_id)
             except Exception as error:
                 failed[job_id] = error.with_traceback(None)
         return failed
+
+    def _upcoming_size(self, job_id: str) -> tuple[int, int]:
+        """Return `FusedEngine.upcoming_size`; the time that the task's data takes is the task's."""
+        start_s = self._clock.time_s()
+        try:
+            return self._engine.upcoming_size(job_id)
+        finally:
+            self.node_s[job_id] += self._since(start_s)
 
     def _step_ready_together(self, job_ids: Sequence[str]) -> dict[str, Outcome]:
         try:
@@ -111,7 +120,7 @@ class FusedSteps:
         if job_id not in self._limits_gib:
             return True
         try:
-            tokens, loss_rows = self._engine.upcoming_size(job_id)
+            tokens, loss_rows = self._upcoming_size(job_id)
         except Exception:
             # Alone, it fails so again, and no other is concerned.
             return False
@@ -134,7 +143,7 @@ class FusedSteps:
         Raises:
             MemoryUnderstatedError: it took more than it may.
         """
-        size = self._engine.upcoming_size(job_id)
+        size = self._upcoming_size(job_id)
         failure: Exception | None = None
         loss = math.nan
         with self._engine.measured(job_id) as taken:
@@ -166,11 +175,14 @@ class FusedSteps:
 
     def _account(self, start_s: float, job_ids: Sequence[str]) -> None:
         """Divide the time of a step among its tasks."""
-        # The machine's clock may be set back meanwhile.
-        took_s = max(self._clock.time_s() - start_s, 0.0)
+        took_s = self._since(start_s)
         tokens = {job_id: self._engine.step_tokens(job_id) for job_id in job_ids}
         for job_id in job_ids:
             self.node_s[job_id] += took_s * min(tokens[job_id] / sum(tokens.values()), 1 / len(tokens))
+
+    def _since(self, start_s: float) -> float:
+        # The machine's clock may be set back meanwhile.
+        return max(self._clock.time_s() - start_s, 0.0)
 
     def _all_judged(self, losses: Mapping[str, float]) -> dict[str, Outcome]:
         return {job_id: self._judged(job_id, loss) for job_id, loss in losses.items()}

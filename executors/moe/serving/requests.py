@@ -9,7 +9,7 @@ import numpy as np
 
 from executors.lora.batch import TextSequence
 from executors.lora.record_fields import as_object, listed, required_text
-from executors.lora.tokens import Tokenizer
+from executors.lora.tokens import Tokenizer, ending, tokens_of
 from schemas.experts.workload import Requests
 
 _BLOCK = 1_024
@@ -27,7 +27,7 @@ class Prompt:
         Raises:
             ValueError: it has no token.
         """
-        tokens = tokenizer.encode(self.text, add_special_tokens=False)[-sequence_length:]
+        tokens = tokens_of(tokenizer, ending(self.text, sequence_length))[-sequence_length:]
         if not tokens:
             raise ValueError("a prompt without a token cannot be answered")
         return TextSequence(tokens, len(tokens))

@@ -231,8 +231,8 @@ class _Serving:
     def _serve(self, count: int) -> None:
         requests = range(self._done, self._done + count)
         places = share(count, self._exchange.rank, self._exchange.world)
-        sequences = [self._tokens_of(requests[place]) for place in places]
         began_s = time.monotonic()
+        sequences = [self._tokens_of(requests[place]) for place in places]
         answers = self._model.answer(sequences)
         if answers is not None:
             self._numbers[: len(answers)] = answers.argmax(dim=1).cpu()

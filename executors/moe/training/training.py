@@ -223,7 +223,9 @@ class _Training:
             )
         )
         while not trainer.is_finished:
+            began_s = time.monotonic()
             own = trainer.share()
+            read_s = time.monotonic() - began_s
             told = self._agree(own.loss_tokens)
             wish = max(each.wish for each in told)
             if wish != _Wish.TRAIN:
@@ -232,7 +234,8 @@ class _Training:
                 self._save()
             began_s = time.monotonic()
             routing = trainer.step(own, sum(each.loss_tokens for each in told))
-            self._reporter.stepped(routing, reportable(trainer.loss), time.monotonic() - began_s)
+            took_s = read_s + time.monotonic() - began_s
+            self._reporter.stepped(routing, reportable(trainer.loss), took_s)
             self._steps += 1
             packing = trainer.adjust(self._controller, self._steps)
             if packing is not None and self._rank.leads:

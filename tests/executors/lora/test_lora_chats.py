@@ -93,6 +93,13 @@ def test_the_loss_is_on_what_the_assistant_has_to_write(
     assert sequence.loss_tokens == len(sequence.labels)
 
 
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_system_turn_may_be_empty(tokenizer: PreTrainedTokenizerBase, role: str) -> None:
+    tokenizer.chat_template = CHATML
+    sequence = read_messages(messages((role, ""), *TURNS[:2])).tokenize(tokenizer, 500)
+    assert tokenizer.decode(sequence.token_ids).startswith(f"<|{role}|>\n<|end|>\n<|user|>\nhi there")
+
+
 def test_an_answer_without_an_end_in_the_template_is_closed(tokenizer: PreTrainedTokenizerBase) -> None:
     tokenizer.chat_template = BARE
     sequence = read_messages(messages(*TURNS[:2])).tokenize(tokenizer, 500)
@@ -138,6 +145,7 @@ def test_any_chat_fits_and_bears_loss_or_is_refused(
         ([{"role": "user", "content": None}], r"messages\[0\]\.content: is null, expected a string"),
         ([{"role": "user", "content": ["hi"]}], r"messages\[0\]\.content: is an array, expected a string"),
         ([{"role": "user", "content": ""}], r"messages\[0\]\.content: is empty"),
+        (messages(("user", "hi"), ("assistant", " \n")), r"messages\[1\]\.content: has only white space"),
         ([{"role": "user", "content": "\ud83d"}], r"messages\[0\]\.content: has half of a surrogate pair"),
         ([{"role": "user", "content": "a", "name": "x"}], r"messages\[0\]\.name: unknown field"),
     ],

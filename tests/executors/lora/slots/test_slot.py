@@ -116,6 +116,17 @@ def test_a_run_says_how_long_it_has_had_the_node(bench) -> None:
     assert 12.0 < told["small"].node_s < 12.0 + 3.0, "two steps alone, and of the first a part by its tokens"
 
 
+def test_the_time_that_the_data_of_a_run_takes_is_its_own(bench) -> None:
+    class SlowReader(FusedEngine):
+        def upcoming_size(self, job_id):
+            bench.clock.now_s += 5.0 if job_id == "slow" else 0.0
+            return super().upcoming_size(job_id)
+
+    jobs = (order("slow", 8, batch_size=8), order("good", 8, batch_size=8, seed=1))
+    bench.carry_out(assignment(*jobs), bench.workshop(SlowReader))
+    assert (bench.told("slow")[-1].node_s, bench.told("good")[-1].node_s) == (5.0, 0.0)
+
+
 def test_the_first_step_of_a_run_of_declared_speed_is_its_own(bench) -> None:
     class SlowEngine(FusedEngine):
         def step(self, job_ids=None):

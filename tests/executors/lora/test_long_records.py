@@ -1,0 +1,145 @@
+"""A record costs what its sequence can use, however long it is."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerBase
+
+from executors.lora.base_model import SharedBase
+from executors.lora.chat import read_messages
+from executors.lora.records import LabelledRecords, Record, TextRecord, TextRecords
+from executors.lora.tokens import CHARACTERS_PER_TOKEN
+from executors.moe.serving.requests import Prompts
+from tests.support.examples import examples
+
+LENGTH = 32
+BOUND = LENGTH * CHARACTERS_PER_TOKEN
+MEBIBYTE = 1 << 20
+CHATML = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
+
+
+class Counting:
+    """A tokenizer that counts the characters it is given, and the messages it renders."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, truncation_side: str = "right") -> None:
+        self._tokenizer = copy.deepcopy(tokenizer)
+        self._tokenizer.chat_template = CHATML
+        self._tokenizer.truncation_side = self.truncation_side = truncation_side
+        self.eos_token_id = tokenizer.eos_token_id
+        self.characters = 0
+        self.messages = 0
+
+    def encode(self, text: str, **how: Any) -> list[int]:
+        self.characters += len(text)
+        return self._tokenizer.encode(text, **how)
+
+    def apply_chat_template(self, conversation: list[dict[str, str]], **how: Any) -> Any:
+        self.messages += len(conversation)
+        return self._tokenizer.apply_chat_template(conversation, **how)
+
+    def decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids)
+
+
+def text(content: str) -> Record:
+    return TextRecords().parse({"text": content})
+
+
+def completion(content: str) -> Record:
+    return TextRecords().parse({"prompt": "say", "completion": content})
+
+
+def prompt(content: str) -> Record:
+    return TextRecords().parse({"prompt": content, "completion": "said"})
+
+
+def output(content: str) -> Record:
+    return TextRecords().parse({"instruction": "say", "output": content})
+
+
+def answer(content: str) -> Record:
+    turns = [{"role": "user", "content": "say"}, {"role": "assistant", "content": content}]
+    return read_messages(turns)
+
+
+def question(content: str) -> Record:
+    turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "said"}]
+    return read_messages(turns)
+
+
+def labelled(content: str) -> Record:
+    return LabelledRecords(("a", "b"), "last").parse({"text": content, "label": 1})
+
+
+def request(content: str) -> Record:
+    return Prompts().parse({"prompt": content})
+
+
+FORMS = [text, completion, prompt, output, answer, question, labelled, request]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_record_of_a_mebibyte_costs_what_one_at_the_bound_costs(base: SharedBase, form: Any) -> None:
+    used: list[int] = []
+    sequences: list[list[int]] = []
+    for size in (BOUND, MEBIBYTE):
+        tokenizer = Counting(base.tokenizer)
+        sequences.append(form("abcdefg " * (size // 8)).tokenize(tokenizer, LENGTH).token_ids)
+        used.append(tokenizer.characters)
+    assert used[1] <= used[0]
+    assert used[1] <= 2 * BOUND
+    assert sequences[1] == sequences[0]
+    assert len(sequences[0]) == LENGTH
+
+
+@pytest.mark.parametrize("first", [1, 20_000])
+def test_a_chat_of_many_turns_costs_what_its_sequence_can_use(base: SharedBase, first: int) -> None:
+    turns = [{"role": "user", "content": "a"}] * first
+    turns += [{"role": "assistant", "content": "b"}, {"role": "user", "content": "a"}] * 10_000
+    tokenizer = Counting(base.tokenizer)
+    assert len(read_messages(turns).tokenize(tokenizer, LENGTH).token_ids) == LENGTH
+    assert tokenizer.characters <= 2 * BOUND
+    assert tokenizer.messages <= (2 * LENGTH + 1) ** 2
+
+
+@pytest.mark.parametrize(("side", "kept"), [("right", "first"), ("left", "last")])
+def test_a_labelled_text_is_cut_where_its_tokenizer_cuts(base: SharedBase, side: str, kept: str) -> None:
+    tokenizer = Counting(base.tokenizer, truncation_side=side)
+    sequence = labelled("first " * BOUND + "last " * BOUND).tokenize(tokenizer, LENGTH)
+    assert kept in tokenizer.decode(sequence.token_ids)
+    assert tokenizer.characters == BOUND
+
+
+def test_a_completion_that_is_cut_is_not_closed(base: SharedBase) -> None:
+    class Sparse(Counting):
+        def encode(self, text: str, **how: Any) -> list[int]:
+            return super().encode(text, **how)[:: 2 * CHARACTERS_PER_TOKEN]
+
+    cut = TextRecord("say", "a" * MEBIBYTE).tokenize(Sparse(base.tokenizer), LENGTH)
+    assert len(cut.token_ids) < LENGTH
+    assert cut.token_ids[-1] != base.tokenizer.eos_token_id
+    whole = TextRecord("say", "a" * BOUND).tokenize(Sparse(base.tokenizer), LENGTH)
+    assert whole.token_ids[-1] == base.tokenizer.eos_token_id
+
+
+@given(
+    content=st.text("ab \n.é", min_size=1, max_size=300).filter(lambda content: not content.isspace()),
+    length=st.integers(2, 40),
+    form=st.sampled_from(FORMS),
+)
+@settings(max_examples=examples(300), deadline=None)
+def test_a_text_within_the_bound_gives_the_tokens_of_the_whole(
+    base: SharedBase, content: str, length: int, form: Any
+) -> None:
+    tokenizer = Counting(base.tokenizer)
+    record = form(content)
+    with pytest.MonkeyPatch.context() as patch:
+        found = record.tokenize(tokenizer, length)
+        patch.setattr("executors.lora.tokens.CHARACTERS_PER_TOKEN", MEBIBYTE)
+        assert record.tokenize(tokenizer, length) == found
