@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -91,16 +92,15 @@ class Goal:
 
 def goals(bench: str) -> dict[str, Goal]:
     """The goals of a benchmark, by figure."""
-    return {name: _goal(fields) for name, fields in _document(bench)["figures"].items()}
+    return _gates(bench)["figures"]
 
 
 def goal_of(bench: str, figure: str) -> Goal | None:
-    """What is asked of a figure; None if the gate file does not have it. Figures of models or workloads
+    """Return the goal of a figure; None if the gate file does not have it. Figures of models or workloads
     without goals are of a family: a pattern of names, under `families`, with a unit alone."""
     named = goals(bench).get(figure)
-    families = _document(bench).get("families", {}).items()
-    fields = next((fields for pattern, fields in families if fnmatchcase(figure, pattern)), None)
-    return named if named is not None or fields is None else _goal(fields)
+    families = _gates(bench)["families"].items()
+    return named or next((goal for pattern, goal in families if fnmatchcase(figure, pattern)), None)
 
 
 def missed(
@@ -135,10 +135,14 @@ def missed(
     return absent + faults
 
 
-def _document(bench: str) -> dict[str, Any]:
+@cache
+def _gates(bench: str) -> dict[str, dict[str, Goal]]:
+    """The goals of a gate file by section, and by name or pattern in each."""
     document = yaml.safe_load((GATES / f"{bench}.yaml").read_text())
-    assert isinstance(document, dict)
-    return document
+    return {
+        section: {name: _goal(fields) for name, fields in document.get(section, {}).items()}
+        for section in ("figures", "families")
+    }
 
 
 def _goal(fields: dict[str, Any]) -> Goal:

@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 class _Difference(NamedTuple):
-    """Of a run with merging from the one without."""
+    """Difference of a run with merging from the one without."""
 
     gain_pct: float
     """By how much the mean completion time is shorter."""

@@ -34,7 +34,7 @@ class Scope:
     studied: tuple[Setting, ...]
     """What knowledge, modes, noise, step times and loads are studied on."""
     compared: tuple[Setting, ...]
-    """What merging is compared with no merging on: models, halves of their tasks, jobs, loads, seeds."""
+    """Settings in which merging is compared with none: models, halves of their tasks, jobs, loads, seeds."""
     warm_rivals: tuple[SchemeName, ...]
     """Schemes that are run there with warm switches and with cold ones."""
     loads: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""What processes listen with."""
+"""Sockets that processes listen with."""
 
 from collections.abc import Iterable
 from contextlib import suppress
