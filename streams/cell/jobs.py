@@ -14,7 +14,7 @@ from schemas.decisions import JobOutcome
 from schemas.jobs import JobSubmitted
 from schemas.kind import Terms, Workload
 from schemas.kinds import AnyTerms, AnyWorkload
-from streams.cell.live_bytes import LiveBytes, job_bytes
+from streams.cell.live_bytes import LiveBytes, document_bytes, documents_of
 from streams.cell.packing import pack, unpack
 from streams.cell.recent_ids import RecentIds
 
@@ -57,7 +57,12 @@ class Job:
     @cached_property
     def state_bytes(self) -> int:
         """What the register keeps of it takes in a snapshot, at most."""
-        return job_bytes(self.workload, self.terms)
+        return document_bytes(self._documents)
+
+    @cached_property
+    def _documents(self) -> tuple[str, str]:
+        """Workload and terms as JSON: to be counted when the job comes, and packed with each snapshot."""
+        return documents_of(self.workload, self.terms)
 
     @property
     def state(self) -> Literal["waiting", "admitted"]:
@@ -87,8 +92,7 @@ class Job:
                     self.job_id,
                     self.user,
                     self.zone,
-                    self.workload.model_dump_json(),
-                    self.terms.model_dump_json(),
+                    *self._documents,
                     self._state,
                     self._samples_done,
                 ]

@@ -24,7 +24,16 @@ _USERS_WAITING_AT_LEAST = 8
 
 def job_bytes(workload: Workload, terms: Terms) -> int:
     """What the register keeps of a job takes in a snapshot, at most."""
-    documents = (workload.model_dump_json(), terms.model_dump_json())
+    return document_bytes(documents_of(workload, terms))
+
+
+def documents_of(workload: Workload, terms: Terms) -> tuple[str, str]:
+    """Workload and terms of a job as JSON, in which the register keeps them."""
+    return workload.model_dump_json(), terms.model_dump_json()
+
+
+def document_bytes(documents: tuple[str, str]) -> int:
+    """As `job_bytes`, of a job with these documents."""
     return _BYTES_BESIDE_WORKLOAD_AND_TERMS + sum(len(document.encode()) for document in documents)
 
 

@@ -35,7 +35,7 @@ class Publisher:
     def __init__(self, kafka: KafkaConnection, max_record_bytes: int, delivery_timeout_s: float) -> None:
         self._producer = Producer(
             {
-                **producer(kafka, "millrace-worker", delivery_timeout_s=delivery_timeout_s, linger_ms=0),
+                **producer(kafka, "millrace-worker", delivery_timeout_s=delivery_timeout_s, linger_ms=1),
                 "message.max.bytes": max_record_bytes,
                 "batch.size": min(max_record_bytes, _MAX_BATCH_BYTES),
             },

@@ -137,18 +137,18 @@ class Demand(NamedTuple):
         """
         _refuse_understated_memory(workload, zone)
         speeds, memory_gib = _speeds_and_memory(workload, zone, fleet)
-        samples = np.zeros(len(fleet.classes), np.int64)
+        samples = [0] * len(fleet.classes)
         for index, node_class in enumerate(fleet.classes):
             per_slot = math.floor(speeds.get(node_class.gpu_type, 0.0) * slot_s)
             if per_slot <= node_class.capacity_samples and memory_gib <= node_class.capacity_gib:
                 samples[index] = _quota(per_slot, work_samples, zone)
-        if not samples.any():
+        if not any(samples):
             raise UnjudgeableError(
                 "larger_than_a_node",
                 f"no node of zone {zone.id} holds {memory_gib} GiB and at least one but at most a node's "
                 f"capacity of samples per slot, at speeds {speeds} samples/s",
             )
-        return cls.sized(work_samples, samples, memory_gib, fleet)
+        return cls.sized(work_samples, np.array(samples, np.int64), memory_gib, fleet)
 
     @classmethod
     def sized(cls, work_samples: int, samples: Ints, memory_gib: float, fleet: Fleet) -> Self:
@@ -212,7 +212,7 @@ def _refuse_understated_memory(workload: LoraWorkload, zone: Zone) -> None:
 
 def least_counted_gib(fleet: Fleet) -> float:
     """What a task counts for at least, so that no node gets more runs in a slot than a command holds."""
-    return gib_up(max(node_class.capacity_gib for node_class in fleet.classes) / MAX_RUNS_PER_SLOT)
+    return gib_up(fleet.largest_capacity_gib / MAX_RUNS_PER_SLOT)
 
 
 def _speeds_and_memory(workload: LoraWorkload, zone: Zone, fleet: Fleet) -> tuple[dict[str, float], float]:

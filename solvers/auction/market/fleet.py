@@ -99,6 +99,11 @@ class Fleet:
         """(classes,) C_km - r_b."""
         return np.array([node_class.capacity_gib for node_class in self.classes])
 
+    @cached_property
+    def largest_capacity_gib(self) -> float:
+        """Memory of the largest node, without its base model."""
+        return max(node_class.capacity_gib for node_class in self.classes)
+
     @classmethod
     def of(cls, cell: CellConfigured, zone: Zone) -> "Fleet":
         """The fleet of a zone of a cell."""

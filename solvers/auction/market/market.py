@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +38,7 @@ class Opening:
     memory: ClassSlotValue = lambda _index, _slots: 0.0
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """A schedule l: one node row per chosen slot, ascending in slots (x_ikt = 1)."""
 
     slots: tuple[int, ...]

@@ -131,24 +131,42 @@ def fullest_row(node_slots: NodeSlots, demand: Demand, slot: int, index: int) ->
 
 
 @kernel
+def fullest_rows(node_slots: NodeSlots, demand: Demand) -> Ints:
+    """(slots, classes) of each class the `fullest_row`; -1 where none has room, or the class cannot run the
+    task."""
+    slots, classes = node_slots.free_samples.shape[0], demand.samples.size
+    rows = np.full((slots, classes), -1, np.int64)
+    for slot in range(slots):
+        for index in range(classes):
+            if demand.samples[index] > 0:
+                rows[slot, index] = fullest_row(node_slots, demand, slot, index)
+    return rows
+
+
+@kernel
 def count_room(node_slots: NodeSlots, demand: Demand) -> tuple[int, int, int, int]:
     """Node-slots a task might use: with room, on a closed node, without compute, without memory; each counted
     once."""
-    with_room = node_closed = without_compute = without_memory = 0
+    slots = node_slots.free_samples.shape[0]
+    all_of_them = is_open = with_compute = with_room = 0
     for index in range(node_slots.class_bounds.size - 1):
         if demand.samples[index] == 0:
             continue
-        for slot in range(node_slots.free_samples.shape[0]):
-            for node in range(node_slots.class_bounds[index], node_slots.class_bounds[index + 1]):
-                if slot >= node_slots.open_slots[node]:
-                    node_closed += 1
-                elif node_slots.free_samples[slot, node] < demand.samples[index]:
-                    without_compute += 1
-                elif node_slots.free_gib[slot, node] < demand.memory_gib:
-                    without_memory += 1
-                else:
-                    with_room += 1
-    return with_room, node_closed, without_compute, without_memory
+        start, stop = node_slots.class_bounds[index], node_slots.class_bounds[index + 1]
+        needed_samples = float(demand.samples[index])
+        open_slots = node_slots.open_slots[start:stop]
+        all_of_them += slots * (stop - start)
+        # Without branches or offsets, so that several nodes are counted in one instruction.
+        for slot in range(slots):
+            free_samples = node_slots.free_samples[slot, start:stop]
+            free_gib = node_slots.free_gib[slot, start:stop]
+            for node in range(stop - start):
+                here = int(slot < open_slots[node])
+                is_open += here
+                here &= int(free_samples[node] >= needed_samples)
+                with_compute += here
+                with_room += here & int(free_gib[node] >= demand.memory_gib)
+    return with_room, all_of_them - is_open, is_open - with_compute, with_compute - with_room
 
 
 @kernel

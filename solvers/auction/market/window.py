@@ -1,8 +1,7 @@
 """The part of a market that one task may use, and why there may be no room in it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -12,8 +11,7 @@ from solvers.auction.market.node_slots import count_room, slots_until_done
 from solvers.compiled import Floats, Ints
 
 
-@dataclass(frozen=True)
-class VendorOption:
+class VendorOption(NamedTuple):
     """What a labour vendor asks for preparing the task's data; `vendor` is None where none is needed."""
 
     vendor: str | None
@@ -23,8 +21,7 @@ class VendorOption:
     """h_in, rounded up to slots."""
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """A task's slots, from its arrival to its deadline and within the market's horizon."""
 
     columns: slice
@@ -53,30 +50,32 @@ class Window:
             options: what vendors ask; one option without vendor for a task that needs none.
             first_slot, last_slot: absolute slots (a_i and d_i), both included.
         """
-        return cls.within(
-            market.first_slot, demand.operational(market.full_costs), demand, options, first_slot, last_slot
-        )
+        return cls.within(market.first_slot, market.full_costs, demand, options, first_slot, last_slot)
 
     @classmethod
     def within(
         cls,
         base_slot: int,
-        operational: Floats,
+        full_costs: Floats,
         demand: Demand,
         options: Sequence[VendorOption],
         first_slot: int,
         last_slot: int,
     ) -> "Window | None":
-        """As `of`, for whatever slots there are: `operational` is over them, from `base_slot` on."""
+        """As `of`, for whatever slots there are.
+
+        Args:
+            full_costs: (slots, classes) micros of a fully used node, from `base_slot` on.
+        """
         first = max(first_slot - base_slot, 0)
-        slots = min(last_slot - base_slot + 1, len(operational)) - first
+        slots = min(last_slot - base_slot + 1, len(full_costs)) - first
         useful = tuple(option for option in undominated(options) if option.delay_slots < slots)
-        if not useful or int(demand.samples.max()) * (slots - useful[0].delay_slots) < demand.work_samples:
+        if not useful or max(demand.samples.tolist()) * (slots - useful[0].delay_slots) < demand.work_samples:
             return None
         columns = slice(first, first + slots)
         return cls(
             columns=columns,
-            operational=operational[columns],
+            operational=demand.operational(full_costs[columns]),
             options=useful,
             delays_slots=np.array([option.delay_slots for option in useful], np.int64),
             prices_micros=np.array([option.price_micros for option in useful], np.float64),
@@ -95,8 +94,7 @@ def undominated(options: Iterable[VendorOption]) -> list[VendorOption]:
 Binding = Literal["time", "nodes", "compute", "memory", "none"]
 
 
-@dataclass(frozen=True)
-class RoomCount:
+class RoomCount(NamedTuple):
     """Node-slots of a task's window on classes that could run it, each counted once."""
 
     with_room: int
@@ -121,7 +119,7 @@ def binding(demand: Demand, room: RoomCount, slots: int, found: bool) -> Binding
     """The first obstacle to a plan; `time` if even an empty zone could not meet the deadline."""
     if found:
         return "none"
-    if int(demand.samples.max()) * max(slots, 0) < demand.work_samples:
+    if max(demand.samples.tolist()) * max(slots, 0) < demand.work_samples:
         return "time"
     shortages: list[tuple[int, Binding]] = [
         (room.node_closed, "nodes"),

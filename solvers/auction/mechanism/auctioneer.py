@@ -6,8 +6,7 @@ how the prices of resources move.
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from solvers.auction.market.carry_over import carry_over_use
 from solvers.auction.market.demand import Demand
@@ -27,8 +26,7 @@ from solvers.auction.mechanism.prices import Basis, Counted, Prices
 from solvers.auction.mechanism.search import Schedule, describe
 
 
-@dataclass(frozen=True)
-class Appraisal:
+class Appraisal(NamedTuple):
     """What the market says of a task, whatever is bid for it."""
 
     schedule: Schedule | None
@@ -44,8 +42,7 @@ class Appraisal:
     """What the price was read off."""
 
 
-@dataclass(frozen=True)
-class Award:
+class Award(NamedTuple):
     """What an admitted bid gets."""
 
     schedule: Schedule

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Market
@@ -11,8 +11,7 @@ from solvers.auction.market.window import VendorOption, Window
 from solvers.auction.mechanism.search import Schedule
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What a user asks for: all of a bid but its price."""
 
     id: str
@@ -26,8 +25,7 @@ class Request:
     """d_i. Both are absolute and included."""
 
 
-@dataclass(frozen=True)
-class Price:
+class Price(NamedTuple):
     """What a plan costs its user, part by part; a bid wins iff it is above the sum."""
 
     vendor_micros: int
@@ -58,8 +56,7 @@ class Price:
         return math.floor(self.micros) + 1
 
 
-@dataclass(frozen=True)
-class Charge:
+class Charge(NamedTuple):
     """What a winner pays."""
 
     micros: int

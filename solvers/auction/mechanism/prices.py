@@ -1,8 +1,7 @@
 """How the prices of resources move with bids and awards, and the dual point by which they prove a bound."""
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Placement
@@ -11,8 +10,7 @@ from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.search import Schedule
 
 
-@dataclass(frozen=True)
-class Counted:
+class Counted(NamedTuple):
     """What a bid has added to the certificate, and may add to what prices are learned from.
 
     It is kept with an admitted job, so that a withdrawal can take it back.
@@ -102,8 +100,7 @@ class Prices(Protocol):
         """Take the state of prices of an equal zone."""
 
 
-@dataclass(frozen=True)
-class Basis:
+class Basis(NamedTuple):
     """What prices that find themselves are read off: see `posted/`."""
 
     base_micros_per_unit: float
@@ -127,8 +124,7 @@ class Basis:
     """By what part prices may fall in a slot."""
 
 
-@dataclass(frozen=True)
-class ClassPrice:
+class ClassPrice(NamedTuple):
     """Prices in micros per node-slot over the window of a class of nodes."""
 
     mean_compute_micros: float

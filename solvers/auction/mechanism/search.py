@@ -1,7 +1,7 @@
 """The best schedule of one task: vendor, slots and nodes (Algorithm 2, with errata P1 to P3)."""
 
 import math
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Market, Placement, placement_of
@@ -16,8 +16,7 @@ SEARCH_BUDGET_STEPS = 4_000_000
 classes of every box, combinations of counts, and labels of covers."""
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(NamedTuple):
     """A plan and its price. Nothing here depends on a bid."""
 
     vendor: str | None
@@ -66,7 +65,7 @@ def best_schedule(
         return None
     placement = placement_of(found.rows, market.first_slot + start)
     schedule = describe(market, demand, window.options[found.option], placement)
-    return replace(schedule, gap_micros=found.cost - found.bound, search_steps=found.steps)
+    return schedule._replace(gap_micros=found.cost - found.bound, search_steps=found.steps)
 
 
 @kernel

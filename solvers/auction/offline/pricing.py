@@ -35,7 +35,7 @@ def window_of(instance: Instance, task: OfferedTask) -> Window | None:
     """The task's part of an instance; None where even empty nodes could not do its work in time."""
     return Window.within(
         instance.first_slot,
-        task.demand.operational(instance.full_costs),
+        instance.full_costs,
         task.demand,
         task.options,
         task.first_slot,

@@ -49,7 +49,7 @@ class DensityClasses:
         if self.reference is None:
             self.reference = density
         wanted = class_of(density / self.reference * (1 + _ROUNDING))
-        place = int(np.searchsorted(-self._classes, -wanted))
+        place = int((-self._classes).searchsorted(-wanted))
         if place == len(self._classes) or self._classes[place] != wanted:
             self._classes = np.insert(self._classes, place, wanted)
             self.densities = np.insert(self.densities, place, self.reference * least_ratio_of(wanted))
@@ -77,7 +77,7 @@ class DensityClasses:
         Args:
             units_above: (classes,) units of the class and all above it.
         """
-        place = int(np.searchsorted(units_above, units, side="right"))
+        place = int(units_above.searchsorted(units, "right"))
         return float(self.densities[place]) if place < len(units_above) else 0.0
 
     def state(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.auction.market.demand import Demand
-from solvers.auction.market.node_slots import NodeSlots, fullest_row
+from solvers.auction.market.node_slots import NodeSlots, fullest_rows
 from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.auction.mechanism.pricing import cheapest_plan
 from solvers.compiled import Floats, Ints, kernel
@@ -35,7 +35,7 @@ class Found(NamedTuple):
 
 @kernel
 def cheapest(
-    node_slots: NodeSlots,
+    fullest: Ints,
     demand: Demand,
     compute_price: Floats,
     memory_price: Floats,
@@ -47,21 +47,16 @@ def cheapest(
 ) -> Found:
     """The least vendor's price + operation + sum of max(s lambda + r phi, floor) over the chosen node-slots.
 
-    Of a class's nodes with room it takes the fullest.
-
     Args:
+        fullest: (slots, classes) the row to take of a class in a slot: see `fullest_rows`.
         compute_price, memory_price: (slots, classes) micros per node-slot.
         floor: (slots, classes) the least that the task's room costs there, in micros.
         operational: (slots, classes) micros.
     """
     slots, classes = operational.shape
     costs = np.full((slots, classes), np.inf)
-    fullest = np.full((slots, classes), NO_CHOICE, np.int64)
     for slot in range(slots):
         for index in range(classes):
-            if demand.samples[index] == 0:
-                continue
-            fullest[slot, index] = fullest_row(node_slots, demand, slot, index)
             if fullest[slot, index] != NO_CHOICE:
                 room = (
                     compute_price[slot, index] * demand.compute_share[index]
@@ -136,8 +131,9 @@ def placed_plan(
         for index in range(classes):
             reserved = full_costs[slot, index] * max(demand.compute_share[index], demand.memory_share[index])
             floor[slot, index] = max(_FLOOR_PART * reserved, reserved - operational[slot, index])
+    fullest = fullest_rows(node_slots, demand)
     priced = cheapest(
-        node_slots,
+        fullest,
         demand,
         compute_price,
         memory_price,
@@ -161,7 +157,7 @@ def placed_plan(
         return PlacedPlan(priced, none)
     rest_demand = Demand(rest, demand.samples, demand.compute_share, demand.memory_gib, demand.memory_share)
     found = lightest(
-        node_slots,
+        fullest[:last],
         rest_demand,
         operational[:last],
         delays_slots,
@@ -178,7 +174,7 @@ def placed_plan(
 
 @kernel
 def lightest(
-    node_slots: NodeSlots,
+    fullest: Ints,
     demand: Demand,
     operational: Floats,
     delays_slots: Ints,
@@ -191,7 +187,7 @@ def lightest(
     Near slots weigh less than far ones, and empty classes less than full ones.
 
     Args:
-        operational: (slots, classes) micros, of the slots that may be used.
+        fullest, operational: (slots, classes), of the slots that may be used: as for `cheapest`.
     """
     slots, classes = operational.shape
     compute, memory = np.empty((slots, classes)), np.empty((slots, classes))
@@ -210,7 +206,7 @@ def lightest(
                 else:
                     memory[slot, index] = weight * (1 - weights.compute_part)
     return cheapest(
-        node_slots,
+        fullest,
         demand,
         compute,
         memory,

@@ -17,6 +17,7 @@ import numpy as np
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market, Placement, placement_of
+from solvers.auction.market.node_slots import fullest_rows
 from solvers.auction.market.window import Window
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted, Prices
@@ -125,7 +126,7 @@ class PostedPrices:
         before = replace(self.levels)
         self._post(sold_units=units)
         rise = Rise.between(before, self.levels)
-        return replace(counted, base_part=rise.base_part, guard_part=rise.guard_part, sold_units=units)
+        return counted._replace(base_part=rise.base_part, guard_part=rise.guard_part, sold_units=units)
 
     def withdrawn(self, counted: Counted) -> None:
         """What it offered is forgotten; its rise of prices stays for the slot and then is undone."""
@@ -162,7 +163,7 @@ class PostedPrices:
         """The rest goes where it is in the way of others least, as a new task does."""
         columns = window.columns
         found = lightest(
-            self._market.node_slots(columns.start, columns.stop),
+            fullest_rows(self._market.node_slots(columns.start, columns.stop), demand),
             demand,
             window.operational,
             window.delays_slots,
@@ -176,7 +177,7 @@ class PostedPrices:
         self._market.reserve(schedule.placement, demand)
         self._room.count(schedule.placement, demand, 1.0)
         self._post()
-        return replace(schedule, search_steps=found.steps)
+        return schedule._replace(search_steps=found.steps)
 
     def plan(
         self, demand: Demand, window: Window, budget_steps: int = SEARCH_BUDGET_STEPS
@@ -211,8 +212,7 @@ class PostedPrices:
             schedule = self._described(demand, window, priced)
         room = max(priced.cost - schedule.vendor_micros - schedule.operational_micros, 0.0)
         part = priced.memory / (priced.compute + priced.memory) if priced.memory > 0 else 0.0
-        return replace(
-            schedule,
+        return schedule._replace(
             compute_micros=room - room * part,
             memory_micros=room * part,
             gap_micros=max(priced.cost - priced.bound, 0.0),

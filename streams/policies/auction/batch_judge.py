@@ -88,7 +88,7 @@ class BatchJudge:
             yield self._verdicts.rejected(bid, "cell_full", full, appraisal)
         else:
             horizon_end = self._market.first_slot + self._market.horizon_slots - 1
-            request = replace(request, options=[option], last_slot=min(request.last_slot, horizon_end))
+            request = request._replace(options=[option], last_slot=min(request.last_slot, horizon_end))
             self._waiting[request.id] = WaitingBid(bid, request, counted)
             self._count(self._waiting[request.id])
 
@@ -172,7 +172,7 @@ class BatchJudge:
                     self._forget(bids, held)
                     yield self._verdicts.rejected(held.bid, error.reason, error.detail, None)
                 else:
-                    bids[job_id] = replace(held, request=replace(held.request, demand=demand))
+                    bids[job_id] = replace(held, request=held.request._replace(demand=demand))
 
     def state(self) -> dict[str, Any]:
         return {
@@ -217,7 +217,7 @@ class BatchJudge:
 
     def _present(self, bid: WaitingBid) -> Request:
         """A bid's request, of the slots that are left: its vendor begins when it is admitted."""
-        return replace(bid.request, first_slot=self._market.first_slot)
+        return bid.request._replace(first_slot=self._market.first_slot)
 
     def _apply(self, bid: WaitingBid, plans: list[SolvedPlan]) -> JobAdmitted | _Fault | None:
         """Admit a bid with its plan; else what is wrong with that, or None where there is none."""

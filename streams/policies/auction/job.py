@@ -1,7 +1,7 @@
 """An auction zone's data about an admitted job, from its admission to its end."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Literal, Self
 
 import numpy as np
@@ -227,7 +227,7 @@ class PlannedJob:
             self._packed = pack(
                 {
                     "plain": [getattr(self, name) for name in _PLAIN_FIELDS],
-                    "counted": [getattr(self.counted, name) for name in _COUNTED_FIELDS],
+                    "counted": list(self.counted),
                     "job_id": self.job_id,
                     "rows": list(self.rows.items()),
                     "quotas": list(self.quotas.items()),
@@ -269,7 +269,6 @@ class PlannedJob:
         )
 
 
-_COUNTED_FIELDS = tuple(each.name for each in fields(Counted))
 _PLAIN_FIELDS = (
     "bid_micros",
     "payment_micros",

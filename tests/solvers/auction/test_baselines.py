@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -88,7 +87,7 @@ def test_vendors_in_time_are_drawn_alike_and_by_the_id_alone():
     drawn = Counter(drawn_vendor(request(f"job-{number}"), 5).vendor for number in range(4_000))
     assert set(drawn) == {"a", "b", "c", "d"}
     assert all(abs(count - 1_000) < 150 for count in drawn.values())
-    shuffled = replace(request("job-7"), options=CHOICES[::-1])
+    shuffled = request("job-7")._replace(options=CHOICES[::-1])
     assert drawn_vendor(shuffled, 5) == drawn_vendor(request("job-7"), 5)
     assert drawn_vendor(request(work_samples=5), 5) is None
 

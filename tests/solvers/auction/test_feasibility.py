@@ -1,7 +1,5 @@
 """The checker of plans: each kind of violation is found and named, and nothing else is."""
 
-from dataclasses import replace
-
 import pytest
 
 from solvers.auction.market.market import Placement
@@ -50,7 +48,7 @@ def test_feasible_plans_have_no_violations_and_bring_bids_less_costs():
         pytest.param(FEASIBLE[:1] * 2, "job a: planned more than once", id="planned twice"),
         pytest.param([plan("b", (4, 0))], "is none of the 1 that it was offered (4a)", id="no vendor"),
         pytest.param(
-            [plan("b", (4, 0), option=replace(PREPARED, price_micros=0))],
+            [plan("b", (4, 0), option=PREPARED._replace(price_micros=0))],
             "(4a)",
             id="vendor at another price",
         ),

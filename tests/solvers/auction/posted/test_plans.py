@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.auction.market.market import placement_of
+from solvers.auction.market.node_slots import fullest_rows
 from solvers.auction.market.window import Window
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.plans import cheapest
@@ -40,7 +41,7 @@ def test_it_is_the_cheapest_of_all_plans_with_room(case, floor_part):
         return math.fsum([plan.vendor_micros, plan.operational_micros, *rooms])
 
     found = cheapest(
-        market.node_slots(columns.start, columns.stop),
+        fullest_rows(market.node_slots(columns.start, columns.stop), wanted),
         wanted,
         compute[columns].copy(),
         memory[columns].copy(),
