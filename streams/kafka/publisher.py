@@ -18,8 +18,11 @@ Confirmation = asyncio.Future[int]
 
 _POLL_EVERY_S = 0.005
 """How often the broker's answers are looked at; nothing is decided on them in a hurry."""
-_LONGEST_BATCH_S = 0.003
-"""What is sent without a pause is handed over after so long at the latest."""
+_LINGER_MS = 1
+"""How long librdkafka waits for company of a record: without it, its thread sends nearly each by itself."""
+_LONGEST_BATCH_S = 0.006
+"""What is sent without a pause is handed over after so long at the latest: a little more than a turn of
+`streams/worker/faust_transport.py`."""
 _MAX_BATCH_BYTES = 1024 * 1024
 
 
@@ -28,14 +31,16 @@ class Publisher:
 
     Nothing is repeated by retries, and records keep their order in each partition. What is sent in one turn
     of the event loop is handed over together: waking that thread and a request to the broker cost as much as
-    folding a small event, whether they are for one record or for many. No record waits for one that is not
-    there yet.
+    folding a small event, whether they are for one record or for many. A record that is handed over waits
+    a millisecond for others, no longer.
     """
 
     def __init__(self, kafka: KafkaConnection, max_record_bytes: int, delivery_timeout_s: float) -> None:
         self._producer = Producer(
             {
-                **producer(kafka, "millrace-worker", delivery_timeout_s=delivery_timeout_s, linger_ms=1),
+                **producer(
+                    kafka, "millrace-worker", delivery_timeout_s=delivery_timeout_s, linger_ms=_LINGER_MS
+                ),
                 "message.max.bytes": max_record_bytes,
                 "batch.size": min(max_record_bytes, _MAX_BATCH_BYTES),
             },
@@ -84,12 +89,12 @@ class Publisher:
         Raises:
             KafkaException: if nothing can be sent any more.
         """
-        while True:
-            with fatal_errors_told():
+        with fatal_errors_told():
+            while True:
                 self._producer.poll(0)
-            if self._is_full:
-                self._hand_over()
-            await asyncio.sleep(_POLL_EVERY_S)
+                if self._is_full:
+                    self._hand_over()
+                await asyncio.sleep(_POLL_EVERY_S)
 
 
 def _settle(confirmation: Confirmation, error: Any, message: Any) -> None:

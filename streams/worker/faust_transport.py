@@ -21,8 +21,9 @@ from streams.kafka.records import ReadRecord
 MOST_RECORDS_AT_ONCE = 500
 _MOST_RECORDS_WAITING = 4_000
 """Of a partition, fetched and not yet taken by the agent that they are for; more stay with the broker."""
-_TURN_S = 0.002
-"""Others get their turn between records after so long."""
+_TURN_S = 0.005
+"""Others get their turn between records after so long. With each turn a batch goes to the broker and is read
+again: shorter ones cost a bid up to a fifth more CPU in small requests."""
 _LOOK_AGAIN_S = 0.02
 """So long a fetch of other partitions may take while one has enough waiting: it may soon have no more."""
 _APPENDED = 1

@@ -182,8 +182,10 @@ class IntakeProcessor:
                 await self._send(waiting)
                 continue
             self._changed.clear()
+            # `wait_for` would make a task each time.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _LOOK_AGAIN_S)
+                async with asyncio.timeout(_LOOK_AGAIN_S):
+                    await self._changed.wait()
 
     async def acknowledge_confirmed(self) -> None:
         """Acknowledge each record once the broker has its ledger record or dead letter. Never returns.
