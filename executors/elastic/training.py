@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from executors.elastic.batches import IGNORED, global_batch, pad
-from executors.elastic.model import ModelError, TrainableModel, longest_sequence_tokens
+from executors.elastic.model import TrainableModel, longest_sequence_tokens
 from executors.lora.batch import TokenSequence
 from executors.lora.dataset import JsonlDataset
 from executors.lora.randomness import derive_seed
+from executors.workers.models import ModelError
 from executors.workers.shares import share
 from schemas.elastic.workload import ElasticWorkload
 
@@ -62,7 +63,7 @@ class Trainer:
         longest = longest_sequence_tokens(model.module)
         if longest is not None and self._hyperparameters.sequence_length > longest:
             length = self._hyperparameters.sequence_length
-            raise ModelError(f"{workload.model}: takes {longest} tokens, the job's sequences have {length}")
+            raise ModelError(workload.model, f"takes {longest} tokens, the job's sequences have {length}")
         self.model = model
         self.dataset = dataset
         self.samples_done = 0

@@ -15,7 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 from executors.elastic.checkpoint import FinishedJob, JobCheckpoints, publish, reportable
 from executors.elastic.group import Group, Signal, Standing, Wish
 from executors.elastic.messages import DIRECTIVES, ElasticDirective, Joined, Progress, WorkerOrder
-from executors.elastic.model import load_model, model_directory
+from executors.elastic.model import load_model
 from executors.elastic.training import Trainer
 from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetError, DatasetRoot
@@ -28,6 +28,7 @@ from executors.workers.inbox import Inbox
 from executors.workers.meeting import Meeting, PeerLostError
 from executors.workers.membership import Membership
 from executors.workers.messages import Ended, Failed, Release
+from executors.workers.models import model_directory
 from executors.workers.network import use_interface
 from executors.workers.places import checkpoint_root, job_folder, result_path
 from executors.workers.processes import take_device

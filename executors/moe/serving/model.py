@@ -59,10 +59,11 @@ class ServedModel:
         """Read a directory that `executors.moe.conversion.storage.save` has written, with a tokenizer.
 
         Raises:
-            ValueError: a file is missing or does not fit, or it cannot be served.
+            ValueError: a file is missing or does not fit, or it cannot be served; the message may name the
+                directory.
         """
         module, _ = load(directory)
-        return cls(module, load_tokenizer(directory, module, directory.name))
+        return cls(module, load_tokenizer(directory, module))
 
     @property
     def experts(self) -> int:

@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import TypeAdapter
 
-from executors.elastic.model import model_directory
 from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot, JsonlDataset
 from executors.moe.ranks.comparison import compare, digests_of
@@ -29,6 +28,7 @@ from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up
 from executors.moe.serving.statistics import Latencies, RoutedTokens, ServiceSummary
 from executors.node.files import write_folder
 from executors.workers.messages import Ended
+from executors.workers.models import ModelError, model_directory, named_as_in_job
 from executors.workers.places import result_path
 from executors.workers.shares import share
 from schemas.experts.commands import LayerPlacement
@@ -69,12 +69,13 @@ def serve(rank: Rank) -> Ended:
     directory = model_directory(order.model_root, workload.model)
     data = workload.requests.dataset
     dataset = DatasetRoot(order.dataset_root).open(data.path, form=with_columns(Prompts(), data.columns))
-    model = ServedModel.load(directory)
-    model.gate_by(workload.gating)
+    with named_as_in_job(directory, workload.model):
+        model = ServedModel.load(directory)
+        model.gate_by(workload.gating)
     longest = model.longest_sequence_tokens
     if longest is not None and workload.sequence_length > longest:
-        raise ValueError(
-            f"{workload.model}: takes {longest} tokens, requests may have {workload.sequence_length}"
+        raise ModelError(
+            workload.model, f"takes {longest} tokens, requests may have {workload.sequence_length}"
         )
     terms = ServiceTerms(
         SCHEMES[workload.scheme],

@@ -19,7 +19,6 @@ import torch._dynamo  # DistributedDataParallel imports it, which takes seconds:
 from torch import Tensor, nn
 
 from executors.elastic.checkpoint import reportable
-from executors.elastic.model import model_directory
 from executors.lora.batch import TokenSequence
 from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot, JsonlDataset
@@ -37,6 +36,7 @@ from executors.moe.training.spread import Connections, SpreadModel
 from executors.moe.training.trainer import Trainer
 from executors.node.checkpoints import StaleWriterError
 from executors.workers.messages import Ended
+from executors.workers.models import ModelError, model_directory
 from executors.workers.places import checkpoint_root, result_path
 from schemas.experts.workload import MoeTrainWorkload
 
@@ -69,7 +69,7 @@ def train(rank: Rank) -> Ended:
         return _finished_before(rank, finished)
     # What is cheap to refuse is refused before anything heavy is loaded.
     directory = model_directory(order.model_root, workload.model)
-    form = with_columns(records_of(directory), workload.dataset.columns)
+    form = with_columns(records_of(directory, workload.model), workload.dataset.columns)
     dataset = DatasetRoot(order.dataset_root).open(workload.dataset.path, form=form)
     model = load_model(directory, workload)
     _see_that_it_fits(workload, model)
@@ -96,10 +96,10 @@ def train(rank: Rank) -> Ended:
 def _see_that_it_fits(workload: MoeTrainWorkload, model: MoeModel) -> None:
     longest, length = model.longest_sequence_tokens, workload.hyperparameters.sequence_length
     if longest is not None and length > longest:
-        raise ValueError(f"{workload.model}: takes {longest} tokens, the job's sequences have {length}")
+        raise ModelError(workload.model, f"takes {longest} tokens, the job's sequences have {length}")
     counts = {len(block.router.get_parameter("weight")) for block in moe_blocks(model.module).values()}
     if len(counts) > 1:
-        raise ValueError(f"{workload.model}: layers have {sorted(counts)} experts: all must have as many")
+        raise ModelError(workload.model, f"layers have {sorted(counts)} experts: all must have as many")
 
 
 def _trainer(

@@ -15,7 +15,7 @@ from tests.support.moe_nodes import MODEL, Fleet, assigned, service
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"model": "none"}, "'none': no Hugging Face model directory (config.json is missing)"),
+        ({"model": "none"}, "none: no Hugging Face model directory (config.json is missing)"),
         ({"model": "dense"}, "no model with gated experts"),
         ({"requests": {"dataset": {"path": "none.jsonl", "samples": 1}}}, "'none.jsonl': no such dataset"),
         (
