@@ -16,7 +16,7 @@ from tests.support.moe_nodes import MODEL, Fleet, assigned, service
     ("fields", "error"),
     [
         ({"model": "none"}, "none: no Hugging Face model directory (config.json is missing)"),
-        ({"model": "dense"}, "no model with gated experts"),
+        ({"model": "dense"}, "dense: no model with gated experts, since it has no moe.json"),
         ({"requests": {"dataset": {"path": "none.jsonl", "samples": 1}}}, "'none.jsonl': no such dataset"),
         (
             {"requests": {"dataset": {"path": "bad.jsonl", "samples": 1}}},
