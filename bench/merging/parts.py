@@ -86,7 +86,7 @@ class MergingBench:
         yield "pipeline switch", partial(_in_workers, "pipeline_switch", partial(_pipeline_switch, is_quick))
 
     def _schemes(self) -> Result:
-        """What jobs' completion times are, beside those of all rivals and the published ones."""
+        """Compare jobs' completion times with those of all rivals and the published ones."""
         runs = self._run(
             {
                 setting: (
@@ -166,7 +166,7 @@ class MergingBench:
         return over_none(runs)
 
     def _switches(self) -> Result:
-        """What merging brings and what cheap switches bring: each with and without the other."""
+        """Measure the gains of merging and of cheap switches: each with and without the other."""
         runs = self._run(
             {
                 setting: (
@@ -192,7 +192,7 @@ class MergingBench:
         )
 
     def _knowledge(self) -> Result:
-        """What outcomes of half of the pairs bring a newcomer."""
+        """Measure what outcomes of half of the pairs bring a newcomer."""
         runs = self._run(
             {
                 setting: (Trial(setting), Trial(setting, knowledge="half"), Trial(setting, modes=()))
@@ -334,14 +334,14 @@ class MergingBench:
 
     @staticmethod
     def _published(setting: Setting) -> Mapping[str, float]:
-        """Of the source's own simulator, where the jobs are the ones that it has run."""
+        """Return figures of the source's own simulator, where the jobs are the ones that it has run."""
         is_whole = setting.first is None and setting.drawn is None
         named = Path(setting.workload).name == f"FM-1-{setting.model}.csv"
         return PUBLISHED_S.get(setting.model, {}) if is_whole and named else {}
 
 
 def _figure_name(setting: Setting) -> str:
-    """What figures of a setting have in their names: the model, and its workload if that is not its own."""
+    """Part of the names of a setting's figures: the model, and its workload if that is not its own."""
     workload = Path(setting.workload).stem
     words = setting.model if workload == f"FM-1-{setting.model}" else f"{setting.model}_{workload}"
     return re.sub(r"[^A-Za-z0-9]+", "_", words)
@@ -387,7 +387,7 @@ def _in_workers(module: str, part: Part) -> Result:
 
 
 def _pipeline_switch(is_quick: bool) -> Result:
-    """How long the stages of a pipeline idle between two jobs, forward and reverse, with and without
+    """Measure how long the stages of a pipeline idle between two jobs, forward and reverse, with and without
     overlap."""
     measure = _module("pipeline_switch").measure_pipeline_switch
     seen = [asdict(one) for one in measure(2 if is_quick else _STAGES, switches=2 if is_quick else 10)]

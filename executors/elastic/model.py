@@ -29,7 +29,7 @@ class TrainableModel:
     tokenizer: PreTrainedTokenizerBase
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What is trained, by name, in the model's order; tied weights are there once."""
+        """Trained parameters by name, in the model's order; tied weights are there once."""
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad:
                 yield name, parameter

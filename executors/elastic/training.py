@@ -35,7 +35,7 @@ class Share:
 
     @property
     def loss_tokens(self) -> int:
-        """How many tokens are predicted."""
+        """Number of tokens that are predicted."""
         return sum(sequence.loss_tokens for sequence in self.sequences)
 
 
@@ -108,7 +108,7 @@ class Trainer:
         self._sums.zero_()
 
     def share(self, rank: int, world: int) -> Share:
-        """What a rank trains in the next step.
+        """Return the part of the next step's batch that a rank trains.
 
         Raises:
             ValueError: a record leaves nothing to predict.

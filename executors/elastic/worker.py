@@ -119,7 +119,7 @@ class Worker:
 
     @property
     def _latest(self) -> ElasticDirective:
-        """What the node has told last, which alone counts."""
+        """Latest directive of the node; earlier ones no longer count."""
         self._told = (self._inbox.take() or [self._told])[-1]
         return self._told
 
@@ -288,7 +288,7 @@ class Worker:
         return self._finish(group)
 
     def _wish(self, group: Group) -> Wish:
-        """What this process would have all do, by what its node has told it."""
+        """Return what this process wants all to do, by its node's latest directive."""
         latest = self._latest
         if isinstance(latest, Release):
             if latest.verdict == "leave":
@@ -383,7 +383,7 @@ class Worker:
 
     @property
     def _counted_samples(self) -> int:
-        """What reports say is done: what the newest checkpoint has, or all of a job without checkpoints."""
+        """Samples done for reports: those of the newest checkpoint, or all of a job without checkpoints."""
         if self._order.workload.keeps_checkpoints:
             return self._saved_samples
         return 0 if self._formed is None else self._ready.samples_done

@@ -69,12 +69,12 @@ class SharedBase:
 
     @property
     def layers(self) -> int:
-        """How many layers the model has."""
+        """Number of the model's layers."""
         return int(self.model.config.get_text_config().num_hidden_layers)
 
     @property
     def head_tensors(self) -> dict[str, Tensor]:
-        """What the head of a new task is, by the tensors' names in the model."""
+        """Tensors of the head of a new task, by their names in the model."""
         return {name: tensor for head in self.heads for name, tensor in head.tensors.items()}
 
     def layout(self, task: LoraTask, heads: int = 1) -> AdapterLayout:

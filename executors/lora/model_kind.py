@@ -1,4 +1,4 @@
-"""What a Hugging Face directory holds, by its configuration: a causal language model, or a classifier."""
+"""The model in a Hugging Face directory, by its configuration: a causal language model, or a classifier."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -114,7 +114,7 @@ class TaskReleased(Command):
     had not begun before the merge, and begin anew. For all others the jobs are checkpointed."""
     # Left out where it is the default, so that commands written before it was added keep their bytes.
     runs: Annotated[tuple[RefusedRun, ...], Field(max_length=2, exclude_if=lambda runs: not runs)] = ()
-    """What ends here. A node that has none of them says so (`unknown_run`)."""
+    """Runs that end here. A node that has none of them reports `unknown_run`."""
 
 
 class LoaderPrewarmed(Command):

@@ -19,7 +19,7 @@ MAX_SCORE = 1e6
 MAX_GAIN = 1_000.0
 MAX_RATIO = 1_000.0
 Ratio = Annotated[float, Field(ge=1 / MAX_RATIO, le=MAX_RATIO)]
-"""Of the iterations that a job needs merged to those that it needs alone."""
+"""Ratio of the iterations that a job needs merged to those that it needs alone."""
 Epochs = Annotated[float, Field(ge=1e-12, le=MAX_ITERATIONS)]
 """From one iteration on the largest data to as many as there may be on data of one batch."""
 MergeMode = Literal["temporal", "spatial"]
@@ -118,7 +118,7 @@ class KindEstimate(Record):
     fault: Detail = ""
     """Why its loss trace is of no use, if it is."""
     task: TaskName | None = None
-    """Of the kind, as it was asked about: the log has the answer, and not the question."""
+    """Task of the kind, from the question: the log has the answer, and not the question."""
 
 
 Evidence = Literal["none", "trial", "shown"]

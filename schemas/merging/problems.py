@@ -15,7 +15,7 @@ MAX_UNITS = 10_000
 MAX_KINDS = 10_000
 MAX_TRANSFERS = 16_384
 MAX_STEP_TIMES = 40_000
-"""Of all tables of a question: 1.9 MiB of the 8 MiB that its record has room for. Units and
+"""Step times in all tables of a question: 1.9 MiB of the 8 MiB that its record has room for. Units and
 kinds at their largest take 5 MiB."""
 MAX_OBJECTIVE = 1e30
 """More than all units together may be slowed down."""

@@ -13,7 +13,7 @@ MAX_TRACE = 1_024
 """Iterations of a profile run."""
 
 Seconds = Annotated[float, Field(ge=1e-9, le=1e6)]
-"""Of what takes some: a nanosecond at least."""
+"""A duration above zero: a nanosecond at least."""
 MeasuredSeconds = Annotated[float, Field(ge=0, le=1e6)]
 MeasuredGib = Annotated[float, Field(ge=0, le=1e6)]
 

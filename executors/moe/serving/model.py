@@ -67,7 +67,7 @@ class ServedModel:
 
     @property
     def experts(self) -> int:
-        """Of each layer."""
+        """Number of experts of each layer."""
         return len(self._blocks[0].router.get_parameter("weight"))
 
     @property
@@ -77,7 +77,7 @@ class ServedModel:
         return None if longest is None else int(longest)
 
     def word_of(self, answer: int) -> str:
-        """What the number of an answer stands for: a class, or a token."""
+        """Return the class or token with the number of an answer."""
         if not isinstance(self.module, GenerationMixin):
             return str(self.module.config.id2label.get(answer, answer))
         assert self.tokenizer is not None, "it was loaded"

@@ -38,7 +38,7 @@ from solvers.compiled import Ints
 from solvers.experts.schemes import SCHEMES
 
 SUMMARY, ANSWERS = "serving.json", "answers.jsonl"
-"""What a service leaves, in its folder below the output root: a `ServiceSummary`, and its `NewestAnswers`."""
+"""Files of a service in its folder below the output root: a `ServiceSummary`, and its `NewestAnswers`."""
 _WORDS: tuple[StepWord, ...] = get_args(StepWord)
 _LONGEST_SILENCE_S = 60.0
 """Longest time between two progress reports of the leader, even without news: the cell takes a run without
@@ -108,13 +108,13 @@ def serve(rank: Rank) -> Ended:
 
 @dataclass(frozen=True)
 class _Boundary:
-    """What one rank tells between two batches."""
+    """Message of one rank between two batches."""
 
     is_released: int
     batch_us: int
-    """What the batch before has taken here."""
+    """Duration of the batch before on this rank."""
     word: int = 0
-    """What comes next; of rank 0, as all that follows."""
+    """Next step; of rank 0, like all that follows."""
     count: int = 0
     revision: int = 0
     placement_bytes: int = 0
@@ -146,9 +146,9 @@ class _Serving:
         self._node_s = 0.0
         self._revision = 0
         self._last_s: float | None = None
-        """What the batch before has taken on this rank; None once that is told."""
+        """Duration of the batch before on this rank; None once that is sent."""
         self._waited_s: list[float] = []
-        """Of its requests, since they arrived."""
+        """Waiting times of its requests since they arrived."""
         self._is_profile_due = workload.profile_batches > 0
         self._batch = range(0)
         """The requests of the batch before."""
@@ -180,7 +180,7 @@ class _Serving:
             self._report_news()
 
     def _agree(self) -> Step | None:
-        """What all ranks do next; None where they are to end."""
+        """Return the next step of all ranks; None where they are to end."""
         step, placed = Step("wait"), b""
         revision = self._revision
         if self._rank.leads:
@@ -290,7 +290,7 @@ class _Serving:
             self._rank.inbox.tell(Progress(samples_done=self._done, node_s=self._node_s))
 
     def _report_routed(self) -> None:
-        """What was routed since the report before, unless the profile stage lasts or there is nothing."""
+        """Report what was routed since the last report, unless it is nothing or the profile stage lasts."""
         if not self._rank.leads or self._service.profiled is None or not self._routed.batches:
             return
         now_s = time.monotonic()

@@ -170,7 +170,7 @@ def _conversion(conversion: Conversion, seed: int) -> conversions.Conversion:
 
 
 def objective_of(config: PretrainedConfig) -> Objective:
-    """How a kind of model is trained."""
+    """Return the objective of a kind of model."""
     if config.is_encoder_decoder:
         return Translation(cast(int, config.decoder_start_token_id))
     if is_classifier(config):

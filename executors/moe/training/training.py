@@ -160,7 +160,7 @@ def _digest_of(module: nn.Module) -> bytes:
 
 
 class _Wish(IntEnum):
-    """What a rank would have all do next; the highest of all is done."""
+    """Action that a rank wants of all next; the highest of all is done."""
 
     TRAIN = 0
     STOP = 1
@@ -171,13 +171,13 @@ class _Wish(IntEnum):
 
 @dataclass(frozen=True)
 class _Boundary:
-    """What one rank tells between two steps."""
+    """Message of one rank between two steps."""
 
     wish: int
     loss_tokens: int
-    """Of its share of the next step."""
+    """Tokens that bear loss in its share of the next step."""
     saves: int
-    """Of rank 0: whether a checkpoint is due."""
+    """Whether a checkpoint is due; of rank 0."""
 
 
 class _Training:
@@ -246,7 +246,7 @@ class _Training:
         return self._finish()
 
     def _agree(self, loss_tokens: int) -> list[_Boundary]:
-        """What all ranks tell at the boundary of a step."""
+        """Return the messages of all ranks at the boundary of a step."""
         wish, release = _Wish.TRAIN, self._rank.inbox.release
         if release is not None:
             wish = _Wish.STOP if release.verdict == "stop" else _Wish.DISCARD

@@ -21,7 +21,7 @@ from executors.tuner.pipeline.families import FAMILIES, Family
 from executors.tuner.pipeline.partition import cut
 
 _BASE_LAYER = ".base_layer."
-"""What `inject` puts into the names of the layers that it wraps."""
+"""Part that `inject` adds to the names of the layers that it wraps."""
 
 
 @dataclass(frozen=True)

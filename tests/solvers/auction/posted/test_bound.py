@@ -436,7 +436,7 @@ MANY_CLASSES = [(math.ceil(1.03**step * 10), 1.0 + step % 7, 2.0 + step % 5) for
 
 
 def test_more_classes_than_are_told_apart_keep_the_bound_above_and_the_state_small():
-    """What is withdrawn of them is forgotten all the same."""
+    """Withdrawn bids are forgotten all the same."""
     prices = ConstantPrices(0, 10)
     prices.open(0, 3, 1e6)
     for offer in MANY_CLASSES:
