@@ -53,7 +53,7 @@ class FinishedJob(BaseModel):
     samples_done: PositiveInt
     loss: Loss | None
     path: str
-    """Of the result, relative to the output root."""
+    """Path of the result, relative to the output root."""
     adapter_digest: str | None
     """BLAKE2b-256 of the adapter's tensors; None where all weights were trained."""
 
@@ -92,8 +92,8 @@ class JobCheckpoints:
         return self._store.is_concluded(self._job_id)
 
     def finished(self, path: str) -> FinishedJob | None:
-        """What is kept of a finished job; None where the job goes on, from its last sound checkpoint if what
-        is kept does not verify.
+        """Return the record of a finished job; None where the job goes on, from its last sound checkpoint if
+        what is kept does not verify.
 
         Args:
             path: where the job's result belongs, which names its user.

@@ -33,7 +33,7 @@ that has something else there is not what it is taken for."""
 MAX_GPUS = 100_000
 MAX_SECONDS = 1e10
 UNKNOWN_USER = "unknown"
-"""Whose a job is where the trace does not say."""
+"""User of a job whose trace has none."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

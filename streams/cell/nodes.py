@@ -23,7 +23,7 @@ LeavingReason = Literal["lent", "returned", "retired"]
 
 @dataclass(frozen=True)
 class NodeChange:
-    """What has become of a node of a zone."""
+    """Change of a node of a zone."""
 
     node: str
     status: Literal["up", "down", "restarted", "cordoned", "leaving", "open"]
@@ -46,7 +46,7 @@ class Departure:
 
 
 class NodePool:
-    """Of one cell."""
+    """Nodes of one cell."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -70,7 +70,7 @@ class NodePool:
         return self.layout.zone_of.get(node)
 
     def status_of(self, node: str) -> NodeStatus:
-        """What a node is, in one word."""
+        """Return the status of a node."""
         if node in self._down:
             return "down"
         return "leaving" if node in self.leaving else "cordoned" if node in self._cordoned else "up"

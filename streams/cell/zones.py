@@ -72,7 +72,7 @@ class Zones:
 
     @property
     def live_bytes(self) -> int:
-        """What the live jobs take in a snapshot."""
+        """Bytes of the live jobs in a snapshot."""
         return self._live.total
 
     def broken_promises(self, layout: Layout, ids: Iterable[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, Run
 from schemas.lora_commands import RunOrder, SlotAssigned
 
 MAX_LOSS = 1e9
-"""What a report can carry."""
+"""Highest loss in a report."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ class Run:
     saved_samples: int
     """As the newest checkpoint has it."""
     base_samples: int
-    """What was done when the slot began."""
+    """Samples done when the slot began."""
     loss: float | None
-    """Of the last step, in this slot or before; None before the first of all."""
+    """Loss of the last step, in this slot or before; None before the first of all."""
     saved_s: float
     unsaved_steps: int = 0
 

@@ -223,7 +223,7 @@ class SlotRuns:
             self._end_part(run, "quota")
 
     def _finished_before(self, order: RunOrder, newest: Checkpoint) -> FinishedRun | None:
-        """What is kept of a job that was finished by a process which could not report it."""
+        """Return the record of a job that was finished by a process which could not report it."""
         finished = self._workshop.checkpoints.finished(newest)
         path = self._workshop.adapters.path_of(order.user, order.job_id)
         if finished is not None and (finished.task != task_of(order) or finished.adapter.path != path):

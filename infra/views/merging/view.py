@@ -82,8 +82,8 @@ class MergingView(PolicyView):
         return _command(told)
 
     def happening(self, outcome: Outcome) -> str | None:
-        """Of profiles, of tasks that change, of what merges come to, of plans that fail, and how the zone
-        stands."""
+        """Return words for profiles, changes of tasks, results of merges, failed plans, and the zone's
+        state."""
         match outcome:
             case JobAdmitted(evidence=QueuedTask() as place):
                 return f"{outcome.job_id} queued: {queued_words(place)}"
