@@ -21,7 +21,7 @@ class InferenceEvent(Event):
 
 
 class InferenceLoadReported(InferenceEvent):
-    """How much of a zone serves inference. The latest one counts."""
+    """Share of a zone that serves inference. The latest one counts."""
 
     TYPE: ClassVar = "millrace.inference.load_reported.v1"
 

@@ -57,7 +57,7 @@ class RefusedServers(Record):
 
 
 class OfferAnswered(Outcome):
-    """What becomes of each server of an offer: it is lent, or refused for a reason."""
+    """Answer to an offer: each server is lent, or refused for a reason."""
 
     TYPE: ClassVar = "millrace.offer.answered.v1"
 

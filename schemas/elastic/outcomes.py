@@ -79,7 +79,7 @@ class ElasticForecast(Evidence):
 
 
 class ServersCleared(Outcome):
-    """What giving servers back takes from the jobs that had workers there. Idle servers go back without."""
+    """Losses of jobs that had workers on servers that are given back. Idle servers go back without."""
 
     TYPE: ClassVar = "millrace.servers.cleared.v1"
 

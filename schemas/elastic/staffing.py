@@ -47,7 +47,7 @@ class TurnGiven(Record):
 
 
 class ZoneStaffed(ZoneView):
-    """How many jobs an elastic zone runs and on what, which is next, and what a reclaim would take."""
+    """Jobs of an elastic zone and their servers, the next job, and what a reclaim would take."""
 
     TYPE: ClassVar = "millrace.zone.staffed.v1"
     VIEW: ClassVar = "staffing"

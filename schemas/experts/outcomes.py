@@ -89,7 +89,7 @@ class ServedModel(Record):
 
 
 class ZoneServed(ZoneView):
-    """What an experts zone trains and serves, and who waits."""
+    """Models that an experts zone trains and serves, and jobs that wait."""
 
     TYPE: ClassVar = "millrace.zone.served.v1"
     VIEW: ClassVar = "experts"

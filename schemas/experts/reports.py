@@ -65,7 +65,7 @@ class ExpertsProfiled(RoutingReport):
 
 
 class ExpertsRouted(RoutingReport):
-    """What was routed since the report before."""
+    """Tokens that were routed since the report before."""
 
     TYPE: ClassVar = "millrace.experts.routed.v1"
 

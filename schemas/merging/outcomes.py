@@ -41,7 +41,7 @@ class QueuedTask(Evidence):
 
 
 class JobForetold(Outcome):
-    """What is expected of a job, from its profile run or from jobs of its kind that are over; told again when
+    """Forecast for a job, from its profile run or from jobs of its kind that are over; repeated when
     a solver has looked at the profile."""
 
     TYPE: ClassVar = "millrace.job.foretold.v1"
@@ -97,7 +97,7 @@ class TaskChanged(Outcome):
 
 
 class MergeJudged(Outcome):
-    """What came of a merge for one of its jobs."""
+    """Result of a merge for one of its jobs."""
 
     TYPE: ClassVar = "millrace.merge.judged.v1"
 
@@ -120,7 +120,7 @@ class MergeJudged(Outcome):
 
 
 class PlanDecided(Outcome):
-    """What came of asking a solver for an allocation. The changes of tasks that follow carry it out."""
+    """Result of a request to a solver for an allocation. The changes of tasks that follow carry it out."""
 
     TYPE: ClassVar = "millrace.plan.decided.v1"
 
@@ -153,7 +153,7 @@ class ForetellingErrors(Record):
 
 
 class ZoneMerged(ZoneView):
-    """How a merging zone stands."""
+    """State of a merging zone."""
 
     TYPE: ClassVar = "millrace.zone.merged.v1"
     VIEW: ClassVar = "merging"

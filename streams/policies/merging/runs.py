@@ -25,7 +25,7 @@ from streams.policies.merging.turns import Turns
 
 
 class Runs:
-    """Of one zone."""
+    """Runs of one zone."""
 
     def __init__(self, asking: Asking, planning: Planning, standing: Standing) -> None:
         self._asking = asking
