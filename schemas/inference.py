@@ -15,7 +15,7 @@ MAX_SERVERS = 4_000
 
 
 class InferenceEvent(Event):
-    """What the inference side says of a zone that lends."""
+    """An event of the inference side about a zone that lends."""
 
     zone: Identifier
 
@@ -51,7 +51,7 @@ class CapacityOffered(InferenceEvent):
 
 
 class CapacityReclaimed(InferenceEvent):
-    """So many lent servers are wanted back by some time. Which ones, their users choose."""
+    """A number of lent servers is wanted back by some time. Which ones, their users choose."""
 
     TYPE: ClassVar = "millrace.capacity.reclaimed.v1"
 

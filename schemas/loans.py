@@ -92,4 +92,4 @@ class ReclaimEnded(Outcome):
     missing: tuple[Identifier, ...] = ()
     """Servers that are not back."""
     late_s: float = 0.0
-    """How long after the deadline it is now, by the cell's clock."""
+    """Time since the deadline, by the cell's clock."""

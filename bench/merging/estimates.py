@@ -1,4 +1,4 @@
-"""How well the estimator foretells what was measured: Table 2 on held-back pairs, and what its forecasts
+"""Errors of the estimator against measurements: Table 2 on held-back pairs, and what its forecasts
 are worth.
 
 The learning curves have no losses and no embeddings, so merges are foretold from outcomes of other pairs

@@ -33,8 +33,9 @@ class LendingParameters:
     interval_s: float = 300.0
     """Offers are made once in so long, the time of one forecast (thesis, sections 3.6 and 3.7.1)."""
     steady_s: float = 1_800.0
-    """What is offered was not needed for so long, and is not forecast to be needed for so long after it could
-    be back. It keeps a load that swings within this time from lending and reclaiming the same servers."""
+    """Time for which offered servers were not needed before, and are not forecast to be needed after they
+    could be back. It keeps a load that swings within this time from lending and reclaiming the same
+    servers."""
     margin_quantile: float = 0.99
     """Plans leave room for this quantile of what loads have exceeded earlier plans by."""
     margin_s: float = 7 * 86_400.0

@@ -35,7 +35,7 @@ class QueuedTask(Evidence):
 
     kind: Literal["queued_task"] = "queued_task"
     jobs_waiting: Amount
-    """How many wait beside it."""
+    """Number of jobs that wait beside it."""
     is_profiled: bool
     """Whether a job of equal data and hyperparameters was profiled before: then it needs no profile run."""
 
@@ -63,12 +63,12 @@ class JobForetold(Outcome):
 
 
 class MergeForetold(Record):
-    """What a merge is taken to bring one of its jobs."""
+    """Forecast of a merge for one of its jobs."""
 
     job_id: Identifier
     partner: Identifier
     gain: float
-    """Of its accuracy (G, Eq. 1)."""
+    """Gain of its accuracy (G, Eq. 1)."""
     iterations: Amount
     """That it is taken to need in the merge."""
     iterations_alone: Amount
@@ -84,15 +84,15 @@ class TaskChanged(Outcome):
     generation: Amount
     mode: TransferMode
     job_ids: tuple[Identifier, ...]
-    """Of a temporal merge the donor first. Empty where nothing is left of it."""
+    """Jobs of the task, the donor of a temporal merge first. Empty where nothing is left of it."""
     reason: TaskChangeReason
     gpus_before: Amount
     gpus: Amount
     members: tuple[TaskMember, ...]
     remaining_s: float
-    """What is left of it takes so long with these GPUs, as foretold; 0 where it has none."""
+    """Time of its remaining work with these GPUs, as forecast; 0 where it has none."""
     foretold: tuple[MergeForetold, ...] = ()
-    """Of a new merge."""
+    """Forecasts of a new merge."""
     detail: Detail = ""
 
 
@@ -109,14 +109,15 @@ class MergeJudged(Outcome):
     """`ended_early`: withdrawn or failed."""
     foretold_gain: float
     gain: float | None
-    """Of its accuracy over that of jobs of its kind that ran alone; None where none has."""
+    """Gain of its accuracy over that of jobs of its kind that ran alone; None where none has."""
     foretold_iterations: Amount
     iterations: Amount
     """That it took, or had taken."""
     iterations_alone: Amount
-    """What it would have needed alone, as measured by jobs of its kind or, without any, as foretold."""
+    """Iterations that it would have needed alone, as measured by jobs of its kind or, without any, as
+    forecast."""
     saved_s: float
-    """What the merge was worth: the difference, in time with one GPU; negative where it cost some."""
+    """Saving by the merge, in time with one GPU; negative where it cost some."""
 
 
 class PlanDecided(Outcome):
@@ -141,7 +142,7 @@ class PlanDecided(Outcome):
 
 
 class ForetellingErrors(Record):
-    """How far what was foretold was from what came (the columns of Table 2); None where nothing has come."""
+    """Errors of forecasts (the columns of Table 2); None where there is no result yet."""
 
     gain_pearson: float | None = None
     gain_mape_pct: float | None = None
@@ -168,5 +169,5 @@ class ZoneMerged(ZoneView):
     merges_finished: Amount
     merges_undone: Amount
     saved_s: float
-    """What all merges that are over were worth, in time with one GPU."""
+    """Saving by all merges that are over, in time with one GPU."""
     errors: ForetellingErrors

@@ -32,7 +32,7 @@ _CELLS_AT_ONCE = 500_000
 _MOST_MERGES = 1_000_000
 _LARGEST_SLOWDOWN = 1e6
 _LEAST_FAIR_S = 0.01
-"""What takes less is taken to take so long: or what a start costs would be a slowdown above the largest, and
+"""Least duration that is assumed: or the cost of a start would be a slowdown above the largest, and
 a job with next to nothing left would wait for ever."""
 """Above this, who has waited longer makes no difference: HiGHS's tolerances are relative to such numbers."""
 

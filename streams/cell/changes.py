@@ -45,7 +45,7 @@ class Changes:
         self._zones = zones
         self._tried: Layout | None = None
         self._room_after: dict[tuple[tuple[str, str | None], ...], int | None] = {}
-        """What live jobs could take in the snapshot if nodes left `_tried` for these zones; None if they
+        """Room that live jobs would have in the snapshot if nodes left `_tried` for these zones; None if they
         cannot. Kept because nodes may wait long for their turn. It follows from the state."""
 
     def take(self, event: CellChange) -> Iterator[Outcome]:

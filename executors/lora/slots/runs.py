@@ -88,8 +88,8 @@ class RunReports:
         )
 
     def progressed(self, run: Run, node_s: float, memory_gib: float | None, complete: bool) -> None:
-        """How far a run is, if it has taken a step: `node_s` is how much of the node it has had for it, and
-        `memory_gib` what it took of its memory, where that was measured."""
+        """Report the progress of a run, if it has taken a step: `node_s` is the time of the node that it has
+        had, and `memory_gib` the memory that it took, where that was measured."""
         if run.loss is not None:
             self._report(
                 RunProgressed(

@@ -22,8 +22,8 @@ _MOST_WAITED = 0.25
 """A run waits for at most this part of its slot. A predecessor whose node died never writes what it reported:
 whoever waited for the whole slot would wait again in the next one, and never train."""
 _PUBLISHING_SLOTS = 1
-"""So long after its slot a run may still publish: then the cell counts the slot as lost, and has planned the
-job again or given it up."""
+"""Slots after its own in which a run may still publish: then the cell counts the slot as lost, and has
+planned the job again or given it up."""
 _RECENT_SLOTS = 2
 """A job that was finished in one of so many slots may cross its own cancellation on the way."""
 

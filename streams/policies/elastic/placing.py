@@ -129,7 +129,7 @@ class Placing:
 
 
 class ScatteredRoom:
-    """What the scheme is told, beside the GPUs of a pool, of room that is no use to a job: GPUs that it would
+    """Room that is of no use to a job, for the scheme beside the GPUs of a pool: GPUs that it would
     be granted and could not use would be idle, round after round. Of one round."""
 
     def __init__(self, workforce: Workforce, movable: Sequence[str]) -> None:

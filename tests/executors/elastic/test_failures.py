@@ -1,4 +1,4 @@
-"""What goes wrong in a job: its data, its model, its workers, its nodes."""
+"""Faults of a job: its data, its model, its workers, its nodes."""
 
 import json
 import os

@@ -110,7 +110,7 @@ def tokens(sequences: int = 3, length: int = 9) -> Tensor:
 
 
 def logits(model: PreTrainedModel, padded: bool = False) -> Tensor:
-    """Of three sequences, the last two padded at the end if so asked; those of the tokens alone."""
+    """Return the logits of the tokens of three sequences; `padded` pads the last two at the end."""
     mask = torch.ones(3, 9, dtype=torch.long)
     if padded:
         mask[1, 5:] = mask[2, 1:] = 0

@@ -1,4 +1,4 @@
-"""What goes wrong in a service: its requests, its model, its ranks. The node lives, and serves the next."""
+"""Faults of a service: its requests, its model, its ranks. The node lives, and serves the next."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What goes wrong in a job that trains: its data, its model, its ranks. The node lives, and runs the next."""
+"""Faults of a job that trains: its data, its model, its ranks. The node lives, and runs the next."""
 
 import json
 import os
