@@ -31,10 +31,10 @@ _CELLS_AT_ONCE = 500_000
 """Number of these computed together: a dozen arrays of that size are in memory at a time."""
 _MOST_MERGES = 1_000_000
 _LARGEST_SLOWDOWN = 1e6
+"""Above this, a longer wait makes no difference: HiGHS's tolerances are relative to such numbers."""
 _LEAST_FAIR_S = 0.01
 """Least duration that is assumed: or the cost of a start would be a slowdown above the largest, and
 a job with next to nothing left would wait for ever."""
-"""Above this, who has waited longer makes no difference: HiGHS's tolerances are relative to such numbers."""
 
 
 @dataclass(frozen=True)
