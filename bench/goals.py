@@ -17,7 +17,7 @@ GATES = Path(__file__).parent / "gates"
 
 @dataclass(frozen=True)
 class Basis:
-    """What makes a figure believable, whether or not it reaches a goal."""
+    """Conditions under which a figure is believable, whether or not it reaches a goal."""
 
     expected: tuple[float, float] | None = None
     """Where it is expected on any healthy machine, both ends included. Beyond it, on the good side too,
@@ -39,7 +39,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a gate file asks of a figure."""
+    """Goal of a figure in a gate file."""
 
     unit: str
     part: str
@@ -54,9 +54,9 @@ class Goal:
     margin: float = 0.0
     """Share by which a check lets the figure miss the goal: machines differ."""
     full: Basis = Basis()
-    """What the full form's figure is held to beside the goal."""
+    """Conditions for the full form's figure beside the goal."""
     quick: Basis | None = None
-    """What the quick form's figure is held to instead of the goal, where sizes so small say little of it.
+    """Conditions for the quick form's figure instead of the goal, where small sizes say little of it.
     Without, the quick form is held to the goal and to nothing else."""
 
     def met(self, value: float, margin: float = 0.0) -> bool:

@@ -25,7 +25,7 @@ def report(bench: str, measurements: Sequence[Measurement], quick: bool, seed: i
     """The object that `millrace bench NAME --json` prints."""
     return {
         "bench": bench,
-        "commit": _commit(),
+        "commit": commit(),
         "machine": {
             "system": f"{platform.system()} {platform.machine()}",
             "python": platform.python_version(),
@@ -37,6 +37,23 @@ def report(bench: str, measurements: Sequence[Measurement], quick: bool, seed: i
         "seed": seed,
         "figures": [_figure(measured, _goal_of(bench, measured), quick) for measured in measurements],
     }
+
+
+def commit() -> str:
+    """Return the commit of the checkout that this runs from, with `+changes` where its code differs;
+    `unknown` outside one."""
+    root = Path(__file__).parent
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    if not (found := git.stdout.strip()):
+        return "unknown"
+    changed = subprocess.run(
+        ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!README.md", ":!docs"],
+        cwd=root.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found + ("+changes" if changed.stdout.strip() else "")
 
 
 def kept_figures(document: dict[str, Any]) -> list[KeptFigure]:
@@ -85,23 +102,6 @@ def _figure(measured: Measurement, goal: Goal, quick: bool) -> dict[str, Any]:
         "note": f"quick form: {measured.note}" if quick else measured.note,
         "runs": measured.runs,
     }
-
-
-def _commit() -> str:
-    """The commit of the checkout that this runs from, with `+changes` where its code differs; `unknown`
-    outside one."""
-    root = Path(__file__).parent
-    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
-    if not (commit := git.stdout.strip()):
-        return "unknown"
-    changed = subprocess.run(
-        ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!README.md", ":!docs"],
-        cwd=root.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return commit + ("+changes" if changed.stdout.strip() else "")
 
 
 _LOCK_FILE = "lock"

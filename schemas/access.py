@@ -66,7 +66,7 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
 
 
 def topic_rights(role: Role, prefix: str) -> dict[str, frozenset[Operation]]:
-    """What a role may do, by the topic's full name; topics without any right are left out."""
+    """Return a role's rights, by the topic's full name; topics without any right are left out."""
     rights: dict[str, frozenset[Operation]] = {}
     for operation, names in _grants(role):
         for name in names:

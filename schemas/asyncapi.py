@@ -23,7 +23,7 @@ from schemas.views import JobState, ZoneState
 ASYNCAPI_VERSION = "3.0.0"
 KAFKA_BINDING_VERSION = "0.5.0"
 DOCUMENT_VERSION = "1.0.0"
-"""Of the topics and their roles. The types that travel over them carry versions of their own."""
+"""Version of the topics and their roles. The types that travel over them carry versions of their own."""
 
 _SCHEMA_FORMAT = "application/schema+json;version=draft-2020-12"
 _PREFIX = "millrace"

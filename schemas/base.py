@@ -104,14 +104,14 @@ def _clipped(detail: str) -> str:
 
 
 Detail = Annotated[str, AfterValidator(_clipped)]
-"""What lies behind a reason, cut to a length fit for a log: a decision is never refused for its words."""
+"""Details of a reason, cut to a length fit for a log: a decision is never refused for its words."""
 
 Amount = Annotated[int, Field(ge=0)]
 """Micros that were computed: what bounds an input must not refuse an outcome."""
 
 
 class Event(Record):
-    """What may enter the ledger of a cell."""
+    """A record that may enter the ledger of a cell."""
 
     TYPE: ClassVar[str]
     """The CloudEvents type."""
@@ -120,14 +120,14 @@ class Event(Record):
 
 
 class Outcome(Record):
-    """What a cell decides because of an event."""
+    """A decision of a cell on an event."""
 
     TYPE: ClassVar[str]
     """The CloudEvents type."""
 
 
 class View(Outcome):
-    """How something stands: the latest of each is kept in a compacted topic too."""
+    """The state of something: the latest of each is kept in a compacted topic too."""
 
     VIEW: ClassVar[str]
     """The topic, without its prefix."""
@@ -136,7 +136,7 @@ class View(Outcome):
 
 
 class ZoneView(View):
-    """How a zone stands: the latest of each zone is kept in a compacted topic."""
+    """The state of a zone: the latest of each zone is kept in a compacted topic."""
 
     KEY_FIELD: ClassVar = "zone"
 

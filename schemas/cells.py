@@ -31,7 +31,8 @@ MAX_NODE_SLOTS = 2**19
 """Horizon x nodes over all zones of a cell: 16 MiB of prices and room. Fifty nodes for ten thousand slots,
 five hundred for a week of ten minutes each."""
 MAX_WAITING_BYTES = 3 * 2**20
-"""Of bids that wait: one request may be about all of them, and none takes more of that than it does here."""
+"""Most bytes of bids that wait: one request may be about all of them, and none takes more of that than it
+does here."""
 BYTES_PER_REMEMBERED_ID = 40
 """With its writer, where each has one of its own."""
 MAX_REMEMBERED_IDS = 2**18
@@ -45,14 +46,15 @@ _CONFIGURATION_BYTES = 2**20 + 2**17
 """The largest event, what compression and Kafka may add to a snapshot, and the runs that were disowned lately
 (20 KiB at most)."""
 _IDS_PER_NODE = 6
-"""Of itself, where it was heard, is down, barred, cordoned, leaving and lent; the zones that it goes to or
-serves then are counted beside that."""
+"""Ids of the node itself, where it was heard, is down, barred, cordoned, leaving and lent; the zones that it
+goes to or serves then are counted beside that."""
 _BYTES_PER_NODE = 64
-"""What is around those ids, and whether policies may plan on it."""
+"""Bytes around those ids, and whether policies may plan on it."""
 _BYTES_PER_LENT_NODE = 192
 """Its loan, beside ids: times, and what is around them."""
 _IDS_PER_LENT_NODE = 3
-"""Of itself, on loan, wanted back, and serving; and as many of zones: its owner, twice, and its borrower."""
+"""Ids of the node itself, on loan, wanted back, and serving; and as many of zones: its owner, twice, and its
+borrower."""
 _RECLAIM_ID_BYTES = 131
 """At most. A server on loan has that of its reclaim, and the reclaim has it."""
 _BYTES_PER_LENDER = 16 * 1_024
@@ -62,11 +64,11 @@ _BYTES_PER_QUOTE = 512
 _BYTES_PER_ZONE = 16 * 1_024
 """Sums, and what learned steepness has counted."""
 MAX_HORIZON_COST_MICROS = 8 * MAX_MICROS
-"""What a node may cost over its zone's horizon, so that sums over any plan stay exact in floats."""
+"""Most that a node may cost over its zone's horizon, so that sums over any plan stay exact in floats."""
 
 
 class GpuType(Record):
-    """What one node of this type can do in a zone."""
+    """Capacity of one node of this type in a zone."""
 
     name: Identifier
     samples_per_s: SamplesPerSecond
@@ -80,7 +82,7 @@ class GpuType(Record):
 
 
 class Tariff(Record):
-    """What energy costs at a site, by hour of the local day."""
+    """Price of energy at a site, by hour of the local day."""
 
     name: Identifier
     micros_per_kwh: Annotated[tuple[Micros, ...], Field(min_length=HOURS_PER_DAY, max_length=HOURS_PER_DAY)]
@@ -112,7 +114,7 @@ class BaseDimensions(Record):
     hidden_features: Annotated[int, Field(ge=1, le=1_000_000)]
     intermediate_features: Annotated[int, Field(ge=1, le=10_000_000)]
     key_value_features: Annotated[int, Field(ge=1, le=1_000_000)]
-    """Of all key heads together: less than the hidden ones where queries share them."""
+    """Features of all key heads together: less than the hidden ones where queries share them."""
     layers: Annotated[int, Field(ge=1, le=10_000)]
     vocabulary_size: Annotated[int, Field(ge=1, le=100_000_000)]
     activation_bytes: Literal[2, 4] = 2
@@ -203,7 +205,7 @@ class CellConfigured(Event):
     node_timeout_s: Annotated[float, Field(ge=LEAST_S, le=86_400)] = 60.0
     """A node that was heard once and is silent for longer, while the worker listens, is considered dead."""
     duplicate_window_events: Annotated[int, Field(ge=1, le=10_000_000)] = 50_000
-    """How many ids of events the cell remembers, and how many of jobs that are over, of all writers together;
+    """Number of ids of events that the cell keeps, and of jobs that are over, of all writers together;
     a repeated id of the same writer within the window changes nothing."""
     tariffs: Annotated[tuple[Tariff, ...], Field(min_length=1, max_length=64)]
     zones: Annotated[tuple[Zone, ...], Field(min_length=1, max_length=64)]
@@ -239,7 +241,7 @@ class CellConfigured(Event):
 
     @cached_property
     def live_jobs_bytes(self) -> int:
-        """What a snapshot has room for besides everything that does not depend on the live jobs."""
+        """Room of a snapshot besides everything that does not depend on the live jobs."""
         zones = len(self.zones)
         return MAX_SNAPSHOT_BYTES - sum(
             (
@@ -255,7 +257,7 @@ class CellConfigured(Event):
 
     @property
     def _nodes_bytes(self) -> int:
-        """What a snapshot says of nodes, at most, besides the configuration."""
+        """Return the most bytes of nodes in a snapshot, besides the configuration."""
         longest_zone = max(len(zone.id) for zone in self.zones)
         ids = [node.id for zone in self.zones for node in zone.nodes]
         nodes = len(ids) * (_BYTES_PER_NODE + 2 * longest_zone) + _IDS_PER_NODE * sum(map(len, ids))

@@ -1,4 +1,4 @@
-"""What all commands to nodes have in common.
+"""Base types of all commands to nodes.
 
 They are part of the chained decision log and are also sent to `commands`.
 """
@@ -16,7 +16,7 @@ class NodeCommand(Outcome):
 
 
 class Command(NodeCommand):
-    """What one runner of one node is told; each kind of command derives from it."""
+    """A command to one runner of one node; each kind of command derives from it."""
 
     RUNNER: ClassVar[str]
     """The name of the runner that obeys it."""

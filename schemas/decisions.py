@@ -84,7 +84,7 @@ class JobOutcome(Outcome):
 
     @property
     def owed_micros(self) -> int | None:
-        """What the user pays as the job stands now, nothing of it returned; None for a rejected job."""
+        """Payment of the user in the job's present state, without refunds; None for a rejected job."""
         return None
 
 
@@ -96,7 +96,7 @@ class JobAdmitted(JobOutcome):
 
     reason: AdmissionReason
     payment_micros: Amount
-    """What its user is charged; 0 under a policy that charges nothing."""
+    """Charge of its user; 0 under a policy that charges nothing."""
 
     @property
     def owed_micros(self) -> int:
@@ -177,7 +177,7 @@ class JobCompleted(JobOutcome):
     node: Identifier | None
     """None where it ended on several."""
     payment_micros: Amount
-    """What its user pays, as it was when the job was admitted."""
+    """Payment of its user, as it was when the job was admitted."""
     samples_done: Samples
     loss: float | None = None
     """None where no loss is measured."""
@@ -227,7 +227,7 @@ class NodeStatusChanged(Outcome):
     reason: NodeStatusReason
     """`awaited`: the cell waits for word that the node is fit for this zone."""
     detail: Detail = ""
-    """What the node says of it, for an operator."""
+    """Message of the node, for an operator."""
 
 
 class NodeMoved(Outcome):

@@ -72,8 +72,8 @@ def write(directory: Path = SPEC) -> None:
 
 
 def check(directory: Path = SPEC) -> list[str]:
-    """What is wrong with the committed documents, one line each: where they differ from the models, and where
-    the models refuse what a released version accepted."""
+    """Return the faults of the committed documents, one line each: where they differ from the models, and
+    where the models refuse what a released version accepted."""
     texts, committed = _texts(), _committed(directory)
     faults = [f"{name} is missing: write the documents anew" for name in sorted(texts.keys() - committed)]
     faults += [

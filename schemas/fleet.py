@@ -30,7 +30,7 @@ part by its tokens where that is less: no more than it would have taken alone.""
 
 
 TakenGib = Annotated[float, Field(ge=0, le=1e6)]
-"""What a run took of a device beside the base model in the largest of the steps that it took alone."""
+"""Memory that a run took of a device beside the base model in the largest of the steps that it took alone."""
 
 
 RunnerNames = Annotated[
@@ -38,11 +38,11 @@ RunnerNames = Annotated[
     Field(min_length=1, max_length=16, json_schema_extra={"uniqueItems": True}),
     AfterValidator(distinct),
 ]
-"""What a node can obey: the runners of `Command.RUNNER` that it has."""
+"""Runners of a node, as in `Command.RUNNER`."""
 
 
 class FleetEvent(Event):
-    """What a node reports, or what is said of it."""
+    """A report of a node, or about one."""
 
     node: Identifier
 
@@ -145,7 +145,7 @@ class CommandRefused(FleetEvent):
 
 
 class RunReport(FleetEvent):
-    """What a node reports of one of its runs."""
+    """A report of a node about one of its runs."""
 
     run_id: RunId
     job_id: Identifier
@@ -176,7 +176,7 @@ class RunProgressed(RunReport):
     loss: Loss | None = None
     """None where no loss is measured."""
     node_s: NodeSeconds
-    """What the run has had of the node."""
+    """Time of the node that the run has had."""
     # Left out where it is the default, so that reports written before it was added keep their bytes.
     memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
     """None where it was not measured."""

@@ -15,13 +15,13 @@ MAX_SERVERS = 4_000
 
 
 class InferenceEvent(Event):
-    """What the inference side says of a zone that lends."""
+    """An event of the inference side about a zone that lends."""
 
     zone: Identifier
 
 
 class InferenceLoadReported(InferenceEvent):
-    """How much of a zone serves inference. The latest one counts."""
+    """Share of a zone that serves inference. The latest one counts."""
 
     TYPE: ClassVar = "millrace.inference.load_reported.v1"
 
@@ -51,7 +51,7 @@ class CapacityOffered(InferenceEvent):
 
 
 class CapacityReclaimed(InferenceEvent):
-    """So many lent servers are wanted back by some time. Which ones, their users choose."""
+    """A number of lent servers is wanted back by some time. Which ones, their users choose."""
 
     TYPE: ClassVar = "millrace.capacity.reclaimed.v1"
 

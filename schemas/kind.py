@@ -39,14 +39,14 @@ _LONGEST_TICK_INTERVAL_S = 10.0
 
 
 class PolicySettings(Kinded):
-    """How a zone is run; its `kind` is that of the policy."""
+    """Settings of a zone; its `kind` is that of the policy."""
 
     shares_base_model: ClassVar[bool] = True
     """Whether the zone's jobs share its base model, which every node must hold; otherwise they bring models
     of their own."""
 
     def faults(self, zone: "Zone") -> Iterator[str]:  # noqa: ARG002
-        """What in a zone's configuration the policy cannot work with, a line for each fault."""
+        """Yield the faults of a zone's configuration for this policy, a line for each."""
         yield from ()
 
     def node_slots(self, zone: "Zone") -> int:  # noqa: ARG002
@@ -54,7 +54,7 @@ class PolicySettings(Kinded):
         return 0
 
     def state_bytes(self, zone: "Zone") -> int:  # noqa: ARG002
-        """What the policy keeps in a snapshot that depends neither on jobs nor on node-slots, at most."""
+        """Return the most bytes of the policy in a snapshot that depend neither on jobs nor on node-slots."""
         return 0
 
     def tick_interval_s(self, slot_s: float) -> float:
@@ -63,7 +63,7 @@ class PolicySettings(Kinded):
 
 
 class Workload(Kinded):
-    """What a job runs."""
+    """Work of a job."""
 
     @property
     def total_samples(self) -> int | None:
@@ -105,7 +105,7 @@ class Problem(Kinded):
 
 
 class Solution(Kinded):
-    """What a solver found."""
+    """Result of a solver."""
 
     @property
     def is_empty(self) -> bool:
@@ -160,7 +160,7 @@ class PolicyKind:
     zone: Reference
     """`(ZoneContext) -> ZonePolicy`."""
     workloads: tuple[type[Workload], ...]
-    """What jobs of its zones may run."""
+    """Workloads that jobs of its zones may have."""
     terms: tuple[type[Terms], ...]
     """On what terms jobs may be submitted."""
     quoted_terms: tuple[type[Terms], ...] = ()
@@ -183,4 +183,4 @@ class PolicyKind:
     """`() -> Iterable[Event]`: what a worker folds before its first event, to have compiled code at hand."""
 
     GROUP: ClassVar = "millrace.policies"
-    """Of the entry points."""
+    """Group of the entry points."""

@@ -57,7 +57,7 @@ class RefusedServers(Record):
 
 
 class OfferAnswered(Outcome):
-    """What becomes of each server of an offer: it is lent, or refused for a reason."""
+    """Answer to an offer: each server is lent, or refused for a reason."""
 
     TYPE: ClassVar = "millrace.offer.answered.v1"
 
@@ -92,4 +92,4 @@ class ReclaimEnded(Outcome):
     missing: tuple[Identifier, ...] = ()
     """Servers that are not back."""
     late_s: float = 0.0
-    """How long after the deadline it is now, by the cell's clock."""
+    """Time since the deadline, by the cell's clock."""

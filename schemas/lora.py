@@ -84,7 +84,7 @@ def _all_linear_alone(targets: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class LoraHyperparameters(Record):
-    """What to train, and how: all that a bid may say and an executor must be able to do."""
+    """Hyperparameters of a LoRA training: all that a bid may state and an executor must support."""
 
     rank: Annotated[int, Field(ge=1, le=MAX_RANK)] = 8
     """Width r of the low-rank update ``W + (alpha / r) B A``."""
@@ -121,7 +121,7 @@ class LoraHyperparameters(Record):
 
 
 class LoraWorkload(Workload):
-    """So many samples of a dataset, to be trained into an adapter of the zone's base model (section 2.1)."""
+    """A number of samples of a dataset to train into an adapter of the zone's base model (section 2.1)."""
 
     kind: Literal["lora"] = "lora"
     work_samples: PositiveSamples

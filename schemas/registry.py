@@ -94,7 +94,7 @@ EVENTS_BY_TOPIC: dict[str, tuple[type[Event], ...]] = {
 """An event on another topic is refused."""
 
 INTAKE_EVENTS: tuple[type[Event], ...] = (NodeHeard, NodeSilent, RulesAdopted)
-"""What a worker itself adds to the ledger; refused on every input topic."""
+"""Events that a worker itself adds to the ledger; refused on every input topic."""
 
 TOPIC_BY_EVENT: dict[type[Event], str] = {
     model: topic for topic, models in EVENTS_BY_TOPIC.items() for model in models
@@ -103,7 +103,7 @@ EVENT_TYPES: dict[str, type[Event]] = {model.TYPE: model for model in (*TOPIC_BY
 LEDGER_TYPES: dict[str, type[Event]] = {
     ce_type: model for ce_type, model in EVENT_TYPES.items() if model is not NodeHeartbeat
 }
-"""What the ledger holds: all that decisions may depend on."""
+"""Types of the ledger: all that decisions may depend on."""
 DECISION_TYPES: dict[str, type[Outcome]] = {
     model.TYPE: model
     for model in (*_OF_EVERY_ZONE, *(model for kind in KINDS.values() for model in kind.outcomes))

@@ -18,7 +18,7 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 class ServiceSettings(BaseSettings, KafkaConnection):
-    """How one process runs: environment variables `MILLRACE_*`. Units are in the names."""
+    """Settings of one process: environment variables `MILLRACE_*`. Units are in the names."""
 
     model_config = SettingsConfigDict(
         env_prefix="MILLRACE_",
@@ -36,7 +36,7 @@ class ServiceSettings(BaseSettings, KafkaConnection):
     delivery_timeout_s: Annotated[float, Field(ge=10, le=600)] = 60.0
     """A record that the broker does not confirm for longer ends the process; nothing is acknowledged."""
     stop_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
-    """How long an orderly stop may take to hand over what is under way."""
+    """Time that an orderly stop may take to hand over what is under way."""
     log_level: LogLevel = "INFO"
 
 

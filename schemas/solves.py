@@ -36,7 +36,7 @@ class SolveRequested(Outcome):
 
     zone: Identifier
     request_id: Identifier
-    """Of this zone's requests."""
+    """Id among this zone's requests."""
     time_limit_s: float
     """After so long the best solution found counts."""
     question: Question
@@ -106,7 +106,7 @@ class SolveRequested(Outcome):
 
 
 class SolveFinished(Event):
-    """What a solver found for a request within its time."""
+    """Answer of a solver to a request within its time."""
 
     TYPE: ClassVar = "millrace.solve.finished.v1"
 
@@ -115,7 +115,7 @@ class SolveFinished(Event):
     solution: AnySolution | None
     """None if nothing was found in time, or the request was not solved."""
     solve_s: Annotated[float, Field(ge=0, le=31_536_000)]
-    """What the solver took, by its own clock."""
+    """Time that the solver took, by its own clock."""
 
 
 def digest_of(problem_json: bytes) -> str:

@@ -45,18 +45,18 @@ _OF_EVERY_CELL = (
 INPUT_TOPICS: tuple[InputTopic, ...] = tuple(
     dict.fromkeys((*_OF_EVERY_CELL, *(one.topic for one in POLICY_INPUTS)))
 )
-"""What producers write and intake reads: one topic per kind of writer, so that access can differ."""
+"""Topics that producers write and intake reads: one topic per kind of writer, so that access can differ."""
 INPUTS = distinct(tuple(topic.name for topic in INPUT_TOPICS))
 
 DECISION_VIEWS: tuple[type[View], ...] = (LoanChanged, *POLICY_VIEWS)
 VIEWS = (JOBS_STATE, ZONES_STATE, *dict.fromkeys(view.VIEW for view in DECISION_VIEWS))
-"""What is kept by key: the latest record counts."""
+"""Topics that are kept by key: the latest record counts."""
 
 INPUT_MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 """Large enough for intake to see an oversized record, and to say so in the dead letter."""
 
 HEADERS_MAX_BYTES = 1024 * 1024
-"""What intake and dead letters may add to a record on its way."""
+"""Bytes that intake and dead letters may add to a record on its way."""
 
 FOR_EVER = -1
 
@@ -183,7 +183,7 @@ def _dead_letter(source: TopicSpec) -> TopicSpec:
 
 
 HEADER_PREFIX = "dlt_"
-"""Of the names below; a refused record's own headers of such names are left out."""
+"""Prefix of the names below; a refused record's own headers of such names are left out."""
 
 TOPIC_HEADER = "dlt_topic"
 PARTITION_HEADER = "dlt_partition"

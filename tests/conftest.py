@@ -1,4 +1,4 @@
-"""What tests of more than one package share."""
+"""Fixtures that tests of more than one package share."""
 
 import uuid
 from collections.abc import Iterator

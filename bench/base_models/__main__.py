@@ -7,19 +7,20 @@ import warnings
 
 from bench.base_models.document import PATH, render
 from bench.base_models.survey import architectures, survey
+from bench.report import commit
 
 
 def main() -> None:
-    """Say on standard error how far it is."""
+    """Probe all, state the progress on standard error, and write the page."""
     logging.disable()
     warnings.simplefilter("ignore")
-    wanted = architectures()
+    measured, wanted = commit(), architectures()
     rows = []
     for row in survey(wanted):
         rows.append(row)
         passed = f"{len(rows)} of {len(wanted)}: {row.architecture} {row.verdict} {row.reason}"
         sys.stderr.write(f"{time.strftime('%X')} {passed}\n")
-    PATH.write_text(render(rows), encoding="utf-8")
+    PATH.write_text(render(rows, measured), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -129,8 +129,8 @@ def _made(trials: Sequence[Trial], at_once: int) -> Iterator[tuple[Trial, Outcom
 
 
 def _in_processes(trials: Sequence[Trial], at_once: int) -> Iterator[tuple[Trial, Outcome]]:
-    """Whose time and memory count has a process of its own; the others share one each, as starting it takes
-    as long as a small simulation."""
+    """Run a trial whose time and memory count in a process of its own; others share one each, as a start
+    takes as long as a small simulation."""
     with ProcessPoolExecutor(
         at_once,
         mp_context=multiprocessing.get_context("spawn"),

@@ -155,7 +155,7 @@ def _curve(entry: Any, prefix: str, where: str) -> Curve | None:
 
 
 def _fractions(values: Sequence[float]) -> tuple[float, ...]:
-    """Of a loss, all values are below 0; a correlation that begins below is worth nothing there."""
+    """Return metrics from 0 to 1: a loss has only values below 0, and a correlation below 0 counts as 0."""
     if all(value < 0 for value in values):
         return tuple(map(as_fraction, values))
     return tuple(max(value, 0.0) for value in values)

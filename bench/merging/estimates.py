@@ -1,4 +1,4 @@
-"""How well the estimator foretells what was measured: Table 2 on held-back pairs, and what its forecasts
+"""Errors of the estimator against measurements: Table 2 on held-back pairs, and what its forecasts
 are worth.
 
 The learning curves have no losses and no embeddings, so merges are foretold from outcomes of other pairs
@@ -36,7 +36,7 @@ CLEAR_GAIN = 0.005
 
 @dataclass(frozen=True)
 class Backbone:
-    """What is known of one base model."""
+    """Measurements of one base model."""
 
     profiles: Profiles
     jobs: Mapping[str, WorkloadJob]
@@ -331,7 +331,7 @@ def _merged(backbones: Sequence[Backbone], splits: Sequence[Split]) -> tuple[lis
 
 
 def saved_epochs(merge: KnownMerge) -> float:
-    """What a merge is really worth to its receiver, in its own epochs."""
+    """Return the measured saving of a merge for its receiver, in its own epochs."""
     return -WATCHED_EPOCHS if merge.epochs is None else float(merge.own_epochs - merge.epochs)
 
 

@@ -59,7 +59,7 @@ class Placement:
     gpus_per_node: tuple[int, ...]
     micro_batch_size: int
     step_s: float
-    """Of one pass without accumulation, the exchange included."""
+    """Duration of one pass without accumulation, the exchange included."""
     exchange_s: float
 
     @property
@@ -109,10 +109,10 @@ class WorkloadJob:
     gpus: int
     """Asked for."""
     batch_size: int
-    """Of an optimizer step, all GPUs together."""
+    """Batch of an optimizer step, all GPUs together."""
     setting: Setting
     target: float
-    """Of the task's metric."""
+    """Target of the task's metric."""
 
 
 @dataclass(frozen=True)

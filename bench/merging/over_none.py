@@ -1,4 +1,4 @@
-"""What merging brings over the same scheme without it, setting by setting, and over rivals with the same
+"""Gains of merging over the same scheme without it, setting by setting, and over rivals with the same
 switches."""
 
 from collections.abc import Iterator, Mapping

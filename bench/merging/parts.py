@@ -2,18 +2,14 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
-from bench.charts import Bars
 from bench.cores import jobs_at_once
-from bench.figures import Conditions, Measurement, Part, Result, Table
-from bench.goals import goal_of
+from bench.figures import Conditions, Measurement, Part, Result
 from bench.merging import tables
+from bench.merging.measured_parts import measured_parts
 from bench.merging.noise import Noise
 from bench.merging.over_none import over_none
 from bench.merging.published import PUBLISHED_S
@@ -22,7 +18,6 @@ from bench.merging.scope import FAIR_SCHEMES, Scope, full, quick, settings_of
 from bench.merging.simulated import Outcome
 from bench.merging.slow_merges import measure_merger
 from bench.merging.trial import Setting, Trial, rival
-from executors.tuner.processes import warm_up
 from infra.errors import CommandError
 
 _CHARGED = (
@@ -62,7 +57,7 @@ class MergingBench:
         """By name."""
         conditions, scope = self._conditions, self._scope
         yield "merger", partial(measure_merger, conditions.quick, conditions.seed, scope.settings)
-        yield from self._others()
+        yield from measured_parts(conditions, scope)
         yield "schemes", self._schemes
         yield "over none", self._over_none
         yield "switches", self._switches
@@ -73,20 +68,8 @@ class MergingBench:
         yield "fairness", self._fairness
         yield "loads", self._loads
 
-    def _others(self) -> Iterator[tuple[str, Part]]:
-        """Those that measure one thing each, without a simulated zone."""
-        profiles, is_quick, seed = self._conditions.profiles, self._conditions.quick, self._conditions.seed
-        models = tuple(setting.model for setting in self._scope.settings)
-        yield "estimates", partial(_called, "estimates", "estimates", profiles, models, self._scope.splits)
-        yield "interpolation", partial(_called, "interpolation", "interpolation", profiles)
-        switching = partial(_called, "switching", "measure_switching", is_quick, seed)
-        yield "switching", partial(_in_workers, "switching", switching)
-        transferability = partial(_called, "transferability", "measure_transferability", is_quick, seed)
-        yield "transferability", transferability
-        yield "pipeline switch", partial(_in_workers, "pipeline_switch", partial(_pipeline_switch, is_quick))
-
     def _schemes(self) -> Result:
-        """What jobs' completion times are, beside those of all rivals and the published ones."""
+        """Compare jobs' completion times with those of all rivals and the published ones."""
         runs = self._run(
             {
                 setting: (
@@ -166,7 +149,7 @@ class MergingBench:
         return over_none(runs)
 
     def _switches(self) -> Result:
-        """What merging brings and what cheap switches bring: each with and without the other."""
+        """Measure the gains of merging and of cheap switches: each with and without the other."""
         runs = self._run(
             {
                 setting: (
@@ -192,7 +175,7 @@ class MergingBench:
         )
 
     def _knowledge(self) -> Result:
-        """What outcomes of half of the pairs bring a newcomer."""
+        """Measure what outcomes of half of the pairs bring a newcomer."""
         runs = self._run(
             {
                 setting: (Trial(setting), Trial(setting, knowledge="half"), Trial(setting, modes=()))
@@ -334,14 +317,14 @@ class MergingBench:
 
     @staticmethod
     def _published(setting: Setting) -> Mapping[str, float]:
-        """Of the source's own simulator, where the jobs are the ones that it has run."""
+        """Return figures of the source's own simulator, where the jobs are the ones that it has run."""
         is_whole = setting.first is None and setting.drawn is None
         named = Path(setting.workload).name == f"FM-1-{setting.model}.csv"
         return PUBLISHED_S.get(setting.model, {}) if is_whole and named else {}
 
 
 def _figure_name(setting: Setting) -> str:
-    """What figures of a setting have in their names: the model, and its workload if that is not its own."""
+    """Part of the names of a setting's figures: the model, and its workload if that is not its own."""
     workload = Path(setting.workload).stem
     words = setting.model if workload == f"FM-1-{setting.model}" else f"{setting.model}_{workload}"
     return re.sub(r"[^A-Za-z0-9]+", "_", words)
@@ -356,48 +339,3 @@ _MEASURES: Mapping[str, Callable[[Outcome], float]] = {
 
 def _without(runs: Mapping[Setting, Mapping[Trial, Outcome]], setting: Setting) -> Outcome:
     return runs[setting][Trial(setting, modes=())]
-
-
-_STAGES = 4
-
-
-def _module(name: str) -> ModuleType:
-    """One of this folder that loads what only its own part needs, such as torch."""
-    return import_module(f"bench.merging.{name}")
-
-
-def _called(module: str, name: str, *arguments: object) -> Result:
-    try:
-        result = getattr(_module(module), name)(*arguments)
-    except (FileNotFoundError, LookupError, ValueError) as error:
-        raise CommandError(str(error)) from error
-    assert isinstance(result, Result)
-    known = tuple(one for one in result.measurements if goal_of("merging", one.name) is not None)
-    return Result(known, result.tables)
-
-
-def _in_workers(module: str, part: Part) -> Result:
-    """Run a part of this module, whose processes are forked from a server that has torch. The server loads it
-    while this process does, on another core."""
-    with ThreadPoolExecutor(1) as beside:
-        server = beside.submit(warm_up)
-        _module(module)
-        server.result()
-    return part()
-
-
-def _pipeline_switch(is_quick: bool) -> Result:
-    """How long the stages of a pipeline idle between two jobs, forward and reverse, with and without
-    overlap."""
-    measure = _module("pipeline_switch").measure_pipeline_switch
-    seen = [asdict(one) for one in measure(2 if is_quick else _STAGES, switches=2 if is_quick else 10)]
-    rows = [
-        (
-            f"{one['second']} after forward",
-            "overlapped" if one["overlap"] else "one by one",
-            one["mean_idle_s"],
-        )
-        for one in seen
-    ]
-    chart = Bars("order", "switch", "mean_idle_s", None, "mean idle time of a stage, s")
-    return Result((), (Table("pipeline_switches", ("order", "switch", "mean_idle_s"), rows, chart),))

@@ -1,4 +1,4 @@
-"""What a switch between two pipeline-parallel jobs costs: with and without overlap, in both directions."""
+"""The cost of a switch between two pipeline-parallel jobs: with and without overlap, in both directions."""
 
 import json
 import multiprocessing
@@ -30,7 +30,7 @@ from executors.workers.meeting import open_store
 
 _LOOPBACK = "127.0.0.1"
 _STEPS = 3
-"""Of each job between two switches."""
+"""Steps of each job between two switches."""
 _TIMEOUT_S = 300.0
 _VARIANTS: tuple[tuple[Direction, bool], ...] = (
     ("forward", False),

@@ -118,7 +118,7 @@ class Outcomes:
         return self._folder / f"{blake2b(key.encode(), digest_size=_NAME_BYTES).hexdigest()}.json"
 
     def _digest(self, setting: Setting) -> str:
-        """Of the measurements and the workload."""
+        """Return the digest of the measurements and the workload."""
         if setting not in self._measured:
             folder, workload = Path(setting.profiles), Path(setting.workload)
             names = sorted(path.name for path in folder.glob(f"*{setting.model}*") if path.is_file())

@@ -13,10 +13,10 @@ from solvers.merging.schemes import RIVALS
 SCHEMES: tuple[SchemeName, ...] = ("srtf", "tiresias", "optimus", "pollux", "themis", "titan")
 assert set(SCHEMES) == set(RIVALS)
 FAIR_SCHEMES: tuple[SchemeName, ...] = ("pollux", "themis", "tiresias")
-"""Of Figure 12."""
+"""Schemes of Figure 12."""
 MODELS = ("roberta-base", "vit")
 LARGE_NODES = 60
-"""Of four GPUs (section 7.2)."""
+"""Nodes of four GPUs (section 7.2)."""
 LARGE_JOBS = 1_500
 """At 1x load; the span is the same at all loads, so at 2x there are twice as many."""
 
@@ -32,22 +32,22 @@ class Scope:
     rivals_of: tuple[str, ...]
     """Models that every rival is run on."""
     studied: tuple[Setting, ...]
-    """What knowledge, modes, noise, step times and loads are studied on."""
+    """Settings in which knowledge, modes, noise, step times and loads are studied."""
     compared: tuple[Setting, ...]
     """Settings in which merging is compared with none: models, halves of their tasks, jobs, loads, seeds."""
     warm_rivals: tuple[SchemeName, ...]
     """Schemes that are run there with warm switches and with cold ones."""
     loads: tuple[float, ...]
-    """Of Figure 11."""
+    """Loads of Figure 11."""
     large_nodes: int
     large_jobs: int
     large_schemes: tuple[SchemeName, ...]
     """Rivals of Figure 11."""
     noises: tuple[float, ...]
-    """Of Figures 8 and 13."""
+    """Noises of Figures 8 and 13."""
     noise_seeds: int
     datasets: tuple[int, ...]
-    """Of Figure 14 (b)."""
+    """Numbers of datasets of Figure 14 (b)."""
 
     def rivals(self, setting: Setting, warm_switches: bool = False) -> tuple[Trial, ...]:
         """Each scheme at its published interval, and in the form that also decides when jobs come or go."""

@@ -37,12 +37,12 @@ CELL, ZONE = "bench", "tuning"
 _USERS = 64
 """No user of a cell may take the room of all others."""
 STORING_S = 30.0
-"""What a cold switch costs besides the measured start: storing the state of the task before, as the source of
+"""Cost of a cold switch besides the measured start: storing the state of the task before, as the source of
 the measurements charges it."""
 WARM_SPEEDUP = 10.0
-"""Of a switch on a node that has run a task before: what `switch_speedup` must reach."""
+"""Speedup of a switch on a node that has run a task before, which `switch_speedup` must reach."""
 INTERVAL_S = 120.0
-"""Of the task merger (section 7.1)."""
+"""Interval of the task merger (section 7.1)."""
 IDLE_INTERVAL_S = 5.0
 SOLVE_S = 0.1
 """Virtual time that each solve takes."""
@@ -52,7 +52,7 @@ MergeEnd = Literal["", "finished", "undone", "ended_early"]
 
 @dataclass(frozen=True)
 class Fared:
-    """What became of a job."""
+    """Result of a job."""
 
     name: str
     submitted_s: FiniteFloat
@@ -61,11 +61,11 @@ class Fared:
     best: FiniteFloat
     """The best accuracy that its last run alone or merged has reached."""
     mode: str = ""
-    """Of the last merge that it was in, as a receiver of a temporal one or any job of a spatial one."""
+    """Mode of the last merge that it was in, as a receiver of a temporal one or any job of a spatial one."""
     donor_of: str = ""
     """Names the receiver that started from its weights."""
     merge_end: MergeEnd = ""
-    """What came of that merge."""
+    """End of that merge."""
 
     @property
     def jct_s(self) -> float:
@@ -75,14 +75,14 @@ class Fared:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a trial."""
+    """Result of a trial."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     jobs: tuple[Fared, ...]
     """In the order of their submission."""
     starts: int
-    """Of tasks: each is charged a switch."""
+    """Starts of tasks: each is charged a switch."""
     merges: int
     undone: int
     solves_s: tuple[FiniteFloat, ...]
@@ -116,7 +116,7 @@ class Outcome:
         return sum(job.met_target for job in self.jobs)
 
     def share_pct(self, mode: str) -> float:
-        """Of jobs that were part of such a merge which was kept, donors included."""
+        """Return the share of jobs in merges of a mode that were kept, donors included, in percent."""
         kept = [job for job in self.jobs if job.mode == mode and job.merge_end == "finished"]
         donors = sum(job.donor_of != "" for job in self.jobs) if mode == "temporal" else 0
         return 100.0 * (len(kept) + donors) / len(self.jobs)
@@ -144,7 +144,7 @@ def run(trial: Trial) -> Outcome:
 def _policy(
     trial: Trial, profiles: Profiles, jobs: Sequence[WorkloadJob], switching: Switching
 ) -> MergingPolicy:
-    """Of the zone."""
+    """Return the policy of the zone."""
     is_rival = trial.scheme in RIVALS
     return offline(
         profiles,
@@ -247,7 +247,7 @@ def simulate(
 
 
 class _Watched:
-    """What is seen of the jobs while they run."""
+    """Observations of the jobs while they run."""
 
     def __init__(self, jobs: Sequence[WorkloadJob]) -> None:
         self._jobs = jobs

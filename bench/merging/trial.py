@@ -1,4 +1,4 @@
-"""What a simulated run of the merging zone is made of."""
+"""The conditions of a simulated run of the merging zone."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -15,7 +15,7 @@ from schemas.merging.settings import SchemeName
 BOTH: tuple[MergeMode, ...] = ("temporal", "spatial")
 
 Knowledge = Literal["nothing", "half"]
-"""What a zone knows of merges before its first: nothing at all, as a newcomer meets it, or what came of half
+"""Knowledge of merges before a zone's first: nothing at all, as a newcomer meets it, or what came of half
 of the pairs (`known.is_known`), the other half never seen."""
 Decides = Literal["interval", "eager"]
 """When a scheme decides: at its published interval, or also whenever jobs have come or gone."""
@@ -33,15 +33,15 @@ class Setting:
     nodes: int = 8
     gpus_per_node: int = 4
     first: int | None = None
-    """So many of the file's jobs, those that come first; None for all."""
+    """Number of the file's jobs, those that come first; None for all."""
     drawn: int | None = None
     """Jobs that are drawn from the mix of the workload; None for the jobs of the file as they are."""
     load: float = 1.0
-    """Of drawn jobs: how many come per GPU and time, over those of the file on 32 GPUs."""
+    """Load by drawn jobs: arrivals per GPU and time, over those of the file on 32 GPUs."""
     tasks: int | None = None
     """Jobs of so many tasks alone, the most frequent ones; None for all."""
     seed: int = 0
-    """Of drawn jobs."""
+    """Seed of drawn jobs."""
     half: Half | None = None
     """Jobs of half of the tasks alone, see `drawn.in_half`."""
 
@@ -92,7 +92,7 @@ class Trial:
     """Whether a node that has run a task before starts the next one in a tenth of the time, as the tuner
     does. Rivals start each one cold."""
     modes: tuple[MergeMode, ...] = BOTH
-    """How jobs may be merged; of schemes that merge."""
+    """Modes in which jobs may be merged; of schemes that merge."""
     knowledge: Knowledge = "nothing"
     noise: Noise = NO_NOISE
     """On what the task merger is told."""

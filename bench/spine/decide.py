@@ -132,8 +132,8 @@ _PAUSE_SLOTS = 300
 
 
 def measure_setbacks(quick: bool, seed: int) -> Result:
-    """What a cell takes for the loss of a node, and for a tick after a pause, with many jobs that are hard to
-    plan."""
+    """Measure how long a cell takes for the loss of a node, and for a tick after a pause, with many jobs that
+    are hard to plan."""
     jobs = QUICK_JOBS if quick else JOBS
     shape = MarketShape(gpu_types=4, tariffs=1, nodes=20, slots=1_008, bids_before=0, seed=seed)
     market = Market(shape)

@@ -1,4 +1,4 @@
-"""How long other users wait while one user floods the market."""
+"""Waits of other users while one user floods the market."""
 
 import random
 import time

@@ -89,7 +89,7 @@ def _time_in_turn(
 def _measure_memory(
     folder: Path, adapters: int, singles: int, seed: int, base_directory: Path
 ) -> Measurement:
-    """Of the processes with one adapter each, `singles` are measured and stand for all."""
+    """Measure `singles` of the processes with one adapter each, which stand for all."""
     fused_mib, *single_mib = measure_peaks_mib(folder, [adapters] + [1] * singles, seed, base_directory)
     separate_mib = sum(single_mib) / singles * adapters
     return Measurement(

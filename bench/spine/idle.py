@@ -1,4 +1,4 @@
-"""How much an idle fleet adds to the ledger, which is kept forever."""
+"""Growth of the ledger, which is kept forever, with an idle fleet."""
 
 import time
 

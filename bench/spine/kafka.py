@@ -51,11 +51,11 @@ class Pipeline:
     """A broker with topics and the means to produce events and see decisions."""
 
     others: KafkaConnection
-    """How who bids, quotes, configures and reads decisions connects."""
+    """Connection of clients that bid, quote, configure and read decisions."""
     worker_connection: KafkaConnection
     folder: Path
     prefix: str = "bench"
-    """Of its topics."""
+    """Prefix of its topics."""
 
     def __post_init__(self) -> None:
         self.producer = Producer(

@@ -42,16 +42,16 @@ TRIES = 500
 QUICK_TRIES = 50
 _QUICK_BIDS_BEFORE = 300
 _TIMED = 10
-"""Of each market, the bids with the most steps."""
+"""Bids that are timed of each market: those with the most steps."""
 _TIMES = 3
-"""How often each is timed: the middle one counts, since one time is at the mercy of the machine."""
+"""Times that each is timed: the middle one counts, since a single one depends on the machine."""
 DEAR_MICROS = 10**12
 """More than any price, so that the certificate's search is not cut off."""
 _DECLARED = AuctionPolicy(
     money_unit_micros=2 * UNIT, max_value_per_compute_micros=UNIT, max_value_per_memory_micros=UNIT
 )
 _SAMPLES_PER_SLOT = 24_000
-"""Of a full node."""
+"""Samples of a full node."""
 
 
 def measure_slow_bids(quick: bool, seed: int) -> Result:
@@ -119,7 +119,7 @@ class Took(NamedTuple):
 
 @dataclass(frozen=True)
 class MarketShape:
-    """How a market is made."""
+    """Conditions of a market."""
 
     gpu_types: int
     tariffs: int
@@ -129,7 +129,7 @@ class MarketShape:
     seed: int
     vendors: int = 5
     declares_bounds: bool = False
-    """Of bids; or the zone finds its prices itself."""
+    """Whether it declares bounds of bids; if not, the zone finds its prices itself."""
 
     @property
     def text(self) -> str:
@@ -143,7 +143,7 @@ class MarketShape:
 
 @dataclass(frozen=True)
 class TaskShape:
-    """What a task asks for."""
+    """Demand of a task."""
 
     speeds: tuple[int, ...]
     """Samples per slot by GPU type."""
@@ -293,11 +293,11 @@ class Market:
 
     @property
     def live_jobs(self) -> int:
-        """How many jobs it has admitted that are not over."""
+        """Number of admitted jobs that are not over."""
         return len(cast(AuctionZone, self._cell.zones[ZONE]).book.jobs)
 
     def steps(self, task: TaskShape) -> int:
-        """What the searches for the task's plan and for its part of the certificate count together; posted
+        """Return the steps of the searches for the task's plan and for its part of the certificate; posted
         prices have their certificate without a search."""
         zone = cast(AuctionZone, self._cell.zones[ZONE])
         sought = Task.of(bid_for("sought", task, 0))
@@ -325,11 +325,11 @@ class Market:
         return cheapest.steps + planned_steps
 
     def times_of(self, job_id: str, task: TaskShape, bid_micros: int) -> Took:
-        """What the cell takes to handle a bid for the task."""
+        """Measure how long the cell takes to handle a bid for the task."""
         return self.times(bid_for(job_id, task, bid_micros))
 
     def times(self, event: Event) -> Took:
-        """What the cell takes to handle an event."""
+        """Measure how long the cell takes to handle an event."""
         entry = LedgerEvent(self._offset, Envelope(f"event-{self._offset}", "bench", "", event))
         self._offset += 1
         wall_s, cpu_s = time.perf_counter(), time.thread_time()

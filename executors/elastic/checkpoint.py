@@ -1,6 +1,7 @@
 """A job's training state as files, and its published result."""
 
 import json
+import time
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -23,10 +24,11 @@ TRAINING_STATE = "training_state.json"
 FINISHED_JOB = "finished.json"
 
 _MAX_LOSS = 1e9
+_POLL_S = 0.25
 
 
 class TrainingState(BaseModel):
-    """What the tensors do not say."""
+    """State of a training besides its tensors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,7 +53,7 @@ class FinishedJob(BaseModel):
     samples_done: PositiveInt
     loss: Loss | None
     path: str
-    """Of the result, relative to the output root."""
+    """Path of the result, relative to the output root."""
     adapter_digest: str | None
     """BLAKE2b-256 of the adapter's tensors; None where all weights were trained."""
 
@@ -65,8 +67,24 @@ class JobCheckpoints:
         self._workload = workload
 
     def newest(self) -> Checkpoint | None:
-        """The newest that verifies."""
+        """Return the newest that verifies."""
         return self._store.newest(self._job_id)
+
+    def await_newest(self, samples: int, wait_s: float) -> Checkpoint | None:
+        """Return the newest that verifies. One that the cell knows of is waited for: its writer may still be
+        at work.
+
+        Args:
+            samples: of the checkpoint that the cell knows of; 0 if there is none.
+            wait_s: limit of the wait, after which whatever is newest is returned.
+        """
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            newest = self.newest()
+            samples_done = 0 if newest is None else newest.samples_done
+            if samples_done >= samples or time.monotonic() >= deadline_s:
+                return newest
+            time.sleep(_POLL_S)
 
     @property
     def is_finished(self) -> bool:
@@ -74,8 +92,8 @@ class JobCheckpoints:
         return self._store.is_concluded(self._job_id)
 
     def finished(self, path: str) -> FinishedJob | None:
-        """What is kept of a finished job; None where the job goes on, from its last sound checkpoint if what
-        is kept does not verify.
+        """Return the record of a finished job; None where the job goes on, from its last sound checkpoint if
+        what is kept does not verify.
 
         Args:
             path: where the job's result belongs, which names its user.

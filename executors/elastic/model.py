@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -14,36 +14,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from executors.lora.base_model import load_tokenizer
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS
-from executors.lora.model_files import fault_in_files
 from executors.lora.model_kind import BaseModelError, is_classifier, read_config
 from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.randomness import derive_seed
+from executors.workers.models import ModelError, named_as_in_job
 from schemas.lora import LoraHyperparameters
-
-
-class ModelError(ValueError):
-    """A model that is missing or that cannot be trained; the message names it."""
-
-
-def model_directory(root: Path, name: str) -> Path:
-    """Where the model at the relative path `name` lies below `root`.
-
-    Raises:
-        ModelError: there is no Hugging Face directory with whole safetensors weights, or it lies outside the
-            root.
-    """
-    pure = PurePosixPath(name)
-    if pure.is_absolute() or ".." in pure.parts:
-        raise ModelError(f"{name!r}: a model is a relative path below the model root")
-    folder = (root / pure).resolve()
-    if not folder.is_relative_to(root.resolve()):
-        raise ModelError(f"{name!r}: leads out of the model root")
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"{name!r}: no Hugging Face model directory (config.json is missing)")
-    fault = fault_in_files(folder)
-    if fault is not None:
-        raise ModelError(f"{name!r}: {fault}")
-    return folder
 
 
 @dataclass(frozen=True)
@@ -54,7 +29,7 @@ class TrainableModel:
     tokenizer: PreTrainedTokenizerBase
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """What is trained, by name, in the model's order; tied weights are there once."""
+        """Trained parameters by name, in the model's order; tied weights are there once."""
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad:
                 yield name, parameter
@@ -88,7 +63,7 @@ def load_model(
         OSError: a file cannot be read.
     """
     is_frozen_bf16 = adapter is not None and device.type == "cuda"
-    try:
+    with named_as_in_job(directory, name):
         config = read_config(directory)
         if is_classifier(config):
             raise BaseModelError(
@@ -98,23 +73,30 @@ def load_model(
             AutoModelForCausalLM, directory, config, torch.bfloat16 if is_frozen_bf16 else torch.float32
         )
         refuse_missing(directory, base, missing)
-        tokenizer = load_tokenizer(directory, base, name)
-    except BaseModelError as error:
-        raise ModelError(str(error).replace(str(directory), name)) from error
+        tokenizer = load_tokenizer(directory, base)
     module: PreTrainedModel | PeftModel = base
     if adapter is not None:
         torch.manual_seed(derive_seed(seed, "weights"))
-        try:
-            module = name_base(get_peft_model(base, _peft_config(adapter)), name)
-        except ValueError as error:
-            raise ModelError(f"{name}: no such adapter: {error}") from error
+        module = put_adapter(base, _peft_config(adapter), name)
     return TrainableModel(module.train().to(device), tokenizer)
 
 
-def name_base(module: PeftModel, name: str) -> PeftModel:
-    """Have an adapter's configuration name its base model as the job does, and not this machine's folder."""
-    for config in module.peft_config.values():
-        config.base_model_name_or_path = name
+def put_adapter(base: PreTrainedModel, config: LoraConfig, name: str) -> PeftModel:
+    """Put a new adapter on a model.
+
+    Args:
+        name: of the model in the job, which the adapter's configuration gives in place of this machine's
+            path.
+
+    Raises:
+        ModelError: PEFT does not adapt what the configuration names.
+    """
+    try:
+        module = cast(PeftModel, get_peft_model(base, config))
+    except ValueError as error:
+        raise ModelError(name, f"no such adapter: {error}") from error
+    for each in module.peft_config.values():
+        each.base_model_name_or_path = name
     return module
 
 

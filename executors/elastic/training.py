@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from executors.elastic.batches import IGNORED, global_batch, pad
-from executors.elastic.model import ModelError, TrainableModel, longest_sequence_tokens
+from executors.elastic.model import TrainableModel, longest_sequence_tokens
 from executors.lora.batch import TokenSequence
 from executors.lora.dataset import JsonlDataset
 from executors.lora.randomness import derive_seed
+from executors.workers.models import ModelError
 from executors.workers.shares import share
 from schemas.elastic.workload import ElasticWorkload
 
@@ -34,7 +35,7 @@ class Share:
 
     @property
     def loss_tokens(self) -> int:
-        """How many tokens are predicted."""
+        """Number of tokens that are predicted."""
         return sum(sequence.loss_tokens for sequence in self.sequences)
 
 
@@ -62,7 +63,7 @@ class Trainer:
         longest = longest_sequence_tokens(model.module)
         if longest is not None and self._hyperparameters.sequence_length > longest:
             length = self._hyperparameters.sequence_length
-            raise ModelError(f"{workload.model}: takes {longest} tokens, the job's sequences have {length}")
+            raise ModelError(workload.model, f"takes {longest} tokens, the job's sequences have {length}")
         self.model = model
         self.dataset = dataset
         self.samples_done = 0
@@ -107,7 +108,7 @@ class Trainer:
         self._sums.zero_()
 
     def share(self, rank: int, world: int) -> Share:
-        """What a rank trains in the next step.
+        """Return the part of the next step's batch that a rank trains.
 
         Raises:
             ValueError: a record leaves nothing to predict.

@@ -12,13 +12,14 @@ from typing import Literal
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from executors.elastic.agreement import compare_states, spread_state
 from executors.elastic.checkpoint import FinishedJob, JobCheckpoints, publish, reportable
-from executors.elastic.group import Group, Signal, Standing, Wish
+from executors.elastic.group import Group, Signal, Wish
 from executors.elastic.messages import DIRECTIVES, ElasticDirective, Joined, Progress, WorkerOrder
-from executors.elastic.model import load_model, model_directory
+from executors.elastic.model import load_model
 from executors.elastic.training import Trainer
 from executors.lora.columns import with_columns
-from executors.lora.dataset import DatasetError, DatasetRoot
+from executors.lora.dataset import DatasetRoot
 from executors.lora.faults import described
 from executors.lora.model_kind import text_records
 from executors.node.checkpoints import StaleWriterError
@@ -28,14 +29,12 @@ from executors.workers.inbox import Inbox
 from executors.workers.meeting import Meeting, PeerLostError
 from executors.workers.membership import Membership
 from executors.workers.messages import Ended, Failed, Release
+from executors.workers.models import model_directory
 from executors.workers.network import use_interface
 from executors.workers.places import checkpoint_root, job_folder, result_path
 from executors.workers.processes import take_device
 
 _POLL_S = 0.005
-_CHECKPOINT_POLL_S = 0.25
-_DIGEST_DIGITS = 15
-"""Hexadecimal digits of a digest that fit a signed 64-bit integer."""
 
 
 def run_worker(order_json: str, connection: "Connection[bytes, bytes]") -> None:
@@ -118,7 +117,7 @@ class Worker:
 
     @property
     def _latest(self) -> ElasticDirective:
-        """What the node has told last, which alone counts."""
+        """Latest directive of the node; earlier ones no longer count."""
         self._told = (self._inbox.take() or [self._told])[-1]
         return self._told
 
@@ -180,15 +179,9 @@ class Worker:
         """Have all processes of a new generation hold the newest state that one of them has, or the last
         checkpoint if none has any."""
         trainer = self._ready
-        standings = group.compare(
-            Standing(
-                samples_done=-1 if self._formed is None else trainer.samples_done,
-                saved_samples=self._saved_samples,
-                data_digest=int(trainer.dataset.digest[:_DIGEST_DIGITS], 16),
-            )
+        standings = compare_states(
+            group, trainer, holds_state=self._formed is not None, saved_samples=self._saved_samples
         )
-        if len({standing.data_digest for standing in standings}) > 1:
-            raise DatasetError(f"{trainer.dataset.name}: differs between the nodes of the job")
         newest = max(standing.samples_done for standing in standings)
         if newest < 0 and group.membership.rank == 0:
             self._resume(group.membership.generation)
@@ -196,32 +189,14 @@ class Worker:
         if newest < 0 or any(standing.samples_done < newest for standing in standings):
             if trainer.samples_done < newest:
                 self._formed = None  # what it holds is worth nothing until all of the newer state is there
-            source = 0
-            if newest >= 0:
-                source = next(rank for rank, each in enumerate(standings) if each.samples_done == newest)
-            loss = float("nan") if trainer.loss is None else trainer.loss
-            place = torch.tensor([trainer.samples_done, self._saved_samples, loss], dtype=torch.float64)
-            group.spread([place], source)
-            samples_done, saved_samples, loss = place.tolist()
-            group.spread(trainer.tensors().values(), source)
-            trainer.move_to(int(samples_done), None if loss != loss else loss)
-            self._saved_samples = int(saved_samples)
+            self._saved_samples = spread_state(group, trainer, standings, self._saved_samples)
 
     def _resume(self, generation: int) -> None:
-        """Go on from the newest checkpoint, if the job keeps any. One that the cell knows of is waited for:
-        its writer may still be at it."""
+        """Go on from the newest checkpoint, if the job keeps any."""
         order = self._order
         if not order.workload.keeps_checkpoints:
             return
-        deadline_s = time.monotonic() + order.checkpoint_wait_s
-        newest = self._checkpoints.newest()
-        while (
-            (newest is None or newest.samples_done < order.resume_samples)
-            and order.resume_samples > 0
-            and time.monotonic() < deadline_s
-        ):
-            time.sleep(_CHECKPOINT_POLL_S)
-            newest = self._checkpoints.newest()
+        newest = self._checkpoints.await_newest(order.resume_samples, order.checkpoint_wait_s)
         if newest is not None:
             if newest.token > generation:
                 raise StaleWriterError(f"generation {generation} was replaced by {newest.token}")
@@ -287,7 +262,7 @@ class Worker:
         return self._finish(group)
 
     def _wish(self, group: Group) -> Wish:
-        """What this process would have all do, by what its node has told it."""
+        """Return what this process wants all to do, by its node's latest directive."""
         latest = self._latest
         if isinstance(latest, Release):
             if latest.verdict == "leave":
@@ -382,7 +357,7 @@ class Worker:
 
     @property
     def _counted_samples(self) -> int:
-        """What reports say is done: what the newest checkpoint has, or all of a job without checkpoints."""
+        """Samples done for reports: those of the newest checkpoint, or all of a job without checkpoints."""
         if self._order.workload.keeps_checkpoints:
             return self._saved_samples
         return 0 if self._formed is None else self._ready.samples_done

@@ -77,7 +77,7 @@ def loss_logits(base: "SharedBase", batch: PackedBatch) -> Tensor:
 
 
 def precision(device: torch.device) -> AbstractContextManager[None]:
-    """What passes are computed in: bfloat16 where it is fast, and else the model's own type."""
+    """Return the precision of passes: bfloat16 where it is fast, and else the model's own type."""
     if device.type == "cuda":
         return torch.autocast("cuda", torch.bfloat16)
     return nullcontext()

@@ -69,12 +69,12 @@ class SharedBase:
 
     @property
     def layers(self) -> int:
-        """How many layers the model has."""
+        """Number of the model's layers."""
         return int(self.model.config.get_text_config().num_hidden_layers)
 
     @property
     def head_tensors(self) -> dict[str, Tensor]:
-        """What the head of a new task is, by the tensors' names in the model."""
+        """Tensors of the head of a new task, by their names in the model."""
         return {name: tensor for head in self.heads for name, tensor in head.tensors.items()}
 
     def layout(self, task: LoraTask, heads: int = 1) -> AdapterLayout:
@@ -121,31 +121,43 @@ def load_base(
             (see `prove`).
     """
     directory = default_base_directory() if directory is None else directory
-    config = read_config(directory)
+    base = load_unproven(directory, read_config(directory), torch.device(device))
+    with blamed_on_config(directory):
+        return replace(base, address=address or directory.name, proof=_proof(base))
+
+
+def load_unproven(
+    directory: Path, config: PretrainedConfig, device: torch.device, *, on_meta: bool = False
+) -> SharedBase:
+    """Load a base model after all checks but the proof.
+
+    Args:
+        device: where it is trained, which decides the type of its parameters.
+        on_meta: check the weights, but read none: the parameters are on torch's meta device.
+
+    Raises:
+        BaseModelError: see `load_base`.
+    """
     fault = fault_in_files(directory)
     if fault is not None:
         raise BaseModelError(f"{directory}: {fault}")
-    device = torch.device(device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     with blamed_on_config(directory):
-        model, objective = _load_model(
-            directory, config, torch.bfloat16 if device.type == "cuda" else torch.float32
-        )
+        model, objective = _load_model(directory, config, dtype, on_meta)
         if not model._supports_attention_backend:
             what = f"{type(model).__name__} takes no attention implementation by name"
             raise BaseModelError(f"{directory}: {what}")
         model.set_attn_implementation(PACKED_ATTENTION)
-        tokenizer = load_tokenizer(directory, model, directory)
+        tokenizer = load_tokenizer(directory, model)
     # Evaluation mode: dropout inside the base would draw from global random state, shared by all tasks.
-    model.eval().requires_grad_(False).to(device)
+    model.eval().requires_grad_(False).to("meta" if on_meta else device)
     with blamed_on_config(directory):
         fault = fault_in_lengths(config.get_text_config(), objective.position_offset)
         if fault is not None:
             raise BaseModelError(f"{directory}: config.json: {fault}")
         heads = tuple(FusedHead.put_into(model, name) for name in objective.own)
         sites = inject(model, objective.plain)
-        address = address or directory.name
-        base = SharedBase(directory, model, tokenizer, objective, sites, heads, address=address)
-        return replace(base, proof=_proof(base))
+        return SharedBase(directory, model, tokenizer, objective, sites, heads)
 
 
 def _proof(base: SharedBase) -> Proof:
@@ -161,18 +173,15 @@ def _proof(base: SharedBase) -> Proof:
         raise
 
 
-def load_tokenizer(directory: Path, model: PreTrainedModel, called: object) -> PreTrainedTokenizerBase:
+def load_tokenizer(directory: Path, model: PreTrainedModel) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model.
-
-    Args:
-        called: what errors call the model.
 
     Raises:
         BaseModelError: it is missing, or does not suit the model.
     """
     fault = fault_in_tokenizer_files(directory)
     if fault is not None:
-        raise BaseModelError(f"{called}: {fault}")
+        raise BaseModelError(f"{directory}: {fault}")
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
@@ -181,16 +190,17 @@ def load_tokenizer(directory: Path, model: PreTrainedModel, called: object) -> P
         # It is made by many libraries, each with errors of its own.
         what = " ".join(f"{type(error).__name__}: {error}".split())[:_ERROR_CHARACTERS]
         raise BaseModelError(
-            f"{called}: the tokenizer cannot be loaded: {what}: copy the base model's tokenizer files here"
+            f"{directory}: the tokenizer cannot be loaded: {what}: copy the base model's tokenizer files here"
         ) from error
     rows = cast(nn.Embedding, model.get_input_embeddings()).weight.shape[0]
     fault = fault_in_tokenizer(tokenizer.get_vocab(), rows)
     if fault is not None:
-        raise BaseModelError(f"{called}: {fault}")
+        raise BaseModelError(f"{directory}: {fault}")
     fault = None if is_classifier(model.config) else _fault_in_chat_template(tokenizer)
     if fault is not None:
         raise BaseModelError(
-            f"{called}: {file_of_chat_template(directory)}: {fault}: correct it, or use the base model's own"
+            f"{directory}: {file_of_chat_template(directory)}: {fault}: correct it, or use the base model's "
+            "own"
         )
     return tokenizer
 
@@ -217,10 +227,10 @@ def _fault_in_chat_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 
 def _load_model(
-    directory: Path, config: PretrainedConfig, dtype: torch.dtype
+    directory: Path, config: PretrainedConfig, dtype: torch.dtype, on_meta: bool
 ) -> tuple[PreTrainedModel, Objective]:
     loader: Any = AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM
-    model, missing = load_pretrained(loader, directory, config, dtype)
+    model, missing = load_pretrained(loader, directory, config, dtype, on_meta=on_meta)
     objective = text_class(directory, model) if is_classifier(config) else next_tokens(directory, model)
     own = tuple(f"{name}." for name in objective.own)
     # Of the body alone, for one.

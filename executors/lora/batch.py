@@ -22,11 +22,11 @@ class TokenSequence(Protocol):
 
     @property
     def labels(self) -> Sequence[int]:
-        """What is right at each of these places."""
+        """Correct tokens or classes at these places."""
 
     @property
     def loss_tokens(self) -> int:
-        """How many places bear loss."""
+        """Number of places that bear loss."""
 
 
 @dataclass(frozen=True)

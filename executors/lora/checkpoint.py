@@ -27,7 +27,7 @@ _SECOND_MOMENT_PREFIX = "exp_avg_sq."
 
 
 class TrainingState(BaseModel):
-    """What the tensors do not say: the fields of ``TaskState`` of the same names."""
+    """State of a training besides its tensors: the fields of ``TaskState`` of the same names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -48,7 +48,7 @@ class FileIdentity:
 
 @dataclass(frozen=True)
 class DatasetIndex:
-    """What reading a whole file has shown: it is sound, and where its records begin."""
+    """Places of the records of a file that was read whole and is valid."""
 
     offsets: "array[int]"
     digest: str
@@ -139,7 +139,7 @@ class JsonlDataset:
 
     @property
     def index(self) -> DatasetIndex:
-        """What was found when it was checked."""
+        """Index that was made when it was checked."""
         return DatasetIndex(self._offsets, self.digest)
 
     def close(self) -> None:

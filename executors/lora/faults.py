@@ -1,4 +1,4 @@
-"""What reports say of an error that ends a run."""
+"""Reports of an error that ends a run."""
 
 import torch
 from pydantic import ValidationError

@@ -92,6 +92,46 @@ def file_of_chat_template(directory: Path) -> str:
     return name if (directory / name).is_file() else "tokenizer_config.json"
 
 
+def weight_files(directory: Path) -> list[str]:
+    """The names of the files with the weights.
+
+    Raises:
+        ValueError: one is missing, or the index names none or others than files in the directory; the message
+            names the file.
+    """
+    for name in (WEIGHTS, SHARD_INDEX):
+        if (directory / name).is_dir():
+            raise ValueError(f"{name}: is a folder, not a file: {_DOWNLOAD}")
+    if (directory / WEIGHTS).is_file():
+        return [WEIGHTS]
+    if not (directory / SHARD_INDEX).is_file():
+        present = sorted(path.name for path in directory.glob("*.safetensors"))
+        if present:
+            raise ValueError(
+                f"{SHARD_INDEX}: is missing, and there is no {WEIGHTS}, only {present[0]}: {_DOWNLOAD}"
+            )
+        raise ValueError("no safetensors weights; pickled weights are refused: save the model as safetensors")
+    shards = _read_object(directory / SHARD_INDEX).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise ValueError(f"{SHARD_INDEX}: names no shards: {_DOWNLOAD}")
+    for name in shards.values():
+        if not _is_file_name(name):
+            raise ValueError(
+                f"{SHARD_INDEX}: names {json.dumps(name)[:80]}, which is not the name of a file in its own "
+                f"folder: {_DOWNLOAD}"
+            )
+    names = sorted(set(shards.values()))
+    if folder := next((name for name in names if (directory / name).is_dir()), None):
+        raise ValueError(f"{folder}: is a folder, not a file: {_DOWNLOAD}")
+    missing = [name for name in names if not (directory / name).is_file()]
+    if missing:
+        raise ValueError(
+            f"{missing[0]}: is missing, {len(missing)} of the {len(names)} shards that {SHARD_INDEX} "
+            "names: download the missing shards"
+        )
+    return names
+
+
 def weights_not_floating(directory: Path) -> dict[str, str]:
     """Data types of those weights that are not floating point numbers, by the weights' names.
 
@@ -100,9 +140,22 @@ def weights_not_floating(directory: Path) -> dict[str, str]:
     """
     return {
         name: str(tensor.get("dtype"))
-        for file in _weight_files(directory)
+        for file in weight_files(directory)
         for name, tensor in _read_header(directory / file)[0].items()
         if tensor.get("dtype") not in _FLOATING_POINT
+    }
+
+
+def stored_weights(directory: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights in a directory, by the weights' names.
+
+    Raises:
+        OSError, ValueError: a file cannot be read; `fault_in_files` finds the fault.
+    """
+    return {
+        name: tensor["shape"]
+        for file in weight_files(directory)
+        for name, tensor in _read_header(directory / file)[0].items()
     }
 
 
@@ -155,50 +208,10 @@ def _quantised(directory: Path) -> str | None:
 
 def _weights(directory: Path) -> str | None:
     try:
-        names = _weight_files(directory)
+        names = weight_files(directory)
     except ValueError as error:
         return str(error)
     return next((fault for name in names if (fault := _safetensors(directory / name)) is not None), None)
-
-
-def _weight_files(directory: Path) -> list[str]:
-    """The names of the files with the weights.
-
-    Raises:
-        ValueError: one is missing, or the index names none or others than files in the directory; the message
-            names the file.
-    """
-    for name in (WEIGHTS, SHARD_INDEX):
-        if (directory / name).is_dir():
-            raise ValueError(f"{name}: is a folder, not a file: {_DOWNLOAD}")
-    if (directory / WEIGHTS).is_file():
-        return [WEIGHTS]
-    if not (directory / SHARD_INDEX).is_file():
-        present = sorted(path.name for path in directory.glob("*.safetensors"))
-        if present:
-            raise ValueError(
-                f"{SHARD_INDEX}: is missing, and there is no {WEIGHTS}, only {present[0]}: {_DOWNLOAD}"
-            )
-        raise ValueError("no safetensors weights; pickled weights are refused: save the model as safetensors")
-    shards = _read_object(directory / SHARD_INDEX).get("weight_map")
-    if not isinstance(shards, dict) or not shards:
-        raise ValueError(f"{SHARD_INDEX}: names no shards: {_DOWNLOAD}")
-    for name in shards.values():
-        if not _is_file_name(name):
-            raise ValueError(
-                f"{SHARD_INDEX}: names {json.dumps(name)[:80]}, which is not the name of a file in its own "
-                f"folder: {_DOWNLOAD}"
-            )
-    names = sorted(set(shards.values()))
-    if folder := next((name for name in names if (directory / name).is_dir()), None):
-        raise ValueError(f"{folder}: is a folder, not a file: {_DOWNLOAD}")
-    missing = [name for name in names if not (directory / name).is_file()]
-    if missing:
-        raise ValueError(
-            f"{missing[0]}: is missing, {len(missing)} of the {len(names)} shards that {SHARD_INDEX} "
-            "names: download the missing shards"
-        )
-    return names
 
 
 def _is_file_name(name: object) -> bool:
@@ -249,6 +262,8 @@ def _read_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
         tensors: dict[str, dict[str, Any]] = json.loads(header)
         tensors.pop("__metadata__", None)
         data_bytes = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+        for tensor in tensors.values():
+            tensor["shape"] = tuple(map(int, tensor["shape"]))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raise ValueError(not_safetensors) from None
     return tensors, _HEADER_LENGTH_BYTES + header_bytes + data_bytes

@@ -1,4 +1,4 @@
-"""What a Hugging Face directory holds, by its configuration: a causal language model, or a classifier."""
+"""The model in a Hugging Face directory, by its configuration: a causal language model, or a classifier."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -77,9 +77,7 @@ def read_config(directory: Path) -> PretrainedConfig:
         BaseModelError: there is none, or it is neither of a causal language model nor of a classifier by one
             label of several.
     """
-    config = read_any_config(directory)
-    with blamed_on_config(directory):
-        return _checked(directory, config)
+    return check_config(directory, read_any_config(directory))
 
 
 def read_any_config(directory: Path) -> PretrainedConfig:
@@ -100,7 +98,18 @@ def read_any_config(directory: Path) -> PretrainedConfig:
     return config
 
 
-def _checked(directory: Path, config: PretrainedConfig) -> PretrainedConfig:
+def check_config(directory: Path, config: PretrainedConfig) -> PretrainedConfig:
+    """Return the configuration of a directory if the engine may be able to use its model.
+
+    Raises:
+        BaseModelError: see `read_config`.
+    """
+    with blamed_on_config(directory):
+        _refuse_other_kinds(directory, config)
+    return config
+
+
+def _refuse_other_kinds(directory: Path, config: PretrainedConfig) -> None:
     names = config.architectures or []
     if names and not is_classifier(config) and names[0] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         raise BaseModelError(
@@ -117,7 +126,6 @@ def _checked(directory: Path, config: PretrainedConfig) -> PretrainedConfig:
                 f"{directory}: {what}: a classifier must choose one label of two at least "
                 "(single_label_classification)"
             )
-    return config
 
 
 def is_classifier(config: PretrainedConfig) -> bool:

@@ -1,4 +1,4 @@
-"""What a base model predicts: next tokens, or the class of a text. All that differs between both is here."""
+"""Objectives of base models: next tokens, or the class of a text. All that differs between both is here."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from executors.lora.records import TEXT_RECORDS, LabelledRecords, RecordForm
 
 
 class Objective(Protocol):
-    """What a base model predicts."""
+    """Objective of a base model: what it predicts."""
 
     @property
     def records(self) -> RecordForm:
@@ -49,7 +49,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class NextTokens:
-    """Of a causal language model. Its head is frozen: it is the same for all tasks."""
+    """Objective of a causal language model. Its head is frozen: it is the same for all tasks."""
 
     head_name: str
     records: RecordForm = TEXT_RECORDS
@@ -78,7 +78,7 @@ class NextTokens:
 
 @dataclass(frozen=True)
 class TextClass:
-    """Of a sequence classifier.
+    """Objective of a sequence classifier.
 
     Attributes:
         plain: what the pooled token's output goes through, one module after another; the head is the last.
@@ -110,7 +110,7 @@ class TextClass:
 
 
 def next_tokens(directory: Path, model: PreTrainedModel) -> NextTokens:
-    """What a causal language model predicts.
+    """Return the objective of a causal language model.
 
     Raises:
         BaseModelError: it sees the tokens that it is to predict.
@@ -123,7 +123,7 @@ def next_tokens(directory: Path, model: PreTrainedModel) -> NextTokens:
 
 
 def text_class(directory: Path, model: PreTrainedModel) -> TextClass:
-    """What a sequence classifier predicts.
+    """Return the objective of a sequence classifier.
 
     Raises:
         BaseModelError: its anatomy is not known.
@@ -142,7 +142,7 @@ def text_class(directory: Path, model: PreTrainedModel) -> TextClass:
 
 
 def last_outputs(model: PreTrainedModel, objective: Objective, batch: PackedBatch) -> Tensor:
-    """What the last layer gives, ``[T, features]``."""
+    """Return the outputs of the last layer, ``[T, features]``."""
     outputs = model.base_model(
         input_ids=batch.input_ids,
         position_ids=batch.position_ids + objective.position_offset,

@@ -1,14 +1,21 @@
 """Weights in the model that the configuration describes: neither too few nor too many."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from safetensors.torch import load_model
 from transformers import PretrainedConfig, PreTrainedModel
 
-from executors.lora.model_files import USE_UNQUANTISED, file_of_weight, weights_not_floating
+from executors.lora.model_files import (
+    USE_UNQUANTISED,
+    WEIGHTS,
+    file_of_weight,
+    stored_weights,
+    weights_not_floating,
+)
 from executors.lora.model_kind import DEVICE_ERRORS, BaseModelError, blamed_on_config
 
 _NAMED_AT_MOST = 3
@@ -19,12 +26,19 @@ _OTHER_MODEL = "use a config.json and weights that were saved together"
 
 
 def load_pretrained(
-    loader: Any, directory: Path, config: PretrainedConfig, dtype: torch.dtype
+    loader: Any,
+    directory: Path,
+    config: PretrainedConfig,
+    dtype: torch.dtype | Literal["auto"],
+    *,
+    on_meta: bool = False,
 ) -> tuple[PreTrainedModel, list[str]]:
     """Load safetensors weights into the model that a configuration describes.
 
     Args:
         loader: one of transformers' `AutoModelFor...`.
+        dtype: of the parameters; "auto" is the one that the configuration or else the file has.
+        on_meta: check all weights, but read none: the parameters are on torch's meta device.
 
     Returns:
         the model, and the names of those of its weights that no file has, see `refuse_missing`.
@@ -44,6 +58,7 @@ def load_pretrained(
             dtype=dtype,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            device_map={"": "meta"} if on_meta else None,
         )
     except DEVICE_ERRORS:
         raise
@@ -56,15 +71,32 @@ def load_pretrained(
             f"{directory}: config.json: describes a model into which the weights cannot be loaded: {what}: "
             f"{_OTHER_MODEL}"
         ) from error
-    if mismatched := sorted(loading["mismatched_keys"]):
-        name, found, described = mismatched[0]
-        raise BaseModelError(
-            f"{directory}: {file_of_weight(directory, name)}: {len(mismatched)} weights have other shapes "
-            f"than config.json describes, such as {name}: {list(found)} instead of {list(described)}: "
-            f"{_OTHER_MODEL}"
-        )
+    _refuse_mismatched(directory, loading["mismatched_keys"])
     _refuse_surplus(directory, model, loading["unexpected_keys"], loading["missing_keys"])
     return model, sorted(loading["missing_keys"])
+
+
+def load_weights(directory: Path, model: PreTrainedModel) -> None:
+    """Load the one safetensors file of a directory into a model that transformers cannot build by itself.
+
+    Raises:
+        BaseModelError: weights are missing or left over, have other shapes, or are not floating point
+            numbers.
+    """
+    described = model.state_dict()
+    stored = stored_weights(directory)
+    _refuse_quantised(directory, weights_not_floating(directory), model)
+    _refuse_mismatched(
+        directory,
+        [
+            (name, shape, described[name].shape)
+            for name, shape in stored.items()
+            if name in described and shape != tuple(described[name].shape)
+        ],
+    )
+    missing, surplus = load_model(model, directory / WEIGHTS, strict=False)
+    refuse_missing(directory, model, missing)
+    _refuse_surplus(directory, model, surplus, ())
 
 
 def refuse_missing(directory: Path, model: PreTrainedModel, missing: Collection[str]) -> None:
@@ -90,6 +122,28 @@ def _refuse_integers(loader: Any, directory: Path, config: PretrainedConfig) -> 
         return
     with blamed_on_config(directory), torch.device("meta"):
         model: PreTrainedModel = loader.from_config(config, trust_remote_code=False)
+    _refuse_quantised(directory, integers, model)
+
+
+def _refuse_mismatched(
+    directory: Path, mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]]
+) -> None:
+    """Raise if weights have other shapes than the model.
+
+    Args:
+        mismatched: the name of each, its shape in the file, and that in the model.
+    """
+    found = sorted(mismatched)
+    if found:
+        name, stored, described = found[0]
+        raise BaseModelError(
+            f"{directory}: {file_of_weight(directory, name)}: {len(found)} weights have other shapes than "
+            f"config.json describes, such as {name}: {list(stored)} instead of {list(described)}: "
+            f"{_OTHER_MODEL}"
+        )
+
+
+def _refuse_quantised(directory: Path, integers: Mapping[str, str], model: PreTrainedModel) -> None:
     found = sorted(name for name in integers if not _is_table(model, name))
     if found:
         raise BaseModelError(

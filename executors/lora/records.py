@@ -19,7 +19,7 @@ from executors.lora.record_fields import (
 from executors.lora.tokens import Tokenizer, beginning, ending, tokens_of
 
 _MOST_NAMES = 8
-"""Of labels, in an error."""
+"""Most names of labels in an error."""
 _FORMS = (
     '{"text": ...}, {"prompt": ..., "completion": ...}, {"messages": [...]} or '
     '{"instruction": ..., "input": ..., "output": ...}'

@@ -94,13 +94,13 @@ class ResidentTask:
 
     @property
     def held(self) -> Sequence[Tensor]:
-        """What is on the device of it whether a step is taken or not: parameters and gradient first."""
+        """Tensors on the device between steps: parameters and gradient first."""
         parameters, first_moment, second_moment, _ = self._adapter.tensors
         return parameters, self._adapter.gradient, first_moment, second_moment
 
     @property
     def dataset_records(self) -> int:
-        """How many records its data have."""
+        """Number of records of its data."""
         return len(self._dataset)
 
     def begin_step(self, tokens: int) -> None:

@@ -28,7 +28,7 @@ class AcceptedCommand:
     """A command for a runner of this node that was not applied yet."""
 
     id: str
-    """Of its decision."""
+    """Id of its decision."""
     key: str
     """Tells it from every other: its id, which anybody can guess, with the start of its chain."""
     command: Command | RunDisowned
@@ -74,7 +74,7 @@ class Acceptance:
     def refusal(
         self, id: str, runner: str | None, reason: RefusalReason, detail: str, data: Mapping[str, Any]
     ) -> CommandRefused:
-        """What the cell is told of a command that this node does not obey, of which this is the data."""
+        """Return the report of a command that this node does not obey, of which this is the data."""
         return CommandRefused(
             cell=self._cell,
             node=self._node,

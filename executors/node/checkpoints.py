@@ -54,7 +54,7 @@ class FileEntry(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What a checkpoint consists of."""
+    """Contents of a checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -21,12 +21,12 @@ from schemas.commands import Command, RunDisowned
 from schemas.fleet import MAX_HELD_RUNS, CommandRefused, NodeHeartbeat, NodeOnline, RefusalReason
 
 _WAIT_S: dict[Activity, float] = {"working": 0.0, "waiting": 0.1, "idle": 0.25}
-"""How long to wait for commands when there is otherwise so much to do."""
+"""Time to wait for commands, by how much there is to do otherwise."""
 _ROOM_CHECK_S = 5.0
 _ROOM_POLL_S = 1.0
 _ROOM_LOG_S = 60.0
 _NODE_FAULTS = (NoRoomError, DeviceLostError, ReportError, KafkaException)
-"""What no runner is to blame for."""
+"""Errors that are no fault of a runner."""
 
 _T = TypeVar("_T")
 
@@ -76,7 +76,7 @@ class Node:
 
     @property
     def online(self) -> NodeOnline:
-        """What the node says of itself when it can obey commands."""
+        """Return the report of a node that can obey commands."""
         settings = self._settings
         return NodeOnline(
             cell=settings.cell,

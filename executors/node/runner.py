@@ -26,7 +26,7 @@ CloseReason = Literal["node_stops", "no_room"]
 
 
 class UnfitError(RuntimeError):
-    """What the node is to work with is missing or cannot be used; starting again does not help."""
+    """A resource that the node needs is missing or cannot be used; starting again does not help."""
 
 
 class LoadingInterruptedError(RuntimeError):
@@ -38,7 +38,7 @@ class DeviceLostError(RuntimeError):
 
 
 class Clock(Protocol):
-    """What tells the time."""
+    """A clock."""
 
     def time_s(self) -> float:
         """Seconds since the Unix epoch."""
@@ -57,7 +57,7 @@ class Objection:
 
 @dataclass(frozen=True)
 class RunnerContext:
-    """What a node gives each of its runners."""
+    """Resources that a node gives each of its runners."""
 
     settings: ExecutorSettings
     report: Callable[[FleetEvent], None]
@@ -152,5 +152,5 @@ def find_runners(settings: ExecutorSettings) -> dict[str, RunnerKind]:
 
 
 def command_types(kinds: Mapping[str, RunnerKind]) -> dict[str, type[Command]]:
-    """What some runners obey, by CloudEvents type."""
+    """Return the commands that some runners obey, by CloudEvents type."""
     return {model.TYPE: model for kind in kinds.values() for model in kind.commands}

@@ -14,14 +14,14 @@ LONGEST_HEARTBEAT_S = 3_600.0
 
 
 class ExecutorSettings(ServiceSettings):
-    """How one executor process runs."""
+    """Settings of one executor process."""
 
     cell: Identifier
     """The cell whose commands are obeyed."""
     node: Identifier
     """The node that this process serves; one process at a time."""
     runners: RunnerNames = ("lora",)
-    """What it can obey, of the runners that are installed; they share its time in turn."""
+    """Runners of those installed whose commands it obeys; they share its time in turn."""
 
     base_model: Identifier = "tiny-llama"
     """The base model as the node's zone calls it."""

@@ -1,4 +1,4 @@
-"""What a node has been told to do, until it is over and reported."""
+"""Assignments of a node, until they are over and reported."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Ending(BaseModel):
 
     @property
     def weight(self) -> int:
-        """What takes more back weighs more: it is not undone by what takes less."""
+        """Order of a release: one that takes more back is not undone by one that takes less."""
         return 2 if self.reason in _DISCARDED else int(self.reason == "undone")
 
     def discards(self, job_id: str) -> bool:
@@ -39,7 +39,7 @@ class Ending(BaseModel):
 
 
 class AssignmentState(BaseModel):
-    """What the journal has of an assignment."""
+    """State of an assignment in the journal."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -65,7 +65,7 @@ class Assignment:
     """Whether its workers here have ended, though this node was told nothing: those of another node were. Its
     runs are over once the command has come."""
     workers_left: int | None = None
-    """How many workers here still have it; None while it waits for some."""
+    """Number of workers here that still have it; None while it waits for some."""
     workers: tuple[int, ...] = ()
     """The GPUs of those that it was given to, in the order of their ranks."""
 
@@ -83,7 +83,7 @@ class Assignment:
 
     @property
     def generation(self) -> int:
-        """Of its task; a profile run comes before all tasks."""
+        """Generation of its task; a profile run comes before all tasks."""
         return self.command.generation if isinstance(self.command, TaskAssigned) else 0
 
     @property
@@ -103,7 +103,7 @@ class Assignment:
 
     @property
     def meeting(self) -> str:
-        """What the meeting place of its workers is called."""
+        """Name of its workers' meeting place."""
         return meeting_of(self.command)
 
     @property
@@ -112,7 +112,7 @@ class Assignment:
         return self.generation or self.part
 
     def memberships(self) -> Iterator[Membership]:
-        """Of its workers here."""
+        """Yield the memberships of its workers here."""
         for rank in local_ranks(self.command):
             yield Membership(generation=self.meeting_generation, rank=rank, world=self.world)
 

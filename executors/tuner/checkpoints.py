@@ -30,7 +30,7 @@ from schemas.merging.commands import JobOrder
 from schemas.merging.workload import TuningWorkload
 
 NO_HEAD = torch.empty(3, 0)
-"""Of a job that shares no run, or of a base model whose head is frozen."""
+"""Head of a job that shares no run, or whose base model's head is frozen."""
 
 _POLL_S = 0.1
 _HEAD = "parameters_and_moments"
@@ -50,7 +50,7 @@ def lora_task(job_id: str, workload: TuningWorkload) -> LoraTask:
 
 @dataclass(frozen=True)
 class SavedJob:
-    """What a job goes on from."""
+    """State that a job goes on from."""
 
     state: TaskState
     progress: JobProgress
@@ -76,7 +76,7 @@ class JobCheckpoints:
         return self._base.frozen(workload.hyperparameters.frozen_layers)
 
     def find(self, order: JobOrder, generation: int, wait_s: float) -> SavedJob | FinishedJob | None:
-        """What a job goes on from in this generation; None if it starts anew.
+        """Return the state that a job goes on from in this generation; None if it starts anew.
 
         A checkpoint that the cell knows of is waited for: its writer may still be at it. What lies there of a
         job that starts anew is removed, unless this generation has written it.

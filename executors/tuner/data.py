@@ -135,7 +135,7 @@ class Loader:
 
     @property
     def digest(self) -> str:
-        """Of the training data."""
+        """Digest of the training data."""
         return self.training.dataset.digest
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a node's runner and its worker processes tell each other, as JSON over a pipe."""
+"""Messages between a node's runner and its worker processes, as JSON over a pipe."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,7 +24,7 @@ class Place(Record):
     state_root: Path
     output_root: Path
     settings: dict[str, Any]
-    """Of `TunerSettings`: what they are in the node's process, whatever the environment says by then."""
+    """Fields of `TunerSettings` in the node's process, whatever the environment has by then."""
     gpu: int
     """Which of the node's GPUs the worker has."""
 
@@ -47,7 +47,7 @@ class TaskPart(Record):
 
     @property
     def meeting(self) -> str:
-        """What the workers' meeting place is called."""
+        """Name of the workers' meeting place."""
         return meeting_of(self.command)
 
 
@@ -61,12 +61,12 @@ class ProfilePart(Record):
 
     @property
     def meeting(self) -> str:
-        """What the workers' meeting place is called."""
+        """Name of the workers' meeting place."""
         return meeting_of(self.command)
 
 
 def meeting_of(command: TaskAssigned | ProfileOrdered) -> str:
-    """What the meeting place of a command's workers is called."""
+    """Return the name of the meeting place of a command's workers."""
     return command.task_id if isinstance(command, TaskAssigned) else f"profile-{command.order.job_id}"
 
 

@@ -72,7 +72,7 @@ class Workers:
         self._were_ready = True
 
     def words(self) -> Iterator[tuple[Bench, Told | Switched | Over]]:
-        """What the workers have to say of their parts.
+        """Yield the workers' messages about their parts.
 
         Raises:
             UnfitError: one cannot load the base model.
@@ -139,7 +139,7 @@ class Workers:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes."""
+        """Process ids."""
         return [bench.process.pid for bench in self.benches]
 
     def _start_indexer(self) -> WorkerProcess[Ready | Unfit | Told | Switched | Over]:

@@ -169,7 +169,7 @@ class Replicas:
         return self._trainer
 
     def _sources(self) -> list[int]:
-        """Of which of the jobs in training each sequence of the next step is, by index."""
+        """Return the index of the job in training of each sequence of the next step."""
         active = self._active
         count = sum(job.batch_size for job in active)
         sizes = [len(job.loader.training) for job in active]

@@ -79,7 +79,7 @@ class TunerRunner:
 
     @property
     def pids(self) -> list[int]:
-        """Of its worker processes."""
+        """Process ids of its workers."""
         return self._workers.pids
 
     def judge(self, command: Command) -> Objection | None:
@@ -175,7 +175,7 @@ class TunerRunner:
             self._workers.kill()
 
     def state(self) -> JsonValue:
-        """What the node was told and is not over, to go on with after a restart."""
+        """Return the assignments that are not over, to go on with after a restart."""
         states: list[JsonValue] = [each.state().model_dump(mode="json") for each in self._assignments]
         return states or None
 

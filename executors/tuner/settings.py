@@ -9,7 +9,7 @@ from executors.workers.settings import WorkerSettings
 
 
 class TunerSettings(WorkerSettings):
-    """How the runner trains."""
+    """Settings of the runner."""
 
     base_model_dir: Path | None = None
     """The Hugging Face directory of the base model; a small Llama is made on the first start if not given."""
@@ -21,7 +21,7 @@ class TunerSettings(WorkerSettings):
     micro_batch_size: Annotated[int, Field(ge=1, le=4_096)] = 8
     """Sequences that a worker takes at a time on a CPU, at most. On CUDA it is measured what fits."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.85
-    """Of a GPU's free memory, how much a micro-batch may need."""
+    """Part of a GPU's free memory that a micro-batch may need."""
     evaluation_samples: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Validation records that an evaluation uses, at most: the first of the file."""
     evaluation_share: Annotated[float, Field(ge=0, le=1)] = 0.05
@@ -32,6 +32,6 @@ class TunerSettings(WorkerSettings):
     """Tokens that a data loader keeps, so that later epochs need not tokenise again."""
 
     join_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
-    """How long workers wait for the others of their task."""
+    """Time that workers wait for the others of their task."""
     peer_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
-    """How long a worker waits for another's part of a step."""
+    """Time that a worker waits for another's part of a step."""

@@ -31,7 +31,7 @@ from schemas.merging.commands import JobOrder
 
 _CONCLUSION_S = 30.0
 _REUNIONS = 2
-"""So often the workers of a task come together again when one of them was lost and is started again."""
+"""Number of times that the workers of a task meet again after one was lost and started again."""
 
 _log = logging.getLogger(__name__)
 
@@ -287,7 +287,7 @@ class TaskRun:
         self._keeper.at_last(tell)
 
     def _failures(self, error: Exception) -> list[tuple[JobOrder, str, bool]]:
-        """What is said of each job that is not over."""
+        """Return the reported failure of each job that is not over."""
         over = {job.job_id for job in self._jobs if job.is_over}
         in_training = {job.job_id for job in self._in_training()}
         failures = []

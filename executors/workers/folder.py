@@ -1,4 +1,4 @@
-"""What the processes of a job tell each other through the file system; for processes without torch, too."""
+"""Messages of the processes of a job through the file system; for processes without torch, too."""
 
 import shutil
 import time
@@ -30,7 +30,7 @@ class _Failure(BaseModel):
 
 
 class JobFolder:
-    """What the processes of a job tell each other through the file system."""
+    """Messages of the processes of a job through the file system."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -38,11 +38,11 @@ class Job(Protocol):
 
     @property
     def members(self) -> Members:
-        """Of the newest generation."""
+        """Members of the newest generation."""
 
     @property
     def kept_samples(self) -> int:
-        """What would be left of the job if its processes here ended now."""
+        """Samples that would be kept of the job if its processes here ended now."""
 
     def advance(self) -> None:
         """Hear the processes, start those that there is room for, and report what has changed."""
@@ -56,7 +56,7 @@ J = TypeVar("J", bound=Job)
 
 
 class Jobs(Generic[C, J]):
-    """What a runner does for its jobs whatever they are.
+    """The part of a runner that is the same for all kinds of jobs.
 
     Attributes:
         present: by id.

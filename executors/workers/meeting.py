@@ -98,7 +98,7 @@ class Meeting:
         return cls(membership, PrefixStore(address.secret, store))
 
     def store(self, timeout: timedelta) -> Store:
-        """What the process group is formed by."""
+        """Return the store that the process group is formed by."""
         store = PrefixStore("group", self._store)
         store.set_timeout(timeout)
         return store
@@ -167,7 +167,7 @@ class Meeting:
         return str(word.decode())
 
     def _choose(self, choice: bytes) -> bytes:
-        """What becomes of the meeting, which the first who asks decides."""
+        """Return the choice for the meeting: that of the first process that asks."""
         with losses_told():
             return bytes(self._store.compare_set(_CHOICE, "", choice.decode()))
 

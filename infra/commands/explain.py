@@ -32,7 +32,7 @@ from streams.cell.cell import LedgerEvent
 
 _DAY_S = 86_400.0
 _STANDING = tuple(model.TYPE.encode() for model in DECISION_VIEWS if issubclass(model, ZoneView))
-"""How a zone stands may be news of a job that it does not speak of any more."""
+"""Types of a zone's state, which may concern a job that it does not name any more."""
 
 
 def explain(

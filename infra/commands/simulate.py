@@ -56,7 +56,7 @@ _OF_OWN_WORKLOADS = ("job_file", "events", "load", "solve_s")
 
 @dataclass(frozen=True)
 class Jobs:
-    """How many jobs are drawn, or from which file."""
+    """Number of jobs to draw, or the file to read them from."""
 
     count: int | None = None
     file: Path | None = None
@@ -312,7 +312,7 @@ def _span_s(
 
 
 def _options(draw: list[str] | None, median_work_slots: float | None) -> dict[str, str]:
-    """What is said of drawn jobs, by name."""
+    """Return the options of drawn jobs, by name."""
     options = {} if median_work_slots is None else {"median_work_slots": str(median_work_slots)}
     for text in draw or []:
         name, equals, value = text.partition("=")

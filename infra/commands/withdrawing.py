@@ -110,7 +110,7 @@ def _request(cell: str, user: str, job_id: str) -> JobWithdrawalRequested:
 
 
 def _states(target: Target, job_id: str) -> list[JobState]:
-    """How jobs with this id stand, whatever their cells and users are."""
+    """Return the states of jobs with this id, whatever their cells and users are."""
     latest: dict[bytes | None, JobState] = {}
     mention = job_id.encode(errors="replace")
     with LogReader(target, [target.topic(JOBS_STATE)], "beginning") as view:

@@ -27,7 +27,7 @@ class PresentCell:
     owner_of: dict[str, str]
     """The zone that owns each node."""
     gpu_type_of: dict[str, str]
-    """Of each node, as its owner calls it."""
+    """GPU type of each node, as its owner calls it."""
 
 
 def first_layout(first: CellConfigured) -> PresentCell:

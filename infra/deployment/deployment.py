@@ -35,7 +35,7 @@ from streams.worker.cells_file import CellsFile
 
 
 def principals(broker: RunningBroker, prefix: str) -> dict[Role, KafkaConnection]:
-    """How each role connects. On a secured broker of ours each is given its rights first.
+    """Return the connection of each role. On a secured broker of ours each is given its rights first.
 
     Raises:
         BrokerError: the broker does not answer.
@@ -70,7 +70,7 @@ EXECUTOR_RETRY_S = 60.0
 
 @dataclass(frozen=True)
 class Layout:
-    """What to run, and where."""
+    """Services to run, and their places."""
 
     cells_file: Path
     folders: Folders
@@ -79,7 +79,7 @@ class Layout:
     executor_threads: int = 1
     run_executors: bool = True
     connections: Mapping[Role, KafkaConnection] = field(default_factory=dict)
-    """How other roles connect, where it is not as the operators do."""
+    """Connections of other roles that are not those of the operators."""
     credentials: Path | None = None
     """The folder of the roles' passwords, for commands on this machine to find."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Layout:
         return f"up-{blake2b(place.encode(), digest_size=8).hexdigest()}"
 
     def connection(self, role: Role) -> KafkaConnection:
-        """How a role connects."""
+        """Return the connection of a role."""
         return self.connections.get(role, self.target.kafka)
 
 

@@ -51,7 +51,7 @@ class LocalKafka:
         return f"{LOOPBACK}:{self._broker_port}"
 
     def connection(self, principal: Principal) -> KafkaConnection:
-        """How a principal connects; a broker without security ignores the principal."""
+        """Return the connection of a principal; a broker without security ignores the principal."""
         if self.credentials is None:
             return KafkaConnection(bootstrap_servers=self.bootstrap_servers)
         return self.credentials.connection(principal, self.bootstrap_servers)

@@ -65,7 +65,7 @@ def secured_properties(
     logins: Mapping[str, str],
     super_users: str,
 ) -> dict[str, str]:
-    """What differs on a node that asks everybody who they are, with PEM files as its stores.
+    """Return the properties that differ on a node with authentication, with PEM files as its stores.
 
     Clients come in by SASL over TLS. The broker and its controller speak to each other, and whoever makes the
     first users speaks to them, by TLS with the broker's own certificate on both sides: no password is needed

@@ -1,4 +1,4 @@
-"""What to lend and what to want back: the decisions of the lender, without Kafka, clock or torch."""
+"""Decisions of the lender, which servers to lend and to want back, without Kafka, clock or torch."""
 
 import math
 from collections.abc import Iterable, MutableMapping
@@ -22,18 +22,20 @@ from schemas.inference import (
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimPlanned
 
 _SETTLED_IDS = 4_096
-"""So many ids of answered offers and reclaims are remembered, for those that are read after their answers."""
+"""Number of ids of answered offers and reclaims that are kept, for those that are read after their
+answers."""
 
 
 @dataclass(frozen=True)
 class LendingParameters:
-    """How a lender weighs caution against capacity lent. docs/lender.md says how the defaults were found."""
+    """Balance of caution and capacity lent. docs/lender.md says how the defaults were found."""
 
     interval_s: float = 300.0
     """Offers are made once in so long, the time of one forecast (thesis, sections 3.6 and 3.7.1)."""
     steady_s: float = 1_800.0
-    """What is offered was not needed for so long, and is not forecast to be needed for so long after it could
-    be back. It keeps a load that swings within this time from lending and reclaiming the same servers."""
+    """Time for which offered servers were not needed before, and are not forecast to be needed after they
+    could be back. It keeps a load that swings within this time from lending and reclaiming the same
+    servers."""
     margin_quantile: float = 0.99
     """Plans leave room for this quantile of what loads have exceeded earlier plans by."""
     margin_s: float = 7 * 86_400.0
@@ -54,7 +56,7 @@ class LendingParameters:
             raise ValueError("interval_s and unknown_s must be above 0, and margin_quantile from 0 to 1")
 
     def intervals(self, duration_s: float) -> int:
-        """How many intervals a duration takes, the last one in part."""
+        """Return the number of intervals of a duration, the last one in part."""
         return math.ceil(duration_s / self.interval_s)
 
 
@@ -235,7 +237,7 @@ class Lender:
 
     @property
     def margin_load(self) -> float:
-        """What plans leave on top of loads at present, the headroom apart."""
+        """Margin of plans on top of loads at present, without the headroom."""
         return self._margin.load
 
     @property
@@ -266,7 +268,7 @@ class Lender:
         return max(self._latest.load, *self._forecast[:intervals])
 
     def _servers_for(self, load: float) -> int:
-        """How many of the zone's servers must be with it where this load is planned for. The headroom counts
+        """Return the number of servers that the zone needs for a planned load. The headroom counts
         as it does in the cell, where it is one server at least."""
         owned = len(self._loans.owned)
         headroom = max(math.ceil(self._lending.headroom * owned), 1)
@@ -371,7 +373,7 @@ def _drop(values: MutableMapping[str, Any], keys: Iterable[str]) -> None:
 
 
 def _id(kind: str, time_s: float) -> str:
-    """Of an offer or a reclaim, by the millisecond."""
+    """Return the id of an offer or a reclaim, by the millisecond."""
     return f"{kind}-{round(time_s * 1_000)}"
 
 

@@ -259,7 +259,7 @@ def metrics_of(query: str) -> list[str]:
 
 
 def _why(error: urllib.error.HTTPError) -> str:
-    """What Prometheus says of a query that it refuses, if it says so."""
+    """Return Prometheus' message about a query that it refuses, if it has one."""
     try:
         found = json.loads(error.read(MAX_ANSWER_BYTES))
     except (OSError, ValueError, http.client.HTTPException):

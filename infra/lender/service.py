@@ -212,7 +212,7 @@ class LenderService:
             self._tell_interval(event.load)
 
     def _learn(self, record: ReadRecord, event_id: str, event: InferenceEvent) -> None:
-        """Of an offer or a reclaim, our own included."""
+        """Take an offer or a reclaim, our own included."""
         match event:
             case CapacityOffered():
                 self._lender.take_offer(event, event_id, _time_s(record))

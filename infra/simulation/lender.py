@@ -29,7 +29,7 @@ class VirtualLender:
         self._lender = Lender(cell, zone, SeasonalNaive())
 
     def react(self, step: Step) -> Moments:
-        """What it offers and wants back, from the moment of a load on."""
+        """Return its offers and reclaims from the moment of a load on."""
         event = step.entry.envelope.event
         match event:
             case CapacityOffered(zone=self._zone):

@@ -120,9 +120,9 @@ class JobEnd:
 
     state: JobStateName = "waiting"
     reason: str | None = None
-    """Of a rejection or a refund."""
+    """Reason of a rejection or a refund."""
     payment_micros: int = 0
-    """What its user pays, less what was given back."""
+    """Payment of its user, less refunds."""
     finish_run: str | None = None
     """The run in which its work was done."""
 
@@ -169,10 +169,10 @@ class JobDifference:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What came of it."""
+    """Result of it."""
 
     before: Board
-    """What the ledger's cell decided, folded again."""
+    """Decisions of the ledger's cell, folded again."""
     simulated: Board
     """The same simulated under the ledger's own configuration: the effect of simulating alone."""
     after: Board

@@ -23,7 +23,7 @@ class Solves:
     without_solution: int = 0
     """Those that found nothing in their time, though there might be something."""
     seconds: float = 0.0
-    """What they took, all together, by their own clocks."""
+    """Time that they took, all together, by their own clocks."""
 
     def take(self, answer: SolveFinished) -> None:
         """Count an answer."""
@@ -44,7 +44,7 @@ class Board:
     figures: tuple[PolicyFigures, ...] = field(
         default_factory=lambda: tuple(view.figures() for view in policy_views())
     )
-    """What the policies add."""
+    """Figures of the policies."""
     events: int = 0
     faults: int = 0
     """Events that changed nothing because folding them raised."""
@@ -57,7 +57,7 @@ class Board:
     time_s: float | None = None
     """The cell's clock, as it was first and last read."""
     _place: tuple[int, int] = (-1, -1)
-    """Of the last decision taken."""
+    """Place of the last decision taken."""
 
     @classmethod
     def of(cls, cell: str, envelopes: Iterable[Envelope], decisions: Iterable[Decision]) -> Self:
@@ -116,11 +116,11 @@ class Board:
             figures.take_decision(decision)
 
     def job_cells(self, job: Job) -> dict[str, str]:
-        """What the policies' figures say of a job, by the name of the column."""
+        """Return the policies' figures of a job, by the name of the column."""
         return _joined(figures.job_cells(job) for figures in self.figures)
 
     def node_cells(self, node: Node) -> dict[str, str]:
-        """What the policies' figures say of a node, by the name of the column."""
+        """Return the policies' figures of a node, by the name of the column."""
         return _joined(figures.node_cells(node) for figures in self.figures)
 
     @contextmanager

@@ -33,12 +33,13 @@ class Job:
     job_id: str
     user: str = ""
     submission: JobSubmitted | None = None
-    """Of this user, the first under this id. None where only decisions and reports were read yet."""
+    """Submission of this user, the first under this id. None where only decisions and reports were read
+    yet."""
     state: JobStateName = "waiting"
     reason: str = ""
     """Why it was rejected or refunded."""
     payment_micros: int | None = None
-    """What its user pays, less what was given back. None where the job was not admitted."""
+    """Payment of its user, less refunds. None where the job was not admitted."""
     nodes: set[str] = field(default_factory=set)
     """Where it runs now."""
     samples_done: int = 0
@@ -64,10 +65,10 @@ class Job:
 
 @dataclass
 class Run:
-    """What the reports of a run say."""
+    """State of a run by its reports."""
 
     first_samples: int
-    """Of the job, when the run began."""
+    """Samples of the job when the run began."""
     samples_done: int
     time_s: float = 0.0
     """The cell's clock at the latest report; 0 before the first tick."""
@@ -93,7 +94,7 @@ class Jobs:
 
     @property
     def submitted(self) -> int:
-        """How many submissions there were, repeated ones included."""
+        """Number of submissions, repeated ones included."""
         return len(self._read)
 
     def in_state(self, state: JobStateName) -> list[Job]:

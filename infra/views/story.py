@@ -27,7 +27,7 @@ class Chapter:
     record: Event | Outcome
     """Only the job's own part is kept of a record that speaks of several."""
     note: str | None = None
-    """What the records before and after it say about it."""
+    """Statement of the records before and after about this one."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -48,11 +48,11 @@ class Story:
     job_id: str
     _chapters: list[Chapter] = field(default_factory=list)
     _standing: dict[tuple[str, str], Chapter] = field(default_factory=dict)
-    """What the latest record of each kind on how a zone stands says of the job, by type and zone."""
+    """Part about the job of the latest record of each kind on a zone's state, by type and zone."""
     _ignored: dict[int, str] = field(default_factory=dict)
     """Why events were ignored that may be about the job, by ledger offset."""
     _jobs: Jobs = field(default_factory=Jobs)
-    """Of this job alone."""
+    """Jobs of the fold: this one alone."""
 
     @property
     def chapters(self) -> list[Chapter]:
@@ -64,7 +64,7 @@ class Story:
 
     @property
     def state(self) -> Literal["unknown"] | JobStateName:
-        """How the job stands."""
+        """State of the job."""
         job = self._jobs.by_id.get(self.job_id)
         return "unknown" if job is None else job.state
 

@@ -55,10 +55,10 @@ class Summary:
     solves_without_solution: int
     """Those that found nothing in their time, though there might be something."""
     solve_s: float
-    """What they took, all together, by their own clocks."""
+    """Time that they took, all together, by their own clocks."""
     adapters: tuple[TrainedAdapter, ...]
     figures: tuple[PolicyFigures, ...]
-    """What the policies add."""
+    """Figures of the policies."""
 
     def part(self, kind: type[F]) -> F:
         """The figures of one policy, which is installed."""

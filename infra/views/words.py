@@ -26,7 +26,7 @@ from schemas.solves import SolveFinished, SolveRequested
 
 
 def describe(record: Event | Outcome) -> list[str]:
-    """What happened, on a line, and the numbers behind it on further ones."""
+    """Return what happened on a line, and the numbers behind it on further ones."""
     for words in (_own_words(record), describe_loan(record)):
         if words is not None:
             return words
@@ -134,7 +134,7 @@ def _loss(loss: float | None, decimals: int) -> str:
 
 
 def _own_words(told: Record) -> list[str] | None:
-    """What the first view says that has words."""
+    """Return the words of the first view that has any."""
     return next((words for view in policy_views() if (words := view.words(told)) is not None), None)
 
 

@@ -16,7 +16,7 @@ from schemas.kinds import KINDS
 
 
 class DrawingOptions(BaseModel):
-    """What may be said of the jobs of one policy; numbers may be given as text."""
+    """Options for drawn jobs of one policy; numbers may be given as text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -26,7 +26,7 @@ Options = TypeVar("Options", bound=DrawingOptions)
 
 @dataclass(frozen=True)
 class Drawing:
-    """What is to be drawn. The same is drawn again, whatever the machine."""
+    """Description of a drawn workload, which gives the same jobs on any machine."""
 
     cell: CellConfigured
     zones: tuple[Zone, ...]
@@ -35,7 +35,7 @@ class Drawing:
     trace: Path | None = None
     """A file of real jobs to take as much as possible from; None generates everything."""
     jobs: int | None = None
-    """How many; None leaves it to the policy."""
+    """Number of jobs; None leaves it to the policy."""
     span_s: float | None = None
     """From the cell's epoch on, the time over which they come; None leaves it to the policy."""
     options: Mapping[str, str] | None = None
@@ -44,7 +44,7 @@ class Drawing:
     """Takes a line about how the jobs of the trace were changed."""
 
     def options_as(self, model: type[Options]) -> Options:
-        """What is said of the jobs, in the policy's terms.
+        """Return the options of the jobs in the policy's own model.
 
         Raises:
             WorkloadError: it has no such option, or a value is none.

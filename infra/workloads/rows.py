@@ -15,7 +15,7 @@ from typing import BinaryIO
 from schemas.errors import ReadableError
 
 MAX_TRACE_BYTES = 512 * 1024 * 1024
-"""Of the text, unpacked: a small archive may hold any amount of it."""
+"""Most bytes of the text, unpacked: a small archive may hold any amount of it."""
 MAX_TRACE_ROWS = 5_000_000
 MAX_LINE_LENGTH = 4_096
 
@@ -34,7 +34,7 @@ class Row:
 
     path: Path
     number: int
-    """Of the line that it begins in."""
+    """Number of the line that it begins in."""
     fields: dict[str, str]
     """By column."""
 

@@ -28,12 +28,12 @@ GPU_TYPES = (
     "T4",
     "V100",
 )
-"""What the column may name; it may be blank, as in traces that do not tell. Nothing is made of it, but a file
-that has something else there is not what it is taken for."""
+"""Values of the column; it may be blank, as in traces without it. They are not used, but a file with others
+is not the expected trace."""
 MAX_GPUS = 100_000
 MAX_SECONDS = 1e10
 UNKNOWN_USER = "unknown"
-"""Whose a job is where the trace does not say."""
+"""User of a job whose trace has none."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -23,11 +23,11 @@ class OfferedNodes(Record):
 
     nodes: tuple[Identifier, ...]
     capacity_samples: Count
-    """Of one node in a slot (C_kp)."""
+    """Capacity of one node in a slot (C_kp)."""
     capacity_quanta: Count
-    """Of one node beside the base model (C_km - r_b), in 1/1024 GiB."""
+    """Capacity of one node beside the base model (C_km - r_b), in 1/1024 GiB."""
     full_cost_micros: tuple[float, ...]
-    """What a fully used node costs to run, by slot."""
+    """Cost of running a fully used node, by slot."""
     free_samples: tuple[tuple[Count, ...], ...]
     """By slot and node; none on a node that is down."""
     free_quanta: tuple[tuple[Count, ...], ...]
@@ -82,7 +82,7 @@ class SolvedPlan(Record):
 
 
 class BatchSolution(Solution):
-    """What was found for a batch; bids without a plan are not admitted."""
+    """Plans for a batch; bids without a plan are not admitted."""
 
     kind: Literal["batch"] = "batch"
     status: Literal["optimal", "feasible", "none"]

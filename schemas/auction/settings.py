@@ -27,7 +27,7 @@ HourlyPrices = Annotated[
 
 
 class OpeningPrices(Record):
-    """What the node-slots of a GPU type cost before anything is taken of them: a forecast of a day's demand.
+    """Prices of the node-slots of a GPU type before anything is taken of them: a forecast of a day's demand.
 
     No bid is in it, so it keeps the auction truthful; the better it is, the fewer bids get room that later
     ones would have paid more for.
@@ -49,16 +49,16 @@ class MarketPolicy(PolicySettings):
 _BYTES_PER_CLASS_SLOT = 32
 """Two prices, and what is taken of two resources."""
 _BYTES_PER_OPEN_SLOT = 2 * 19
-"""What the certificate has open: units of two resources, in each slot of two horizons."""
+"""Bytes of the certificate's open part: units of two resources, in each slot of two horizons."""
 _BYTES_OF_DEMAND = 80 * 1_024
-"""Of 512 classes of density: what was asked for, and what the certificate's three points hold."""
+"""Bytes of 512 classes of density: the demand, and the certificate's three points."""
 
 _BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
 _Declared = Annotated[int | None, Field(ge=1, le=10**15, exclude_if=lambda bound: bound is None)]
 
 
 class AuctionPolicy(MarketPolicy):
-    """How the auction prices. With nothing declared, the zone finds its prices itself.
+    """Pricing of the auction. With nothing declared, the zone finds its prices itself.
 
     Declared bounds on bids make it the published auction instead, in which they stand in for hindsight
     (erratum P4). Resources are then normalised by a node's capacity (erratum P5): one node-slot of compute is
@@ -106,9 +106,9 @@ class AuctionPolicy(MarketPolicy):
 
     @property
     def quotas(self) -> Literal["full", "even"]:
-        """What a plan reserves in each of its slots. With declared bounds as much as the task trains in one,
-        s_ik as printed, even in the last, which may need less. Else the work divided by the slots that it
-        takes at that speed, so that little is gained by a claim to be slower."""
+        """Quota that a plan reserves in each of its slots. With declared bounds as much as the task trains in
+        one, s_ik as printed, even in the last, which may need less. Else the work divided by the slots that
+        it takes at that speed, so that little is gained by a claim to be slower."""
         return "full" if self.is_declared else "even"
 
     def state_bytes(self, zone: "Zone") -> int:

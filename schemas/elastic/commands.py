@@ -43,9 +43,10 @@ class WorkersAssigned(Command):
     resumes: bool
     """Whether the job starts anew, from its checkpoint if it has one, rather than being scaled."""
     resume_samples: Samples
-    """What the cell knows to be done: where the job starts anew, a checkpoint is at least this far."""
+    """Samples that the cell knows to be done: where the job starts anew, a checkpoint is at least this
+    far."""
     expected_samples_per_s: float
-    """How fast the cell expects these workers to be together, by the job's profile."""
+    """Speed that the cell expects of these workers together, by the job's profile."""
     workload: ElasticWorkload
 
 

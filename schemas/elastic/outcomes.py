@@ -36,7 +36,7 @@ class JobResized(Outcome):
     zone: Identifier
     job_id: Identifier
     generation: Amount
-    """Of its workers; of the last ones where it has none now."""
+    """Generation of its workers; of the last ones where it has none now."""
     reason: ResizeReason
     workers_before: Amount
     workers: Amount
@@ -46,12 +46,12 @@ class JobResized(Outcome):
     flexible_pool: ServerPool | None
     """Where the workers beyond it are; None where there are none."""
     servers: tuple[Member, ...]
-    """How many real workers each has, which on slower GPUs are more."""
+    """Real workers on each server, which are more on slower GPUs."""
     remaining_s: float
-    """What is left of the job takes so long with these workers; with the base demand while it waits."""
+    """Time of the job's remaining work with these workers; with the base demand while it waits."""
     samples_done: Samples
     detail: Detail = ""
-    """What it made way for, or was lost with."""
+    """Cause of the change: the job that it made way for, or the server that was lost."""
 
 
 class QueuedJob(Evidence):
@@ -59,9 +59,9 @@ class QueuedJob(Evidence):
 
     kind: Literal["queued_job"] = "queued_job"
     jobs_waiting: Amount
-    """How many wait beside it."""
+    """Number of jobs that wait beside it."""
     running_s: float
-    """How long it takes with all the workers that it can use."""
+    """Time that it takes with all the workers that it can use."""
 
 
 class ElasticForecast(Evidence):
@@ -69,7 +69,7 @@ class ElasticForecast(Evidence):
 
     kind: Literal["elastic_forecast"] = "elastic_forecast"
     jobs_waiting: Amount
-    """How many wait, shorter ones before it."""
+    """Number of jobs that wait, shorter ones before it."""
     start_s: float
     """Unix seconds."""
     earliest_end_s: float
@@ -79,7 +79,7 @@ class ElasticForecast(Evidence):
 
 
 class ServersCleared(Outcome):
-    """What giving servers back takes from the jobs that had workers there. Idle servers go back without."""
+    """Losses of jobs that had workers on servers that are given back. Idle servers go back without."""
 
     TYPE: ClassVar = "millrace.servers.cleared.v1"
 
@@ -93,7 +93,7 @@ class ServersCleared(Outcome):
     scaled_in: tuple[Identifier, ...]
     """Jobs that go on without their workers there."""
     preempting_servers: Amount
-    """How many of the servers a preempted job was on; the others cost no job its base demand."""
+    """Number of the servers that a preempted job was on; the others cost no job its base demand."""
     collateral_gpus: Amount
     """GPUs that preempted jobs leave idle on other servers (section 3.7.3)."""
     spared_jobs: Amount

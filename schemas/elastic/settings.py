@@ -37,9 +37,9 @@ class ElasticPolicy(PolicySettings):
     interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=86_400)] = 60.0
     """Workers are allocated so often."""
     scheme: SchemeName = "lyra"
-    """How workers are allocated; all but `lyra` are there to be compared with."""
+    """Scheme of allocating workers; all but `lyra` are there to be compared with."""
     reclaiming: ReclaimingName = "preemption_cost"
-    """How the servers are chosen that are given back."""
+    """Rule by which the servers to give back are chosen."""
     groups_elastic_jobs: bool = True
     """Whether elastic jobs are placed on loaned servers first, with base and flexible workers apart
     (section 3.5.3); otherwise they are placed like inelastic ones (Table 3.6)."""
@@ -57,10 +57,10 @@ class ElasticPolicy(PolicySettings):
     jobs stay on training servers. `ideal`: as `advanced`, at full speed. Where all servers are as fast as the
     reference, every elastic job spans both pools at full speed."""
     scaling_pause_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
-    """What a job is taken to lose when its workers change: it is not resized for less."""
+    """Time that a job is assumed to lose when its workers change: it is not resized for less."""
     order_timeout_s: OrderTimeoutSeconds = DEFAULT_ORDER_TIMEOUT_S
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Of schemes and choices that draw."""
+    """Seed of schemes and choices that draw random numbers."""
 
     def state_bytes(self, zone: "Zone") -> int:
         """Where each server is closed, and why, and whether it is held."""

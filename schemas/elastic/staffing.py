@@ -1,4 +1,4 @@
-"""How an elastic zone is staffed: who has workers, who waits, and who would lose them to a reclaim."""
+"""State of an elastic zone: jobs with workers, jobs that wait, and jobs that a reclaim would preempt."""
 
 from typing import ClassVar
 
@@ -18,16 +18,16 @@ class WaitingJob(Record):
 
     job_id: Identifier
     base_gpus: Amount
-    """What it starts with, on training servers."""
+    """GPUs that it starts with, on training servers."""
     running_s: float
-    """What is left of it takes so long with all the workers that it can use."""
+    """Time of its remaining work with all the workers that it can use."""
 
 
 class ReclaimEffect(Record):
-    """What it would do to want so many servers back now."""
+    """Effect of a reclaim of a number of servers now."""
 
     servers: Amount
-    """How many, of which the others preempt nobody."""
+    """Number of servers, of which the others preempt no job."""
     preempting: tuple[Identifier, ...]
     """Those of them that have workers of jobs which would be preempted."""
     preempts: tuple[Identifier, ...]
@@ -39,7 +39,7 @@ class TurnGiven(Record):
 
     job_id: Identifier
     servers: Amount
-    """So many are held for it: only what is over by `by_s` starts there."""
+    """Number of servers held for it: only jobs that are over by `by_s` start there."""
     held: tuple[Identifier, ...]
     """The first of them."""
     by_s: float
@@ -47,7 +47,7 @@ class TurnGiven(Record):
 
 
 class ZoneStaffed(ZoneView):
-    """How many jobs an elastic zone runs and on what, which is next, and what a reclaim would take."""
+    """Jobs of an elastic zone and their servers, the next job, and what a reclaim would take."""
 
     TYPE: ClassVar = "millrace.zone.staffed.v1"
     VIEW: ClassVar = "staffing"
@@ -55,10 +55,10 @@ class ZoneStaffed(ZoneView):
     jobs_waiting: Amount
     jobs_running: Amount
     workers: Amount
-    """Of all jobs, each counted as one on a training server."""
+    """Workers of all jobs, each counted as one on a training server."""
     training: PoolGpus
     loaned: PoolGpus
-    """Of servers on loan, and of the zone's own that are slower than the reference GPU."""
+    """GPUs of servers on loan, and of the zone's own that are slower than the reference GPU."""
     queue: tuple[WaitingJob, ...]
     """The first of the waiting jobs, in the order of two-phase allocation: jobs that have a turn, then
     those of the shortest running times (section 3.5.2)."""
@@ -67,6 +67,6 @@ class ZoneStaffed(ZoneView):
     on_loan: Amount
     """Servers on loan to the zone that nobody wants back yet."""
     harmless_returns: Amount
-    """So many of them could go and no job be preempted."""
+    """Number of them that could go without a preemption."""
     next_reclaims: tuple[ReclaimEffect, ...]
-    """What the next larger reclaims would do, if they came now."""
+    """Effects of the next larger reclaims, if they came now."""

@@ -11,9 +11,10 @@ from schemas.lora import Dataset, LoraHyperparameters
 MAX_WORKERS = 1_024
 MAX_GPUS_PER_WORKER = 64
 MAX_SPEED_PER_WORKER = 2.0
-"""Of w workers over w times that of one. Curves are hardly ever superlinear, and then by little."""
+"""Most speed of w workers over w times that of one. Curves are hardly ever superlinear, and then by
+little."""
 MAX_RUNNING_YEARS = 10
-"""Of a job with its base demand, and so with any workers that it may have."""
+"""Longest duration of a job with its base demand, and so with any workers that it may have."""
 _YEAR_S = 365 * 86_400
 _UNREADABLE_YEARS = 1e6
 
@@ -21,7 +22,7 @@ Workers = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 
 
 class TrainingHyperparameters(Record):
-    """How the job trains, on however many workers: its global batch never changes."""
+    """Hyperparameters of the training, for any number of workers: its global batch never changes."""
 
     global_batch_size: Annotated[int, Field(ge=1, le=1_048_576)] = 32
     """Sequences in a step of all workers together."""
@@ -40,7 +41,7 @@ class TrainingHyperparameters(Record):
 
 
 class ElasticWorkload(Workload):
-    """So many samples of a dataset, to train a model on from `min_workers` to `max_workers` workers.
+    """A number of samples of a dataset to train a model on, on `min_workers` to `max_workers` workers.
 
     A job of a single size is inelastic: `min_workers` equals `max_workers` (thesis, section 3.7.1).
     """
@@ -61,7 +62,7 @@ class ElasticWorkload(Workload):
     gpus_per_worker: Annotated[int, Field(ge=1, le=MAX_GPUS_PER_WORKER)] = 1
     """All of one worker are on one server."""
     samples_per_s: SamplesPerSecond
-    """How fast one worker trains on the reference GPU, from a profile of the job. With `min_workers`, the job
+    """Speed of one worker on the reference GPU, from a profile of the job. With `min_workers`, the job
     takes ten years at most."""
     speedup: Annotated[
         tuple[Annotated[float, Field(ge=1, le=MAX_SPEED_PER_WORKER * MAX_WORKERS)], ...],

@@ -64,14 +64,14 @@ class RanksAssigned(Command):
     members: Annotated[tuple[RankMember, ...], Field(min_length=1, max_length=MAX_RANKS)]
     """In the order of the ranks; the first leads, and reports for all."""
     resume_samples: Samples
-    """What the cell knows to be done: a checkpoint is at least this far. With 0 it starts anew, whatever lies
-    there."""
+    """Samples that the cell knows to be done: a checkpoint is at least this far. With 0 it starts anew,
+    whatever lies there."""
     report_interval_s: Annotated[float, Field(gt=0, le=86_400)]
     """Routing is reported so often."""
     revision: Annotated[int, Field(ge=0)] = 0
-    """Of `placement`."""
+    """Revision of `placement`."""
     placement: Annotated[tuple[LayerPlacement, ...], Field(max_length=MAX_MOE_LAYERS)] = ()
-    """Of layers that are known from a generation before; others begin with an expert per device."""
+    """Placement of layers that is known from a generation before; others begin with an expert per device."""
     workload: MoeWorkload
 
 

@@ -22,7 +22,7 @@ class QueuedRanks(Evidence):
 
     kind: Literal["queued_ranks"] = "queued_ranks"
     jobs_waiting: Amount
-    """How many wait beside it."""
+    """Number of jobs that wait beside it."""
     ranks: Amount
     """That it needs at once."""
 
@@ -36,7 +36,7 @@ class LayerPlaced(Record):
     popularity: tuple[float, ...]
     """The part of the tokens that each expert gets, as an average in which older reports fade."""
     load_before: float
-    """Of the busiest device over the mean, with the placement that stood: 1 is balanced."""
+    """Load of the busiest device over the mean, with the placement before: 1 is balanced."""
     load: float
     """The same with the new one."""
     gain: float
@@ -75,13 +75,13 @@ class RanksChanged(Outcome):
 
 
 class ServedModel(Record):
-    """How a service stands."""
+    """State of a service."""
 
     job_id: Identifier
     revision: Amount
-    """Of its standing placement."""
+    """Revision of its present placement."""
     busiest_load: float
-    """Of the busiest device over the mean, the mean over layers, by the average popularity."""
+    """Load of the busiest device over the mean, the mean over layers, by the average popularity."""
     replicas: Amount
     """Experts on all devices and layers together."""
     tokens: Amount
@@ -89,7 +89,7 @@ class ServedModel(Record):
 
 
 class ZoneServed(ZoneView):
-    """What an experts zone trains and serves, and who waits."""
+    """Models that an experts zone trains and serves, and jobs that wait."""
 
     TYPE: ClassVar = "millrace.zone.served.v1"
     VIEW: ClassVar = "experts"

@@ -1,4 +1,4 @@
-"""What executors count of the experts that tokens are routed to, on the topic `fleet`."""
+"""Counts by executors of the experts that tokens are routed to, on the topic `fleet`."""
 
 from typing import Annotated, ClassVar, Self
 
@@ -16,7 +16,7 @@ Tokens = Annotated[int, Field(ge=0, le=2**40)]
 
 
 class LayerRouting(Record):
-    """What one MoE layer has routed."""
+    """Tokens that one MoE layer has routed."""
 
     tokens: Annotated[tuple[Tokens, ...], Field(min_length=1, max_length=MAX_EXPERTS)]
     """By expert. A token with two experts counts for both."""
@@ -33,7 +33,7 @@ class LayerRouting(Record):
 
 
 class RoutingReport(RunReport):
-    """What was routed, layer by layer."""
+    """Tokens that were routed, layer by layer."""
 
     layers: Annotated[tuple[LayerRouting, ...], Field(min_length=1, max_length=MAX_MOE_LAYERS)]
     """MoE layers only, in the order of the model."""
@@ -60,12 +60,12 @@ class ExpertsProfiled(RoutingReport):
     paths: Annotated[int, Field(ge=0, le=10**9)]
     """Sample paths of that length that are kept, over all layers."""
     accuracy: Annotated[float, Field(ge=0, le=1)] | None
-    """Of batches and layers that were held back, the fraction whose top-2 list was estimated right (thesis,
+    """Fraction of held-back batches and layers whose top-2 list was estimated right (thesis,
     section 4.7.3.2); None if none was."""
 
 
 class ExpertsRouted(RoutingReport):
-    """What was routed since the report before."""
+    """Tokens that were routed since the report before."""
 
     TYPE: ClassVar = "millrace.experts.routed.v1"
 
@@ -73,6 +73,7 @@ class ExpertsRouted(RoutingReport):
     interval_s: Annotated[float, Field(ge=0, le=1e9)]
     """In which they were."""
     revised: Annotated[int, Field(ge=0, le=10**12)] = 0
-    """How often a layer's placement was made anew for a batch, once its gating network had chosen."""
+    """Number of times that a layer's placement was made anew for a batch, after its gating network had
+    chosen."""
     revision: Annotated[int, Field(ge=0, le=10**12)] = 0
-    """Of the standing placement that the batches were served with; of a job that trains, 0."""
+    """Revision of the placement that the batches were served with; of a job that trains, 0."""

@@ -27,11 +27,11 @@ class ExpertsPolicy(PolicySettings):
     report_interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=86_400)] = 10.0
     """Services report so often what was routed."""
     newest_weight: Annotated[float, Field(ge=LEAST_PART, le=1)] = 0.3
-    """Of the newest report in the average popularity, from which older ones fade."""
+    """Weight of the newest report in the average popularity, in which older ones fade."""
     least_gain: Annotated[float, Field(ge=LEAST_PART, lt=1)] = 0.1
     """A placement changes if the busiest device gets less by this share of its tokens."""
     lasting_reports: Annotated[int, Field(ge=1, le=1_000)] = 3
-    """So many reports in a row must have told of such a gain."""
+    """Number of reports in a row that must show such a gain."""
     cool_down_s: Annotated[float, Field(ge=0, le=86_400)] = 60.0
     """A layer's placement changes not so soon after its last change."""
     least_tokens_per_device: Annotated[int, Field(ge=1, le=10**9)] = 256
@@ -43,7 +43,7 @@ class ExpertsPolicy(PolicySettings):
     once they have had theirs for so long. It waits so long for each user from whom it takes some."""
 
     def state_bytes(self, zone: "Zone") -> int:
-        """How nodes are; what is known of popularity goes with the jobs."""
+        """Return the most bytes of the nodes' state; popularity is counted with the jobs."""
         ids = [node.id for node in zone.nodes]
         return _BYTES_PER_NODE * len(ids) + _IDS_PER_NODE * sum(map(len, ids))
 

@@ -10,7 +10,7 @@ from schemas.lora import Dataset, LoraHyperparameters
 
 MAX_RANKS = 256
 MAX_EXPERTS = 256
-"""Of one layer."""
+"""Most experts of one layer."""
 MAX_MOE_LAYERS = 256
 MAX_PER_DEVICE = 64
 PUBLISHED_PER_DEVICE = 4
@@ -30,7 +30,7 @@ SchemeName = Literal[
 
 
 class GatingRule(Record):
-    """How many experts a token gets (thesis, section 5.3.1)."""
+    """Rule for the number of experts that a token gets (thesis, section 5.3.1)."""
 
     mode: GatingMode = "top1"
     """`adaptive`: two where the router hardly prefers the first, one otherwise."""
@@ -47,10 +47,10 @@ class GatingRule(Record):
 
 
 class Conversion(Record):
-    """How a dense model becomes one with experts: its feed-forward networks are copied."""
+    """Conversion of a dense model to one with experts: its feed-forward networks are copied."""
 
     experts: Annotated[int, Field(ge=2, le=MAX_EXPERTS)]
-    """Of each layer that is converted."""
+    """Experts of each layer that is converted."""
     every: Annotated[int, Field(ge=1, le=MAX_MOE_LAYERS)] = 1
     """One layer of so many is converted."""
     noise: Annotated[float, Field(ge=0, le=1)] = 0.01
@@ -58,7 +58,7 @@ class Conversion(Record):
 
 
 class MoeHyperparameters(Record):
-    """How the model trains, on however many ranks: its global batch never changes."""
+    """Hyperparameters of the training, for any number of ranks: its global batch never changes."""
 
     global_batch_size: Annotated[int, Field(ge=1, le=1_048_576)] = 32
     """Sequences in a step of all ranks together."""
@@ -71,7 +71,7 @@ class MoeHyperparameters(Record):
     max_gradient_norm: Annotated[float, Field(ge=1e-9, le=1e6)] = 1.0
     """The gradient is scaled down to this L2 norm."""
     balance_weight: Annotated[float, Field(ge=0, le=10)] = 0.01
-    """Of the load-balancing loss (Eq. 5.4) beside the model's own."""
+    """Weight of the load-balancing loss (Eq. 5.4) beside the model's own."""
     curriculum: bool = False
     """Whether samples come in the order of their complexity (thesis, section 5.3.2)."""
     micro_op_mb: Annotated[float, Field(ge=1e-6, le=100_000)] = PUBLISHED_MICRO_OP_MB
@@ -82,7 +82,7 @@ class MoeHyperparameters(Record):
 
 
 class MoeTrainWorkload(Workload):
-    """So many samples of a dataset, to train a mixture-of-experts model on."""
+    """A number of samples of a dataset to train a mixture-of-experts model on."""
 
     kind: Literal["moe-train"] = "moe-train"
     work_samples: PositiveSamples
@@ -122,19 +122,19 @@ class MoeTrainWorkload(Workload):
 
 
 class Requests(Record):
-    """What a service answers, drawn from a file of prompts."""
+    """Requests to a service, drawn from a file of prompts."""
 
     dataset: Dataset
     """JSONL, a prompt each line."""
     rate_per_s: Annotated[float, Field(ge=1e-3, le=1e6)] | None = None
-    """So many arrive in a second; None where the next batch comes when the last is done."""
+    """Number that arrive in a second; None where the next batch comes when the last is done."""
     most: Annotated[int, Field(ge=1, le=10**12)] | None = None
     """It ends after so many: the file is begun anew when it is through. None: once through the file, or, with
     `until_s`, until then."""
     until_s: UnixTime | None = None
     """It ends then at the latest."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Of arrival times."""
+    """Seed of arrival times."""
 
 
 class MoeServeWorkload(Workload):
@@ -153,7 +153,7 @@ class MoeServeWorkload(Workload):
     path_length: Annotated[int, Field(ge=1, le=8)] = PUBLISHED_PATH_LENGTH
     """Layers of a sample path (l)."""
     profile_batches: Annotated[int, Field(ge=0, le=1_000_000)] = 32
-    """So many are profiled before experts are placed by popularity."""
+    """Number of batches that are profiled before experts are placed by popularity."""
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 8
     """Requests of one batch, of all ranks together."""
     sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = 64

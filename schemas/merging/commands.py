@@ -35,14 +35,14 @@ class JobOrder(Record):
     """One job of a task."""
 
     run_id: RunId
-    """What reports call it."""
+    """Its id in reports."""
     job_id: Identifier
     user: Identifier
-    """Whose job it is: adapters of each user lie apart."""
+    """Owner of the job: adapters of each user lie apart."""
     workload: TuningWorkload
     resume_iterations: Iterations
-    """What the cell knows to be done: a checkpoint of this job at least this far is expected. With 0 it
-    starts anew, whatever lies there."""
+    """Iterations that the cell knows to be done: a checkpoint of this job at least this far is expected. With
+    0 it starts anew, whatever lies there."""
     oldest_generation: Annotated[int, Field(ge=1)] = 1
     """Checkpoints of generations before this one are of a merge that was undone: no run goes on from them."""
 
@@ -79,7 +79,7 @@ class TaskAssigned(Command):
     """Higher than that of every task before that had one of these jobs: checkpoints go by it."""
     mode: TransferMode
     orders: Annotated[tuple[JobOrder, ...], Field(min_length=1, max_length=2)]
-    """Of a temporal merge the donor first."""
+    """Orders of the task's jobs, the donor of a temporal merge first."""
     members: Annotated[tuple[TaskMember, ...], Field(min_length=1, max_length=MAX_GPUS)]
     """In the order of the ranks; the first leads, and reports for all."""
     watched_epochs: Annotated[int, Field(ge=0, le=1_000)] = 2
@@ -114,7 +114,7 @@ class TaskReleased(Command):
     had not begun before the merge, and begin anew. For all others the jobs are checkpointed."""
     # Left out where it is the default, so that commands written before it was added keep their bytes.
     runs: Annotated[tuple[RefusedRun, ...], Field(max_length=2, exclude_if=lambda runs: not runs)] = ()
-    """What ends here. A node that has none of them says so (`unknown_run`)."""
+    """Runs that end here. A node that has none of them reports `unknown_run`."""
 
 
 class LoaderPrewarmed(Command):

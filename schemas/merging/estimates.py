@@ -1,4 +1,4 @@
-"""What a merging zone asks a solver about its jobs' progress and gains, and what is answered."""
+"""Questions of a merging zone to a solver about its jobs' progress and gains, and the answers."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -12,14 +12,15 @@ from schemas.merging.reports import MAX_TRACE
 from schemas.merging.workload import LEAST_ACCURACY, MAX_ITERATIONS, Accuracy
 
 MAX_KINDS = 32
-"""Of jobs that share: so many are looked at together, those with the most jobs. The others run unmerged."""
+"""Most kinds of jobs that share which are considered together, those with the most jobs. The others run
+unmerged."""
 MAX_OUTCOMES = 512
 MAX_FINISHED = 256
 MAX_SCORE = 1e6
 MAX_GAIN = 1_000.0
 MAX_RATIO = 1_000.0
 Ratio = Annotated[float, Field(ge=1 / MAX_RATIO, le=MAX_RATIO)]
-"""Of the iterations that a job needs merged to those that it needs alone."""
+"""Ratio of the iterations that a job needs merged to those that it needs alone."""
 Epochs = Annotated[float, Field(ge=1e-12, le=MAX_ITERATIONS)]
 """From one iteration on the largest data to as many as there may be on data of one batch."""
 MergeMode = Literal["temporal", "spatial"]
@@ -29,12 +30,12 @@ TaskName = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class KindFacts(Record):
-    """What is known of jobs of equal data and hyperparameters."""
+    """Measurements of jobs of equal data and hyperparameters."""
 
     task: TaskName
     dataset_samples: Annotated[int, Field(ge=1)]
     losses: Annotated[tuple[Loss, ...], Field(max_length=MAX_TRACE)]
-    """Of the profile run, an iteration each."""
+    """Losses of the profile run, one for each iteration."""
     iterations_per_epoch: Annotated[int, Field(ge=1)]
     most_iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)]
     accuracy_before: Accuracy | None
@@ -49,7 +50,7 @@ class KindFacts(Record):
 
 
 class FinishedKind(Record):
-    """What jobs of a kind needed alone."""
+    """Epochs and results of jobs of a kind that ran alone."""
 
     task: TaskName
     share: Annotated[float, Field(gt=0, le=1)]
@@ -57,7 +58,7 @@ class FinishedKind(Record):
 
 
 class PairScore(Record):
-    """How similar two kinds are, from their embeddings."""
+    """Similarity of two kinds, from their embeddings."""
 
     donor: Annotated[int, Field(ge=0)]
     """Index into `EstimateProblem.kinds`."""
@@ -67,18 +68,18 @@ class PairScore(Record):
 
 
 class PastMerge(Record):
-    """What came of a merge for one of its jobs."""
+    """Result of a merge for one of its jobs."""
 
     mode: MergeMode
     donor: TaskName
     donor_samples: PositiveSamples
     receiver: TaskName
-    """Whose result it is. A spatial merge has two entries, one for each of its jobs."""
+    """Task whose result it is. A spatial merge has two entries, one for each of its jobs."""
     receiver_samples: PositiveSamples
     score: Annotated[float, Field(ge=-MAX_SCORE, le=MAX_SCORE)] | None
     """S(A, B); None where it was not measured."""
     gain: Annotated[float, Field(gt=-1, le=MAX_GAIN)] | None
-    """Of its accuracy (G, Eq. 1); None if it is not known what it would have reached alone."""
+    """Gain of its accuracy (G, Eq. 1); None if it is not known what it would have reached alone."""
     target: Annotated[float, Field(ge=LEAST_ACCURACY, le=1)] | None
     """The accuracy that it was to reach; None if only iterations counted."""
     best: Accuracy
@@ -92,7 +93,7 @@ class PastMerge(Record):
 
 
 class EstimateProblem(Problem):
-    """How many iterations jobs need alone and merged."""
+    """Question for the iterations that jobs need alone and merged."""
 
     kind: Literal["estimate"] = "estimate"
     modes: tuple[MergeMode, ...]
@@ -111,14 +112,14 @@ class EstimateProblem(Problem):
 
 
 class KindEstimate(Record):
-    """What is foretold of jobs of a kind that run alone."""
+    """Forecast for jobs of a kind that run alone."""
 
     iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)]
     """Until the target (K_i, Eq. 2)."""
     fault: Detail = ""
     """Why its loss trace is of no use, if it is."""
     task: TaskName | None = None
-    """Of the kind, as it was asked about: the log has the answer, and not the question."""
+    """Task of the kind, from the question: the log has the answer, and not the question."""
 
 
 Evidence = Literal["none", "trial", "shown"]
@@ -128,7 +129,7 @@ made."""
 
 
 class TransferEstimate(Record):
-    """What is foretold of a merge of two kinds of jobs."""
+    """Forecast for a merge of two kinds of jobs."""
 
     mode: MergeMode
     donor: Annotated[int, Field(ge=0, le=MAX_KINDS - 1)]
@@ -138,7 +139,7 @@ class TransferEstimate(Record):
     receiver_ratio: Ratio
     """Iterations that it needs over those alone."""
     donor_gain: Annotated[float, Field(ge=-MAX_GAIN, le=MAX_GAIN)] = 0.0
-    """Of a spatial merge, the same of the other job."""
+    """Gain of the other job of a spatial merge."""
     donor_ratio: Ratio = 1.0
     evidence: Evidence = "shown"
     receiver_bound: Ratio | None = None

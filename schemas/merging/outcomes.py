@@ -35,13 +35,13 @@ class QueuedTask(Evidence):
 
     kind: Literal["queued_task"] = "queued_task"
     jobs_waiting: Amount
-    """How many wait beside it."""
+    """Number of jobs that wait beside it."""
     is_profiled: bool
     """Whether a job of equal data and hyperparameters was profiled before: then it needs no profile run."""
 
 
 class JobForetold(Outcome):
-    """What is expected of a job, from its profile run or from jobs of its kind that are over; told again when
+    """Forecast for a job, from its profile run or from jobs of its kind that are over; repeated when
     a solver has looked at the profile."""
 
     TYPE: ClassVar = "millrace.job.foretold.v1"
@@ -63,12 +63,12 @@ class JobForetold(Outcome):
 
 
 class MergeForetold(Record):
-    """What a merge is taken to bring one of its jobs."""
+    """Forecast of a merge for one of its jobs."""
 
     job_id: Identifier
     partner: Identifier
     gain: float
-    """Of its accuracy (G, Eq. 1)."""
+    """Gain of its accuracy (G, Eq. 1)."""
     iterations: Amount
     """That it is taken to need in the merge."""
     iterations_alone: Amount
@@ -84,20 +84,20 @@ class TaskChanged(Outcome):
     generation: Amount
     mode: TransferMode
     job_ids: tuple[Identifier, ...]
-    """Of a temporal merge the donor first. Empty where nothing is left of it."""
+    """Jobs of the task, the donor of a temporal merge first. Empty where nothing is left of it."""
     reason: TaskChangeReason
     gpus_before: Amount
     gpus: Amount
     members: tuple[TaskMember, ...]
     remaining_s: float
-    """What is left of it takes so long with these GPUs, as foretold; 0 where it has none."""
+    """Time of its remaining work with these GPUs, as forecast; 0 where it has none."""
     foretold: tuple[MergeForetold, ...] = ()
-    """Of a new merge."""
+    """Forecasts of a new merge."""
     detail: Detail = ""
 
 
 class MergeJudged(Outcome):
-    """What came of a merge for one of its jobs."""
+    """Result of a merge for one of its jobs."""
 
     TYPE: ClassVar = "millrace.merge.judged.v1"
 
@@ -109,18 +109,19 @@ class MergeJudged(Outcome):
     """`ended_early`: withdrawn or failed."""
     foretold_gain: float
     gain: float | None
-    """Of its accuracy over that of jobs of its kind that ran alone; None where none has."""
+    """Gain of its accuracy over that of jobs of its kind that ran alone; None where none has."""
     foretold_iterations: Amount
     iterations: Amount
     """That it took, or had taken."""
     iterations_alone: Amount
-    """What it would have needed alone, as measured by jobs of its kind or, without any, as foretold."""
+    """Iterations that it would have needed alone, as measured by jobs of its kind or, without any, as
+    forecast."""
     saved_s: float
-    """What the merge was worth: the difference, in time with one GPU; negative where it cost some."""
+    """Saving by the merge, in time with one GPU; negative where it cost some."""
 
 
 class PlanDecided(Outcome):
-    """What came of asking a solver for an allocation. The changes of tasks that follow carry it out."""
+    """Result of a request to a solver for an allocation. The changes of tasks that follow carry it out."""
 
     TYPE: ClassVar = "millrace.plan.decided.v1"
 
@@ -141,7 +142,7 @@ class PlanDecided(Outcome):
 
 
 class ForetellingErrors(Record):
-    """How far what was foretold was from what came (the columns of Table 2); None where nothing has come."""
+    """Errors of forecasts (the columns of Table 2); None where there is no result yet."""
 
     gain_pearson: float | None = None
     gain_mape_pct: float | None = None
@@ -153,7 +154,7 @@ class ForetellingErrors(Record):
 
 
 class ZoneMerged(ZoneView):
-    """How a merging zone stands."""
+    """State of a merging zone."""
 
     TYPE: ClassVar = "millrace.zone.merged.v1"
     VIEW: ClassVar = "merging"
@@ -168,5 +169,5 @@ class ZoneMerged(ZoneView):
     merges_finished: Amount
     merges_undone: Amount
     saved_s: float
-    """What all merges that are over were worth, in time with one GPU."""
+    """Saving by all merges that are over, in time with one GPU."""
     errors: ForetellingErrors

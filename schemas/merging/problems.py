@@ -1,4 +1,4 @@
-"""What a merging zone asks its solvers about an allocation, and what they answer."""
+"""Questions of a merging zone to its solvers about an allocation, and their answers."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -15,16 +15,16 @@ MAX_UNITS = 10_000
 MAX_KINDS = 10_000
 MAX_TRANSFERS = 16_384
 MAX_STEP_TIMES = 40_000
-"""Of all tables of a question: 1.9 MiB of the 8 MiB that its record has room for. Units and
+"""Step times in all tables of a question: 1.9 MiB of the 8 MiB that its record has room for. Units and
 kinds at their largest take 5 MiB."""
 MAX_OBJECTIVE = 1e30
 """More than all units together may be slowed down."""
 _SHARE_BYTES = 32
-"""Of a share, beside its jobs."""
+"""Bytes of a share, beside its jobs."""
 
 
 class StepTime(Record):
-    """How long one optimizer step takes with so many GPUs."""
+    """Duration of one optimizer step with a number of GPUs."""
 
     gpus: Gpus
     step_s: Annotated[float, Field(gt=0)]
@@ -35,7 +35,7 @@ StepTable = Annotated[tuple[StepTime, ...], Field(min_length=1, max_length=MAX_G
 
 
 class JobKind(Record):
-    """What jobs of equal data and hyperparameters have in common."""
+    """Jobs of equal data and hyperparameters."""
 
     step_table: Annotated[int, Field(ge=0)]
     """Index into `MergeProblem.step_tables`: most kinds of one model share one."""
@@ -46,7 +46,7 @@ class JobKind(Record):
 
 
 class Unit(Record):
-    """What gets GPUs as one: a job, or two that are trained together already."""
+    """A job, or two that are trained together already, which get GPUs as one."""
 
     job_ids: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=2)]
     kind: Annotated[int, Field(ge=0)]
@@ -54,12 +54,12 @@ class Unit(Record):
     iterations: Annotated[float, Field(gt=0)]
     """That are left, as estimated (K_i)."""
     waited_s: Annotated[float, Field(ge=0)]
-    """How long it has had no GPUs, in all; of two jobs, their mean."""
+    """Time that it has had no GPUs, in all; of two jobs, their mean."""
     part: Literal["none", "donor", "any"]
-    """What it may be in a new merge: a donor of a temporal one whatever its progress, anything with none
-    (erratum Y6)."""
+    """Part that it may take in a new merge: a donor of a temporal one whatever its progress, anything with
+    none (erratum Y6)."""
     gpus: Annotated[int, Field(ge=0)]
-    """What it has now."""
+    """GPUs that it has now."""
     follower: Identifier | None = None
     """The receiver of the temporal merge that it is the donor of now."""
     age_s: Annotated[float, Field(ge=0)] = 0.0
@@ -88,7 +88,7 @@ class MergeProblem(Problem):
     interval_s: Annotated[float, Field(gt=0)]
     """A unit without GPUs waits for at least so long."""
     switch_s: Annotated[float, Field(ge=0)]
-    """What a unit loses each time that it starts or its GPUs change."""
+    """Time that a unit loses whenever it starts or its GPUs change."""
     step_tables: Annotated[tuple[StepTable, ...], Field(min_length=1, max_length=MAX_KINDS)]
     """No two are equal."""
     kinds: Annotated[tuple[JobKind, ...], Field(min_length=1, max_length=MAX_KINDS)]
@@ -222,7 +222,7 @@ class Share(Record):
     """GPUs for a unit, or for two that are merged."""
 
     job_ids: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=2)]
-    """Of a temporal merge the donor first."""
+    """Jobs of the share, the donor of a temporal merge first."""
     mode: TransferMode
     """`spatial` also for two jobs that are trained together already."""
     gpus: Gpus

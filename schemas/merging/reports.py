@@ -1,4 +1,4 @@
-"""What executors measure of fine-tuning jobs, on the topic `fleet`."""
+"""Measurements of executors on fine-tuning jobs, on the topic `fleet`."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -13,20 +13,20 @@ MAX_TRACE = 1_024
 """Iterations of a profile run."""
 
 Seconds = Annotated[float, Field(ge=1e-9, le=1e6)]
-"""Of what takes some: a nanosecond at least."""
+"""A duration above zero: a nanosecond at least."""
 MeasuredSeconds = Annotated[float, Field(ge=0, le=1e6)]
 MeasuredGib = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class MeasuredStep(Record):
-    """How long an optimizer step took in one configuration: a row of the lookup table S(a, cfgs)."""
+    """Duration of an optimizer step in one configuration: a row of the lookup table S(a, cfgs)."""
 
     gpus: Gpus
     nodes: Annotated[int, Field(ge=1, le=MAX_GPUS)]
     micro_batch_size: Annotated[int, Field(ge=1, le=4_096)]
     """Sequences that one GPU took at a time."""
     accumulation_steps: Annotated[int, Field(ge=1, le=4_096)]
-    """How often, before the gradients were exchanged."""
+    """Number of passes before the gradients were exchanged."""
     step_s: Seconds
     """Median over the steps that were timed, all accumulation and the exchange included."""
     exchange_s: MeasuredSeconds
@@ -34,7 +34,7 @@ class MeasuredStep(Record):
 
 
 class ProfileReported(RunReport):
-    """What a bounded run of a new job has shown. It ends that run."""
+    """Result of a bounded run of a new job. It ends that run."""
 
     TYPE: ClassVar = "millrace.profile.reported.v1"
 
@@ -58,7 +58,7 @@ class ProfileReported(RunReport):
     memory_gib: MeasuredGib
     """Most memory that one GPU needed beside the base model, with the micro-batch of the first of `steps`."""
     loader_s: MeasuredSeconds
-    """What it took to prepare the data loader: opening, checking and tokenising until the first batch was
+    """Time to prepare the data loader: opening, checking and tokenising until the first batch was
     there."""
     dataset_samples: Annotated[int, Field(ge=1, le=10**12)]
     """Records that were counted in the training data."""
@@ -70,14 +70,14 @@ class ProfileReported(RunReport):
 
 
 class TaskEvaluated(RunReport):
-    """How a job does in training, measured at the end of each of its epochs at least."""
+    """Progress of a job in training, measured at the end of each of its epochs at least."""
 
     TYPE: ClassVar = "millrace.task.evaluated.v1"
 
     iterations: Iterations
-    """Of this job so far; 0 for the receiver of a temporal merge while its donor trains."""
+    """Iterations of this job so far; 0 for the receiver of a temporal merge while its donor trains."""
     epochs: Annotated[float, Field(ge=0, le=1e9)]
-    """How often its data was used; while its donor trains, that of the donor since the merge began."""
+    """Passes over its data; while its donor trains, that of the donor since the merge began."""
     loss: Loss | None
     """Mean token loss of training since the evaluation before; None while its donor trains."""
     accuracy: Accuracy
@@ -88,4 +88,4 @@ class TaskEvaluated(RunReport):
     partner: Identifier | None
     """The other job of the merge; None outside one."""
     step: MeasuredStep | None
-    """How long its steps took since the evaluation before; None while its donor trains."""
+    """Duration of its steps since the evaluation before; None while its donor trains."""

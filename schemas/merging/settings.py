@@ -20,7 +20,7 @@ LEAST_INTERVAL_S = 0.05
 STAGES_PER_PIPELINE = 4
 """GPUs that a pipeline-parallel job gets a multiple of, and is profiled on (section 5.2)."""
 _BYTES_PER_KIND = 16 * 1_024
-"""Of jobs: its losses, its embedding, and what came of its jobs."""
+"""Most bytes of a kind of jobs: its losses, its embedding, and results of its jobs."""
 KINDS_KEPT = 128
 """Kinds of jobs without a live job that are remembered, and kinds whose profiles are."""
 _BYTES_PER_SPEED = 64
@@ -30,15 +30,15 @@ _BYTES_PER_TRANSFER = 128
 TRANSFERS_KEPT = 4_096
 """Pairs of kinds, and modes, of which is remembered what a merge is foretold to bring."""
 _BYTES_PER_OUTCOME = 1_152
-"""What came of a merge: two names of data in the settings may have many escapes."""
+"""Most bytes of the result of a merge: two names of data in the settings may have many escapes."""
 _BYTES_BESIDE = 4 * 1_024
-"""Of a zone: when what was asked, how good its foretelling was, and what it told last."""
+"""Most bytes of the rest of a zone's state: times of questions, errors of forecasts, and latest reports."""
 _IDS_PER_NODE = 4
 _BYTES_PER_NODE = 64
 
 
 class MemoryRow(Record):
-    """What a GPU needs beside the base model for a micro-batch."""
+    """Memory that a GPU needs beside the base model for a micro-batch."""
 
     micro_batch_size: Annotated[int, Field(ge=1, le=4_096)]
     memory_gib: Gib
@@ -58,20 +58,20 @@ class MergingPolicy(PolicySettings):
     solve_limit_s: Annotated[float, Field(ge=LEAST_S, le=600)] = 2.0
     """A solver has so long for one allocation."""
     switch_s: Annotated[float, Field(ge=0, le=3_600)] = 3.0
-    """What a task is taken to lose when it starts or its GPUs change."""
+    """Time that a task is assumed to lose when it starts or its GPUs change."""
     prewarm_s: Annotated[float, Field(ge=0, le=600)] = 30.0
     """Data loaders are prepared so long before their job is expected to run (section 6.2)."""
     modes: Annotated[tuple[Literal["temporal", "spatial"], ...], Field(max_length=2)] = (
         "temporal",
         "spatial",
     )
-    """How jobs may be merged; empty where none are."""
+    """Modes in which jobs may be merged; empty where none are."""
     merges: Literal["shown", "expected"] = "shown"
     """Which merges are made. `shown`: those that past merges show to pay, and trials within `trial_budget`;
     none by which jobs are expected to end later. `expected`: all that are expected to save iterations, from
     the first job on."""
     trial_budget: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Of the samples that all finished jobs were trained on: the part that trials may cost, merges that were
+    """Part of the samples that all finished jobs were trained on which trials may cost, merges that were
     undone included."""
     transferability: TransferabilityName = "task2vec"
     """By what the similarity of two tasks is judged."""
@@ -86,14 +86,14 @@ class MergingPolicy(PolicySettings):
     speeds: Annotated[tuple[MeasuredStep, ...], Field(max_length=MAX_SPEEDS)] = ()
     """Step times that were measured offline: the lookup table begins with them."""
     outcomes: Annotated[tuple[PastMerge, ...], Field(max_length=MAX_OUTCOMES)] = ()
-    """What came of merges before: gains are foretold from these until the zone has some of its own."""
+    """Results of earlier merges: gains are forecast from these until the zone has some of its own."""
     memory: Annotated[tuple[MemoryRow, ...], Field(max_length=256)] = ()
     """Measured offline; without them the executors find out which micro-batch fits."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Of schemes that draw."""
+    """Seed of schemes that draw random numbers."""
 
     def state_bytes(self, zone: "Zone") -> int:
-        """What is known of kinds of jobs, step times, and how nodes are."""
+        """Return the most bytes of the zone's state: kinds of jobs, step times, and nodes."""
         ids = [node.id for node in zone.nodes]
         nodes = _BYTES_PER_NODE * len(ids) + _IDS_PER_NODE * sum(map(len, ids))
         kept = _BYTES_PER_KIND * KINDS_KEPT + _BYTES_PER_SPEED * MAX_SPEEDS

@@ -59,7 +59,7 @@ def _share_out(allocation: Allocation, jobs: Sequence[Demand]) -> None:
 
 
 def _gain_per_gpu(allocation: Allocation, job: Demand) -> float:
-    """Of one more worker."""
+    """Return the gain of one more worker, per GPU."""
     workers = allocation.workers(job)
     gain = allocation.speed(job, workers + 1) - allocation.speed(job, workers)
     return gain / job.gpus_per_worker

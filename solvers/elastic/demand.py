@@ -1,4 +1,4 @@
-"""What schemes of allocation are asked, and what they answer.
+"""Questions to schemes of allocation, and their answers.
 
 Jobs are allocated workers in two pools: the zone's own training servers, and servers on loan. All quantities
 are in training GPUs: a loaned GPU counts as the part of one that it is as fast as (erratum L4).
@@ -32,9 +32,9 @@ class Demand(NamedTuple):
     comes_last: bool = False
     """Whether all other jobs come before it (heterogeneous jobs, thesis, section 3.6)."""
     spanning_speed: float = 1.0
-    """What is left of its speed when it is in both pools."""
+    """Part of its speed that is left when it is in both pools."""
     workers: int = 0
-    """What it has now; 0 for a job that waits."""
+    """Workers that it has now; 0 for a job that waits."""
     flexible_pool: Pool | None = None
     """Where its flexible workers are, if it has any."""
     room_workers: int | None = None
@@ -55,24 +55,24 @@ class Demand(NamedTuple):
         return tuple(pool for pool in self.pools if pool not in self.barred_pools)
 
     def remaining_s(self, workers: int) -> float:
-        """How long the rest of the job takes with so many workers, in seconds."""
+        """Return how long the rest of the job takes with a number of workers, in seconds."""
         return self.remaining_work_s / self.speedup[workers]
 
 
 class Grant(NamedTuple):
-    """What a job has from now on. A job without one keeps what it has, or goes on waiting."""
+    """Workers of a job from now on. A job without one keeps what it has, or goes on waiting."""
 
     job_id: str
     workers: int
     """`min_workers` at least."""
     pool: Pool
-    """Of the base demand."""
+    """Pool of the base demand."""
     flexible_pool: Pool
-    """Of what is beyond it."""
+    """Pool of the workers beyond it."""
 
 
 class Scheme(Protocol):
-    """How workers are allocated. Deterministic: ties go by `arrival`."""
+    """Scheme of allocating workers. Deterministic: ties go by `arrival`."""
 
     keeps_order: ClassVar[bool]
     """Whether who finds no room on the servers holds up those that came later. Jobs are then placed in the

@@ -13,7 +13,7 @@ from solvers.elastic.allocation import POOLS, Allocation, flexible_pool_of
 from solvers.elastic.demand import Demand, Grant, Pool
 
 WAITING_SPEEDUP = 0.1
-"""What a job that waits counts as in the harmonic mean, which would be zero with any that has nothing."""
+"""Speedup of a job that waits in the harmonic mean, which would be zero with any job that has nothing."""
 
 MOST_JOBS = 600
 """Jobs in one search: half of them run and half wait, or more where there are fewer of the other kind."""
@@ -23,7 +23,7 @@ MOST_GENES = 16_000_000
 """Genes that all searches of a round may draw, one for each job of each choice. One takes about 5 ns."""
 
 Term = Callable[[Floats], Floats]
-"""What jobs' speedups add to a sum that is the higher, the higher a generalised mean of all speedups is."""
+"""Terms of jobs' speedups, whose sum rises with a generalised mean of all speedups."""
 
 
 def harmonic_term(speedups: Floats) -> Floats:
@@ -150,7 +150,7 @@ class Pollux:
         return search(options, capacity_gpus, start, generations, self.population, self._seed(menus))
 
     def _seed(self, menus: Sequence["_Menu"]) -> np.uint64:
-        """Of this round: it depends on who there is, on how many workers, and with how much left to do."""
+        """Seed of this round: it depends on the jobs, their workers, and their remaining work."""
         digest = hashlib.blake2b(str(self.seed).encode(), digest_size=8)
         for menu in menus:
             job = menu.job
@@ -162,13 +162,13 @@ class _Section(NamedTuple):
     """Options of a job in one pool: each number of workers between two bounds."""
 
     pool: int
-    """Of the GPUs that the round gives out: an index of `POOLS`."""
+    """Pool of the GPUs that the round gives out: an index of `POOLS`."""
     least: int
     most: int
 
 
 class _Menu(NamedTuple):
-    """What a job may have after the round, its least first."""
+    """Allocations that a job may have after the round, its least first."""
 
     job: Demand
     sections: list[_Section]
@@ -241,7 +241,7 @@ def _fair_speed(job: Demand, fair_gpus: float) -> float:
 def _fair_gpus(
     waiting: Sequence[Demand], running: Sequence[Demand], capacity_gpus: Mapping[Pool, int]
 ) -> float:
-    """What each job would have if all had the same."""
+    """Return the GPUs that each job would have if all had the same."""
     base_gpus = sum(job.min_workers * job.gpus_per_worker for job in running)
     return (sum(capacity_gpus.values()) + base_gpus) / max(len(waiting) + len(running), 1)
 

@@ -13,7 +13,7 @@ from solvers.elastic.knapsack import MOST_CELLS, Group, best_choice
 MOST_STEPS = 50_000_000
 """Items x capacity of one knapsack: a quarter of a second, however many jobs of wide ranges there are."""
 MOST_ITEMS = 2**17
-"""Of one knapsack that is not a matter of steps."""
+"""Most items of one knapsack that is not a matter of steps."""
 _WHOLE = 1e-9
 """Parts of GPUs are sums of thirds and the like: so much below a whole number is that number."""
 
@@ -144,27 +144,27 @@ class TwoPhase:
                 extra[demand.job_id] = best
 
     def _pause_s(self, demand: Demand, extra: tuple[int, Pool]) -> float:
-        """What it costs a job to have so many extra workers there, if that is not what it has."""
+        """Return the pause of a job that gets another number of extra workers there."""
         has_now = demand.workers - demand.min_workers
         is_kept = extra[0] == has_now and (has_now == 0 or demand.flexible_pool == extra[1])
         return 0.0 if has_now < 0 or is_kept else self._scaling_pause_s
 
 
 def _saved_s(demand: Demand, base_pool: Pool, extra: tuple[int, Pool]) -> float:
-    """What so many extra workers in a pool take off a job's running time."""
+    """Return the running time that extra workers in a pool save a job."""
     more, pool = extra
     work_s = _work_s(demand, base_pool, pool) if more else demand.remaining_work_s
     return demand.remaining_s(demand.min_workers) - work_s / demand.speedup[demand.min_workers + more]
 
 
 def _work_s(demand: Demand, base_pool: Pool, flexible_pool: Pool) -> float:
-    """What is left of a job, at the speed that it has with extra workers in a pool."""
+    """Return the remaining time of a job at its speed with extra workers in a pool."""
     spans = flexible_pool != base_pool
     return demand.remaining_work_s / demand.spanning_speed if spans else demand.remaining_work_s
 
 
 def _offers(demands: Sequence[Demand], capacity_gpus: int) -> list[Sequence[int]]:
-    """How many extra workers each job may be given: 1, 2, ... as far as they fit.
+    """Return the numbers of extra workers for each job: 1, 2, ... as far as they fit.
 
     The knapsack takes time of their number x capacity, unless all fit or there are too many jobs for an exact
     choice. Where that is too much, every second number is left out, or more of them, but for the present one

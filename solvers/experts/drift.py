@@ -25,7 +25,7 @@ than may at a time."""
 
 @dataclass(frozen=True)
 class DriftRule:
-    """How a placement follows popularity.
+    """Rule by which a placement follows popularity.
 
     A shift that lasts, after which another placement would bring the gain G >= `least_gain` = g, is followed
     with the report number r + `lasting_reports` - 1 at the latest, unless the layer is cooling down, where r
@@ -36,15 +36,15 @@ class DriftRule:
     """
 
     newest_weight: float = 0.3
-    """Of the newest report in the average of all, from which older ones fade."""
+    """Weight of the newest report in the average of all, in which older ones fade."""
     least_gain: float = 0.1
     """The busiest device must get less by this share of its tokens."""
     lasting_reports: int = 3
-    """So many reports in a row must have told so."""
+    """Number of reports in a row that must agree."""
     cool_down_s: float = 60.0
     """Since the last change."""
     least_tokens_per_device: int = 256
-    """Of a report, below which popularity is noise; what has fewer waits for the next."""
+    """Tokens of a report below which popularity is noise; one with fewer is added to the next."""
 
     def __post_init__(self) -> None:
         if not 0 < self.newest_weight <= 1:
@@ -58,14 +58,14 @@ class DriftRule:
 
 
 class DriftDecision(NamedTuple):
-    """What came of a report, with the numbers behind it."""
+    """Decision on a report, with the numbers behind it."""
 
     reason: PlacementReason | KeptReason
     placement: Placement
     """That stands from now on."""
     load_before: float
-    """Of the busiest device over the mean, with the placement that stood and tokens split as well as can be;
-    1 is balanced."""
+    """Load of the busiest device over the mean, with the placement that stood and tokens split as well as can
+    be; 1 is balanced."""
     load: float
     """The same of the best placement that is known."""
     gain: float
@@ -115,7 +115,7 @@ class LayerDrift:
         return self._change("initial", placement, time_s, int(profiled.sum()))
 
     def report(self, tokens: Ints, time_s: float, may_change: bool = True) -> DriftDecision:
-        """What was routed since the last report.
+        """Take the tokens that were routed since the last report.
 
         Args:
             tokens: (experts,) that chose each expert.
@@ -163,7 +163,8 @@ class LayerDrift:
 
     @property
     def busiest_load(self) -> float:
-        """Of the busiest device over the mean, as experts stand and by the average popularity; 1 is even."""
+        """Load of the busiest device over the mean, as experts stand and by the average popularity; 1 is
+        even."""
         return self._largest(self.placement) * self.placement.devices / self._demand().filled().total
 
     def to_json(self) -> dict[str, Any]:

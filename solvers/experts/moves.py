@@ -1,4 +1,4 @@
-"""What changing a placement takes: weights of experts that devices must load."""
+"""Cost of changing a placement: weights of experts that devices must load."""
 
 import numpy as np
 

@@ -17,7 +17,7 @@ from solvers.merging.forecast import forecast, new_merges
 from solvers.merging.merger import merge
 
 _PART_FOR_FIRST = 0.5
-"""Of the time limit, for the plan without new merges."""
+"""Part of the time limit for the plan without new merges."""
 
 
 def plan(problem: MergeProblem, time_limit_s: float) -> MergeSolution:

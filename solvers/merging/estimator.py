@@ -48,13 +48,13 @@ Pair = tuple[MergeMode, int, int]
 """The mode, and the places of donor and receiver among the kinds."""
 TargetModel = Callable[[Sequence[MergeResult], Sequence[MergeQuestion]], list[ForetoldTarget]]
 Prior = Callable[[float], float]
-"""Of a score, the part of its iterations that a receiver needs."""
+"""Part of its iterations that a receiver needs, as a function of a score."""
 
 _LEAST_RATIO = 0.02
 _TO_FIND_OUT = 8
-"""So many results that have neither saved nor lost are taken for granted."""
+"""Number of results with neither saving nor loss that are assumed beforehand."""
 _PRIOR_OUTCOMES = 4.0
-"""What embeddings alone suggest counts as much as so many outcomes."""
+"""Number of outcomes that the evidence of embeddings alone is worth."""
 _RATIO_OF_EQUALS = 0.3
 _RATIO_OF_STRANGERS = 1.3
 _REMEMBERED_FIT: CurveFit = lru_cache(256)(fit_loss_curve)
@@ -63,11 +63,11 @@ _MOST_SCORE = 100.0
 _GAINS = (-0.999, 100.0)
 _LEAST_TARGET = 1e-3
 _EPOCHS = (1e-6, 1e9)
-"""What is beyond says nothing: it counts as the nearest that does, so that no outcome, by chance or on
+"""Range of epochs. A value beyond counts as the nearest of them, so that no outcome, by chance or on
 purpose, keeps a zone from all answers."""
 _MOST_NEEDED = 3.0
-"""Of its iterations: what a merge cost that failed, of a job that would have needed one epoch alone. One of
-still shorter jobs shows no more, or a single one would end all merging."""
+"""Cost of a merge that failed, as a part of its iterations, of a job that would have needed one epoch
+alone. One of still shorter jobs shows no more, or a single one would end all merging."""
 _SETTING = "own"
 """Any two kinds of a task differ in their settings: so there is no need to tell these apart."""
 
@@ -95,10 +95,10 @@ class YmirEstimator:
         return EstimateSolution(kinds=kinds, transfers=tuple(self._transfers(problem, kinds, sound)))
 
     def _alone(self, facts: KindFacts, problem: EstimateProblem) -> KindEstimate:
-        """How long a job of a kind takes: all that it is allowed where no accuracy is to be reached, for
-        nothing else ends it. Else as those before it did; an epoch, if its profile run met the target with
-        that; or others in part of what they were allowed. While nothing has ended, all that it is allowed, so
-        that nothing unknown is promised to end early."""
+        """Return how long a job of a kind takes: all that it is allowed where no accuracy is to be reached,
+        for nothing else ends it. Else as those before it did; an epoch, if its profile run met the target
+        with that; or others in part of what they were allowed. While nothing has ended, all that it is
+        allowed, so that nothing unknown is promised to end early."""
         curve = self.fit(facts.losses)
         fault = f"losses: {curve.detail}" if isinstance(curve, UnusableTrace) else ""
         if facts.target_accuracy is None:
@@ -202,7 +202,7 @@ class YmirEstimator:
 
 
 def _seen(facts: KindFacts) -> tuple[Evaluation, ...]:
-    """What the profile run has measured on the way to the target, by iterations."""
+    """Return the evaluations of the profile run on the way to the target, by iterations."""
     if facts.accuracy_after_epoch is None:
         return ()
     return (Evaluation(facts.iterations_per_epoch, facts.accuracy_after_epoch),)
@@ -230,7 +230,7 @@ def _bound(saving: Saving) -> float:
 
 
 def _loss_shown(results: Sequence[MergeResult]) -> float:
-    """What merges of a mode have cost so far on the whole, as a part of the iterations of their receivers; 0
+    """Return the total loss by merges of a mode so far, as a part of the iterations of their receivers; 0
     where they have saved some, and little after the first few, which are made to find out. What is foretold
     of a further one has been wrong by as much."""
     lost = fsum(_needed(result) - 1.0 for result in results)

@@ -24,21 +24,21 @@ from solvers.merging.pairs import Candidate, MergeMode, regress
 CONFIDENCE: Final = 1.0
 """Standard deviations from the mean to the bound: five of six means are above it."""
 LEAST_SAVING: Final = 0.05
-"""Of a receiver's epochs: below, what a merge saves does not make up for what it delays."""
+"""Part of a receiver's epochs below which the saving of a merge does not outweigh its delay."""
 MOST_LOST: Final = 2.0
-"""Of a receiver's epochs. A longer loss, of a job that needs next to none, shows no more."""
+"""Part of a receiver's epochs. A longer loss, of a job that needs few epochs, is no more evidence."""
 MOST_TRIALS: Final = 3
 """For a receiving task in a mode: after so many that all have paid, the bound tells."""
 _FAILURES_AHEAD: Final = 1
 """Trials of a mode are made while no more than so many more have failed than paid."""
 _LEAST_OF_A_TASK: Final = 3
-"""So many merges of a receiving task tell of it rather than all those of the mode."""
+"""Number of merges of a receiving task from which on they count instead of all those of the mode."""
 _SIGN_CONFIDENCE: Final = 0.84
-"""Of Wilson's bound, in standard deviations."""
+"""Confidence of Wilson's bound, in standard deviations."""
 
 
 class Saving(NamedTuple):
-    """What a merge is believed to save its receiver, as a part of the epochs that it needs alone."""
+    """Estimate of what a merge saves its receiver, as a part of the epochs that it needs alone."""
 
     mean: float
     least: float
@@ -64,7 +64,7 @@ class _Count(NamedTuple):
 
 
 class PastMerges:
-    """What came of merges so far."""
+    """Results of merges so far."""
 
     def __init__(self, results: Sequence[MergeResult], watched_epochs: float) -> None:
         """
@@ -83,7 +83,7 @@ class PastMerges:
             self._of_mode[like] = self._of_mode.get(like, _Count()).with_one(saved > 0)
 
     def savings(self, asked: Sequence[Candidate]) -> list[Saving]:
-        """Of each merge that is asked about, for its receiver."""
+        """Return the saving of each candidate for its receiver."""
         if not asked:
             return []
         return [

@@ -23,7 +23,7 @@ class Forecast(NamedTuple):
 
 
 class _End(NamedTuple):
-    """Of a job that has GPUs."""
+    """End of a job that has GPUs."""
 
     age_s: float
     """Since its submission, now."""
@@ -167,7 +167,7 @@ class _Forecaster:
         return self._epoch(unit) * self._alone_s(unit, gpus) / unit.iterations
 
     def _joint_epoch_s(self, donor: Unit, receiver: Unit, gpus: int) -> float:
-        """Of a spatial merge: steps that have one of each (Eq. 4, erratum Y3)."""
+        """Duration of an epoch of a spatial merge: steps that have one of each (Eq. 4, erratum Y3)."""
         kinds = [self._problem.kinds[unit.kind] for unit in (donor, receiver)]
         samples = sum(kind.dataset_samples for kind in kinds)
         batch = sum(kind.samples_per_step for kind in kinds)

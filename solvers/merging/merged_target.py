@@ -19,7 +19,7 @@ from solvers.merging.pairs import Candidate, regress
 WATCHED_EPOCHS: Final = 2.0
 """After so many without a gain a merge is undone."""
 _LARGEST_LOG: Final = 20.0
-"""Of epochs merged over those alone: beyond, extrapolated effects mean nothing."""
+"""Logarithm of epochs merged over those alone, beyond which extrapolated effects mean nothing."""
 
 
 class MergeResult(NamedTuple):
@@ -29,11 +29,11 @@ class MergeResult(NamedTuple):
     target: float
     """Above 0: the accuracy that the receiver was to reach."""
     best: float
-    """What it reached."""
+    """Best value that it reached."""
     epochs: float | None
     """In how many epochs it met the target; None if it never did."""
     own_epochs: float
-    """How many it needed alone, or was foretold to need."""
+    """Number that it needed alone, or was forecast to need."""
     lost_epochs: float | None = None
     """In which it was trained in vain, of a merge that was undone; None where that is not known."""
 
@@ -41,7 +41,7 @@ class MergeResult(NamedTuple):
 class MergeQuestion(NamedTuple):
     merge: Candidate
     own_epochs: float
-    """How many the receiver is foretold to need alone."""
+    """Number that the receiver is forecast to need alone."""
 
 
 class ForetoldTarget(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the task merger chooses from: GPUs for each unit, and merges of two, with what each costs (Eq. 7).
+"""Options of the task merger: GPUs for each unit, and merges of two, with what each costs (Eq. 7).
 
 Eq. 7 as printed adds up T_fair / T_a, which is smallest for the slowest allocation (erratum Y1). What is
 minimised here is the sum of slowdowns T_a / T_fair. A unit that waits has a slowdown too: as if it waited one
@@ -28,13 +28,13 @@ Ints = NDArray[np.int64]
 _MOST_CELLS = 6_000_000
 """Merges that differ in what they cost, times numbers of GPUs: half a second for so many."""
 _CELLS_AT_ONCE = 500_000
-"""Of these, computed together: a dozen arrays of that size are in memory at a time."""
+"""Number of these computed together: a dozen arrays of that size are in memory at a time."""
 _MOST_MERGES = 1_000_000
 _LARGEST_SLOWDOWN = 1e6
+"""Above this, a longer wait makes no difference: HiGHS's tolerances are relative to such numbers."""
 _LEAST_FAIR_S = 0.01
-"""What takes less is taken to take so long: or what a start costs would be a slowdown above the largest, and
+"""Least duration that is assumed: or the cost of a start would be a slowdown above the largest, and
 a job with next to nothing left would wait for ever."""
-"""Above this, who has waited longer makes no difference: HiGHS's tolerances are relative to such numbers."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _at_share(times_s: Floats, gpus: Ints, share: int) -> Floats:
 def _alone(
     problem: MergeProblem, gpus: Ints, times_s: Floats, fair_s: Floats, weights: Ints
 ) -> tuple[Floats, Floats]:
-    """What it costs that units wait, and that they run."""
+    """Return the cost of units that wait, and of those that run."""
     now = np.array([unit.gpus for unit in problem.units], np.int64)
     waited_s = np.array([unit.waited_s for unit in problem.units])
     leads = np.array([unit.follower is not None for unit in problem.units])
@@ -306,7 +306,7 @@ def _candidates(problem: MergeProblem, sizes: int) -> tuple[Ints, Ints, bool]:
 
 
 def _most_promising(problem: MergeProblem, indices: Sequence[int], count: int) -> list[int]:
-    """Of the transfers of a donor, those by which the smallest part of the iterations is needed."""
+    """Return the transfers of a donor after which the smallest part of the iterations is needed."""
 
     def needed(index: int) -> float:
         one = problem.transfers[index]

@@ -62,7 +62,7 @@ class Candidate(NamedTuple):
 
 
 class Belief(NamedTuple):
-    """What is expected of a pair, in the unit of the outcomes."""
+    """Expected outcome of a pair, in the unit of the outcomes."""
 
     mean: float
     deviation: float
@@ -77,7 +77,7 @@ class Belief(NamedTuple):
 
 
 def regress(outcomes: Sequence[tuple[Candidate, float]], asked: Sequence[Candidate]) -> list[Belief]:
-    """What to believe of pairs, after these outcomes.
+    """Return the beliefs about pairs after these outcomes.
 
     Args:
         outcomes: oldest first, of the order of 1. Repeated ones of a pair count as often as they are there.
@@ -143,7 +143,8 @@ def _size(samples: int) -> float:
 
 
 def _room(target: float | None) -> float:
-    """How far a task is from perfect when it is done: of the order of 1, and 0 where that is not known."""
+    """Return how far a task is from perfect when it is done: of the order of 1, and 0 where that is not
+    known."""
     if target is None:
         return 0.0
     return (math.log(max(1.0 - target, _LEAST_ROOM)) - _TYPICAL_LOG_ROOM) / _LOG_ROOM_SCALE
@@ -175,7 +176,7 @@ def _matrix(rows: Sequence[Features]) -> tuple[Array, NDArray[np.int64]]:
 
 
 class _Rest(NamedTuple):
-    """Of the outcomes, what no effect can explain."""
+    """Part of the outcomes that no effect can explain."""
 
     dimensions: int
     squares: float

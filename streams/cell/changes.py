@@ -37,7 +37,7 @@ class RefusedError(Exception):
 
 
 class Changes:
-    """Of one cell."""
+    """Changes of the nodes and zones of one cell."""
 
     def __init__(self, cell: str, nodes: NodePool, zones: Zones) -> None:
         self._cell = cell
@@ -45,7 +45,7 @@ class Changes:
         self._zones = zones
         self._tried: Layout | None = None
         self._room_after: dict[tuple[tuple[str, str | None], ...], int | None] = {}
-        """What live jobs could take in the snapshot if nodes left `_tried` for these zones; None if they
+        """Room that live jobs would have in the snapshot if nodes left `_tried` for these zones; None if they
         cannot. Kept because nodes may wait long for their turn. It follows from the state."""
 
     def take(self, event: CellChange) -> Iterator[Outcome]:
@@ -108,7 +108,7 @@ class Changes:
             return None  # the zones have changed since: they wait until there is a place for them
 
     def pass_on(self, news: Iterator[Outcome | NodeChange]) -> Iterator[Outcome]:
-        """What is decided about nodes, and what their zones decide because of it."""
+        """Yield decisions about nodes, and those of their zones that follow."""
         for one in news:
             if isinstance(one, NodeChange):
                 zone = self._layout.zone_of[one.node]

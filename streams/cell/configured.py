@@ -51,7 +51,7 @@ class ConfiguredCell:
         layout = nodes.layout
         window = layout.owned.duplicate_window_events
         self._recent = RecentIds(window, -(-window // _WRITERS_AT_LEAST))
-        """Of events."""
+        """Ids of events."""
         self._disowned = DisownedRuns()
         live_bytes = LiveBytes(layout.present.live_jobs_bytes)
         self.jobs = JobRegister(window, live_bytes)
@@ -102,7 +102,7 @@ class ConfiguredCell:
         }
 
     def react(self, envelope: Envelope) -> Iterator[Outcome]:
-        """What is decided because of an event, in order."""
+        """Yield the decisions on an event, in order."""
         if not self._recent.note(writer_of(envelope.event), envelope.id):
             yield EventIgnored(
                 reason="duplicate_event",
@@ -158,7 +158,7 @@ class ConfiguredCell:
                 yield from self._pass_on(event)
 
     def _decided(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-        """What is decided, as jobs and loans keep it."""
+        """Yield decisions after jobs and loans have taken them."""
         for outcome in outcomes:
             self.jobs.note(outcome)
             self._loans.note(outcome)

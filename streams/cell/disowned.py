@@ -16,7 +16,7 @@ _DIGEST_BYTES = 16
 
 
 class DisownedRuns:
-    """Of one cell."""
+    """Runs of one cell that nodes were ordered to end."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None

@@ -39,7 +39,7 @@ class _Reclaim:
 
 
 class Loans:
-    """Of one cell; the loan of each server is kept by the pool of nodes."""
+    """Loans of one cell; the loan of each server is kept by the pool of nodes."""
 
     def __init__(self, cell: str, nodes: NodePool, zones: Zones, changes: Changes) -> None:
         self._cell = cell

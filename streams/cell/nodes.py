@@ -23,7 +23,7 @@ LeavingReason = Literal["lent", "returned", "retired"]
 
 @dataclass(frozen=True)
 class NodeChange:
-    """What has become of a node of a zone."""
+    """Change of a node of a zone."""
 
     node: str
     status: Literal["up", "down", "restarted", "cordoned", "leaving", "open"]
@@ -46,7 +46,7 @@ class Departure:
 
 
 class NodePool:
-    """Of one cell."""
+    """Nodes of one cell."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -70,7 +70,7 @@ class NodePool:
         return self.layout.zone_of.get(node)
 
     def status_of(self, node: str) -> NodeStatus:
-        """What a node is, in one word."""
+        """Return the status of a node."""
         if node in self._down:
             return "down"
         return "leaving" if node in self.leaving else "cordoned" if node in self._cordoned else "up"
@@ -92,8 +92,8 @@ class NodePool:
         return commands_nodes(zone) and _unfit(sign, zone) is None
 
     def take(self, event: FleetEvent) -> Iterator[Outcome | NodeChange]:
-        """What an event about a node of the cell says of the node: what is decided, and what its zone is told
-        of, in order."""
+        """Yield the decisions on an event about a node of the cell, and the changes for its zone, in
+        order."""
         zone = self.layout.zones[self.layout.zone_of[event.node]]
         if not commands_nodes(zone):
             return
@@ -172,7 +172,8 @@ class NodePool:
         yield from self._lose(node, "awaited", "")
 
     def told_anew(self, node: str) -> Iterator[NodeChange]:
-        """What a zone that a node has come to must know of it: it takes new nodes to be up and open."""
+        """Yield what a zone must know of a node that has come to it: it assumes new nodes to be up and
+        open."""
         if node in self._down:
             yield NodeChange(node, "down")
         if node in self._cordoned:

@@ -72,12 +72,12 @@ class Zones:
 
     @property
     def live_bytes(self) -> int:
-        """What the live jobs take in a snapshot."""
+        """Bytes of the live jobs in a snapshot."""
         return self._live.total
 
     def broken_promises(self, layout: Layout, ids: Iterable[str]) -> Iterator[str]:
-        """What was promised to jobs and could not be kept with these zones as another layout has them, a line
-        for each promise. No node is missing there that one of them needs."""
+        """Yield the promises to jobs that could not be kept with these zones as another layout has them, a
+        line for each. No node is missing there that one of them needs."""
         if self._live.total > layout.present.live_jobs_bytes:
             yield (
                 f"the live jobs of the cell hold {self._live.total} bytes of a snapshot, and "

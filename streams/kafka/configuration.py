@@ -70,7 +70,7 @@ def administrator(connection: KafkaConnection) -> Configuration:
 
 
 def command_line_tool(connection: KafkaConnection) -> Configuration:
-    """What other tools on librdkafka need to connect likewise, kcat among them."""
+    """Return the configuration for other tools on librdkafka, such as kcat."""
     return {"bootstrap.servers": connection.bootstrap_servers, **_security(connection)}
 
 

@@ -23,7 +23,7 @@ _PASSING = LEADER_ERRORS | {
     KafkaError._TRANSPORT,
 }
 _PATIENCE_S = 10.0
-"""How long a question is asked again while a partition is without its leader, as it is when just made."""
+"""Time that a request is repeated while a partition is without its leader, as it is when just made."""
 _RETRY_AFTER_S = 0.1
 _TRANSACTION_S = 1.0
 """A transaction that has been committed may be open for some milliseconds more, which is not worth a line."""
@@ -94,7 +94,7 @@ class KafkaReader:
         self._ends.close()
 
     def slice(self, topic: str) -> TopicSlice:
-        """What `topic` holds now.
+        """Return the records that `topic` holds now.
 
         Raises:
             ReadError: if Kafka does not answer, or the topic is missing or not for this client to read.

@@ -31,7 +31,7 @@ class ReadRecord:
 
     @property
     def size_bytes(self) -> int:
-        """Of key, value and headers."""
+        """Size of key, value and headers."""
         return _size_bytes(self)
 
 
@@ -47,7 +47,7 @@ class SentRecord:
 
     @property
     def size_bytes(self) -> int:
-        """Of key, value and headers."""
+        """Size of key, value and headers."""
         return _size_bytes(self)
 
 

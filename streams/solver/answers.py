@@ -21,9 +21,9 @@ class PendingSolve:
     request: SolveRequested
     problem: Problem
     event_id: str
-    """Of the answer. It follows from the request, so that an answer given twice is one event to the cell, and
-    holds a part of the decision's chain, which is unknown before the request is made: no event sent earlier
-    can bear the id."""
+    """Id of the answer. It follows from the request, so that an answer given twice is one event to the cell,
+    and holds a part of the decision's chain, which is unknown before the request is made: no event sent
+    earlier can bear the id."""
 
 
 def pending_solve(record: ReadRecord) -> PendingSolve:

@@ -26,7 +26,7 @@ from streams.solver.solving import Solved, SolveFailure, SolverProcess
 
 
 class SolverSettings(ServiceSettings):
-    """How one solver process runs."""
+    """Settings of one solver process."""
 
     solver_group: Identifier = "solvers"
     """Solvers of one group share the requests among them; the consumer group is `<prefix>.<group>`."""
@@ -226,7 +226,7 @@ class SolverService:
 
 
 class _Confirmation:
-    """What the broker says of one record, once it does."""
+    """Confirmation of one record by the broker, once it comes."""
 
     def __init__(self) -> None:
         self.here = False

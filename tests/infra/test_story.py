@@ -303,7 +303,8 @@ def test_every_time_is_written_alike(time, text):
 
 
 def shown_times(*told: tuple[str | float | None, int]) -> list[str | float | None]:
-    """Of a job's story with these times and ledger offsets, where text is an event's."""
+    """Return the shown times of a job's story with these times and ledger offsets, where text is an
+    event's."""
     bench = Bench.configured()
     bench.send(tick(0))
     bench.send(bid("j"))

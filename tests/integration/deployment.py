@@ -281,7 +281,7 @@ class Deployment:
             return list(reader.read(reader.slice(self.topic(topic))))
 
     def count(self, topic: str) -> int:
-        """How many records a topic holds."""
+        """Return the number of records of a topic."""
         return len(self.records(topic))
 
     def entered_ms(self) -> dict[str, int]:

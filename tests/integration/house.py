@@ -36,7 +36,7 @@ CELL = "demo"
 ZONE = "tiny"
 NODES = ("node-a100", "node-a40")
 SPEEDS = {"A100": 24.0, "A40": 12.0}
-"""Of such tasks, as the cell's file has them."""
+"""Speeds of such tasks, as the cell's file has them."""
 HORIZON_SLOTS = 150
 READY_S = 120.0
 """Torch and the base model take that long on a busy machine."""
@@ -150,8 +150,8 @@ class House:
         return {o.node for o in self.outcomes(SlotAssigned) if o.slot_start_s >= time_s}
 
     def unjust(self, since: int) -> list[Outcome]:
-        """What the decisions from this one on did to somebody who gave no cause: a node that lives was taken
-        for lost, or a job was refunded whose deadline was not over."""
+        """Return decisions from this one on against a node or job without a cause: a node that lives was
+        taken for lost, or a job was refunded whose deadline was not over."""
         found: list[Outcome] = []
         for decision in self.decisions()[since:]:
             outcome = decision.outcome

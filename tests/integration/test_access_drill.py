@@ -168,7 +168,7 @@ def test_the_worker_alone_writes_what_is_decided() -> None:
 
 
 def refusals(kafka: LocalKafka, role: str) -> dict[str, Callable[[], object]]:
-    """What is tried, by name; each is to be refused to every role but those named in the test."""
+    """Return what is tried, by name; each is to be refused to every role but those named in the test."""
     settings = {**command_line_tool(kafka.connection(role)), "log_level": 0}
     admin = AdminClient(settings)
 

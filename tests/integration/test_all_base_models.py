@@ -1,4 +1,4 @@
-"""All of docs/base-models.md: a quarter of an hour."""
+"""All of docs/base-models.md: two minutes of CPU time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a user reads whom a secured cluster does not let in, or not that far: one line, soon."""
+"""Errors of a secured cluster for a user without a right: one line, soon."""
 
 import json
 import os

@@ -226,7 +226,7 @@ def test_an_executor_is_stopped_when_its_node_has_left_and_not_started_again(
 
 
 def fleet_dead_letters(target: Target) -> int:
-    """How many reports of nodes have been refused."""
+    """Return the number of refused reports of nodes."""
     with KafkaReader(target.kafka) as reader:
         return len(list(reader.read(reader.slice(target.dead_letters(FLEET)))))
 

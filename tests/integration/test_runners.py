@@ -58,7 +58,7 @@ def count(job_id: str, goal: int, fails_at: int | None = None) -> CountOrdered:
 
 
 def samples_of(fleet: Executors, job_id: str) -> int:
-    """How far a run was when it was last told of."""
+    """Return the samples of a run in its last report."""
     return max((run.samples_done for run in fleet.told(RunProgressed, job_id=job_id)), default=0)
 
 

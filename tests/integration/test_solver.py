@@ -32,7 +32,7 @@ CELL = "alpha"
 LATE = 0.6
 """Some way into the last half of a slot."""
 FOR_TWO = ("j1", "j2")
-"""Of three bids for all of the fast nodes until the deadline, the dearest, for which there is room."""
+"""The highest of three bids for all of the fast nodes until the deadline, for which there is room."""
 
 
 def titan_cell(cell: str) -> CellConfigured:

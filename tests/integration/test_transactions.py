@@ -202,8 +202,8 @@ def test_an_open_transaction_holds_a_worker_up_and_does_not_end_it(
 def test_markers_in_the_ledger_and_the_snapshots_are_no_gaps(
     start: Callable[..., Deployment], transaction: Begin
 ) -> None:
-    """Of committed and aborted transactions: under way, at the end that a worker comes back to, and where the
-    snapshots are restored."""
+    """Markers of committed and aborted transactions: under way, at the end that a worker comes back to, and
+    where the snapshots are restored."""
 
     def end_both(topic: str, value: bytes, key: bytes) -> None:
         transaction().write(topic, value, key=key).commit()

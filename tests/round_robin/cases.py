@@ -1,4 +1,4 @@
-"""What the round-robin policy decides, in a process that has it installed beside the product."""
+"""Decisions of the round-robin policy, in a process that has it installed beside the product."""
 
 import itertools
 import math

@@ -15,7 +15,7 @@ class RoundRobinPolicy(PolicySettings):
     kind: Literal["round_robin"] = "round_robin"
     turn_samples: Annotated[int, Field(ge=1)] = 10
     sort_every_s: Annotated[float, Field(gt=0)] = 60.0
-    """So often a solver is asked to put the queue in order."""
+    """Interval at which a solver is asked to order the queue."""
 
 
 class CountWorkload(Workload):
@@ -40,7 +40,7 @@ class QueuePlace(Evidence):
 
     kind: Literal["queue_place"] = "queue_place"
     ahead: int
-    """How many jobs are before it."""
+    """Number of jobs before it."""
 
 
 class SortProblem(Problem):

@@ -1,4 +1,4 @@
-"""How the round-robin policy is shown."""
+"""View of the round-robin policy."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -23,7 +23,7 @@ from tests.support.counting_commands import CountCancelled, CountOrdered
 
 SOLVE_LIMIT_S = 10.0
 PLACE_BYTES = 512
-"""What a place in the queue or on a node takes in a snapshot, at most: two ids and that of a run."""
+"""Most bytes of a place in the queue or on a node in a snapshot: two ids and that of a run."""
 
 
 class RoundRobinZone:

@@ -17,7 +17,7 @@ between their fields, which schemas do not state."""
 
 MODELS: dict[str, Any] = {**EVENT_TYPES, **DECISION_TYPES}
 BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
-"""What an auction declares all of, and then may set the rest, or nothing at all."""
+"""Bounds of which an auction declares all, and then may set the rest, or none."""
 _YEAR_S = 365 * 86_400
 PRINTABLE = st.text(min_size=1, max_size=40).filter(str.isprintable)
 

@@ -79,7 +79,7 @@ def references(value: Any) -> Iterator[str]:
 
 
 def resolved(reference: str) -> Any:
-    """What a reference leads to; KeyError if it leads nowhere."""
+    """Return the target of a reference; KeyError if it has none."""
     if reference.startswith("./"):
         return SCHEMAS[reference.removeprefix("./").removesuffix(".json")]
     value: Any = DOCUMENT

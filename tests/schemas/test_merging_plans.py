@@ -1,4 +1,4 @@
-"""What solvers answer to a merging zone: plans that nobody could carry out are refused by name."""
+"""Answers of solvers to a merging zone: plans that cannot be carried out are refused by name."""
 
 import pytest
 from pydantic import ValidationError

@@ -143,7 +143,7 @@ ANSWERS: dict[type[Event], tuple[tuple[type, ...], bool]] = {
         (CHANGES, False),
     ),
 }
-"""What may be decided because of each type of event, and whether it may change things without a word."""
+"""Decisions that may follow each type of event, and whether it may change state without one."""
 
 NAMES = (
     "a1",

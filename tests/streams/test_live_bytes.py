@@ -91,7 +91,7 @@ def largest_bid(rng: random.Random, user: str | None = None) -> Any:
 
 
 def whole_bytes(event: JobSubmitted) -> int:
-    """What its job is counted for without its plan."""
+    """Return the bytes that its job is counted for without its plan."""
     return job_bytes(event.workload, event.terms) + ZONE_BYTES
 
 

@@ -41,7 +41,7 @@ from tests.support.solves import titan_answer
 from tests.support.twins import TwinBench
 
 MUTANTS = 50_000 if LONG else 1_200
-"""Of all policies together."""
+"""Mutants of all policies together."""
 STEPS = 60
 JOBS_AT_ONCE = 4
 MUTANTS_BETWEEN = 3

@@ -14,7 +14,7 @@ from tests.support.examples import LONG
 from tests.support.twins import TwinBench
 
 STATES = 40 if LONG else 4
-"""Of each policy, in which every type of event is repeated."""
+"""States of each policy in which every type of event is repeated."""
 SETTLING, REPEATED = 4, 20
 """The first few may have consequences, and those that come then may not."""
 ANSWER_BYTES = 2_048

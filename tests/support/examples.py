@@ -1,4 +1,4 @@
-"""How many examples the property tests draw."""
+"""Number of examples that the property tests draw."""
 
 import os
 from typing import Any

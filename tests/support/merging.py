@@ -25,7 +25,7 @@ from tests.support.twins import ZONE, TwinBench
 
 CELL, MODEL = "c", "tiny"
 GPUS = 4
-"""Of each node."""
+"""GPUs of each node."""
 TICK_S = 5.0
 SOLVERS = {MergeProblem: plan, RivalProblem: allocate, EstimateProblem: estimate}
 
@@ -99,7 +99,7 @@ def tick(time_s: float) -> ClockTicked:
 
 
 def answer(requested: SolveRequested) -> SolveFinished:
-    """What a solver answers."""
+    """Return the answer of a solver."""
     problem = requested.problem
     solution = SOLVERS[type(problem)](problem, requested.time_limit_s)  # type: ignore[operator]
     return SolveFinished(

@@ -46,7 +46,7 @@ class Nodes(Generic[T, S]):
     nodes: dict[str, Node[T]] = field(default_factory=dict)
 
     def context(self, name: str, reports: list[RunReport]) -> RunnerContext:
-        """What the runner of a node is given."""
+        """Return the context of a node's runner."""
         return RunnerContext(
             ExecutorSettings(
                 cell=CELL,
@@ -108,7 +108,7 @@ class Nodes(Generic[T, S]):
         return [short(report) for report in self.reports(RunReport, job_id)]
 
     def result(self, job_id: str) -> Path:
-        """What a job leaves."""
+        """Return the folder of a job's result."""
         return self.root / "output" / CELL / "u" / job_id
 
     def checkpoint_folder(self, job_id: str) -> Path:
@@ -116,7 +116,7 @@ class Nodes(Generic[T, S]):
         return self.root / "state" / CELL / "checkpoints" / job_id
 
     def checkpoints(self, job_id: str) -> list[str]:
-        """What the store has of a job."""
+        """Return what the store has of a job."""
         return sorted(path.name for path in self.checkpoint_folder(job_id).glob("*"))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the ranks of a job that trains do in tests: tiny models in float64, beside the same in one process."""
+"""Work of the ranks of a job that trains in tests: tiny models in float64, beside the same in one process."""
 
 import json
 import weakref
@@ -352,7 +352,7 @@ def adjust(rank: Rank) -> dict[str, Any]:
 
 
 def _kept_bytes(trainer: Trainer) -> int:
-    """Of the experts that stay on the device: parameters, gradients and moments."""
+    """Return the bytes of the experts that stay on the device: parameters, gradients and moments."""
     stay = [] if trainer.resident == 0 else [pieces[0] for _, pieces in trainer._spread.trained_experts()]
     return sum(
         tensor.nbytes
@@ -363,7 +363,7 @@ def _kept_bytes(trainer: Trainer) -> int:
 
 
 def _visiting_bytes(trainer: Trainer) -> int:
-    """Of parameters of experts that came from the host's memory, at most at a time."""
+    """Return the most bytes at a time of parameters of experts that came from the host's memory."""
     experts = [parallel.experts for parallel in trainer._spread._parallel]
     return max(each.peak_bytes if isinstance(each, OffloadedExperts) else 0 for each in experts)
 

@@ -12,7 +12,7 @@ from schemas.fleet import FleetEvent, RunFailed, RunFinished, RunProgressed, Run
 from schemas.lora_commands import RunOrder, SlotAssigned
 
 MAX_LOSS = 1e9
-"""What a report can carry."""
+"""Highest loss in a report."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ class Run:
     saved_samples: int
     """As the newest checkpoint has it."""
     base_samples: int
-    """What was done when the slot began."""
+    """Samples done when the slot began."""
     loss: float | None
-    """Of the last step, in this slot or before; None before the first of all."""
+    """Loss of the last step, in this slot or before; None before the first of all."""
     saved_s: float
     unsaved_steps: int = 0
 
@@ -88,8 +88,8 @@ class RunReports:
         )
 
     def progressed(self, run: Run, node_s: float, memory_gib: float | None, complete: bool) -> None:
-        """How far a run is, if it has taken a step: `node_s` is how much of the node it has had for it, and
-        `memory_gib` what it took of its memory, where that was measured."""
+        """Report the progress of a run, if it has taken a step: `node_s` is the time of the node that it has
+        had, and `memory_gib` the memory that it took, where that was measured."""
         if run.loss is not None:
             self._report(
                 RunProgressed(

@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class LoraSettings(BaseSettings):
-    """How the runner trains. Units are in the names."""
+    """Settings of the runner. Units are in the names."""
 
     model_config = SettingsConfigDict(
         env_prefix="MILLRACE_",
@@ -39,6 +39,6 @@ class LoraSettings(BaseSettings):
     checkpoint_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     """Seconds after which it is checkpointed at the latest."""
     checkpoint_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
-    """How long a job waits for the checkpoint of the node that it comes from, up to a quarter of its slot."""
+    """Wait of a job for the checkpoint of the node that it comes from, up to a quarter of its slot."""
     progress_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
     """Seconds between two reports of a job that trains."""

@@ -22,8 +22,8 @@ _MOST_WAITED = 0.25
 """A run waits for at most this part of its slot. A predecessor whose node died never writes what it reported:
 whoever waited for the whole slot would wait again in the next one, and never train."""
 _PUBLISHING_SLOTS = 1
-"""So long after its slot a run may still publish: then the cell counts the slot as lost, and has planned the
-job again or given it up."""
+"""Slots after its own in which a run may still publish: then the cell counts the slot as lost, and has
+planned the job again or given it up."""
 _RECENT_SLOTS = 2
 """A job that was finished in one of so many slots may cross its own cancellation on the way."""
 
@@ -223,7 +223,7 @@ class SlotRuns:
             self._end_part(run, "quota")
 
     def _finished_before(self, order: RunOrder, newest: Checkpoint) -> FinishedRun | None:
-        """What is kept of a job that was finished by a process which could not report it."""
+        """Return the record of a job that was finished by a process which could not report it."""
         finished = self._workshop.checkpoints.finished(newest)
         path = self._workshop.adapters.path_of(order.user, order.job_id)
         if finished is not None and (finished.task != task_of(order) or finished.adapter.path != path):

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
-from transformers import MixtralModel, PreTrainedModel
+from transformers import MixtralModel, PretrainedConfig, PreTrainedModel
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 from transformers.models.switch_transformers.modeling_switch_transformers import (
     SwitchTransformersSparseMLP,
@@ -114,6 +114,22 @@ SPARSE_FAMILIES: Mapping[str, SparseFamily] = MappingProxyType(
 """By the ``model_type`` of a model's configuration."""
 
 
+def family_of(config: PretrainedConfig) -> SparseFamily:
+    """The family of a mixture-of-experts model, by its configuration.
+
+    Raises:
+        ValueError: it has no experts, or is of an unknown family.
+    """
+    kind = config.model_type
+    if kind not in SPARSE_FAMILIES:
+        known = ", ".join(sorted(SPARSE_FAMILIES))
+        raise ValueError(
+            f"a model of type {kind!r} has no experts, as {known} models have: say how it gets some "
+            "(conversion)"
+        )
+    return SPARSE_FAMILIES[kind]
+
+
 def adopt(model: PreTrainedModel, gating: Gating) -> None:
     """Put our layers in the place of a model's own mixture-of-experts layers, in the model itself.
 
@@ -125,7 +141,7 @@ def adopt(model: PreTrainedModel, gating: Gating) -> None:
     Raises:
         ValueError: the model is of another kind, has no such layer, or has too few experts for the gating.
     """
-    family = _family(model)
+    family = family_of(model.config)
     gating = replace(gating, weights=family.weights)
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, family.layer)}
     if not layers:
@@ -150,21 +166,10 @@ def published_state(model: PreTrainedModel) -> NamedTensors:
     Raises:
         ValueError: the model is of another kind.
     """
-    family = _family(model)
+    family = family_of(model.config)
     state: NamedTensors = dict(model.state_dict())
     for name, block in model.named_modules():
         if isinstance(block, MoeBlock):
             ours = {key: state.pop(f"{name}.{key}") for key in block.state_dict()}
             state |= {f"{name}.{key}": tensor for key, tensor in family.publish(ours).items()}
     return state
-
-
-def _family(model: PreTrainedModel) -> SparseFamily:
-    kind = model.config.model_type
-    if kind not in SPARSE_FAMILIES:
-        known = ", ".join(sorted(SPARSE_FAMILIES))
-        raise ValueError(
-            f"a model of type {kind!r} has no experts, as {known} models have: say how it gets some "
-            "(conversion)"
-        )
-    return SPARSE_FAMILIES[kind]

@@ -1,23 +1,35 @@
 """Models with our layers as files: Hugging Face's own, and a small JSON beside them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
-import transformers
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from safetensors.torch import save_model
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
+from executors.lora.faults import described
+from executors.lora.model_files import WEIGHTS, fault_in_files, weight_files
+from executors.lora.model_kind import BaseModelError, blamed_on_config, is_classifier, read_any_config
+from executors.lora.pretrained import load_pretrained, load_weights, refuse_missing
 from executors.moe.conversion.convert import Conversion, convert_structure
-from executors.moe.conversion.drop_in import adopt, published_state
+from executors.moe.conversion.drop_in import adopt, family_of, published_state
 from executors.moe.gating import Gating
 
 DESCRIPTION = "moe.json"
-TENSORS = "model.safetensors"
+_AS_LEFT = "use the directory as a job of kind moe-train left it"
 
 
 class MoeDescription(BaseModel):
-    """What the model's configuration does not say.
+    """The gating and conversion of a model, which its configuration does not state.
 
     Attributes:
         gating: of all layers.
@@ -43,7 +55,7 @@ def save(model: PreTrainedModel, description: MoeDescription, directory: Path) -
         model.config.architectures = [type(model).__name__]
         model.config.dtype = model.dtype
         model.config.save_pretrained(directory)
-        save_model(model, str(directory / TENSORS), metadata={"format": "pt"})
+        save_model(model, str(directory / WEIGHTS), metadata={"format": "pt"})
     (directory / DESCRIPTION).write_text(description.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
@@ -51,35 +63,80 @@ def load(directory: Path) -> tuple[PreTrainedModel, MoeDescription]:
     """Read what `save` has written, on the CPU, for inference until ``train()`` is called.
 
     Raises:
-        ValueError: a file is missing or does not fit; the message names the directory.
+        BaseModelError: a file is missing or does not fit.
     """
     if not (directory / DESCRIPTION).is_file():
-        raise ValueError(
-            f"{directory.name}: no model with gated experts, since it has no {DESCRIPTION}: a dense model is "
+        raise BaseModelError(
+            f"{directory}: no model with gated experts, since it has no {DESCRIPTION}: a dense model is "
             "given experts by a job of kind moe-train (conversion)"
         )
-    try:
-        description = MoeDescription.model_validate_json((directory / DESCRIPTION).read_bytes())
-        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        architecture = _architecture(config)
-        if description.conversion is None:
-            model: PreTrainedModel = architecture.from_pretrained(directory, local_files_only=True)
+    fault = fault_in_files(directory)
+    if fault is not None:
+        raise BaseModelError(f"{directory}: {fault}")
+    description = _read_description(directory)
+    config = read_any_config(directory)
+    if description.conversion is None:
+        with _blamed_on_description(directory):
+            family_of(config)
+        model = load_whole(directory, config, "auto")
+        with _blamed_on_description(directory):
             adopt(model, description.gating)
-        else:
-            model = architecture._from_config(config, dtype=config.dtype)
-            convert_structure(model, description.conversion, description.gating)
-            load_model(model, directory / TENSORS)
-    except (OSError, ValidationError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).replace(f"{directory}/", "")
-        raise ValueError(
-            f"{directory.name}: no model with gated experts, as a job that trains leaves it: {reason}"
-        ) from error
+    else:
+        model = _load_converted(directory, config, description.conversion, description.gating)
     return model.eval(), description
 
 
-def _architecture(config: PretrainedConfig) -> type[PreTrainedModel]:
-    for name in config.architectures or ():
-        found = getattr(transformers, name, None)
-        if isinstance(found, type) and issubclass(found, PreTrainedModel):
-            return found
-    raise ValueError(f"config.json names no architecture that transformers has: {config.architectures}")
+def load_whole(
+    directory: Path, config: PretrainedConfig, dtype: torch.dtype | Literal["auto"]
+) -> PreTrainedModel:
+    """Load a model in transformers' own form onto the CPU.
+
+    Args:
+        dtype: of its parameters; "auto" is the one of the configuration or else the file.
+
+    Raises:
+        BaseModelError: its kind is unknown, or its weights do not fit.
+    """
+    model, missing = load_pretrained(_loader_of(config), directory, config, dtype)
+    refuse_missing(directory, model, missing)
+    return model
+
+
+def _load_converted(
+    directory: Path, config: PretrainedConfig, conversion: Conversion, gating: Gating
+) -> PreTrainedModel:
+    if weight_files(directory) != [WEIGHTS]:
+        raise BaseModelError(f"{directory}: {WEIGHTS}: is missing: a converted model has no shards")
+    with blamed_on_config(directory):
+        model: PreTrainedModel = _loader_of(config).from_config(
+            config, dtype=config.dtype, trust_remote_code=False
+        )
+    with _blamed_on_description(directory):
+        convert_structure(model, conversion, gating)
+    load_weights(directory, model)
+    return model
+
+
+def _read_description(directory: Path) -> MoeDescription:
+    try:
+        return MoeDescription.model_validate_json((directory / DESCRIPTION).read_bytes())
+    except OSError as error:
+        raise BaseModelError(f"{directory}: {DESCRIPTION}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise BaseModelError(f"{directory}: {DESCRIPTION}: {described(error)}: {_AS_LEFT}") from error
+
+
+@contextmanager
+def _blamed_on_description(directory: Path) -> Iterator[None]:
+    """Name moe.json in errors of layers that cannot be made as it describes them."""
+    try:
+        yield
+    except ValueError as error:
+        raise BaseModelError(f"{directory}: {DESCRIPTION}: {error}: {_AS_LEFT}") from error
+
+
+def _loader_of(config: PretrainedConfig) -> Any:
+    """One of transformers' `AutoModelFor...`."""
+    if config.is_encoder_decoder:
+        return AutoModelForSeq2SeqLM
+    return AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM

@@ -86,7 +86,7 @@ class AgreedOrder:
         self._tell("expected", count)
 
     def next(self, wait_s: float) -> Kind | None:
-        """What to issue next; None if that is not decided yet after waiting so long.
+        """Return what to issue next; None if that is not decided yet after the wait.
 
         Raises:
             CollectiveLostError: a rank is gone, or late.

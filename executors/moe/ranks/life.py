@@ -88,7 +88,7 @@ class Rank:
 
 
 Work = Callable[[Rank], Ended]
-"""What a rank does from its beginning to its end; it raises where it cannot go on."""
+"""Work of a rank from its beginning to its end; it raises where it cannot go on."""
 
 
 def live(order_json: str, connection: "Connection[bytes, bytes]", work: Work) -> None:

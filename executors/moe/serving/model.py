@@ -59,14 +59,15 @@ class ServedModel:
         """Read a directory that `executors.moe.conversion.storage.save` has written, with a tokenizer.
 
         Raises:
-            ValueError: a file is missing or does not fit, or it cannot be served.
+            ValueError: a file is missing or does not fit, or it cannot be served; the message may name the
+                directory.
         """
         module, _ = load(directory)
-        return cls(module, load_tokenizer(directory, module, directory.name))
+        return cls(module, load_tokenizer(directory, module))
 
     @property
     def experts(self) -> int:
-        """Of each layer."""
+        """Number of experts of each layer."""
         return len(self._blocks[0].router.get_parameter("weight"))
 
     @property
@@ -76,7 +77,7 @@ class ServedModel:
         return None if longest is None else int(longest)
 
     def word_of(self, answer: int) -> str:
-        """What the number of an answer stands for: a class, or a token."""
+        """Return the class or token with the number of an answer."""
         if not isinstance(self.module, GenerationMixin):
             return str(self.module.config.id2label.get(answer, answer))
         assert self.tokenizer is not None, "it was loaded"

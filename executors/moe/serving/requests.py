@@ -1,4 +1,4 @@
-"""What a service answers: prompts of a file, as they arrive."""
+"""Requests to a service: prompts of a file, as they arrive."""
 
 import math
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ StepWord = Literal["wait", "serve", "over"]
 
 @dataclass(frozen=True)
 class Step:
-    """What a service does next.
+    """Next step of a service.
 
     Attributes:
         word: `serve` a batch, `wait` for a request, or it is `over`.
@@ -136,7 +136,7 @@ class Schedule:
         )
 
     def step(self, done: int, now_s: float) -> Step:
-        """What comes after so many requests.
+        """Return the step after a number of requests.
 
         Args:
             now_s: Unix time.

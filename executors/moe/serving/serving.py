@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import TypeAdapter
 
-from executors.elastic.model import model_directory
 from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot, JsonlDataset
 from executors.moe.ranks.comparison import compare, digests_of
@@ -29,6 +28,7 @@ from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up
 from executors.moe.serving.statistics import Latencies, RoutedTokens, ServiceSummary
 from executors.node.files import write_folder
 from executors.workers.messages import Ended
+from executors.workers.models import ModelError, model_directory, named_as_in_job
 from executors.workers.places import result_path
 from executors.workers.shares import share
 from schemas.experts.commands import LayerPlacement
@@ -38,7 +38,7 @@ from solvers.compiled import Ints
 from solvers.experts.schemes import SCHEMES
 
 SUMMARY, ANSWERS = "serving.json", "answers.jsonl"
-"""What a service leaves, in its folder below the output root: a `ServiceSummary`, and its `NewestAnswers`."""
+"""Files of a service in its folder below the output root: a `ServiceSummary`, and its `NewestAnswers`."""
 _WORDS: tuple[StepWord, ...] = get_args(StepWord)
 _LONGEST_SILENCE_S = 60.0
 """Longest time between two progress reports of the leader, even without news: the cell takes a run without
@@ -69,12 +69,13 @@ def serve(rank: Rank) -> Ended:
     directory = model_directory(order.model_root, workload.model)
     data = workload.requests.dataset
     dataset = DatasetRoot(order.dataset_root).open(data.path, form=with_columns(Prompts(), data.columns))
-    model = ServedModel.load(directory)
-    model.gate_by(workload.gating)
+    with named_as_in_job(directory, workload.model):
+        model = ServedModel.load(directory)
+        model.gate_by(workload.gating)
     longest = model.longest_sequence_tokens
     if longest is not None and workload.sequence_length > longest:
-        raise ValueError(
-            f"{workload.model}: takes {longest} tokens, requests may have {workload.sequence_length}"
+        raise ModelError(
+            workload.model, f"takes {longest} tokens, requests may have {workload.sequence_length}"
         )
     terms = ServiceTerms(
         SCHEMES[workload.scheme],
@@ -107,13 +108,13 @@ def serve(rank: Rank) -> Ended:
 
 @dataclass(frozen=True)
 class _Boundary:
-    """What one rank tells between two batches."""
+    """Message of one rank between two batches."""
 
     is_released: int
     batch_us: int
-    """What the batch before has taken here."""
+    """Duration of the batch before on this rank."""
     word: int = 0
-    """What comes next; of rank 0, as all that follows."""
+    """Next step; of rank 0, like all that follows."""
     count: int = 0
     revision: int = 0
     placement_bytes: int = 0
@@ -145,9 +146,9 @@ class _Serving:
         self._node_s = 0.0
         self._revision = 0
         self._last_s: float | None = None
-        """What the batch before has taken on this rank; None once that is told."""
+        """Duration of the batch before on this rank; None once that is sent."""
         self._waited_s: list[float] = []
-        """Of its requests, since they arrived."""
+        """Waiting times of its requests since they arrived."""
         self._is_profile_due = workload.profile_batches > 0
         self._batch = range(0)
         """The requests of the batch before."""
@@ -179,7 +180,7 @@ class _Serving:
             self._report_news()
 
     def _agree(self) -> Step | None:
-        """What all ranks do next; None where they are to end."""
+        """Return the next step of all ranks; None where they are to end."""
         step, placed = Step("wait"), b""
         revision = self._revision
         if self._rank.leads:
@@ -289,7 +290,7 @@ class _Serving:
             self._rank.inbox.tell(Progress(samples_done=self._done, node_s=self._node_s))
 
     def _report_routed(self) -> None:
-        """What was routed since the report before, unless the profile stage lasts or there is nothing."""
+        """Report what was routed since the last report, unless it is nothing or the profile stage lasts."""
         if not self._rank.leads or self._service.profiled is None or not self._routed.batches:
             return
         now_s = time.monotonic()

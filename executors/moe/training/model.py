@@ -8,35 +8,28 @@ from typing import cast
 
 import psutil
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel
 from torch import Tensor, nn
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from executors.elastic.model import TrainableModel, name_base
+from executors.elastic.model import TrainableModel, put_adapter
 from executors.lora.base_model import load_tokenizer
 from executors.lora.model_kind import (
+    check_config,
     is_classifier,
     labels_of,
     read_any_config,
-    read_config,
     text_records,
 )
-from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.randomness import derive_seed
 from executors.lora.records import TEXT_RECORDS, RecordForm
 from executors.moe.block import moe_blocks, set_gating
 from executors.moe.conversion import convert as conversions
 from executors.moe.conversion.drop_in import adopt
-from executors.moe.conversion.storage import DESCRIPTION, MoeDescription, load, save
+from executors.moe.conversion.storage import DESCRIPTION, MoeDescription, load, load_whole, save
 from executors.moe.gating import Gating
 from executors.moe.training.objective import Label, NextToken, Objective, Translation
+from executors.workers.models import ModelError, named_as_in_job
 from schemas.experts.workload import Conversion, GatingRule, MoeTrainWorkload
 from schemas.lora import LoraHyperparameters
 
@@ -88,34 +81,35 @@ class MoeModel:
             }
 
 
-def records_of(directory: Path) -> RecordForm:
+def records_of(directory: Path, name: str) -> RecordForm:
     """The data that the model in a directory can be trained on.
 
+    Args:
+        name: of the model, as the job has it.
+
     Raises:
-        ValueError: it is neither a language model nor a classifier.
+        ModelError: it is neither a language model nor a classifier.
     """
-    config = read_any_config(directory)
-    if config.is_encoder_decoder:
-        # It learns a completion from a prompt, and neither chats nor plain text.
-        return TEXT_RECORDS
-    config = read_config(directory)
-    return labels_of(config) if is_classifier(config) else text_records(directory)
+    with named_as_in_job(directory, name):
+        config = read_any_config(directory)
+        if config.is_encoder_decoder:
+            # It learns a completion from a prompt, and neither chats nor plain text.
+            return TEXT_RECORDS
+        check_config(directory, config)
+        return labels_of(config) if is_classifier(config) else text_records(directory)
 
 
 def load_model(directory: Path, workload: MoeTrainWorkload) -> MoeModel:
     """Load a model onto the CPU, the same on all ranks, with a new adapter on it if there is to be one.
 
     Raises:
-        ValueError: it cannot be loaded, or converted, or gated so, or a target module matches nothing.
+        ModelError: it cannot be loaded, or converted, or gated so, or a target module matches nothing.
         OSError: a file cannot be read.
     """
     seed = workload.hyperparameters.seed
-    try:
+    with named_as_in_job(directory, workload.model):
         module, converted = _with_experts(directory, workload)
-        tokenizer = load_tokenizer(directory, module, workload.model)
-    except (ValueError, KeyError) as error:
-        reason = str(error).replace(str(directory), workload.model).removeprefix(f"{workload.model}: ")
-        raise ValueError(f"{workload.model}: cannot be loaded: {reason}") from error
+        tokenizer = load_tokenizer(directory, module)
     module = module.float().train()
     gating = next(iter(moe_blocks(module).values())).gating
     config = module.config
@@ -143,7 +137,7 @@ def _with_experts(
             raise ValueError(f"gating {gating.mode} needs two experts, a layer has {min(experts)}")
         set_gating(module, _gating(workload.gating, next(iter(moe_blocks(module).values())).gating))
         return module, description.conversion
-    module = _dense(directory)
+    module = load_whole(directory, read_any_config(directory), torch.float32)
     if workload.conversion is None:
         adopt(module, gating)
         return module, None
@@ -175,19 +169,8 @@ def _conversion(conversion: Conversion, seed: int) -> conversions.Conversion:
     )
 
 
-def _dense(directory: Path) -> PreTrainedModel:
-    config = read_any_config(directory)
-    kind: type[AutoModelForCausalLM | AutoModelForSequenceClassification | AutoModelForSeq2SeqLM]
-    kind = AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM
-    if config.is_encoder_decoder:
-        kind = AutoModelForSeq2SeqLM
-    model, missing = load_pretrained(kind, directory, config, torch.float32)
-    refuse_missing(directory, model, missing)
-    return model
-
-
 def objective_of(config: PretrainedConfig) -> Objective:
-    """How a kind of model is trained."""
+    """Return the objective of a kind of model."""
     if config.is_encoder_decoder:
         return Translation(cast(int, config.decoder_start_token_id))
     if is_classifier(config):
@@ -203,7 +186,7 @@ def adapt(module: PreTrainedModel, adapter: LoraHyperparameters, is_labelled: bo
         name: of the model, for errors.
 
     Raises:
-        ValueError: a target names nothing, or PEFT does not adapt what it names.
+        ModelError: a target names nothing, or PEFT does not adapt what it names.
     """
     modules = [each for each, _ in module.named_modules()]
     experts = [
@@ -215,7 +198,7 @@ def adapt(module: PreTrainedModel, adapter: LoraHyperparameters, is_labelled: bo
     named = () if adapter.is_all_linear else adapter.target_modules
     unknown = [target for target in named if not _named(target, modules) + _named(target, experts)]
     if unknown:
-        raise ValueError(f"{name}: no such adapter: no layer is called {', '.join(unknown)}")
+        raise ModelError(name, f"no such adapter: no layer is called {', '.join(unknown)}")
     config = LoraConfig(
         r=adapter.rank,
         lora_alpha=cast(int, adapter.alpha),  # any number will do
@@ -227,12 +210,9 @@ def adapt(module: PreTrainedModel, adapter: LoraHyperparameters, is_labelled: bo
         target_parameters=[target for target in named if _named(target, experts)],
         task_type="SEQ_CLS" if is_labelled else None,
     )
-    try:
-        return name_base(cast(PeftModel, get_peft_model(module, config)), name)
-    except ValueError as error:
-        raise ValueError(f"{name}: no such adapter: {error}") from error
+    return put_adapter(module, config, name)
 
 
 def _named(target: str, names: Sequence[str]) -> list[str]:
-    """Which names are meant by a target: the rule of PEFT."""
+    """Return the names that a target stands for: the rule of PEFT."""
     return [name for name in names if name == target or name.endswith(f".{target}")]

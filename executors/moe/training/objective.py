@@ -1,4 +1,4 @@
-"""What is to be learnt: batches as a model takes them, and their loss, for each kind of model."""
+"""Objectives of training: batches as a model takes them, and their loss, for each kind of model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Call = Callable[..., Any]
 
 
 class Objective(Protocol):
-    """How a kind of model is trained on sequences."""
+    """Objective of a kind of model on sequences."""
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
         """The sum of the losses of all that is predicted in the sequences, at least one; a scalar."""
@@ -24,7 +24,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class NextToken:
-    """Of a causal language model."""
+    """Objective of a causal language model."""
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
         """See `Objective`."""
@@ -35,7 +35,7 @@ class NextToken:
 
 @dataclass(frozen=True)
 class Label:
-    """Of a sequence classifier.
+    """Objective of a sequence classifier.
 
     Attributes:
         pad_token_id: the token behind the end of a sequence, by which some models find its last one.
@@ -54,7 +54,8 @@ class Label:
 
 @dataclass(frozen=True)
 class Translation:
-    """Of a model with an encoder, which reads the prompt, and a decoder, which gives the completion.
+    """Objective of a model with an encoder, which reads the prompt, and a decoder, which gives the
+    completion.
 
     Attributes:
         start_token_id: with which the decoder begins.

@@ -19,7 +19,6 @@ import torch._dynamo  # DistributedDataParallel imports it, which takes seconds:
 from torch import Tensor, nn
 
 from executors.elastic.checkpoint import reportable
-from executors.elastic.model import model_directory
 from executors.lora.batch import TokenSequence
 from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot, JsonlDataset
@@ -37,6 +36,7 @@ from executors.moe.training.spread import Connections, SpreadModel
 from executors.moe.training.trainer import Trainer
 from executors.node.checkpoints import StaleWriterError
 from executors.workers.messages import Ended
+from executors.workers.models import ModelError, model_directory
 from executors.workers.places import checkpoint_root, result_path
 from schemas.experts.workload import MoeTrainWorkload
 
@@ -69,7 +69,7 @@ def train(rank: Rank) -> Ended:
         return _finished_before(rank, finished)
     # What is cheap to refuse is refused before anything heavy is loaded.
     directory = model_directory(order.model_root, workload.model)
-    form = with_columns(records_of(directory), workload.dataset.columns)
+    form = with_columns(records_of(directory, workload.model), workload.dataset.columns)
     dataset = DatasetRoot(order.dataset_root).open(workload.dataset.path, form=form)
     model = load_model(directory, workload)
     _see_that_it_fits(workload, model)
@@ -96,10 +96,10 @@ def train(rank: Rank) -> Ended:
 def _see_that_it_fits(workload: MoeTrainWorkload, model: MoeModel) -> None:
     longest, length = model.longest_sequence_tokens, workload.hyperparameters.sequence_length
     if longest is not None and length > longest:
-        raise ValueError(f"{workload.model}: takes {longest} tokens, the job's sequences have {length}")
+        raise ModelError(workload.model, f"takes {longest} tokens, the job's sequences have {length}")
     counts = {len(block.router.get_parameter("weight")) for block in moe_blocks(model.module).values()}
     if len(counts) > 1:
-        raise ValueError(f"{workload.model}: layers have {sorted(counts)} experts: all must have as many")
+        raise ModelError(workload.model, f"layers have {sorted(counts)} experts: all must have as many")
 
 
 def _trainer(
@@ -160,7 +160,7 @@ def _digest_of(module: nn.Module) -> bytes:
 
 
 class _Wish(IntEnum):
-    """What a rank would have all do next; the highest of all is done."""
+    """Action that a rank wants of all next; the highest of all is done."""
 
     TRAIN = 0
     STOP = 1
@@ -171,13 +171,13 @@ class _Wish(IntEnum):
 
 @dataclass(frozen=True)
 class _Boundary:
-    """What one rank tells between two steps."""
+    """Message of one rank between two steps."""
 
     wish: int
     loss_tokens: int
-    """Of its share of the next step."""
+    """Tokens that bear loss in its share of the next step."""
     saves: int
-    """Of rank 0: whether a checkpoint is due."""
+    """Whether a checkpoint is due; of rank 0."""
 
 
 class _Training:
@@ -246,7 +246,7 @@ class _Training:
         return self._finish()
 
     def _agree(self, loss_tokens: int) -> list[_Boundary]:
-        """What all ranks tell at the boundary of a step."""
+        """Return the messages of all ranks at the boundary of a step."""
         wish, release = _Wish.TRAIN, self._rank.inbox.release
         if release is not None:
             wish = _Wish.STOP if release.verdict == "stop" else _Wish.DISCARD

@@ -12,18 +12,16 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
-from executors.lora.adapter import inject
-from executors.lora.base_model import SharedBase
+from executors.lora.base_model import SharedBase, load_unproven
+from executors.lora.model_files import file_of_weight, weight_files
 from executors.lora.model_kind import BaseModelError, is_classifier, read_config
-from executors.lora.objective import next_tokens
-from executors.lora.packed_attention import PACKED_ATTENTION
 from executors.tuner.pipeline.families import FAMILIES, Family
 from executors.tuner.pipeline.partition import cut
 
 _BASE_LAYER = ".base_layer."
-"""What `inject` puts into the names of the layers that it wraps."""
+"""Part that `inject` adds to the names of the layers that it wraps."""
 
 
 @dataclass(frozen=True)
@@ -76,34 +74,25 @@ class Structure:
 
 
 def load_structure(directory: Path, device: torch.device) -> Structure:
-    """Build a model from its configuration alone: bfloat16 on CUDA, float32 on a CPU.
+    """Check the files of a model and build it without its parameters: bfloat16 on CUDA, float32 on a CPU.
 
-    It has no weights that a probe could run on, so only families whose parts are known are taken.
+    A probe cannot run on it, so only families whose parts are known are taken.
 
     Raises:
-        BaseModelError: there is no such model, it has no safetensors weights, or it is of a family that
-            cannot be cut.
+        BaseModelError: there is no such model, it or its tokenizer is unfit (see `load_base`), or it is of a
+            family that cannot be cut.
     """
     config = read_config(directory)
     if is_classifier(config):
-        raise BaseModelError(f"{directory}: a classifier is not built from its configuration alone")
-    if not any(directory.glob("*.safetensors")):
-        raise BaseModelError(f"{directory}: no safetensors weights; pickled weights are refused")
+        raise BaseModelError(f"{directory}: a classifier cannot be built without its parameters")
     family = _family(directory, config.model_type)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
-    model.set_attn_implementation(PACKED_ATTENTION)
-    model.eval().requires_grad_(False)
-    _place_rotary(model, family, device)
-    tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    objective = next_tokens(directory, model)
-    base = SharedBase(directory, model, tokenizer, objective, inject(model, objective.plain))
-    return Structure(base, family, dtype)
+    base = load_unproven(directory, config, device, on_meta=True)
+    _place_rotary(base.model, family, device)
+    return Structure(base, family, base.model.dtype)
 
 
 def structure_of(base: SharedBase) -> Structure:
-    """Of a model that is loaded as a whole.
+    """The structure of a model that is loaded as a whole.
 
     Raises:
         BaseModelError: it is of a family that cannot be cut.
@@ -142,7 +131,7 @@ class StageWeights:
         """Find the parameters in the model's files.
 
         Raises:
-            BaseModelError: a parameter is in none of them.
+            BaseModelError: a parameter is in none of them under its own name.
         """
         self.partition = tuple(partition)
         self._structure = structure
@@ -239,24 +228,29 @@ def partition_by_parameters(structure: Structure, stages: int) -> tuple[range, .
 
 
 def _tensor_files(directory: Path) -> Iterator[tuple[str, Path]]:
-    for path in sorted(directory.glob("*.safetensors")):
+    for path in (directory / name for name in weight_files(directory)):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - it is no mapping
                 yield name, path
 
 
 def _file_names(base: SharedBase, files: Mapping[str, Path]) -> dict[str, str]:
-    """The name in the files of each parameter: tied ones have one, and some files leave out the model's own
-    prefix."""
-    first: dict[int, str] = {}
-    names = {}
+    """The name in the files of each parameter: tied ones have one of theirs, and some files leave out the
+    model's own prefix."""
+    tied: dict[int, list[str]] = {}
     for name, parameter in base.model.named_parameters(remove_duplicate=False):
-        original = first.setdefault(id(parameter), name).replace(_BASE_LAYER, ".")
-        candidates = (original, original.removeprefix(f"{base.model.base_model_prefix}."))
-        found = next((candidate for candidate in candidates if candidate in files), None)
+        tied.setdefault(id(parameter), []).append(name)
+    names: dict[str, str] = {}
+    for together in tied.values():
+        originals = [name.replace(_BASE_LAYER, ".") for name in together]
+        bare = [name.removeprefix(f"{base.model.base_model_prefix}.") for name in originals]
+        found = next((candidate for candidate in (*originals, *bare) if candidate in files), None)
         if found is None:
-            raise BaseModelError(f"{base.directory}: no file has the parameter {original}")
-        names[name] = found
+            raise BaseModelError(
+                f"{base.directory}: {file_of_weight(base.directory)}: has no {originals[0]}, or has it under "
+                "a name that only transformers reads: load the model with transformers and save it again"
+            )
+        names |= dict.fromkeys(together, found)
     return names
 
 

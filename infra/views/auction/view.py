@@ -32,7 +32,7 @@ class AuctionView(PolicyView):
         return None
 
     def words(self, told: Record) -> list[str] | None:
-        """Of records that are about one job alone: see `part_of`."""
+        """Return words for records that are about one job alone: see `part_of`."""
         match told:
             case LoraWorkload():
                 return [_workload(told)]
@@ -58,7 +58,7 @@ class AuctionView(PolicyView):
         return None
 
     def happening(self, outcome: Outcome) -> str | None:
-        """Of bids that win or lose by their price, of plans made again, and of batches."""
+        """Return words for bids that win or lose by their price, plans made again, and batches."""
         evidence = evidence_of(outcome)
         bid = units(evidence.bid_micros)
         match outcome:

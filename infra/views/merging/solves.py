@@ -1,4 +1,4 @@
-"""What a merging zone asks its solvers and what they answer, in words."""
+"""Questions of a merging zone to its solvers and their answers, in words."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -47,7 +47,7 @@ def _left_out(counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def answered_words(record: SolveFinished) -> list[str] | None:
-    """What a solver has found for a zone; what becomes of it is told job by job."""
+    """Return words for a solver's answer; its effects are shown job by job."""
     match record.solution:
         case MergeSolution() as plan:
             gpus = counted(sum(share.gpus for share in plan.shares), "GPU")

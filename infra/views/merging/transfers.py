@@ -22,7 +22,7 @@ Pair = tuple[MergeMode, str, str]
 
 @dataclass
 class Transfer:
-    """What a task brings another, by what the log says of their jobs."""
+    """Gain of one task by another, by the records of their jobs."""
 
     mode: MergeMode
     donor: str
@@ -31,16 +31,16 @@ class Transfer:
     foretold: float | None = None
     """The latest gain foretold of the receiver's accuracy (G, Eq. 1), on average over kinds of jobs."""
     gains: list[float] = field(default_factory=list)
-    """What merges that were not undone have brought, where that is known."""
+    """Gains of merges that were not undone, where they are known."""
     merges: int = 0
     """That are over for the receiver, in whatever way."""
     undone: int = 0
     saved_s: float = 0.0
-    """What they were worth, in time with one GPU."""
+    """Time that they saved, with one GPU."""
 
     @property
     def gain(self) -> float | None:
-        """What came, on average; None where it is not known of any merge."""
+        """Mean gain; None where it is not known of any merge."""
         return math.fsum(self.gains) / len(self.gains) if self.gains else None
 
     def as_json(self) -> dict[str, Any]:

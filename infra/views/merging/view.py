@@ -37,7 +37,8 @@ class MergingView(PolicyView):
     figures = MergingFigures
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
-        """Of a task all, as it tells with whom the job is merged; what came of a merge, for its donor too."""
+        """Return a record of a task whole, as it names the jobs of the merge, and a merge's result for its
+        donor, too."""
         match record:
             case TaskChanged() | TaskReleased() if job_id in record.job_ids:
                 return record
@@ -81,8 +82,8 @@ class MergingView(PolicyView):
         return _command(told)
 
     def happening(self, outcome: Outcome) -> str | None:
-        """Of profiles, of tasks that change, of what merges come to, of plans that fail, and how the zone
-        stands."""
+        """Return words for profiles, changes of tasks, results of merges, failed plans, and the zone's
+        state."""
         match outcome:
             case JobAdmitted(evidence=QueuedTask() as place):
                 return f"{outcome.job_id} queued: {queued_words(place)}"

@@ -26,7 +26,7 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ElasticOptions(DrawingOptions):
-    """What jobs ask for, and what they are able to do; see `Abilities` for the shares. The scenario is that
+    """Demands and abilities of jobs; see `Abilities` for the shares. The scenario is that
     of the zone's policy."""
 
     elastic_share: _Share | None = None
@@ -113,6 +113,6 @@ def _gpus(zone: Zone) -> int:
 
 
 def _server_gpus(zone: Zone) -> int:
-    """Of its smallest server, so that every worker fits on each."""
+    """Return the GPUs of its smallest server, so that every worker fits on each."""
     gpus = {gpu.name: gpu.gpus for gpu in zone.gpu_types}
     return min(gpus[node.gpu_type] for node in zone.nodes)

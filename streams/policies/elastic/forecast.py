@@ -1,4 +1,4 @@
-"""What a job would meet if it were submitted now: the answer to a request for a quote."""
+"""Forecast for a job if it were submitted now: the answer to a request for a quote."""
 
 import heapq
 import math
@@ -41,7 +41,7 @@ class _Waiting:
 
     gpus: int
     held_s: float
-    """How long it would hold them."""
+    """Time that it would hold them."""
 
 
 @dataclass
@@ -133,7 +133,7 @@ def _waiting(queued: QueuedJob) -> _Waiting:
 def _gpus(
     workforce: Workforce, pools: Sequence[Pool], without: Collection[str], as_of_s: float
 ) -> tuple[float, list[tuple[float, float]]]:
-    """How many of the pools' GPUs are idle, those of some servers left out, and when how many others are."""
+    """Return the idle GPUs of the pools without some servers, and the times at which others become idle."""
     cluster = workforce.cluster
     free = sum(cluster.free_gpus(pool) for pool in pools)
     free -= sum(server.free for server in map(cluster.server, without) if server.is_open)

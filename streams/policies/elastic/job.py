@@ -25,13 +25,13 @@ def generation_of(run_id: str) -> int | None:
 
 @dataclass
 class ElasticJob:
-    """What the zone keeps of a job besides the register's part."""
+    """State of a job in its zone besides the register's part."""
 
     job: Job
     arrival: int
     """Rank by submission."""
     generation: int = 0
-    """Of its newest workers; 0 before its first."""
+    """Generation of its newest workers; 0 before its first."""
     members: dict[str, int] = field(default_factory=dict)
     """Real workers by node, in the order of the ranks. Empty while it waits."""
     workers: int = 0
@@ -68,7 +68,7 @@ class ElasticJob:
 
     def __post_init__(self) -> None:
         self.workload = cast(ElasticWorkload, self.job.workload)
-        """What it runs."""
+        """Its workload."""
         self.speedup = speedup_of(self.workload)
         """Speed by number of workers over that of one, from 0 workers on."""
 
@@ -108,7 +108,7 @@ class ElasticJob:
 
     @property
     def state_bytes(self) -> int:
-        """What it takes in a snapshot, at most."""
+        """Most bytes of it in a snapshot."""
         # A member is among the servers of the cluster too, with base workers and with flexible ones.
         nodes = (*self.members, *self.members, *self.members, *self.done, *self.clearing)
         return _BYTES_PER_JOB + sum(_BYTES_PER_NODE + len(node) for node in nodes)

@@ -1,4 +1,4 @@
-"""What a zone says of a job: that its workers change, whom to release, and how it ended."""
+"""Decisions on a job: changes of its workers, releases, and its end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
     "run_failed": "node_lost",
     "stopped": "withdrawn",
 }
-"""What workers are told that go."""
+"""Verdicts for workers that leave."""
 
 
 @dataclass(frozen=True)

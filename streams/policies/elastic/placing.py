@@ -1,4 +1,4 @@
-"""How the grants of a round come to servers, on trial: those that find no room go to other jobs instead."""
+"""Placement of the grants of a round on servers, on trial: those that find no room go to other jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from streams.policies.elastic.workforce import Workforce
 
 @dataclass(slots=True)
 class Change:
-    """What a job has on servers of what it is granted."""
+    """Part of a job's grant that it has on servers."""
 
     job: ElasticJob
     grant: Grant
@@ -129,7 +129,7 @@ class Placing:
 
 
 class ScatteredRoom:
-    """What the scheme is told, beside the GPUs of a pool, of room that is no use to a job: GPUs that it would
+    """Room that is of no use to a job, for the scheme beside the GPUs of a pool: GPUs that it would
     be granted and could not use would be idle, round after round. Of one round."""
 
     def __init__(self, workforce: Workforce, movable: Sequence[str]) -> None:
@@ -187,7 +187,7 @@ class ScatteredRoom:
         return has_learned
 
     def told(self, demands: Sequence[Demand]) -> list[Demand]:
-        """What the scheme is asked for."""
+        """Return the demands that the scheme is asked for."""
         if not self._barred and not self._room_workers:
             return list(demands)
         return [self._told(demand) for demand in demands]
@@ -205,7 +205,7 @@ def is_within(small: tuple[Pool, int, int], large: tuple[Pool, int, int]) -> boo
 
 
 def _present(job: ElasticJob) -> Grant:
-    """What a running job has."""
+    """Return the present grant of a running job."""
     if job.pool is None or job.flexible_pool is None:
         raise AssertionError(f"job {job.job.job_id} has lost flexible workers, and had none")
     return Grant(job.job.job_id, job.workers, job.pool, job.flexible_pool)

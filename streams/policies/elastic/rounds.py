@@ -18,11 +18,11 @@ from streams.policies.elastic.turns import Turn, Turns
 from streams.policies.elastic.workforce import Workforce
 
 _SPANNING_SPEED = {"basic": 1.0, "advanced": 0.7, "heterogeneous": 0.7, "ideal": 1.0}
-"""What is left of a job's speed on several GPU types at a time, by scenario (thesis, section 3.7.1)."""
+"""Part of a job's speed that is left on several GPU types at a time, by scenario (thesis, section 3.7.1)."""
 
 MOST_TRIALS = 4
-"""Of a round. With each, all base demands as large as one that found no room are left out, so that it rarely
-takes more than two."""
+"""Trials of a round. With each, all base demands as large as one that found no room are left out, so that it
+rarely takes more than two."""
 
 
 MOST_LOOKED_AT = 3_000
@@ -30,7 +30,8 @@ MOST_LOOKED_AT = 3_000
 
 
 class Rounds:
-    """Of one zone. A round begins with what the jobs and servers are now, and keeps nothing for the next."""
+    """Rounds of one zone. A round begins with what the jobs and servers are now, and keeps nothing for the
+    next."""
 
     def __init__(
         self, policy: ElasticPolicy, scheme: Scheme, workforce: Workforce, turns: Turns, sizes: Sizes
@@ -123,7 +124,7 @@ class Rounds:
         return None
 
     def _decide(self, jobs: Sequence[ElasticJob], resizable: Sequence[ElasticJob]) -> Placing:
-        """What jobs that wait and jobs that run are given of the open servers.
+        """Return the placement of waiting and running jobs on the open servers.
 
         Schemes count the GPUs of a pool, and these may be scattered over its servers. So grants are placed on
         trial, and where some find no room, the scheme is asked again without them.
@@ -176,7 +177,7 @@ class Rounds:
         return [demand for _, demand in told.values()]
 
     def _demand(self, job: ElasticJob) -> Demand:
-        """What a scheme is told of a job."""
+        """Return the demand of a job for a scheme."""
         workload = job.workload
         is_heterogeneous = self._is_heterogeneous(job)
         return Demand(

@@ -36,7 +36,7 @@ class QueuedJob:
 
 
 class Workforce:
-    """Of one zone."""
+    """Workers of the jobs of one zone."""
 
     def __init__(self, zone: str, cluster: Cluster, live: LiveBytes, orders: OrderClock) -> None:
         self.zone = zone
@@ -46,16 +46,17 @@ class Workforce:
         """By id, in the order of their submission."""
         self.time_s: float | None = None
         self.spanning_speed = 1.0
-        """What is left of a job's speed whose workers are in both pools."""
+        """Part of its speed that is left to a job whose workers are in both pools."""
         self._live = live
         self._counted: dict[str, int] = {}
-        """What of the snapshot each job is counted for. This and what follows depend on the jobs alone."""
+        """Bytes of the snapshot that each job is counted for. This and what follows depend on the jobs
+        alone."""
         self._held: dict[str, int] = {}
         """The same of all jobs of a user, with what the register keeps of them; only users with jobs."""
         self._busy: dict[str, dict[str, None]] = {}
         """The jobs that have workers on a node, new or old ones; only nodes with some."""
         self.shapes: Counter[Shape] = Counter()
-        """How many jobs need how much at least; only shapes of some."""
+        """Number of jobs by least need; only shapes of at least one job."""
         self._idle_jobs: dict[str, None] = {}
         self._queued: dict[str, QueuedJob] = {}
         """Queue entries of jobs in `_idle_jobs`, computed on demand."""
@@ -91,7 +92,7 @@ class Workforce:
 
     @property
     def jobs_without_workers(self) -> int:
-        """How many have none."""
+        """Number of jobs that have none."""
         return len(self._idle_jobs)
 
     def end_retries(self) -> bool:
@@ -133,7 +134,7 @@ class Workforce:
         return _by_arrival(self.jobs[job_id] for job_id in self._busy.get(node, ()))
 
     def placed(self, job: ElasticJob) -> dict[str, int]:
-        """How many real workers of a job each server has room set aside for."""
+        """Return the real workers of a job for which each server has set room aside."""
         placed: dict[str, int] = {}
         for workers in self.cluster.workers_of(job.job.job_id).values():
             for server, count in workers.items():
@@ -141,11 +142,11 @@ class Workforce:
         return placed
 
     def gpus_of(self, job: ElasticJob) -> dict[str, int]:
-        """How many GPUs a job has on each server."""
+        """Return the GPUs of a job on each server."""
         return {node: count * job.workload.gpus_per_worker for node, count in job.members.items()}
 
     def speed(self, job: ElasticJob) -> float:
-        """What its workers do per second, in seconds of one worker on a training server."""
+        """Return the speed of its workers, in seconds of one worker on a training server per second."""
         spans = job.flexible_pool is not None and job.flexible_pool != job.pool
         return job.speedup[job.workers] * (self.spanning_speed if spans else 1.0)
 
@@ -154,12 +155,12 @@ class Workforce:
         return job.work_left_s(self.time_s, self.speed(job))
 
     def shortest_left_s(self, job: ElasticJob) -> float:
-        """How long what is left of a job takes with all workers that it may have."""
+        """Return the time of a job's remaining work with all workers that it may have."""
         return self.work_left_s(job) / job.speedup[job.workload.max_workers]
 
     def base_left_s(self, job: ElasticJob) -> float:
-        """How long what is left of a job takes with its base demand: as its user declared, or if it is late
-        by that, as much longer as it is late."""
+        """Return the time of a job's remaining work with its base demand: as its user declared, or if it is
+        late by that, as much longer as it is late."""
         left_s = self.work_left_s(job) / job.speedup[job.workload.min_workers]
         if job.due_s is None or self.time_s is None:
             return left_s
@@ -221,7 +222,7 @@ class Workforce:
         job.hear(self.orders.elapsed_s, self.work_left_s(job) / self.speed(job))
 
     def progress(self, job: ElasticJob, samples_done: int) -> None:
-        """So far a job is now."""
+        """Set the progress of a job."""
         if samples_done > job.furthest_samples:
             job.failures, job.furthest_samples = 0, samples_done
         job.job.samples_done = samples_done

@@ -20,7 +20,7 @@ _BYTES_PER_NODE = 8
 
 @dataclass
 class MoeJob:
-    """What the zone keeps of a job besides the register's part.
+    """State of a job in its zone besides the register's part.
 
     All ranks of a generation begin and end together: where one is lost, so are the others. A job begins its
     next generation once no node has ranks of the one before.
@@ -32,7 +32,7 @@ class MoeJob:
     since_s: float
     """When it got the ranks that it has, or else since when it waits for some."""
     generation: int = 0
-    """Of its newest ranks; 0 before its first."""
+    """Generation of its newest ranks; 0 before its first."""
     members: dict[str, int] = field(default_factory=dict)
     """Ranks by node, in the order of the ranks. Empty while it waits."""
     done: dict[str, None] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class MoeJob:
     furthest_samples: int = 0
     """That it has ever done, lost ones among them."""
     passed: int = 0
-    """How often another job has gone before it because that one was smaller."""
+    """Number of times that a smaller job has gone before it."""
     had_s: float | None = None
     """For how long it had ranks in generations that are over; None where it had none since it was submitted
     or has given way."""
@@ -56,7 +56,7 @@ class MoeJob:
     is_profiled: bool = False
     """Whether the present generation has told what its profile stage has counted."""
     popularity: Popularity | None = None
-    """Of a service that has told something."""
+    """Popularity of a service that has reported any."""
     finished: RunFinished | None = None
     """Its work is done; it is over once no node has a rank."""
     given_up: str | None = None
@@ -72,7 +72,7 @@ class MoeJob:
 
     def __post_init__(self) -> None:
         self.workload = cast(MoeWorkload, self.job.workload)
-        """What it runs."""
+        """Its workload."""
 
     @property
     def job_id(self) -> str:
@@ -81,7 +81,7 @@ class MoeJob:
 
     @property
     def run_id(self) -> str:
-        """Of the present generation, the same on all of its nodes."""
+        """Id of the present generation's run, the same on all of its nodes."""
         return f"{self.generation}/{self.job.job_id}"
 
     @property
@@ -121,7 +121,7 @@ class MoeJob:
         return (self.had_s or 0.0) + (time_s - self.since_s if self.members else 0.0)
 
     def progress(self, samples_done: int) -> None:
-        """So far it is now; what a report says beyond all of its work does not count."""
+        """Set its progress; what a report has beyond all of its work does not count."""
         total_samples = self.workload.total_samples
         if total_samples is not None:
             samples_done = min(samples_done, total_samples)
@@ -135,7 +135,7 @@ class MoeJob:
 
     @property
     def state_bytes(self) -> int:
-        """What it takes in a snapshot, at most, with the turn of its user."""
+        """Most bytes of it in a snapshot, with the turn of its user."""
         # A node may be a member and done, or else is clearing.
         nodes = (*self.members, *self.members, *self.clearing, self.leader)
         names = sum(_BYTES_PER_NODE + len(node) for node in nodes) + len(self.job.user)

@@ -1,4 +1,4 @@
-"""What a zone says of a job: that its ranks or placements change, whom to command, and how it ended."""
+"""Decisions on a job: changes of its ranks or placements, commands, and its end."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _RELEASE_REASONS: Mapping[ChangeReason, RanksReleaseReason] = {
     "withdrawn": "withdrawn",
     "ended": "ended",
 }
-"""What ranks are told that go, unless their job is given up."""
+"""Verdicts for ranks that leave, unless their job is given up."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How popular the experts of one service are, and where they stand, layer by layer."""
+"""Popularity of the experts of one service, and their placement, layer by layer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -29,7 +29,7 @@ _BYTES_PER_DEVICE, _BYTES_PER_SLOT = 3, 2
 
 
 def rule_of(policy: ExpertsPolicy) -> DriftRule:
-    """How a zone's placements follow popularity."""
+    """Return the rule by which a zone's placements follow popularity."""
     return DriftRule(
         newest_weight=policy.newest_weight,
         least_gain=policy.least_gain,
@@ -40,12 +40,13 @@ def rule_of(policy: ExpertsPolicy) -> DriftRule:
 
 
 class Popularity:
-    """Of one service that has told what its experts are chosen for. Deterministic: time is told."""
+    """Popularity of the experts of one service that has reported routed tokens. Deterministic: time is
+    told."""
 
     def __init__(self, layers: Sequence[LayerDrift]) -> None:
         self._layers = list(layers)
         self.revision = 0
-        """Of the placement that stands; the next one's is higher."""
+        """Revision of the present placement; the next one's is higher."""
         self.tokens = 0
         """Told of since the first report, over all layers; `MAX_TOKENS` at most."""
 
@@ -61,12 +62,12 @@ class Popularity:
 
     @property
     def placement(self) -> tuple[LayerPlacement, ...]:
-        """Of all layers, as it stands."""
+        """Present placement of all layers."""
         return tuple(_placement(number, layer.placement) for number, layer in enumerate(self._layers))
 
     @property
     def busiest_load(self) -> float:
-        """Of the busiest device over the mean, the mean over layers."""
+        """Load of the busiest device over the mean, the mean over layers."""
         return sum(layer.busiest_load for layer in self._layers) / len(self._layers)
 
     @property
@@ -76,7 +77,7 @@ class Popularity:
 
     @property
     def state_bytes(self) -> int:
-        """What it takes in a snapshot, at most."""
+        """Most bytes of it in a snapshot."""
         layers, experts = self.shape
         return state_bytes(layers, experts, self._layers[0].cluster)
 
@@ -194,7 +195,7 @@ def unusable(report: RoutingReport, known: Popularity | None, cluster: Cluster) 
 
 
 def state_bytes(layers: int, experts: int, cluster: Cluster) -> int:
-    """What popularity takes in a snapshot, at most."""
+    """Return the most bytes of popularity in a snapshot."""
     per_device = _BYTES_PER_DEVICE + _BYTES_PER_SLOT * cluster.most_per_device
     return _BYTES + layers * (_BYTES_PER_LAYER + _BYTES_PER_EXPERT * experts + per_device * cluster.devices)
 

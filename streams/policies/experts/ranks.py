@@ -20,7 +20,7 @@ _LONGEST_QUIET_S = 8_640.0
 
 
 class Ranks:
-    """Of one zone."""
+    """Ranks of the jobs of one zone."""
 
     def __init__(self, zone: str, gpus: Gpus, live: LiveBytes, orders: OrderClock) -> None:
         self.zone = zone
@@ -30,7 +30,7 @@ class Ranks:
         """By id, in the order of their submission."""
         self.turns = Turns()
         self.arrivals = 0
-        """Of jobs, by which they are ranked."""
+        """Number of arrivals of jobs, by which they are ordered."""
         self.time_s = 0.0
         self.report_interval_s = 0.0
         self.patience_s = math.inf
@@ -39,14 +39,14 @@ class Ranks:
         self.has_news = False
         """Whether the zone stands otherwise than when it was last told."""
         self.sizes: Counter[int] = Counter()
-        """How many jobs need how many ranks; only sizes of some."""
+        """Number of jobs by number of ranks; only sizes of at least one job."""
         self._next_claim_s = -math.inf
         """Before then no job can have a claim because time passes."""
         self._next_retry_s = -math.inf
         """When a job that did not begin may have another run, by `orders`."""
         self._live = live
         self._counted: dict[str, int] = {}
-        """What of the snapshot each job is counted for."""
+        """Bytes of the snapshot that each job is counted for."""
         self._held: Counter[str] = Counter()
         """The same of all jobs of a user, with what the register keeps of them; only users with jobs."""
 
@@ -58,7 +58,7 @@ class Ranks:
 
     @property
     def jobs_without_ranks(self) -> int:
-        """How many have none and are not ending."""
+        """Number of jobs that have none and are not ending."""
         return sum(not job.members and not job.is_ending for job in self.jobs.values())
 
     @property

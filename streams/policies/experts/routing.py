@@ -1,4 +1,4 @@
-"""What leaders report of routed tokens, and the placements that follow from it."""
+"""Reports of leaders on routed tokens, and the placements that follow from them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +15,7 @@ from streams.policies.experts.ranks import Ranks
 
 
 class Routing:
-    """Of one zone."""
+    """Routing of the services of one zone."""
 
     def __init__(self, policy: ExpertsPolicy, ranks: Ranks) -> None:
         self._ranks = ranks

@@ -197,7 +197,7 @@ class ExpertsZone:
         return sum(job.members.get(node, 0) + job.clearing.get(node, 0) for job in jobs)
 
     def _own_devices(self, without: Iterable[str] = ()) -> int:
-        """Of the nodes that are not on loan. Jobs are promised no others."""
+        """Return the devices of the nodes that are not on loan. Jobs are promised no others."""
         return sum(self._own.values()) - sum(self._own.get(node, 0) for node in without)
 
     def _needed(self, nodes: Iterable[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How a plan becomes tasks: what of it still fits, who is stopped, who begins, and who is merged."""
+"""Tasks from a plan: the part of it that still fits, and the jobs that stop, begin or are merged."""
 
 import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from streams.policies.merging.task import Task
 
 
 class Allocation:
-    """Of one zone."""
+    """Allocation of one zone."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking

@@ -1,4 +1,4 @@
-"""What a solver is asked about an allocation: the jobs as they are now."""
+"""Questions to solvers about an allocation: the jobs as they are now."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _FOR_PROFILES = 4
 
 @dataclass
 class Asking:
-    """Of one zone."""
+    """Questions of one zone."""
 
     policy: MergingPolicy
     tasks: Tasks
@@ -42,23 +42,23 @@ class Asking:
     speeds: Speeds
 
     def steps(self, job: TuningJob) -> tuple[StepTime, ...]:
-        """How long a step of a job takes with each number of GPUs that it may have."""
+        """Return the time of a job's step with each number of GPUs that it may have."""
         return self.speeds.steps(self.knowledge.kinds[job.kind])
 
     def step_s(self, job: TuningJob, gpus: int) -> float:
-        """How long a step of a job takes with so many GPUs, or with as many of them as are of use."""
+        """Return the time of a job's step with a number of GPUs, or with as many of them as are of use."""
         steps = self.steps(job)
         return next((step.step_s for step in reversed(steps) if step.gpus <= gpus), steps[0].step_s)
 
     def remaining_s(self, job_ids: Sequence[str], mode: str, gpus: int) -> float:
-        """How long what is left of some jobs takes together."""
+        """Return the time of some jobs' remaining work together."""
         jobs = [self.tasks.jobs[job_id] for job_id in job_ids]
         if mode == "spatial" and len(jobs) == 2:
             return self._joint_steps(jobs) * sum(self.step_s(job, gpus) for job in jobs)
         return sum(self.knowledge.iterations_left(job) * self.step_s(job, gpus) for job in jobs)
 
     def foretold(self, job: TuningJob, reason: ForetoldReason, detail: str = "") -> JobForetold:
-        """What is expected of a job, as it is told."""
+        """Return the forecast of a job as a decision."""
         kind = self.knowledge.kinds[job.kind]
         return JobForetold(
             zone=self.tasks.zone,
@@ -83,7 +83,7 @@ class Asking:
 
     @property
     def most_for_profiles(self) -> int:
-        """How many GPUs plans leave idle at most, for new jobs that are to be profiled."""
+        """Most GPUs that plans leave idle for new jobs that are to be profiled."""
         return self.tasks.gpus.open // _FOR_PROFILES
 
     def is_kept(self, task: Task) -> bool:
@@ -97,7 +97,7 @@ class Asking:
         return self.tasks.jobs[task.job_ids[0]].iterations == 0
 
     def problem(self, time_s: float) -> MergeProblem | RivalProblem | None:
-        """What to ask; None if there is nothing to decide."""
+        """Return the question; None if there is nothing to decide."""
         gpus = self.available()
         asked = [job for job in self.tasks.jobs.values() if self._takes_part(job)]
         if gpus < 1 or not asked:
@@ -123,7 +123,7 @@ class Asking:
         return [job for job in jobs if job.job_id in kept]
 
     def _waited_s(self, job: TuningJob) -> float:
-        """How long it has had no GPUs, in all."""
+        """Return the time that it has had no GPUs, in all."""
         is_active = self._active_task(job) is not None
         return job.waited_s + (0.0 if is_active else self.tasks.time_s - job.waits_since_s)
 
@@ -198,7 +198,7 @@ class Asking:
         return sum(kind.batch_size for kind in kinds), sum(kind.dataset_samples for kind in kinds)
 
     def _joint_table(self, jobs: Sequence[TuningJob]) -> tuple[StepTime, ...]:
-        """Of jobs that are trained together: a step has one of each."""
+        """Return the step times of jobs that are trained together: a step has one of each."""
         sizes = sorted({step.gpus for job in jobs for step in self.steps(job)})
         return faster_only((size, sum(self.step_s(job, size) for job in jobs)) for size in sizes)
 

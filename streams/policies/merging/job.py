@@ -27,7 +27,7 @@ class Merge:
     """Digest of the partner's data."""
     partner_samples: int
     is_donor: bool
-    """Of a temporal merge: its own run is as if it were alone."""
+    """Whether it is the donor of a temporal merge: its own run is as if it were alone."""
     score: float
     gain: float
     """Foretold, of its accuracy (G, Eq. 1)."""
@@ -36,7 +36,7 @@ class Merge:
     iterations_alone: int
     """Foretold."""
     accuracy_before: float | None
-    """What its accuracy must exceed for the merge to be kept."""
+    """Accuracy that it must exceed for the merge to be kept."""
     best_accuracy: float | None = None
     """In the merge, the donor's part of it included."""
     joint_steps: int = 0
@@ -47,7 +47,7 @@ class Merge:
 
 @dataclass
 class TuningJob:
-    """What the zone keeps of a job besides the register's part."""
+    """State of a job in its zone besides the register's part."""
 
     job: Job
     arrival: int
@@ -65,9 +65,10 @@ class TuningJob:
     task: str | None = None
     """The task that it is part of."""
     generation: int = 0
-    """Of the last task that its nodes were told to run it in."""
+    """Generation of the last task that its nodes were ordered to run it in."""
     undone_generation: int = 0
-    """Of the last merge of it that was undone: nothing is kept of that one, and of those before."""
+    """Generation of the last merge of it that was undone: nothing is kept of that one, and of those
+    before."""
     waited_s: float = 0.0
     waits_since_s: float = 0.0
     """When it last had GPUs, or was submitted. Says nothing of a job that has some."""
@@ -119,7 +120,7 @@ class TuningJob:
 
     @property
     def state_bytes(self) -> int:
-        """What it takes in a snapshot, at most."""
+        """Most bytes of it in a snapshot."""
         finished = "" if self.finished is None else self.finished.model_dump_json()
         runs = sum(_BYTES_PER_RUN + len(run) + len(node) for run, node in self.stopping.items())
         return _BYTES_PER_JOB + runs + len(finished.encode()) + len((self.given_up or "").encode())
@@ -129,7 +130,7 @@ class TuningJob:
         self.heard_s, self.quiet_s = heard_s, quiet_s
 
     def order(self, run_id: str) -> JobOrder:
-        """What an executor is told of it."""
+        """Return its order to an executor."""
         return JobOrder(
             run_id=run_id,
             job_id=self.job_id,

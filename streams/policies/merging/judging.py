@@ -79,7 +79,7 @@ def shortfall_of_merge(job: TuningJob, kind: KindOfJobs, iterations: int) -> str
 def judged(
     asking: Asking, job: TuningJob, merge: Merge, reason: JudgedReason
 ) -> tuple[MergeJudged, PastMerge]:
-    """What came of a job's merge, as it is told and as it is remembered."""
+    """Return the result of a job's merge, as a decision and as it is kept."""
     kind = asking.knowledge.kinds[job.kind]
     alone = max(round(kind.finished_iterations) if kind.finished else merge.iterations_alone, 1)
     best, reference = merge.best_accuracy, kind.finished_accuracy

@@ -1,4 +1,4 @@
-"""What a zone knows of its jobs: profiles, what a solver foretells from them, and how earlier jobs fared."""
+"""Knowledge of a zone about its jobs: profiles, forecasts from them, and results of earlier jobs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -30,11 +30,11 @@ _LEAST_PART_LEFT = 0.05
 """However far beyond its estimate a job is, it is taken to have this part of it to go."""
 
 CHEAP = 0.25
-"""Of what a finished job was trained in the mean: the watched epochs of a job in a trial are no more."""
+"""Part of the mean training of a finished job that the watched epochs of a job in a trial may take."""
 
 
 class ForetoldTransfer(NamedTuple):
-    """What merging two kinds is taken to bring."""
+    """Forecast of the effect of merging two kinds."""
 
     score: float
     receiver_gain: float
@@ -47,7 +47,7 @@ class ForetoldTransfer(NamedTuple):
 
     @property
     def planned_ratios(self) -> tuple[float, float]:
-        """What a plan counts on, of the receiver and of the donor: of merges that past ones have shown to
+        """Ratios for plans, of the receiver and of the donor: of merges that past ones have shown to
         pay, the upper confidence bounds; of a trial, what is expected."""
         if self.evidence == "trial":
             return self.receiver_ratio, self.donor_ratio
@@ -74,7 +74,7 @@ Pair = tuple[MergeMode, str, str]
 
 
 class Knowledge:
-    """Of one zone."""
+    """Knowledge of one zone."""
 
     def __init__(self, policy: MergingPolicy) -> None:
         self._policy = policy
@@ -85,16 +85,16 @@ class Knowledge:
         self.outcomes: list[PastMerge] = list(policy.outcomes)
         """The latest, oldest first."""
         self.embedding_length: int | None = None
-        """Of what similarity is judged by."""
+        """Length of the embeddings by which similarity is judged."""
         self._scores: dict[tuple[str, str], float] = {}
         """S(A, B) by the keys of the kinds; follows from their embeddings."""
         self._asked: tuple[str, ...] = ()
         """The kinds of the outstanding request, in its order."""
         self._uses = 0
         self._trained_samples = 0
-        """Of all jobs that are done, in all."""
+        """Samples of all jobs that are done."""
         self._finished = 0
-        """How many these are."""
+        """Number of these jobs."""
         self._lost_samples = 0
         """Those of them that were trained in vain, in merges that were undone."""
 
@@ -175,7 +175,7 @@ class Knowledge:
         return max(min(left, job.workload.target.most_iterations - done), 1.0)
 
     def estimate(self, jobs: Iterable[TuningJob]) -> EstimateProblem | None:
-        """What to ask a solver; None if there is nothing to foretell.
+        """Return the question for a solver; None if there is nothing to forecast.
 
         Args:
             jobs: that are not over.
@@ -250,7 +250,7 @@ class Knowledge:
         return news
 
     def transfer(self, mode: MergeMode, donor: str, receiver: str) -> ForetoldTransfer | None:
-        """What merging jobs of these kinds is taken to bring; of a spatial merge, with the donor first as
+        """Return the forecast for merging jobs of these kinds; of a spatial merge, with the donor first as
         named here."""
         known = self.transfers.get((mode, donor, receiver))
         if known is None and mode == "spatial":
@@ -270,7 +270,7 @@ class Knowledge:
         self._finished += 1
 
     def note_lost(self, samples: int) -> None:
-        """So many of a job's were trained in vain: its merge is undone."""
+        """Count samples of a job that were trained in vain, since its merge is undone."""
         self._lost_samples += samples
 
     def is_cheap(self, samples: int) -> bool:
@@ -283,7 +283,7 @@ class Knowledge:
         return budget > 0 and self._lost_samples + samples <= budget
 
     def state(self) -> dict[str, Any]:
-        """Of types that msgpack writes."""
+        """State in types that msgpack writes."""
         return {
             "kinds": [kind.to_state() for kind in self.kinds.values()],
             "transfers": [[*pair, *foretold] for pair, foretold in self.transfers.items()],

@@ -25,7 +25,7 @@ _LOST_AFTER_INTERVALS = 2
 
 
 class Planning:
-    """Of one zone."""
+    """Plans of one zone."""
 
     def __init__(self, asking: Asking, epoch_s: float) -> None:
         self._asking = asking
@@ -108,7 +108,7 @@ class Planning:
         self._tasks.count(len(self._ready_json or "") - len(before))
 
     def state(self) -> dict[str, Any]:
-        """Of types that msgpack writes."""
+        """State in types that msgpack writes."""
         return {
             "next_s": self._next_s,
             "requests": self._requests,

@@ -25,7 +25,7 @@ from streams.policies.merging.turns import Turns
 
 
 class Runs:
-    """Of one zone."""
+    """Runs of one zone."""
 
     def __init__(self, asking: Asking, planning: Planning, standing: Standing) -> None:
         self._asking = asking
@@ -112,7 +112,7 @@ class Runs:
         yield from self._settle(job)
 
     def lose(self, node: str, why: str, held: Collection[str] = ()) -> Iterator[Outcome]:
-        """What ran on a node is over, and what is left of it elsewhere ends.
+        """End the runs of a node, and what is left of them elsewhere.
 
         Args:
             held: the runs that the node continues all the same.

@@ -29,7 +29,7 @@ from streams.policies.orders import MOST_FAILURES, OrderClock, retry_delay_s
 
 
 class Tasks:
-    """Of one zone."""
+    """Tasks of one zone."""
 
     def __init__(self, zone: str, gpus: Gpus, live: LiveBytes, orders: OrderClock) -> None:
         self.zone = zone
@@ -44,7 +44,7 @@ class Tasks:
         """Tasks so far; their ids count on."""
         self._live = live
         self._counted: dict[str, int] = {}
-        """What of the snapshot each job is counted for, its task included."""
+        """Bytes of the snapshot that each job is counted for, its task included."""
         self._held: dict[str, int] = {}
         """The same of all jobs of a user, with what the register keeps of them."""
 
@@ -297,7 +297,7 @@ class Tasks:
         self.recount(job)
 
     def progress(self, job: TuningJob, samples_done: int) -> None:
-        """So far a job is now; no report has it done more than its work."""
+        """Set the progress of a job; no report makes it more than its work."""
         samples_done = min(samples_done, job.workload.total_samples)
         if samples_done > job.furthest_samples:
             job.failures, job.furthest_samples = 0, samples_done

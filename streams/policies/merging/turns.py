@@ -1,4 +1,4 @@
-"""Whose job is profiled next: users take turns."""
+"""Turns of users, by which the next job to be profiled is chosen."""
 
 from streams.policies.merging.tasks import Tasks
 
@@ -6,7 +6,7 @@ _TURN_BYTES = 16
 
 
 class Turns:
-    """Of the users of one zone who have live jobs."""
+    """Turns of the users of one zone who have live jobs."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
@@ -28,7 +28,7 @@ class Turns:
         self._set({})
 
     def state(self) -> dict[str, int]:
-        """Of types that msgpack writes."""
+        """State in types that msgpack writes."""
         return dict(self._turns)
 
     def restore(self, state: dict[str, int]) -> None:
@@ -42,5 +42,5 @@ class Turns:
 
 
 def _turn_bytes(user: str) -> int:
-    """What a user's turn takes of a snapshot."""
+    """Return the bytes of a user's turn in a snapshot."""
     return len(user.encode()) + _TURN_BYTES

@@ -72,7 +72,9 @@ def test_a_page_is_read_as_it_was_written(tmp_path: Path) -> None:
         Row("language model", "b", "BForCausalLM", "refused", "leaks", "a | b " + "long " * 60),
         Row("classifier", "a", "AForSequenceClassification", "not built", detail="no such size"),
     ]
-    assert verdicts(render(rows)) == {
+    page = render(rows, "1a2b3c")
+    assert "commit `1a2b3c`" in page
+    assert verdicts(page) == {
         ("language model", "a"): ("taken", ""),
         ("language model", "b"): ("refused", "leaks"),
         ("classifier", "a"): ("not built", ""),

@@ -1,4 +1,4 @@
-"""What goes wrong in a job: its data, its model, its workers, its nodes."""
+"""Faults of a job: its data, its model, its workers, its nodes."""
 
 import json
 import os
@@ -68,11 +68,11 @@ def write_unfit_models(root: Path) -> None:
             {"dataset": Dataset(path="emoji.jsonl", samples=1)},
             "emoji.jsonl, line 1: text: has half of a surrogate pair",
         ),
-        ({"model": "pointer"}, "'pointer': model.safetensors: is a git-lfs pointer"),
+        ({"model": "pointer"}, "pointer: model.safetensors: is a git-lfs pointer"),
         ({"model": "bare"}, "bare: "),
         ({"model": "garbled"}, "garbled: config.json: describes no model that can be built: "),
         ({"model": "deeper"}, "deeper: model.safetensors: 9 weights of LlamaForCausalLM are missing, "),
-        ({"model": "none"}, "'none': no Hugging Face model directory (config.json is missing)"),
+        ({"model": "none"}, "none: no Hugging Face model directory (config.json is missing)"),
         ({"model": f"{MODEL}/model.safetensors"}, "no Hugging Face model directory"),
         ({"model": "classifier"}, "classifier: a sequence classifier, and only causal"),
         ({"hyperparameters": {"sequence_length": 4_096}}, "takes 128 tokens, the job's sequences have 4096"),

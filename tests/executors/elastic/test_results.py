@@ -1,4 +1,4 @@
-"""What a finished job leaves: a model that transformers loads, or an adapter that PEFT loads."""
+"""Results of a finished job: a model that transformers loads, or an adapter that PEFT loads."""
 
 import json
 from hashlib import blake2b

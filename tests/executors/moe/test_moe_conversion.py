@@ -24,11 +24,13 @@ from transformers import (
     SwitchTransformersForConditionalGeneration,
 )
 
+from executors.lora.model_kind import BaseModelError
 from executors.moe.block import auxiliary_loss, moe_blocks, set_gating, take_passes
 from executors.moe.conversion.convert import Conversion, convert
 from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import MoeDescription, load, save
 from executors.moe.gating import Gating
+from tests.support.unfit_models import FAULTS, Harm, cast, configure
 
 
 def gpt2() -> PreTrainedModel:
@@ -108,7 +110,7 @@ def tokens(sequences: int = 3, length: int = 9) -> Tensor:
 
 
 def logits(model: PreTrainedModel, padded: bool = False) -> Tensor:
-    """Of three sequences, the last two padded at the end if so asked; those of the tokens alone."""
+    """Return the logits of the tokens of three sequences; `padded` pads the last two at the end."""
     mask = torch.ones(3, 9, dtype=torch.long)
     if padded:
         mask[1, 5:] = mask[2, 1:] = 0
@@ -255,24 +257,91 @@ def test_hugging_face_loads_a_saved_model_of_its_own_kind(make: MakeModel, tmp_p
     torch.testing.assert_close(logits(own), logits(model))
 
 
-def test_damaged_files_are_named(tmp_path: Path) -> None:
-    model = gpt2()
-    conversion = Conversion(experts=4)
-    convert(model, conversion, Gating("top1"))
-    save(model, MoeDescription(gating=Gating("top1"), conversion=conversion), tmp_path)
+def saved(make: MakeModel, folder: Path) -> Path:
+    """A model of a kind with experts, or of a dense one that was converted."""
+    model, gating = make(), Gating("top1")
+    conversion = None if make in (mixtral, switch) else Conversion(experts=4)
+    if conversion is None:
+        adopt(model, gating)
+    else:
+        convert(model, conversion, gating)
+    save(model, MoeDescription(gating=gating, conversion=conversion), folder)
+    return folder
 
+
+def test_a_damaged_description_is_named(tmp_path: Path) -> None:
+    saved(gpt2, tmp_path)
     described = json.loads((tmp_path / "moe.json").read_text())
-    for damage in (
-        {"gating": {**described["gating"], "threshold": 3}},
-        {"conversion": {**described["conversion"], "experts": 5}},
-        {"conversion": None},
+    for damage, error in (
+        ({"gating": {**described["gating"], "threshold": 3}}, r"moe\.json: gating: .*threshold"),
+        ({"conversion": {**described["conversion"], "experts": 0}}, r"moe\.json: conversion\.experts: "),
+        ({"conversion": None}, r"moe\.json: a model of type 'gpt2' has no experts"),
+        (
+            {"conversion": {**described["conversion"], "experts": 5}},
+            r"model\.safetensors: \d+ weights have other shapes",
+        ),
+        (
+            {"conversion": {**described["conversion"], "layers": "alternate"}},
+            r"model\.safetensors: \d+ weights of GPT2LMHeadModel are missing, such as transformer\.h\.0\.mlp",
+        ),
     ):
         (tmp_path / "moe.json").write_text(json.dumps({**described, **damage}))
-        with pytest.raises(ValueError, match=f"^{tmp_path.name}: no model with gated experts"):
+        with pytest.raises(BaseModelError, match=f"^{tmp_path}: {error}"):
             load(tmp_path)
     (tmp_path / "moe.json").unlink()
-    with pytest.raises(ValueError, match=f"^{tmp_path.name}: no model with gated experts"):
+    with pytest.raises(BaseModelError, match=rf"^{tmp_path}: no model with gated experts, .* no moe\.json"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("make", [llama, mixtral])
+@pytest.mark.parametrize(("harm", "error"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_model_with_experts_whose_weights_are_unfit_is_refused(
+    make: MakeModel, harm: Harm, error: str, tmp_path: Path
+) -> None:
+    directory = saved(make, tmp_path / "model")
+    (directory / "tokenizer.json").touch()
+    harm(directory)
+    with pytest.raises(BaseModelError, match=f"^{directory}: {error}"):
+        load(directory)
+
+
+EXPERT_FAULTS: dict[str, tuple[Harm, str]] = {
+    "integers": (
+        lambda folder: cast(folder, "_proj.weight", torch.int8),
+        r"model\.safetensors: \d+ weights are not floating point numbers, such as model\.layers\.0\.",
+    ),
+    "another activation": (
+        lambda folder: configure(folder, hidden_act="nonsense"),
+        r"config\.json: describes no model that can be built: KeyError: 'nonsense'",
+    ),
+    "too few layers": (
+        lambda folder: configure(folder, num_hidden_layers=1),
+        r"model\.safetensors: has \d+ weights that \w+ does not have",
+    ),
+    "too many layers": (
+        lambda folder: configure(folder, num_hidden_layers=5),
+        r"model\.safetensors: \d+ weights of \w+ are missing, such as model\.layers\.",
+    ),
+    "other widths": (
+        lambda folder: configure(folder, vocab_size=65),
+        r"model\.safetensors: \d+ weights have other shapes than config\.json describes",
+    ),
+    "no configuration": (
+        lambda folder: (folder / "config.json").write_text("[]"),
+        r"config\.json: is a JSON list, not an object",
+    ),
+}
+
+
+@pytest.mark.parametrize("make", [llama, mixtral])
+@pytest.mark.parametrize(("harm", "error"), EXPERT_FAULTS.values(), ids=EXPERT_FAULTS.keys())
+def test_a_model_with_experts_whose_files_do_not_fit_is_refused(
+    make: MakeModel, harm: Harm, error: str, tmp_path: Path
+) -> None:
+    directory = saved(make, tmp_path / "model")
+    harm(directory)
+    with pytest.raises(BaseModelError, match=f"^{directory}: {error}"):
+        load(directory)
 
 
 @pytest.mark.parametrize("make", [gpt2, llama])

@@ -1,4 +1,4 @@
-"""What cannot be trained is refused with the field's name, and harms nobody else."""
+"""Input that cannot be trained is refused with the field's name, and harms no other job."""
 
 import json
 import shutil

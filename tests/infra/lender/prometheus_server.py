@@ -71,5 +71,5 @@ def sample(value: str) -> list[Any]:
 
 
 def vector(*series: tuple[dict[str, str], str]) -> dict[str, Any]:
-    """What a query answers with: labels and value of each series."""
+    """Return the answer to a query: labels and value of each series."""
     return {"resultType": "vector", "result": [{"metric": m, "value": sample(v)} for m, v in series]}

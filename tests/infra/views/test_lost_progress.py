@@ -1,4 +1,4 @@
-"""How far a job is, where a node was killed and its run goes on from a checkpoint."""
+"""Progress of a job where a node was killed and its run goes on from a checkpoint."""
 
 import pytest
 

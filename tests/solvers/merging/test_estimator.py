@@ -43,7 +43,7 @@ def facts(task: str = "red", **changes: object) -> KindFacts:
 
 
 def past(donor: str, receiver: str, epochs: float | None, **changes: object) -> PastMerge:
-    """Of a receiver that would have needed 3 epochs alone."""
+    """Result of a merge whose receiver would have needed 3 epochs alone."""
     fields = {
         "mode": "temporal",
         "donor_samples": 1_000,

@@ -14,7 +14,7 @@ def merge(donor: str, receiver: str, mode: MergeMode = "temporal") -> Candidate:
 
 
 def result(asked: Candidate, epochs: float | None, lost: float | None = None) -> MergeResult:
-    """Of a receiver that needs ten epochs alone."""
+    """Result of a merge whose receiver needs ten epochs alone."""
     return MergeResult(asked, 0.8, 0.7 if epochs is None else 0.8, epochs, 10.0, lost)
 
 

@@ -1,4 +1,4 @@
-"""How often a cell orders a node to end a run that the cell does not have."""
+"""Orders of a cell to a node to end a run that the cell does not have."""
 
 import msgpack
 import pytest

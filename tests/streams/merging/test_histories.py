@@ -57,7 +57,7 @@ class History:
             **policy,
         }
         self.gpus = rng.choice([1, 2, GPUS])
-        """Of each node."""
+        """GPUs of each node."""
         self.world = World(
             merging_cell(3, self.gpus, **self.policy), answers=self._answers, crossing=self._done_sooner
         )

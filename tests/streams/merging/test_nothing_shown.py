@@ -16,7 +16,7 @@ ARRIVALS = st.lists(
 
 
 def history(modes: tuple[str, ...], arrivals: list[tuple[float, str, int]]) -> list[Outcome]:
-    """What a zone decides about jobs that come after such times, of such data and numbers of epochs."""
+    """Return a zone's decisions on jobs, each given by time of arrival, data and number of epochs."""
     world = World(merging_cell(1, 2, modes=modes))
     seen: list[Outcome] = []
     for number, (after_s, data, epochs) in enumerate(arrivals):

@@ -18,7 +18,7 @@ def script() -> Script:
 
 
 def undone(outcomes: list[Outcome]) -> list[tuple[str, tuple[str, ...]]]:
-    """Of nodes: what they are told to undo, and of whom."""
+    """Return what nodes are ordered to undo, and of which jobs."""
     return [(each.reason, each.job_ids) for each in of(TaskReleased, outcomes)]
 
 

@@ -1,4 +1,4 @@
-"""What a zone keeps has a limit, and is counted: a year of operation, thousands of kinds, long names."""
+"""State of a zone has a limit, and is counted: a year of operation, thousands of kinds, long names."""
 
 import random
 
@@ -34,7 +34,7 @@ from tests.support.merging_script import Script, share
 POLICY = MergingPolicy()
 RESERVED = POLICY.state_bytes(merging_zone())
 BYTES_PER_LIVE_KIND = 320
-"""Of a kind without a profile: counted with each job that is not over."""
+"""Bytes of a kind without a profile: counted with each job that is not over."""
 LONGEST = 128
 STEP = MeasuredStep(gpus=1, nodes=1, micro_batch_size=8, accumulation_steps=1, step_s=1.0, exchange_s=0.0)
 

@@ -10,9 +10,9 @@ from schemas.solves import SolveFinished, SolveRequested
 from tests.support.merging_script import Script, of, share
 
 ITERATIONS = 1_000
-"""Of each job; an epoch has 100."""
+"""Iterations of each job; an epoch has 100."""
 FINISHED = 8 * ITERATIONS
-"""Of each job that is done before."""
+"""Samples of each job that is done before."""
 BUDGET = 0.0025
 ENOUGH = 10
 """Finished jobs whose samples, times the budget, are the two epochs that a trial may cost."""

@@ -1,4 +1,4 @@
-"""How problems reach solvers, and what their answers look like on Kafka."""
+"""Problems for solvers, and their answers, on Kafka."""
 
 import hashlib
 import json

@@ -64,7 +64,7 @@ class LightProcess:
         self.membership = order.membership
         self.joined = 0
         self.ended: str | None = None
-        """How it has ended, for its peers."""
+        """End of the process, for its peers."""
         self._machine = machine
         self._words: list[Any] = []
         self._waits_since_s = machine.time_s

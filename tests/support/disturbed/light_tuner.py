@@ -49,7 +49,7 @@ class Meeting:
     """Tasks of which a worker has died."""
     stopped: set[tuple[str, int]] = field(default_factory=set)
     ran_s: dict[str, float] = field(default_factory=dict)
-    """How long each job has been trained: checkpointed after each step."""
+    """Time that each job has been trained: checkpointed after each step."""
 
     def kill_node(self, node: str) -> None:
         """The workers of a node are gone."""

@@ -27,12 +27,12 @@ _LONGEST_DELAY_S = 20.0
 
 @dataclass(frozen=True)
 class Troubles:
-    """How often what goes wrong: probabilities, of each message or of each node and second."""
+    """Probabilities of faults, of each message or of each node and second."""
 
     lost: float = 0.05
     repeated: float = 0.1
     delayed: float = 0.15
-    """So late that later messages overtake it."""
+    """Probability that later messages overtake one."""
     killed: float = 0.01
     journal_lost: float = 0.1
     """Share of the kills."""

@@ -51,7 +51,7 @@ class Bench:
         return self.root / "datasets"
 
     def workshop(self, engine: type[FusedEngine] = FusedEngine, **fields: object) -> Workshop:
-        """What a process begins with: an empty engine, nothing in memory, the store as it is."""
+        """Return what a process begins with: an empty engine, nothing in memory, the store as it is."""
         made = {
             "cell": CELL,
             "base_model": BASE_MODEL,
@@ -75,7 +75,7 @@ class Bench:
         return runner
 
     def told(self, job_id: str) -> list[FleetEvent]:
-        """What was reported of a job."""
+        """Return the reports on a job."""
         return [event for event in self.reports if event.job_id == job_id]
 
     def saved(self, job_id: str) -> TaskState:
@@ -92,7 +92,7 @@ class Bench:
         return self.base.layout(finished.task).join(named)
 
     def kept(self, job_id: str) -> list[str]:
-        """What the store holds of a job."""
+        """Return what the store has of a job."""
         return sorted(path.name for path in (self.root / "checkpoints" / job_id).glob("*"))
 
     def trained_alone(self, order: RunOrder, samples: int) -> tuple[TaskState, float]:

@@ -1,4 +1,4 @@
-"""What goes wrong in a service: its requests, its model, its ranks. The node lives, and serves the next."""
+"""Faults of a service: its requests, its model, its ranks. The node lives, and serves the next."""
 
 import os
 import signal
@@ -15,8 +15,8 @@ from tests.support.moe_nodes import MODEL, Fleet, assigned, service
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"model": "none"}, "'none': no Hugging Face model directory (config.json is missing)"),
-        ({"model": "dense"}, "no model with gated experts"),
+        ({"model": "none"}, "none: no Hugging Face model directory (config.json is missing)"),
+        ({"model": "dense"}, "dense: no model with gated experts, since it has no moe.json"),
         ({"requests": {"dataset": {"path": "none.jsonl", "samples": 1}}}, "'none.jsonl': no such dataset"),
         (
             {"requests": {"dataset": {"path": "bad.jsonl", "samples": 1}}},

@@ -1,4 +1,4 @@
-"""What goes wrong in a job that trains: its data, its model, its ranks. The node lives, and runs the next."""
+"""Faults of a job that trains: its data, its model, its ranks. The node lives, and runs the next."""
 
 import json
 import os
@@ -31,10 +31,10 @@ def write_deeper_model(root: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"model": "none"}, "'none': no Hugging Face model directory (config.json is missing)"),
+        ({"model": "none"}, "none: no Hugging Face model directory (config.json is missing)"),
         (
             {"model": "deeper"},
-            "deeper: cannot be loaded: model.safetensors: 9 weights of LlamaForCausalLM are",
+            "deeper: model.safetensors: 9 weights of LlamaForCausalLM are",
         ),
         ({"model": MODEL}, "it has experts already, so there is nothing to convert: leave conversion out"),
         (

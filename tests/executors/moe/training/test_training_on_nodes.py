@@ -39,7 +39,7 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 @pytest.fixture(scope="session")
 def alone(moe_settings: Any, fork_server: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What comes of `training(1, LONG)` on one rank that nobody disturbs."""
+    """Result of `training(1, LONG)` on one rank without disturbances."""
     fleet = Fleet(tmp_path_factory.mktemp("alone"), moe_settings)
     fleet.add("n1")
     fleet.assign("alone", [("n1", 1)], training(1, LONG))

@@ -106,5 +106,5 @@ def test_a_profile_run_shows_what_one_on_a_worker_alone_does(node: Fleet, family
 
 def test_a_classifier_is_not_built_from_its_configuration_alone(tmp_path: Path) -> None:
     directory = write_classifier(tmp_path, "llama")
-    with pytest.raises(BaseModelError, match="not built from its configuration alone"):
+    with pytest.raises(BaseModelError, match="cannot be built without its parameters"):
         load_structure(directory, torch.device("cpu"))

@@ -13,6 +13,7 @@ from executors.lora.batch import TextSequence, pack
 from executors.tuner.pipeline.costs import measured_costs
 from executors.tuner.pipeline.partition import cut
 from executors.tuner.pipeline.structure import StageWeights, load_structure, parameter_costs
+from tests.support.unfit_models import CONFIGURATIONS, FAULTS, NO_VOCABULARY, Harm, cast, remove_tokenizer
 
 CPU = torch.device("cpu")
 
@@ -97,16 +98,52 @@ def test_files_without_the_models_prefix_are_read(deep_directory: Path, tmp_path
     assert torch.equal(norm, tensors["norm.weight"])
 
 
-def test_a_file_that_lacks_a_parameter_is_refused(deep_directory: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "lacking"
-    shutil.copytree(deep_directory, directory)
-    for path in directory.glob("*.safetensors"):
-        tensors = load_file(path)
-        tensors.pop("model.layers.3.mlp.up_proj.weight", None)
-        save_file(tensors, path, metadata={"format": "pt"})
+@pytest.mark.parametrize(
+    ("harm", "error"), (FAULTS | CONFIGURATIONS).values(), ids=(FAULTS | CONFIGURATIONS).keys()
+)
+def test_an_unfit_model_is_refused_as_if_it_were_loaded_whole(
+    llama_directory: Path, tmp_path: Path, harm: Harm, error: str
+) -> None:
+    directory = Path(shutil.copytree(llama_directory, tmp_path / "model"))
+    harm(directory)
+    with pytest.raises(BaseModelError, match=f"^{directory}: {error}"):
+        load_structure(directory, CPU)
+
+
+def test_integers_for_parameters_are_refused(llama_directory: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(llama_directory, tmp_path / "model"))
+    cast(directory, "_proj.weight", torch.int8)
+    with pytest.raises(BaseModelError, match=r"model\.safetensors: 14 weights are not floating point"):
+        load_structure(directory, CPU)
+
+
+def test_a_model_without_a_tokenizer_is_refused(llama_directory: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(llama_directory, tmp_path / "model"))
+    remove_tokenizer(directory)
+    with pytest.raises(BaseModelError, match=f"^{directory}: {NO_VOCABULARY}"):
+        load_structure(directory, CPU)
+
+
+def test_tied_parameters_are_read_by_either_name(llama_directory: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(llama_directory, tmp_path / "model"))
+    tensors = load_file(directory / "model.safetensors")
+    tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
     structure = load_structure(directory, CPU)
-    with pytest.raises(BaseModelError, match=r"no file has the parameter model\.layers\.3\.mlp\.up_proj"):
-        StageWeights(structure, [range(5)], CPU)
+    weights = StageWeights(structure, [range(2)], CPU)
+    weights.place(0, weights.read(0))
+    assert torch.equal(structure.base.model.get_input_embeddings().weight, tensors["lm_head.weight"])
+    assert load_base(directory).layers == 2
+
+
+def test_files_beside_those_of_the_model_are_not_read(llama_directory: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(llama_directory, tmp_path / "model"))
+    tensors = load_file(directory / "model.safetensors")
+    others = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    save_file(others, directory / "other.safetensors", {"format": "pt"})
+    structure = load_structure(directory, CPU)
+    weights = StageWeights(structure, [range(2)], CPU)
+    assert torch.equal(weights.read(0)["model.norm.weight"], tensors["model.norm.weight"])
 
 
 def test_a_family_that_cannot_be_cut_is_refused(deep_directory: Path, tmp_path: Path) -> None:

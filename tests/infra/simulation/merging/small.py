@@ -20,7 +20,7 @@ from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters
 
 CELL, ZONE, MODEL = "c", "z", "tiny"
 EPOCH_STEPS = 100
-"""Of a job: its data are 800 samples, its batch eight."""
+"""Steps of a job's epoch: its data are 800 samples, its batch eight."""
 EPOCHS_ALONE = 6
 """In which a job meets its target that is not merged."""
 MOST_EPOCHS = 10
@@ -35,7 +35,7 @@ class SmallTruth:
     helps: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """By the names of donor and receiver; others are worth nothing."""
     losses: Sequence[float] = (2.0, 1.5, 1.2, 1.0, 0.9, 0.85, 0.8, 0.78)
-    """Of every profile run."""
+    """Losses of every profile run."""
 
     def profile(self, workload: TuningWorkload, iterations: int) -> ProfileTruth:
         return ProfileTruth(tuple(self.losses[:iterations]), (1.0, 2.0, 3.0), 0.1, 0.5, 2.0)
@@ -137,5 +137,5 @@ def simulation(
 def simulated(
     cell: CellConfigured, inputs: Sequence[tuple[float, Event]], truth: SmallTruth | None = None
 ) -> SimulatedRun:
-    """What comes of it."""
+    """Return the result of the simulation."""
     return simulation(cell, inputs, truth).run()

@@ -1,4 +1,4 @@
-"""What `explain` says of fine-tuning jobs: their profiles, their merges, and what came of them."""
+"""Output of `explain` for fine-tuning jobs: their profiles, their merges, and the results."""
 
 import pytest
 

@@ -61,7 +61,7 @@ class Run:
         self.market = Market(self.fleet, HORIZON_SLOTS, 0, lambda index, slots: (slots % 4) + index + 0.0)
         self.auctioneer = posted(self.market, 600.0)
         self.plans: list[list[tuple[int, Placement, object]]] = []
-        """Of each bid: welfare, node-slots and demand."""
+        """Plans of each bid: welfare, node-slots and demand."""
         self.due = defaultdict(list)
         """By slot, what is withdrawn in it: an award, its demand, and its bid's plans."""
 
@@ -113,7 +113,8 @@ def ahead_of(placement: Placement, slot: int) -> Placement:
 
 
 def _best(of, plans, taken, beaten=0) -> int:
-    """What the rest of the bids may bring beyond `beaten`, or that, where they bring no more."""
+    """Return the most that the rest of the bids may bring beyond `beaten`, or that, where they bring no
+    more."""
     if sum(max((welfare for welfare, _, _ in each), default=0) for each in plans) <= beaten:
         return beaten
     for welfare, placement, wanted in sorted(plans[0], key=lambda plan: -plan[0]):
@@ -210,7 +211,7 @@ def test_the_price_chosen_is_the_best_there_is_but_for_the_width_of_a_class(offe
 def test_a_bid_that_is_withdrawn_in_the_next_period_costs_no_more_than_room_at_the_price_it_took_part_in(
     offers, withdrawn
 ):
-    """What was settled is the value of the period's best price; without the withdrawn, what is left of it is
+    """The settled value is that of the period's best price; without the withdrawn, the rest of it is
     the value of that same price."""
     prices = ConstantPrices(0, 10)
     prices.open(0, 3, 50.0)
@@ -351,7 +352,7 @@ SIZES = st.tuples(st.integers(1, 100).map(float), st.integers(1, 100).map(float)
 
 
 def first_and_then(before, now) -> Iterator[tuple[float, float]]:
-    """How much compute and memory, in units, plans may hold that come before and after a node changes."""
+    """Yield the compute and memory, in units, that plans before and after a node's change may hold."""
     (old_units, old_gib), (units, gib) = before, now
     for part in (0.0, 0.25, 0.5, 1.0):
         taken_units, taken_gib = part * old_units, part * old_gib
@@ -436,7 +437,7 @@ MANY_CLASSES = [(math.ceil(1.03**step * 10), 1.0 + step % 7, 2.0 + step % 5) for
 
 
 def test_more_classes_than_are_told_apart_keep_the_bound_above_and_the_state_small():
-    """What is withdrawn of them is forgotten all the same."""
+    """Withdrawn bids are forgotten all the same."""
     prices = ConstantPrices(0, 10)
     prices.open(0, 3, 1e6)
     for offer in MANY_CLASSES:
