@@ -4,7 +4,6 @@
 gives the same bytes on any machine.
 """
 
-import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from schemas.codec import Decision, Envelope
 from schemas.decisions import CellAccepted, EventIgnored
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.rules import RulesAdopted
+from streams.cell.chain import CHAIN_START, chained_part, next_link
 from streams.cell.configured import ConfiguredCell, refused
 from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
@@ -38,7 +38,6 @@ from streams.policies.policy import ZonePolicy
 
 SNAPSHOT_VERSION = 29
 """Of the layout of a packed state; the rules that it is of have a version of their own."""
-CHAIN_START = bytes(32)
 _NO_JOBS = JobRegister(0, LiveBytes(0))
 
 
@@ -101,7 +100,7 @@ class Cell:
         if self._is_next_adoption(event.envelope.event):
             self._adopt(event.envelope.event, event.offset)
             self.offset = event.offset
-            self._extend_chain(event.canonical, b"")
+            self.chain = next_link(self.chain, chained_part(event.canonical), b"")
             self.packed()
             return []
         self._require_rules(event.envelope.event, event.offset)
@@ -121,22 +120,22 @@ class Cell:
 
     def _fold(self, event: LedgerEvent) -> list[Decision]:
         """Fold an event in. If it raises, the state is undefined."""
-        line, self.offset = event.canonical, event.offset
+        part, self.offset = chained_part(event.canonical), event.offset
         decisions: list[Decision] = []
         for index, outcome in enumerate(self._react(event.envelope)):
-            decisions.append(self._decide(event, line, index, outcome))
+            decisions.append(self._decide(event, part, index, outcome))
         if not decisions:
-            self._extend_chain(line, b"")
+            self.chain = next_link(self.chain, part, b"")
         return decisions
 
-    def _decide(self, event: LedgerEvent, line: bytes, index: int, outcome: Outcome) -> Decision:
+    def _decide(self, event: LedgerEvent, part: bytes, index: int, outcome: Outcome) -> Decision:
         id, cause = f"{self.name}-{event.offset}-{index}", event.envelope.id
         try:
             body = Decision.body(id, self.name, cause, self.time_s, outcome)
         except Exception as error:
             note(error, Place(None, "encode"))
             raise
-        self._extend_chain(line, body)
+        self.chain = next_link(self.chain, part, body)
         return Decision(id, self.name, cause, self.time_s, outcome, self.chain.hex(), encoded=body)
 
     def _fold_again(self, event: LedgerEvent) -> list[Decision]:
@@ -150,7 +149,7 @@ class Cell:
             self._return_to_kept()
             self.last_fault = traced(error)
             self.offset = event.offset
-            decision = self._decide(event, event.canonical, 0, fault_of(event, error))
+            decision = self._decide(event, chained_part(event.canonical), 0, fault_of(event, error))
             self._kept.pass_over(self.offset, self.chain)
             return [decision]
         self._keep(event)
@@ -321,9 +320,6 @@ class Cell:
                 f"ledger offset {offset} of cell {self.name}: from here on it is decided by "
                 f"{self._book.lack_of(named)}: start that one"
             )
-
-    def _extend_chain(self, event: bytes, decision: bytes) -> None:
-        self.chain = hashlib.blake2b(self.chain + event + decision, digest_size=32).digest()
 
     def _react(self, envelope: Envelope) -> Iterator[Outcome]:
         event = envelope.event

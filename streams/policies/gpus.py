@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from schemas.cells import Zone
-from solvers.common.gpu_placement import place
+from solvers.common.gpu_placement import IdleGpus
 
 
 class Gpus:
@@ -17,12 +17,15 @@ class Gpus:
         """By node and holder; only nodes with some."""
         self._closed: dict[str, dict[str, None]] = {}
         """Why nothing new is placed on a node; only nodes for which there is a reason."""
+        self._idle = IdleGpus((), {})
+        """Of open nodes."""
 
     def configure(self, zone: Zone) -> None:
         """These nodes are there from now on; nobody holds GPUs of one that is gone."""
         per_node = {gpu.name: gpu.gpus for gpu in zone.gpu_types}
         self._nodes = {node.id: per_node[node.gpu_type] for node in zone.nodes}
         self._closed = {node: reasons for node, reasons in self._closed.items() if node in self._nodes}
+        self._count_idle()
 
     @property
     def nodes(self) -> Mapping[str, int]:
@@ -51,15 +54,12 @@ class Gpus:
 
     def free(self) -> dict[str, int]:
         """Idle GPUs by node, of nodes that are open."""
-        return {
-            node: gpus - sum(self._held.get(node, {}).values())
-            for node, gpus in self._nodes.items()
-            if node not in self._closed
-        }
+        idle = {node: self._idle.of(node) for node in self._nodes}
+        return {node: gpus for node, gpus in idle.items() if gpus is not None}
 
     def idle(self) -> int:
         """Idle GPUs of open nodes."""
-        return sum(self.free().values())
+        return self._idle.total
 
     def held_in_open(self, holder_members: Mapping[str, int]) -> int:
         """How many of some GPUs are of open nodes."""
@@ -67,7 +67,7 @@ class Gpus:
 
     def take(self, holder: str, gpus: int, preferred: Mapping[str, int]) -> dict[str, int] | None:
         """Hold so many GPUs on as few nodes as possible, and say on which; None where too few idle."""
-        members = place(gpus, self.free(), preferred)
+        members = self._idle.take(gpus, preferred)
         for node, count in (members or {}).items():
             self._held.setdefault(node, {})[holder] = count
         return members
@@ -76,6 +76,7 @@ class Gpus:
         """Hold these GPUs again, after a restart."""
         for node, count in members.items():
             self._held.setdefault(node, {})[holder] = count
+            self._count(node)
 
     def give_back(self, holder: str, nodes: Iterable[str]) -> None:
         """What is held on these nodes idles."""
@@ -84,6 +85,7 @@ class Gpus:
             holders.pop(holder, None)
             if not holders:
                 self._held.pop(node, None)
+            self._count(node)
 
     def holders(self, node: str) -> Sequence[str]:
         """Who holds GPUs of a node."""
@@ -92,6 +94,7 @@ class Gpus:
     def close(self, node: str, reason: str) -> None:
         """Place nothing new on a node."""
         self._closed.setdefault(node, {})[reason] = None
+        self._idle.drop(node)
 
     def reopen(self, node: str, reasons: Iterable[str]) -> None:
         """These reasons are gone."""
@@ -100,6 +103,7 @@ class Gpus:
             kept.pop(reason, None)
         if not kept:
             self._closed.pop(node, None)
+            self._count(node)
 
     def is_open(self, node: str) -> bool:
         """Whether new tasks may be placed there."""
@@ -112,3 +116,18 @@ class Gpus:
     def restore(self, state: dict[str, Any]) -> None:
         """Take a state; who holds what is told by `hold`."""
         self._closed = {node: dict.fromkeys(reasons) for node, reasons in state.items()}
+        self._count_idle()
+
+    def _count_idle(self) -> None:
+        """Count all open nodes anew."""
+        self._idle = IdleGpus(
+            self._nodes, {node: self._idle_on(node) for node in self._nodes if node not in self._closed}
+        )
+
+    def _count(self, node: str) -> None:
+        """Count one node anew."""
+        if self.is_open(node):
+            self._idle.count(node, self._idle_on(node))
+
+    def _idle_on(self, node: str) -> int:
+        return self._nodes[node] - sum(self._held.get(node, {}).values())

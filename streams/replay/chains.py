@@ -1,14 +1,12 @@
 """The chains of cells, followed through the decisions as found."""
 
-import hashlib
 from collections.abc import Mapping
 
-from streams.cell.cell import CHAIN_START
+from streams.cell.chain import CHAIN_BYTES, CHAIN_START, chained_part, next_link
 from streams.replay.demands import Demanded, Link
 from streams.replay.heads import Head, HeadCheck
 
-_CHAIN_BYTES = 32
-_CHAIN_SUFFIX_BYTES = len(b',"chain":"') + 2 * _CHAIN_BYTES + len(b'"}')
+_CHAIN_SUFFIX_BYTES = len(b',"chain":"') + 2 * CHAIN_BYTES + len(b'"}')
 
 
 class Chains:
@@ -56,7 +54,7 @@ class Chains:
             return
         found = b"" if link.decision is None else link.decision.found or b""
         body = found[:-_CHAIN_SUFFIX_BYTES]
-        chain = hashlib.blake2b(before + link.event + body, digest_size=_CHAIN_BYTES).digest()
+        chain = next_link(before, chained_part(link.event), body)
         self._chains[link.cell] = link, chain
         if link.decision is None:
             return

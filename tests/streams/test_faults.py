@@ -1,6 +1,5 @@
 """An event that raises is folded as nothing but a recorded fault, wherever the exception comes from."""
 
-import hashlib
 import inspect
 import pkgutil
 import random
@@ -21,6 +20,7 @@ from schemas.decisions import CellAccepted, EventFaulted, EventIgnored, JobAdmit
 from schemas.merging.commands import TaskAssigned
 from schemas.merging.problems import MergeSolution, Share
 from streams.cell.cell import Cell, LedgerEvent
+from streams.cell.chain import chained_part, next_link
 from streams.cell.packing import pack, unpack
 from streams.cell.recovery import Kept, on_a_fresh_stack
 from streams.policies.auction.zone import AuctionZone
@@ -133,7 +133,7 @@ def with_fault(packed: bytes, event: LedgerEvent, fault: Decision) -> Cell:
     state = msgpack.unpackb(packed)
     body = fault.canonical[: -len(',"chain":""}') - 64]
     state["offset"] = event.offset
-    state["chain"] = hashlib.blake2b(state["chain"] + event.canonical + body, digest_size=32).digest()
+    state["chain"] = next_link(state["chain"], chained_part(event.canonical), body)
     assert fault.chain == state["chain"].hex()
     return Cell.unpack(msgpack.packb(state))
 

@@ -7,10 +7,10 @@ from bench.spine.cells import CELL
 from bench.spine.situations.situation import FREE, ZONE, Situation, Story, cell_of
 from schemas.cells import GpuType, Node, Zone
 from schemas.clock import ClockTicked
-from schemas.elastic.commands import WorkersAssigned
+from schemas.elastic.commands import Member, WorkersAssigned
 from schemas.elastic.settings import ElasticPolicy, SchemeName
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHyperparameters
-from schemas.fleet import NodeOffline, RunFinished, RunStarted
+from schemas.fleet import NodeOffline, NodeSilent, RunFinished, RunStarted
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.lora import Dataset
 
@@ -18,6 +18,8 @@ _POLICY = "elastic"
 _GPUS = 8
 _SCHEMES: tuple[SchemeName, ...] = ("lyra", "lyra", "lyra", "fifo", "gandiva", "afs", "opportunistic")
 _INTERVAL_S = 60.0
+_LOST = 4
+"""A node of each so many is lost."""
 _DATASET = Dataset(path="data.jsonl", samples=1_000)
 
 
@@ -45,6 +47,7 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
     story = Story(cell_of(_zone(servers, scheme)), ("elastic",))
     for number in range(running):
         story.tell(_submitted(rng, f"runs{number}", f"user{number % 7}", most_workers))
+    assigned: list[Member] = []
     for outcome in story.tick(_INTERVAL_S):
         if isinstance(outcome, WorkersAssigned) and outcome.node == outcome.members[0].node:
             story.tell(
@@ -57,6 +60,7 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
                 )
             )
             last = outcome
+            assigned += outcome.members
     for number in range(jobs):
         story.tell(_submitted(rng, f"waits{number}", f"poor{number % users}", most_workers))
     finished = RunFinished(
@@ -82,11 +86,21 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
             (f"quote: {what}", quoted),
             (f"job done: {what}", finished),
             (f"node lost: {what}", NodeOffline(cell=CELL, node="fast0")),
+            (f"node silent: {what}", _silent(last.node)),
             (f"another job: {what}", _submitted(rng, "another", "other", most_workers)),
         ),
     )
+    lost = dict.fromkeys(member.node for member in assigned)
+    story.tell(*(_silent(node) for node in list(lost)[: max(servers // _LOST, 1)]))
+    yield story.before(
+        _POLICY, f"round after lost nodes: {what}", ClockTicked(cell=CELL, time_s=2 * _INTERVAL_S)
+    )
     story.tick(100_000.0)
     yield story.before(_POLICY, f"second round: {what}", ClockTicked(cell=CELL, time_s=100_060.0))
+
+
+def _silent(node: str) -> NodeSilent:
+    return NodeSilent(cell=CELL, node=node, silent_s=60.0)
 
 
 def _zone(servers: int, scheme: SchemeName) -> Zone:

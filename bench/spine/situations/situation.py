@@ -15,8 +15,6 @@ from streams.cell.cell import Cell, LedgerEvent
 
 ZONE = "z"
 FREE = Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)
-_TIMES = 3
-"""Number of times that an event is timed. The shortest counts, as other load only adds time."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +28,7 @@ class Situation:
     event: LedgerEvent
 
     def time_s(self) -> float:
-        """Processor time that the cell takes to handle the event."""
-        return min(self._once_s() for _ in range(_TIMES))
-
-    def _once_s(self) -> float:
+        """Return the processor time that the cell takes to handle the event, this time."""
         cell = Cell.unpack(self.packed)
         began_s = time.process_time()
         cell.handle(self.event)
@@ -53,9 +48,12 @@ class Story:
         self._offsets = count()
         self.tell(configured, ClockTicked(cell=CELL, time_s=0.0))
         for zone in configured.zones:
-            for node in zone.nodes:
-                online = NodeOnline(cell=CELL, node=node.id, base_model=zone.base_model, runners=runners)
-                self.tell(online)
+            self.join(zone, runners)
+
+    def join(self, zone: Zone, runners: tuple[str, ...]) -> None:
+        """Have all nodes of a zone come online."""
+        for node in zone.nodes:
+            self.tell(NodeOnline(cell=CELL, node=node.id, base_model=zone.base_model, runners=runners))
 
     def tell(self, *events: Event) -> list[Outcome]:
         """Have the cell handle events; what it decides."""

@@ -42,7 +42,8 @@ class ExpertsZone:
 
     def submitted(self, job: Job) -> Iterator[Outcome]:
         entry = MoeJob(job, self._ranks.arrivals, self._ranks.time_s)
-        ranks, room = entry.workload.ranks, self._own_devices(without=self._wanted)
+        ranks = entry.workload.ranks
+        room = self._own_devices - sum(self._own.get(node, 0) for node in self._wanted)
         full = self._ranks.refuse(entry)
         if ranks > room or full is not None:
             too_large = f"{ranks} ranks need a device each, and the zone's own nodes have {room}"
@@ -196,14 +197,10 @@ class ExpertsZone:
         jobs = self._jobs_on(node)
         return sum(job.members.get(node, 0) + job.clearing.get(node, 0) for job in jobs)
 
-    def _own_devices(self, without: Iterable[str] = ()) -> int:
-        """Return the devices of the nodes that are not on loan. Jobs are promised no others."""
-        return sum(self._own.values()) - sum(self._own.get(node, 0) for node in without)
-
     def _needed(self, nodes: Iterable[str]) -> Iterator[str]:
         """Those of some nodes without which a job would never run. In this order: nodes that are not needed
         are gone for those that come after them."""
-        spare = self._own_devices() - max(self._ranks.sizes, default=0)
+        spare = self._own_devices - max(self._ranks.sizes, default=0)
         for node in nodes:
             devices = self._own.get(node, 0)
             if devices > spare:
@@ -214,6 +211,8 @@ class ExpertsZone:
     def _vacate(self) -> Iterator[Outcome]:
         """Close nodes that are to leave, but for those that jobs need, and have their jobs go elsewhere: at
         once where somebody waits for the node, otherwise if there is room."""
+        if not self._wanted:
+            return
         needed = set(self._needed(self._wanted))
         for node in self._wanted:
             if node in needed:
@@ -236,6 +235,7 @@ class ExpertsZone:
         policy = cast(ExpertsPolicy, context.zone.policy)
         self._gpus.configure(context.zone)
         self._own = {node: count for node, count in self._gpus.nodes.items() if node not in context.loans}
+        self._own_devices = sum(self._own.values())
         self._wanted = {node: due for node, due in self._wanted.items() if node in self._gpus.nodes}
         self._ranks.report_interval_s = policy.report_interval_s
         self._ranks.patience_s = policy.patience_s

@@ -14,6 +14,10 @@ from streams.policies.merging.asking import Asking
 from streams.policies.merging.job import Merge, TuningJob
 from streams.policies.merging.task import Task
 
+MOST_CHANGED = 400
+"""Tasks that one plan begins, and as many that it stops: some 50 ms of the cell's time each. What a larger
+plan has beyond that is dropped, and another one is asked for."""
+
 
 class Allocation:
     """Allocation of one zone."""
@@ -35,27 +39,32 @@ class Allocation:
             yield self._decided(answer, "kept_last", 0, 0)
             return False
         solution = answer.solution
-        wanted = {share.job_ids: share for share in solution.shares if self._is_valid(share)}
+        wanted = self._first({share.job_ids: share for share in solution.shares if self._is_valid(share)})
         unfit = {
             job_id for share in solution.shares if share.job_ids not in wanted for job_id in share.job_ids
         }
         kept: set[tuple[str, ...]] = set()
         stopped: dict[str, Task] = {}
+        stops, is_whole = 0, not unfit
         changes: list[Outcome] = []
         for task in list(self._tasks.all.values()):
             share = wanted.get(task.job_ids)
-            stays = share is not None and share.gpus == task.gpus and _goes_on(task, share)
-            if stays or self._asking.is_kept(task):
+            if (share is not None and _stays(task, share)) or self._asking.is_kept(task):
                 kept.add(task.job_ids)
                 continue
             if task.since_s > asked_s or not unfit.isdisjoint(task.job_ids):
                 # The plan was asked for before it was so, or has something for it that cannot be any more.
                 kept.add(task.job_ids)
                 continue
+            if stops == MOST_CHANGED:
+                kept.add(task.job_ids)
+                is_whole = False
+                continue
+            stops += 1
             changes += self._stop(task, wanted)
             stopped.update(dict.fromkeys(task.job_ids, task))
         dropped = len(solution.shares) - len(wanted)
-        for share in sorted(wanted.values(), key=lambda share: (-share.gpus, share.job_ids)):
+        for share in sorted(wanted.values(), key=_order):
             if share.job_ids in kept:
                 continue
             started = list(self._begin(share, stopped))
@@ -64,13 +73,18 @@ class Allocation:
         changes += self._without_gpus(stopped.values(), wanted)
         yield self._decided(answer, "applied" if wanted else "out_of_date", len(wanted), dropped)
         yield from changes
-        return not unfit
+        return is_whole
 
     def prewarm(self, answer: SolveFinished, starts_s: float) -> Iterator[Outcome]:
         """Have the loaders prepared of jobs that a plan lets start later, on nodes that are likely theirs."""
         if not isinstance(answer.solution, MergeSolution):
             return
-        leaving = [task for task in self._tasks.all.values() if not self._stays(task, answer.solution)]
+        staying = {_form(share.job_ids, share.mode, share.gpus) for share in answer.solution.shares}
+        leaving = [
+            task
+            for task in self._tasks.all.values()
+            if _form(task.job_ids, task.mode, task.gpus) not in staying
+        ]
         nodes = [
             *(task.leader for task in leaving),
             *(n for n, idle in self._tasks.gpus.free().items() if idle),
@@ -84,6 +98,19 @@ class Allocation:
                 order=job.order(f"prewarm/{job.job_id}"),
                 starts_s=starts_s,
             )
+
+    def _first(self, wanted: dict[tuple[str, ...], Share]) -> dict[tuple[str, ...], Share]:
+        """Leave out what would begin beyond `MOST_CHANGED` tasks."""
+        if len(wanted) <= MOST_CHANGED:
+            return wanted
+        tasks = {task.job_ids: task for task in self._tasks.all.values()}
+        beginning = [
+            share
+            for share in sorted(wanted.values(), key=_order)
+            if share.job_ids not in tasks or not _stays(tasks[share.job_ids], share)
+        ]
+        later = {share.job_ids for share in beginning[MOST_CHANGED:]}
+        return {job_ids: share for job_ids, share in wanted.items() if job_ids not in later}
 
     def _is_valid(self, share: Share) -> bool:
         """Whether what the plan gives can still be given."""
@@ -217,10 +244,6 @@ class Allocation:
             accuracy_before=kinds[job.kind].accuracy_before,
         )
 
-    @staticmethod
-    def _stays(task: Task, solution: MergeSolution) -> bool:
-        return any(share.gpus == task.gpus and _goes_on(task, share) for share in solution.shares)
-
     def _starts(self, share: Share) -> bool:
         first = self._tasks.jobs.get(share.job_ids[0])
         return first is not None and first.task is None and self._is_valid(share)
@@ -237,6 +260,21 @@ class Allocation:
             dropped=dropped,
             solve_s=answer.solve_s,
         )
+
+
+def _order(share: Share) -> tuple[int, tuple[str, ...]]:
+    """Sort shares into the order in which their tasks begin."""
+    return -share.gpus, share.job_ids
+
+
+def _form(job_ids: tuple[str, ...], mode: TransferMode, gpus: int) -> tuple[Any, ...]:
+    """What a task is to a plan: where it is the same, nothing changes."""
+    return job_ids, gpus, mode if len(job_ids) > 1 else None
+
+
+def _stays(task: Task, share: Share) -> bool:
+    """Whether a plan changes nothing of a task."""
+    return _form(task.job_ids, task.mode, task.gpus) == _form(share.job_ids, share.mode, share.gpus)
 
 
 def _goes_on(task: Task, share: Share) -> bool:

@@ -75,9 +75,9 @@ class Asking:
         """GPUs that may be allocated: of open nodes, without those that profile runs have or are about to
         have, or that tasks keep whatever is decided."""
         gpus = self.tasks.gpus
-        jobs = self.tasks.jobs.values()
-        profiling = sum(gpus.held_in_open(job.profiled_on) for job in jobs)
-        new = len({job.kind for job in jobs if job.stage == "new"})
+        unprofiled = self.tasks.unprofiled()
+        profiling = sum(gpus.held_in_open(job.profiled_on) for job in unprofiled)
+        new = len({job.kind for job in unprofiled if job.stage == "new"})
         kept = sum(gpus.held_in_open(task.members) for task in self.tasks.all.values() if self.is_kept(task))
         return gpus.open - profiling - kept - min(new, self.most_for_profiles)
 

@@ -37,6 +37,11 @@ def broken_invariants(zone: str, tasks: Tasks, jobs: Mapping[str, Job]) -> Itera
         part_of = tasks.task_of(job)
         if part_of is not None and len(part_of.job_ids) == 2 and not job.workload.sharing:
             yield f"job {job.job_id} does not share, and is merged"
+    unprofiled = [job.job_id for job in tasks.jobs.values() if job.stage != "ready"]
+    if [job.job_id for job in tasks.unprofiled()] != unprofiled:
+        yield f"jobs {unprofiled} have no profile yet, and others are counted as such"
+    if tasks.waiting != sum(job.task is None for job in tasks.jobs.values()):
+        yield f"{tasks.waiting} jobs are counted as waiting, and others have no task"
     for node, count in used.items():
         if count > tasks.gpus.nodes.get(node, 0):
             yield f"node {node} has {tasks.gpus.nodes.get(node, 0)} GPUs, and {count} are held"

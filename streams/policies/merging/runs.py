@@ -38,9 +38,10 @@ class Runs:
     def profile(self) -> Iterator[Outcome]:
         """Have new jobs profiled, one of each kind at a time. Users take turns, so that nobody waits for all
         that one of them has new."""
-        busy = {job.kind for job in self._tasks.jobs.values() if job.stage == "profiling"}
+        unprofiled = self._tasks.unprofiled()
+        busy = {job.kind for job in unprofiled if job.stage == "profiling"}
         new: list[TuningJob] = []
-        for job in self._tasks.jobs.values():
+        for job in unprofiled:
             is_free = not job.is_ending and not job.stopping and self._tasks.may_run(job)
             if job.stage == "new" and job.kind not in busy and is_free:
                 busy.add(job.kind)
@@ -208,6 +209,7 @@ class Runs:
                 job.never_merges = job.never_merges or not known.is_usable
             if job.kind == kind and job.stage == "new":
                 job.stage, job.never_merges = "ready", not known.is_usable
+                self._tasks.recount(job)
                 yield self._asking.foretold(job, "kind_known")
 
     def _running(self, job: TuningJob, task: Task, report: RunReport) -> Iterator[Outcome]:

@@ -47,6 +47,8 @@ class Tasks:
         """Bytes of the snapshot that each job is counted for, its task included."""
         self._held: dict[str, int] = {}
         """The same of all jobs of a user, with what the register keeps of them."""
+        self._unprofiled: dict[str, None] = {}
+        """Jobs that wait for a profile run or are in one."""
 
     def refuse(self, job: TuningJob) -> str | None:
         """Why there is no room in the snapshot for a new job; None if there is."""
@@ -72,6 +74,15 @@ class Tasks:
             if job.stage == "profiling":
                 self.gpus.hold(_profile_holder(job.job_id), job.profiled_on)
             self.recount(job)
+
+    @property
+    def waiting(self) -> int:
+        """The number of jobs without a task."""
+        return len(self.jobs) - sum(len(task.job_ids) for task in self.all.values())
+
+    def unprofiled(self) -> list[TuningJob]:
+        """Return the jobs that wait for a profile run or are in one, in the order of their arrival."""
+        return sorted((self.jobs[job_id] for job_id in self._unprofiled), key=lambda job: job.arrival)
 
     def ready(self) -> list[TuningJob]:
         """Jobs that wait for GPUs and could use some, in the order of their arrival."""
@@ -384,13 +395,17 @@ class Tasks:
         job.attained_gpu_s += held_s * task.gpus / len(task.active_job_ids)
 
     def recount(self, job: TuningJob) -> None:
-        """Count anew what a job takes of a snapshot."""
+        """Count anew what a job takes of a snapshot, and whether it is profiled."""
         is_there = job.job_id in self.jobs
         task = self.task_of(job)
         counted = job.state_bytes + (0 if task is None else task.state_bytes) if is_there else 0
         before = self._counted.pop(job.job_id, 0)
         if is_there:
             self._counted[job.job_id] = counted
+        if is_there and job.stage != "ready":
+            self._unprofiled[job.job_id] = None
+        else:
+            self._unprofiled.pop(job.job_id, None)
         self._live.add(counted - before)
         registered = (is_there - bool(before)) * job.job.state_bytes
         held = self._held.pop(job.job.user, 0) + counted - before + registered

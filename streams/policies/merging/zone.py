@@ -72,7 +72,7 @@ class MergingZone:
             zone=self._zone.id,
             reason="queued",
             payment_micros=0,
-            evidence=QueuedTask(jobs_waiting=self._waiting, is_profiled=kind.is_profiled),
+            evidence=QueuedTask(jobs_waiting=self._tasks.waiting, is_profiled=kind.is_profiled),
         )
         self._tasks.add(entry)
         if kind.is_profiled:
@@ -202,10 +202,6 @@ class MergingZone:
         self._standing.restore(state["standing"])
         self._runs.turns.restore(state["turns"])
         self._orders.restore(state["orders"])
-
-    @property
-    def _waiting(self) -> int:
-        return sum(job.task is None for job in self._tasks.jobs.values())
 
     def _refusal(self, workload: TuningWorkload) -> tuple[Any, str] | None:
         if workload.model != self._zone.base_model:

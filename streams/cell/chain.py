@@ -1,0 +1,32 @@
+"""The hash chain of a cell's log: each link covers the one before, an event and a decision."""
+
+import hashlib
+
+CHAIN_BYTES = 32
+CHAIN_START = bytes(CHAIN_BYTES)
+LONGEST_LINE_BYTES = 16_384
+"""A longer event is chained by its digest: an event of a megabyte may lead to thousands of decisions, and
+would be hashed once for each of them."""
+
+
+def chained_part(line: bytes) -> bytes:
+    """Return what links cover of an event: its line of the ledger, or the BLAKE2b-256 digest of a long one.
+
+    A line starts with `{"offset":`, so that none is taken for a digest.
+    """
+    return line if len(line) <= LONGEST_LINE_BYTES else _digest(line)
+
+
+def next_link(before: bytes, part: bytes, decision: bytes) -> bytes:
+    """Return the chain after a decision; after an event without decisions, where `decision` is empty.
+
+    Args:
+        before: the chain so far.
+        part: see `chained_part`.
+        decision: its bytes up to the chain.
+    """
+    return _digest(before + part + decision)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=CHAIN_BYTES).digest()
