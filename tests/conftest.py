@@ -1,13 +1,15 @@
 """What tests of more than one package share."""
 
+import gc
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from infra.broker import BrokerSettings, LocalKafka, broker
+from streams.worker.garbage import look_for_less_garbage
 from tests.support.examples import examples
 
 # Of the property tests that name no number themselves.
@@ -59,6 +61,20 @@ LONGEST = (
     "integration/test_experts.py",
 )
 """Files that are begun first, since one that is begun last delays the end."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Search for garbage neither while modules are imported nor, later, among what they hold.
+
+    All modules and tests are some millions of objects, and each full search takes over half a second.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        look_for_less_garbage()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
