@@ -43,9 +43,12 @@ LONGEST = (
     "streams/test_histories.py",
     "infra/lender/test_lstm.py",
     "streams/test_round_robin.py",
+    # A process with one test is given a second file at once, which then waits for that test: a short one.
+    "integration/test_demo.py",
     "integration/test_worker.py",
-    "integration/test_tour.py",
     "integration/test_transactions.py",
+    "integration/test_connections.py",
+    "integration/test_tour.py",
     "integration/test_solver.py",
     "integration/test_rules.py",
     "integration/test_two_workers.py",
