@@ -7,10 +7,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # How many tests at once: they wait for processes a third of their time.
 AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 1, 8))")
+# Only these are collected for the tests marked `alone`: the others import torch.
+ALONE := $(shell grep -l mark.alone tests/integration/test_*.py)
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
 SMOLLM2 := smollm2/model/model.safetensors
 
-.PHONY: install demo test test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels lock schemas clean
+.PHONY: install demo test test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels libraries lock schemas clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,14 +36,18 @@ lint: $(STAMP)
 kernels: $(STAMP)
 	$(BIN)/python -c "from streams.worker.warm_up import warm_up; warm_up()"
 
+# The byte code of the largest libraries, which else each of the processes that test would compile for itself: 20 s.
+libraries: $(STAMP)
+	$(BIN)/python -c "import bench.base_models.survey, matplotlib.pyplot, peft, pyomo.environ, scipy.stats"
+
 # By file, so that what the tests of one share is made once; not by group, since with pytest 9.2, pytest-xdist 3.8
 # ignores groups. Files begin in the order of the conftest, longest first, and not by number of tests, which leaves
 # the longest for the end. Those marked `alone` hold services to times.
 test:
-	$(MAKE) --jobs 2 --output-sync lint kernels
+	$(MAKE) --jobs 3 --output-sync lint kernels libraries
 	$(BIN)/python -m pytest --ignore tests/integration -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest tests/integration -m "not alone and not storm and not drill" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest tests/integration -m "alone and not drill"
+	$(BIN)/python -m pytest $(ALONE) -m "alone and not drill"
 
 # With the tests that `make test` leaves out as long, and all examples of the property tests, of which it draws a
 # fortieth.

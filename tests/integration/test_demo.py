@@ -10,8 +10,6 @@ import pytest
 
 from tests.integration.deployment import ROOT
 
-pytestmark = pytest.mark.alone
-
 
 @pytest.mark.timeout(540)
 def test_the_demo_trains_lives_through_a_crash_and_proves_its_log() -> None:
