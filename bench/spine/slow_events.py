@@ -45,7 +45,7 @@ SIZES: Mapping[str, int] = MappingProxyType(
 _QUICK_PART = 6
 """In the quick form, this part of them."""
 REFERENCE_MS = 2.3
-"""Time that `_calibration_s` takes on an otherwise idle core of the machine that the gate was set on."""
+"""Time that `calibration_s` takes on an otherwise idle core of the machine that the gate was set on."""
 _TIMES = 4
 """Number of times that a slow event is timed. The shortest counts, as other load only adds time."""
 _SLOW_MS = 30.0
@@ -110,16 +110,16 @@ def _worst(name: str, rows: Sequence[_Row], where: str) -> Measurement:
 
 
 def _row(situation: Situation) -> _Row:
-    calibration_s, event_s = _calibration_s(), situation.time_s()
+    unit_s, event_s = calibration_s(), situation.time_s()
     times = 1
-    while times < _TIMES and event_s / calibration_s * REFERENCE_MS >= _SLOW_MS:
-        calibration_s, event_s = min(calibration_s, _calibration_s()), min(event_s, situation.time_s())
+    while times < _TIMES and event_s / unit_s * REFERENCE_MS >= _SLOW_MS:
+        unit_s, event_s = min(unit_s, calibration_s()), min(event_s, situation.time_s())
         times += 1
-    return _Row(situation.policy, situation.what, 1_000 * event_s, event_s / calibration_s * REFERENCE_MS)
+    return _Row(situation.policy, situation.what, 1_000 * event_s, event_s / unit_s * REFERENCE_MS)
 
 
-def _calibration_s() -> float:
-    """Processor time of a fixed piece of work, now."""
+def calibration_s() -> float:
+    """Return the processor time of a fixed piece of work, now."""
     return sum(_piece_s() for _ in range(_PIECES)) / _PIECES
 
 

@@ -119,12 +119,12 @@ class ElasticJob:
         Args:
             speed: what its workers have done per second since `since_s`, in workers' seconds.
         """
-        left = self.workload.work_samples - self.job.samples_done
-        work_s = left / self.workload.samples_per_s
+        samples_per_s = self.workload.samples_per_s
+        work_s = (self.workload.work_samples - self.job.samples_done) / samples_per_s
         if self.since_s is not None and time_s is not None:
             work_s -= (time_s - self.since_s) * speed
         # However late its end is, it has a sample to go.
-        return max(work_s, 1 / self.workload.samples_per_s)
+        return max(work_s, 1 / samples_per_s)
 
     def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
         """Note an order or report of its present generation, which may then be silent for a while."""

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 from schemas.base import Outcome
 from schemas.elastic.commands import WorkersAssigned
@@ -20,8 +20,7 @@ from streams.policies.elastic.sizes import Shape
 from streams.policies.orders import MOST_FAILURES, OrderClock, retry_delay_s
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedJob:
+class QueuedJob(NamedTuple):
     """A job without workers, and what it would hold for how long."""
 
     job: ElasticJob
@@ -114,13 +113,13 @@ class Workforce:
         for job_id in sorted(self._idle_jobs, key=lambda job_id: self.jobs[job_id].arrival):
             job, known = self.jobs[job_id], self._queued.get(job_id)
             if known is None or known.samples_done != job.job.samples_done:
-                workload = job.workload
+                workload, work_s = job.workload, self.work_left_s(job)
                 known = self._queued[job_id] = QueuedJob(
                     job,
                     job.job.samples_done,
                     workload.min_workers * workload.gpus_per_worker,
-                    self.shortest_left_s(job),
-                    self.base_left_s(job),
+                    work_s / job.speedup[workload.max_workers],
+                    self._base_s(job, work_s),
                 )
             queued.append(known)
         return queued
@@ -152,7 +151,8 @@ class Workforce:
 
     def work_left_s(self, job: ElasticJob) -> float:
         """Seconds that what is left of a job takes with one worker on a training server, by now."""
-        return job.work_left_s(self.time_s, self.speed(job))
+        # Without a run the speed does not matter.
+        return job.work_left_s(self.time_s, 0.0 if job.since_s is None else self.speed(job))
 
     def shortest_left_s(self, job: ElasticJob) -> float:
         """Return the time of a job's remaining work with all workers that it may have."""
@@ -161,7 +161,15 @@ class Workforce:
     def base_left_s(self, job: ElasticJob) -> float:
         """Return the time of a job's remaining work with its base demand: as its user declared, or if it is
         late by that, as much longer as it is late."""
-        left_s = self.work_left_s(job) / job.speedup[job.workload.min_workers]
+        return self._base_s(job, self.work_left_s(job))
+
+    def _base_s(self, job: ElasticJob, work_s: float) -> float:
+        """See `base_left_s`.
+
+        Args:
+            work_s: see `work_left_s`.
+        """
+        left_s = work_s / job.speedup[job.workload.min_workers]
         if job.due_s is None or self.time_s is None:
             return left_s
         return max(left_s, self.time_s - job.due_s)
