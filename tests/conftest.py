@@ -13,8 +13,8 @@ from infra.broker import BrokerSettings, LocalKafka, broker
 from streams.worker.garbage import look_for_less_garbage
 from tests.support.examples import examples
 
-# Of the property tests that name no number themselves.
-settings.register_profile("millrace", max_examples=examples(100))
+# Of the property tests that name no number themselves. No deadline: an example may have to compile a kernel.
+settings.register_profile("millrace", max_examples=examples(100), deadline=None)
 settings.load_profile("millrace")
 
 LONGEST = (
