@@ -5,6 +5,12 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 TIMEOUT_S = 60
 
 
+def ordered_producer(bootstrap_servers: str) -> Producer:
+    """Return a producer that keeps the order of records also where the broker refuses some at first, as it
+    does while a new topic gets its leader."""
+    return Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "log_level": 0})
+
+
 def send(bootstrap_servers: str, topic: str, value: bytes, **producer_settings: object) -> KafkaError | None:
     """Send one record to partition 0 and return the error that the broker answered with, if any."""
     producer = Producer({"bootstrap.servers": bootstrap_servers, "log_level": 0, **producer_settings})

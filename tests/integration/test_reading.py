@@ -1,13 +1,12 @@
 """Reading a topic to its end, and then on: on real Kafka no record is left out between the two."""
 
-from confluent_kafka import Producer
-
 from infra.log.reader import LogReader
 from infra.log.target import Target
 from infra.topics import ensure_topics
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import INFERENCE, topics
 from tests.integration.deployment import until
+from tests.integration.kafka_records import ordered_producer
 
 
 def test_records_that_come_with_the_last_ones_before_the_end_are_read_after_it(
@@ -17,7 +16,7 @@ def test_records_that_come_with_the_last_ones_before_the_end_are_read_after_it(
     ensure_topics(connection, topics(topic_prefix, partitions=1, command_partitions=1))
     target = Target(connection, topic_prefix)
     topic = target.topic(INFERENCE)
-    producer = Producer({"bootstrap.servers": kafka})
+    producer = ordered_producer(kafka)
 
     def send(*values: bytes) -> None:
         for value in values:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from confluent_kafka import Producer
 
 from infra.cli import run
 from infra.commands.replay import EXIT_UNVERIFIED
@@ -24,6 +23,7 @@ from streams.replay.files import verify_files
 from streams.replay.sources import verify_kafka
 from streams.worker.worker import EXIT_UNFIT
 from tests.integration.deployment import Deployment, Worker, until
+from tests.integration.kafka_records import ordered_producer
 from tests.streams import events
 from tests.support.rules import BOTH, FIRST, SECOND, adoption
 
@@ -78,7 +78,7 @@ def copied(deployment: Deployment, name: str, change: Callable[[ReadRecord], Rea
     """The prefix of a copy of the log in which records are changed."""
     prefix = f"{deployment.prefix}-{name}"
     ensure_topics(deployment.kafka, topics(prefix, partitions=2))
-    producer = Producer({"bootstrap.servers": deployment.bootstrap_servers, "log_level": 0})
+    producer = ordered_producer(deployment.bootstrap_servers)
     for source in ("ledger", "decisions", RULES_STATES):
         for record in map(change, deployment.records(source)):
             producer.produce(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from confluent_kafka import Producer
 
 from bench.spine.cells import CELL
 from bench.spine.slow_bids import MarketShape, TaskShape, bid_for, configuration
@@ -36,6 +35,7 @@ from streams.replay.replay import Verdict
 from streams.replay.sources import verify_kafka
 from streams.worker.worker import EXIT_FAILED, EXIT_UNFIT
 from tests.integration.deployment import Deployment, Worker, until
+from tests.integration.kafka_records import ordered_producer
 from tests.integration.storm import CELLS, market, storm
 from tests.streams import events
 from tests.streams.mutations import mutate
@@ -144,7 +144,7 @@ def test_one_altered_byte_in_the_decisions_is_named(deployment: Deployment) -> N
     deployment.proven()
     altered = f"{deployment.prefix}-altered"
     ensure_topics(deployment.kafka, topics(altered, partitions=2))
-    producer = Producer({"bootstrap.servers": deployment.bootstrap_servers, "log_level": 0})
+    producer = ordered_producer(deployment.bootstrap_servers)
     decisions = deployment.records("decisions")
     start_of_reason = b'"reason":"'
     with_reason = [record for record in decisions if start_of_reason in (record.value or b"")]
@@ -174,7 +174,7 @@ def copied(deployment: Deployment, name: str, change: Callable[[list[ReadRecord]
     """The prefix of a copy of the deployment's log, whose decisions are changed."""
     prefix = f"{deployment.prefix}-{name}"
     ensure_topics(deployment.kafka, topics(prefix, partitions=2))
-    producer = Producer({"bootstrap.servers": deployment.bootstrap_servers, "log_level": 0})
+    producer = ordered_producer(deployment.bootstrap_servers)
     for record in deployment.records("ledger") + change(deployment.records("decisions")):
         topic = record.topic.replace(deployment.prefix, prefix)
         producer.produce(topic, record.value, record.key, record.partition, headers=list(record.headers))
