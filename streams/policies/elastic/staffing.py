@@ -81,16 +81,17 @@ def _given(turn: Turn) -> TurnGiven:
 def _queue(workforce: Workforce, turns: Turns) -> tuple[WaitingJob, ...]:
     ranks = {turn.job_id: rank for rank, turn in enumerate(turns.all)}
     entries = (
-        (ranks.get(job.job.job_id, len(ranks)), workforce.shortest_left_s(job), job.arrival, job)
-        for job in workforce.waiting
+        (ranks.get(each.job.job.job_id, len(ranks)), each.shortest_s, each.job.arrival, each)
+        for each in workforce.queue()
+        if workforce.is_ready(each.job)
     )
     return tuple(
         WaitingJob(
-            job_id=job.job.job_id,
-            base_gpus=job.workload.min_workers * job.workload.gpus_per_worker,
-            running_s=left_s,
+            job_id=queued.job.job.job_id,
+            base_gpus=queued.gpus,
+            running_s=queued.shortest_s,
         )
-        for _, left_s, _, job in heapq.nsmallest(MOST_QUEUED, entries)
+        for _, _, _, queued in heapq.nsmallest(MOST_QUEUED, entries)
     )
 
 

@@ -80,9 +80,12 @@ class Workforce:
     @property
     def waiting(self) -> list[ElasticJob]:
         """Jobs that can be given a first set of workers, in the order of their arrival."""
-        elapsed_s = self.orders.elapsed_s
         idle = (self.jobs[job_id] for job_id in self._idle_jobs)
-        return _by_arrival(job for job in idle if job.waits and job.retry_s <= elapsed_s)
+        return _by_arrival(job for job in idle if self.is_ready(job))
+
+    def is_ready(self, job: ElasticJob) -> bool:
+        """Whether a job can be given a first set of workers."""
+        return job.waits and job.retry_s <= self.orders.elapsed_s
 
     @property
     def resizable(self) -> list[ElasticJob]:
