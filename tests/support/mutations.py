@@ -1,5 +1,6 @@
 """Spoiling good records: bytes of them, or parts of their JSON."""
 
+import copy
 import random
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +29,8 @@ def mutated_bytes(source: random.Random, value: bytes) -> bytes:
 
 def any_odd_value(source: random.Random, _value: Any) -> Any:
     """Whatever comes to mind, most of it of a wrong type or out of bounds."""
-    return source.choice(ODD_VALUES)
+    # A copy: who changes the document further must not change the values themselves.
+    return copy.deepcopy(source.choice(ODD_VALUES))
 
 
 def mutated_json(source: random.Random, value: Any, odd: Replacement = any_odd_value) -> Any:
@@ -39,7 +41,7 @@ def mutated_json(source: random.Random, value: Any, odd: Replacement = any_odd_v
         if action == 0:
             return {other: part for other, part in value.items() if other != name}
         if action == 1:
-            return {**value, source.choice(["x", "\n", "é", "id"]): source.choice(ODD_VALUES)}
+            return {**value, source.choice(["x", "\n", "é", "id"]): any_odd_value(source, None)}
         return {**value, name: mutated_json(source, value[name], odd)}
     if isinstance(value, list) and value and source.random() < 0.8:
         index = source.randrange(len(value))

@@ -196,7 +196,8 @@ class ScatteredRoom:
         barred, workers = self._barred.get(demand.job_id), self._room_workers.get(demand.job_id)
         if barred is None and workers is None:
             return demand
-        return demand._replace(room_workers=workers, barred_pools=frozenset(barred or ()))
+        # Its last two fields; `_replace` takes three times as long.
+        return Demand(*demand[:-2], workers, frozenset(barred or ()))
 
 
 def is_within(small: tuple[Pool, int, int], large: tuple[Pool, int, int]) -> bool:

@@ -84,8 +84,8 @@ class Workforce:
         return _by_arrival(job for job in idle if self.is_ready(job))
 
     def is_ready(self, job: ElasticJob) -> bool:
-        """Whether a job can be given a first set of workers."""
-        return job.waits and job.retry_s <= self.orders.elapsed_s
+        """Whether a job without workers that is not ending can be given a first set of them."""
+        return not job.clearing and job.retry_s <= self.orders.elapsed_s
 
     @property
     def resizable(self) -> list[ElasticJob]:
@@ -113,11 +113,11 @@ class Workforce:
     def queue(self) -> list[QueuedJob]:
         """The jobs without workers that are not ending, in the order of their submission."""
         queued = []
-        for job_id in sorted(self._idle_jobs, key=lambda job_id: self.jobs[job_id].arrival):
-            job, known = self.jobs[job_id], self._queued.get(job_id)
+        for job in _by_arrival(map(self.jobs.__getitem__, self._idle_jobs)):
+            known = self._queued.get(job.job.job_id)
             if known is None or known.samples_done != job.job.samples_done:
                 workload, work_s = job.workload, self.work_left_s(job)
-                known = self._queued[job_id] = QueuedJob(
+                known = self._queued[job.job.job_id] = QueuedJob(
                     job,
                     job.job.samples_done,
                     workload.min_workers * workload.gpus_per_worker,
