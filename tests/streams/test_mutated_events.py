@@ -63,7 +63,8 @@ BOUND_MS = 100.0
 SUSPECT_PART = 0.5
 """An event that takes this part of its bound, as the machine was at the start, is folded again."""
 FOLDS = 8
-"""Of such an event from the same state, until one is within the bound: on a busy machine few are."""
+"""Most folds of such an event from the same state; the first within the bound ends them. On a busy machine
+few are."""
 INTEGERS = (0, 1, 2, 3, 64, 1_024, 10**6, 2**31 - 1, 10**12, 2 * 10**12, 10**15, 2**53, 2**63)
 NUMBERS = (0.0, 5e-324, 1e-300, 1e-12, 1e-3, 0.5, 1.0, 2.5, 60.0, 1e6, 1e9, 1e12, 1e15, 1e300, 1.7e308, -1.0)
 
@@ -94,7 +95,7 @@ class Mutator:
                 self.names.append(value)
         if entry.offset == 0:
             self.board = Board(event.cell)
-        decisions = self._show(entry, self._fold(bench.cell, entry, lambda: folded(bench, entry)))
+        decisions = self._fold_next(bench, entry)
         for decision in decisions:
             if isinstance(asked := decision.outcome, SolveRequested):
                 self._answer(bench.cell, asked)
@@ -126,8 +127,9 @@ class Mutator:
         assert not self.board.omissions, self.board.last_omission
         return decisions
 
-    def _fold_next(self, bench: Bench, entry: LedgerEvent) -> None:
-        self._show(entry, self._fold(bench.cell, entry, lambda: folded(bench, entry)))
+    def _fold_next(self, bench: Bench, entry: LedgerEvent) -> list[Decision]:
+        """Fold the next event of the ledger in, and show what comes of it."""
+        return self._show(entry, self._fold(bench.cell, entry, lambda: folded(bench, entry)))
 
     def _fold(self, cell: Cell, entry: LedgerEvent, before: Callable[[], Cell]) -> list[Decision]:
         """Fold an event in.

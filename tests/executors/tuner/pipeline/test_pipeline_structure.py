@@ -98,34 +98,36 @@ def test_files_without_the_models_prefix_are_read(deep_directory: Path, tmp_path
     assert torch.equal(norm, tensors["norm.weight"])
 
 
+@pytest.fixture
+def directory(llama_directory: Path, tmp_path: Path) -> Path:
+    """A copy of a model, to be spoiled."""
+    return Path(shutil.copytree(llama_directory, tmp_path / "model"))
+
+
 @pytest.mark.parametrize(
     ("harm", "error"), (FAULTS | CONFIGURATIONS).values(), ids=(FAULTS | CONFIGURATIONS).keys()
 )
 def test_an_unfit_model_is_refused_as_if_it_were_loaded_whole(
-    llama_directory: Path, tmp_path: Path, harm: Harm, error: str
+    directory: Path, harm: Harm, error: str
 ) -> None:
-    directory = Path(shutil.copytree(llama_directory, tmp_path / "model"))
     harm(directory)
     with pytest.raises(BaseModelError, match=f"^{directory}: {error}"):
         load_structure(directory, CPU)
 
 
-def test_integers_for_parameters_are_refused(llama_directory: Path, tmp_path: Path) -> None:
-    directory = Path(shutil.copytree(llama_directory, tmp_path / "model"))
+def test_integers_for_parameters_are_refused(directory: Path) -> None:
     cast(directory, "_proj.weight", torch.int8)
     with pytest.raises(BaseModelError, match=r"model\.safetensors: 14 weights are not floating point"):
         load_structure(directory, CPU)
 
 
-def test_a_model_without_a_tokenizer_is_refused(llama_directory: Path, tmp_path: Path) -> None:
-    directory = Path(shutil.copytree(llama_directory, tmp_path / "model"))
+def test_a_model_without_a_tokenizer_is_refused(directory: Path) -> None:
     remove_tokenizer(directory)
     with pytest.raises(BaseModelError, match=f"^{directory}: {NO_VOCABULARY}"):
         load_structure(directory, CPU)
 
 
-def test_tied_parameters_are_read_by_either_name(llama_directory: Path, tmp_path: Path) -> None:
-    directory = Path(shutil.copytree(llama_directory, tmp_path / "model"))
+def test_tied_parameters_are_read_by_either_name(directory: Path) -> None:
     tensors = load_file(directory / "model.safetensors")
     tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
@@ -136,8 +138,7 @@ def test_tied_parameters_are_read_by_either_name(llama_directory: Path, tmp_path
     assert load_base(directory).layers == 2
 
 
-def test_files_beside_those_of_the_model_are_not_read(llama_directory: Path, tmp_path: Path) -> None:
-    directory = Path(shutil.copytree(llama_directory, tmp_path / "model"))
+def test_files_beside_those_of_the_model_are_not_read(directory: Path) -> None:
     tensors = load_file(directory / "model.safetensors")
     others = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
     save_file(others, directory / "other.safetensors", {"format": "pt"})
