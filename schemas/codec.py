@@ -26,12 +26,12 @@ MAX_NAMES = 256
 """In one JSON object: several times what any event or decision has. Each unknown one would be a fault to
 report, and a megabyte has room for 70,000."""
 _KEPT_EVENTS = 1_024
-"""So many events are kept as they were decoded: twice what a worker has on their way through its ledger
+"""Number of decoded events that are kept: twice what a worker has on their way through its ledger
 (`streams/worker/ledger_backlog.py`)."""
 _MAX_KEPT_BYTES = 4_096
 """None whose value is longer: a bid has about 600 bytes."""
 _MAX_FAULTS = 10
-"""So many are described; of the others it is said how many they are."""
+"""Number of faults that an error describes; it only counts the others."""
 SPECVERSION = "1.0"
 """The version of CloudEvents."""
 _ATTRIBUTES = ("specversion", "id", "type", "source", "time")
@@ -121,7 +121,7 @@ class Decision:
     chain: str
     """BLAKE2b-256(previous chain, ledger line of the event, decision bytes), in hexadecimal."""
     encoded: bytes | None = field(default=None, repr=False, compare=False)
-    """What `body` gives, where it is at hand already."""
+    """The result of `body`, where it was computed before."""
 
     @staticmethod
     def body(id: str, cell: str, cause: str, time_s: float | None, outcome: Outcome) -> bytes:
@@ -301,7 +301,7 @@ def own_faults(error: ValidationError) -> list[ErrorDetails]:
 
 
 def message(fault: ErrorDetails) -> str:
-    """What is wrong, without the words that only those who know Pydantic understand."""
+    """Describe a fault without terms of Pydantic."""
     match fault["type"]:
         case "value_error":
             return fault["msg"].removeprefix("Value error, ")

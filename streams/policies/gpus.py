@@ -8,7 +8,7 @@ from solvers.common.gpu_placement import IdleGpus
 
 
 class Gpus:
-    """Of one zone. Holders are what the policy names: jobs, or tasks of several."""
+    """The GPUs of one zone. Holders are what the policy names: jobs, or tasks of several."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, int] = {}

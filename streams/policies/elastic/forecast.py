@@ -10,9 +10,9 @@ from operator import attrgetter
 from schemas.elastic.outcomes import ElasticForecast
 from schemas.elastic.workload import ElasticWorkload
 from solvers.elastic.demand import Pool
-from streams.policies.elastic.job import speedup_of
+from streams.policies.elastic.job import QueueEntry, speedup_of
 from streams.policies.elastic.turns import Turns
-from streams.policies.elastic.workforce import QueuedJob, Workforce
+from streams.policies.elastic.workforce import Workforce
 
 MOST_LOOKS = 50_000
 """At the first jobs of each size that wait, of one quote: some ten milliseconds."""
@@ -106,7 +106,7 @@ def forecast(
     start_s = _passing_over(room(held), [*([] if held else first), *ahead, own], own)
     if start_s is None:
         start_s = _in_order(room(), [*first, *ahead, own])
-    longer: dict[str, QueuedJob] = {}
+    longer: dict[str, QueueEntry] = {}
     for each in others:
         if each.shortest_s > shortest_s:
             longer.setdefault(each.job.job.user, each)
@@ -126,7 +126,7 @@ def forecast(
     )
 
 
-def _waiting(queued: QueuedJob) -> _Waiting:
+def _waiting(queued: QueueEntry) -> _Waiting:
     return _Waiting(queued.gpus, queued.base_s)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 from schemas.elastic.outcomes import ServerPool
 from schemas.elastic.workload import ElasticWorkload
@@ -187,3 +187,29 @@ _linear = lru_cache(maxsize=4_096)(linear_speedup)
 def speedup_of(workload: ElasticWorkload) -> Sequence[float]:
     """Speed by number of workers over that of one, from 0 workers on; linear where no profile says."""
     return (0.0, *workload.speedup) if workload.speedup else _linear(workload.max_workers)
+
+
+class QueueEntry(NamedTuple):
+    """A job without workers: its base demand, and the time of what is left of its work. They change only with
+    the samples done."""
+
+    job: ElasticJob
+    gpus: int
+    """Of its base demand."""
+    shortest_s: float
+    """Time of the remaining work with all workers that it may have."""
+    base_s: float
+    """The same with its base demand."""
+
+    @classmethod
+    def of(cls, job: ElasticJob) -> Self:
+        """Compute the entry of a job without workers."""
+        workload, speedup = job.workload, job.speedup
+        # Without a run, neither the time nor the speed matters.
+        work_s = job.work_left_s(None, 0.0)
+        return cls(
+            job,
+            workload.min_workers * workload.gpus_per_worker,
+            work_s / speedup[workload.max_workers],
+            work_s / speedup[workload.min_workers],
+        )

@@ -139,6 +139,8 @@ class ScatteredRoom:
         """By job: pools without room for its base demand."""
         self._room_workers: dict[str, int] = {}
         """By job: the workers for which there is room."""
+        self._asked: dict[str, Demand] = {}
+        """By job: its demand with what the two above say of it, if they do."""
 
     def judge(self, waiting: Sequence[Demand]) -> None:
         """Bar jobs from pools that would not have room for them even if they were alone, and all flexible
@@ -155,7 +157,7 @@ class ScatteredRoom:
                 if (size, pool) not in vacated:
                     vacated[size, pool] = self._movable.room(size, pool)
                 if vacated[size, pool] < workers:
-                    self._barred.setdefault(demand.job_id, set()).add(pool)
+                    self._bar(demand.job_id, pool)
 
     @cached_property
     def _movable(self) -> MovableWorkers:
@@ -169,6 +171,7 @@ class ScatteredRoom:
             workers = max(change.workers, change.job.workers)
             if 0 < workers < change.grant.workers:
                 self._room_workers[change.grant.job_id] = workers
+                self._asked.pop(change.grant.job_id, None)
                 has_learned = True
         if not placing.misfits:
             return has_learned
@@ -182,7 +185,7 @@ class ScatteredRoom:
                 if shape not in has_no_room:
                     has_no_room[shape] = any(is_within(misfit, shape) for misfit in placing.misfits)
                 if has_no_room[shape]:
-                    self._barred.setdefault(demand.job_id, set()).add(pool)
+                    self._bar(demand.job_id, pool)
                     has_learned = True
         return has_learned
 
@@ -190,14 +193,23 @@ class ScatteredRoom:
         """Return the demands that the scheme is asked for."""
         if not self._barred and not self._room_workers:
             return list(demands)
-        return [self._told(demand) for demand in demands]
+        asked = self._asked
+        return [asked.get(demand.job_id) or self._told(demand) for demand in demands]
 
     def _told(self, demand: Demand) -> Demand:
         barred, workers = self._barred.get(demand.job_id), self._room_workers.get(demand.job_id)
         if barred is None and workers is None:
             return demand
         # Its last two fields; `_replace` takes three times as long.
-        return Demand(*demand[:-2], workers, frozenset(barred or ()))
+        asked = self._asked[demand.job_id] = Demand(*demand[:-2], workers, frozenset(barred or ()))
+        return asked
+
+    def _bar(self, job_id: str, pool: Pool) -> None:
+        """Have the scheme not start a job in a pool."""
+        barred = self._barred.setdefault(job_id, set())
+        if pool not in barred:
+            barred.add(pool)
+            self._asked.pop(job_id, None)
 
 
 def is_within(small: tuple[Pool, int, int], large: tuple[Pool, int, int]) -> bool:

@@ -71,31 +71,27 @@ class Rounds:
                 resizable = [job for job in resizable if job.job.job_id not in served.resized]
         held = turns.held
         with _closed(cluster, held):
-            placing = self._decide(self._first(self._without_turn()), resizable)
+            placing = self._decide(self._first(self._without_turn(waiting)), resizable)
         yield from self._carry_out(placing)
         for by_s in sorted(set(held.values())):
             with _closed(cluster, [server for server in cluster.servers() if held.get(server) != by_s]):
-                fitting = self._fitting(self._without_turn())
+                fitting = self._fitting(self._without_turn(waiting))
                 placing = self._decide([job for job in fitting if turns.is_over_by(job, by_s)], [])
             yield from self._carry_out(placing)
 
-    def _without_turn(self) -> list[ElasticJob]:
-        """The jobs that wait for what the others leave."""
+    def _without_turn(self, waiting: Sequence[ElasticJob]) -> list[ElasticJob]:
+        """Those of jobs that waited when the round began that still do, for what jobs with turns leave."""
         with_turn = {turn.job_id for turn in self._turns.all}
-        return [job for job in self._workforce.waiting if job.job.job_id not in with_turn]
+        return [job for job in waiting if not job.members and job.job.job_id not in with_turn]
 
     def _first(self, jobs: list[ElasticJob]) -> list[ElasticJob]:
         """As many jobs as a round looks at, in their order: the shortest, and those that came first."""
         if len(jobs) <= MOST_LOOKED_AT:
             return jobs
-        eligible = {job.job.job_id for job in jobs}
-        queue = [each for each in self._workforce.queue() if each.job.job.job_id in eligible]
-        kept = {each.job.job.job_id for each in queue[: MOST_LOOKED_AT // 4]}
-        for each in sorted(queue, key=attrgetter("shortest_s")):
-            if len(kept) == MOST_LOOKED_AT:
-                break
-            kept.add(each.job.job.job_id)
-        return [job for job in jobs if job.job.job_id in kept]
+        oldest = MOST_LOOKED_AT // 4
+        later = sorted(map(self._workforce.entry, jobs[oldest:]), key=attrgetter("shortest_s"))
+        shortest = [entry.job for entry in later[: MOST_LOOKED_AT - oldest]]
+        return jobs[:oldest] + sorted(shortest, key=attrgetter("arrival"))
 
     def _fitting(self, jobs: Sequence[ElasticJob]) -> list[ElasticJob]:
         """Those for which there might be room on the open servers, though none make way. Mostly few servers
@@ -111,7 +107,7 @@ class Rounds:
         workforce, cluster = self._workforce, self._workforce.cluster
         job = workforce.jobs[turn.job_id]
         with _closed(cluster, self._turns.barred(turn)):
-            for pool in self._pools_of(job):
+            for pool in self._pools_of(job, self._is_heterogeneous(job)):
                 cluster.begin_trial()
                 placing = Placing(workforce, _movable(resizable), keeps_order=False)
                 placing.place([Grant(turn.job_id, job.workload.min_workers, pool, pool)])
@@ -188,7 +184,7 @@ class Rounds:
             gpus_per_worker=workload.gpus_per_worker,
             remaining_work_s=self._workforce.work_left_s(job),
             speedup=job.speedup,
-            pools=self._pools_of(job),
+            pools=self._pools_of(job, is_heterogeneous),
             # On servers that are equally fast, workers of both pools are like those of one.
             spans_pools=is_heterogeneous or (self._sizes.has_one_speed and job.is_elastic),
             comes_last=is_heterogeneous,
@@ -202,14 +198,12 @@ class Rounds:
         is_able = job.workload.heterogeneous and job.is_elastic
         return is_able and self._policy.scenario != "basic" and not self._sizes.has_one_speed
 
-    def _pools_of(self, job: ElasticJob) -> tuple[Pool, ...]:
+    def _pools_of(self, job: ElasticJob, is_heterogeneous: bool) -> tuple[Pool, ...]:
         if job.pool is not None:
             return (job.pool,)
         if "loaned" not in self.usable_pools(job.workload):
             return ("training",)
-        prefers_loans = (
-            job.is_elastic and self._policy.groups_elastic_jobs and not self._is_heterogeneous(job)
-        )
+        prefers_loans = job.is_elastic and self._policy.groups_elastic_jobs and not is_heterogeneous
         return ("loaned", "training") if prefers_loans and self._risks_little(job) else ("training", "loaned")
 
     def usable_pools(self, workload: ElasticWorkload) -> tuple[Pool, ...]:
@@ -226,7 +220,7 @@ class Rounds:
         """Whether a preemption would take little from a job, see `most_work_at_risk_s`."""
         if job.workload.keeps_checkpoints:
             return True
-        return self._workforce.shortest_left_s(job) <= self._policy.most_work_at_risk_s
+        return self._workforce.entry(job).shortest_s <= self._policy.most_work_at_risk_s
 
     @staticmethod
     def _free_gpus(cluster: Cluster) -> dict[Pool, float]:

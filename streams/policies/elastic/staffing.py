@@ -1,8 +1,9 @@
 """What an elastic zone says of itself from time to time, for those who watch it."""
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
+from operator import attrgetter
 
 from schemas.elastic.staffing import PoolGpus, ReclaimEffect, TurnGiven, WaitingJob, ZoneStaffed
 from solvers.elastic.cluster import Cluster
@@ -79,19 +80,17 @@ def _given(turn: Turn) -> TurnGiven:
 
 
 def _queue(workforce: Workforce, turns: Turns) -> tuple[WaitingJob, ...]:
+    """The jobs that a round would look at first: those with turns, then the shortest; ties go by arrival."""
     ranks = {turn.job_id: rank for rank, turn in enumerate(turns.all)}
-    entries = (
-        (ranks.get(each.job.job.job_id, len(ranks)), each.shortest_s, each.job.arrival, each)
-        for each in workforce.queue()
-        if workforce.is_ready(each.job)
-    )
+    ready = (entry for entry in workforce.queue() if workforce.is_ready(entry.job))
+    # Stable, and the queue is in the order of arrival.
+    shortest = sorted(ready, key=attrgetter("shortest_s"))
+    first = [entry for entry in shortest if entry.job.job.job_id in ranks]
+    first.sort(key=lambda entry: ranks[entry.job.job.job_id])
+    rest = (entry for entry in shortest if entry.job.job.job_id not in ranks)
     return tuple(
-        WaitingJob(
-            job_id=queued.job.job.job_id,
-            base_gpus=queued.gpus,
-            running_s=queued.shortest_s,
-        )
-        for _, _, _, queued in heapq.nsmallest(MOST_QUEUED, entries)
+        WaitingJob(job_id=entry.job.job.job_id, base_gpus=entry.gpus, running_s=entry.shortest_s)
+        for entry in islice(chain(first, rest), MOST_QUEUED)
     )
 
 

@@ -83,22 +83,27 @@ class Turns:
     def renew(self, waiting: Sequence[ElasticJob]) -> None:
         """End the turns of jobs that wait no more, or that could not start at present even alone. The latter
         keep their claims."""
-        jobs = {job.job.job_id: job for job in waiting if self.has(job.job.job_id)}
-        for turn in [turn for turn in self.all if turn.job_id not in jobs]:
+        with_turn = {turn.job_id for turn in self.all}
+        jobs = [job for job in waiting if job.job.job_id in with_turn]
+        still = {job.job.job_id for job in jobs}
+        for turn in [turn for turn in self.all if turn.job_id not in still]:
             self.end(turn)
-        able = {job.job.job_id for job in self._able(list(jobs.values()))}
+        able = {job.job.job_id for job in self._able(jobs)}
         self.all = [turn for turn in self.all if turn.job_id in able]
 
     def give(self, waiting: Sequence[ElasticJob], patience_s: float) -> None:
         """Give another turn, if it is time for one: to the job whose claim is the oldest; ties go by arrival.
 
         Passed over are jobs that could not start now even if they were alone on the open servers.
+
+        Args:
+            waiting: in the order of their arrival.
         """
         if not self._is_next_due(patience_s):
             return
         candidates = self._candidates(waiting, patience_s)
         if candidates:
-            job = min(candidates, key=lambda job: (self._claim_s(job), job.arrival))
+            job = min(candidates, key=self._claim_s)
             self.all.append(Turn(job.job.job_id, job.job.user))
 
     def end(self, turn: Turn) -> None:
@@ -167,14 +172,9 @@ class Turns:
 
     def _candidates(self, waiting: Sequence[ElasticJob], patience_s: float) -> Sequence[ElasticJob]:
         """The jobs that have waited for so long, of users who have no turn."""
-        users = {turn.user for turn in self.all}
-        return self._able(
-            [
-                job
-                for job in waiting
-                if self._now_s - job.waits_since_s >= patience_s and job.job.user not in users
-            ]
-        )
+        users, now_s = {turn.user for turn in self.all}, self._now_s
+        overdue = [job for job in waiting if now_s - job.waits_since_s >= patience_s]
+        return self._able([job for job in overdue if job.job.user not in users])
 
     def _claim_s(self, job: ElasticJob) -> float:
         """Since when a job waits and its user has had no turn.

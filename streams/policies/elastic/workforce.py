@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import NamedTuple
 
 from schemas.base import Outcome
 from schemas.elastic.commands import WorkersAssigned
@@ -14,24 +13,10 @@ from solvers.elastic.demand import Grant
 from solvers.elastic.leaving import leave
 from solvers.elastic.lent import hosted_job
 from streams.cell.live_bytes import LiveBytes
-from streams.policies.elastic.job import ElasticJob, generation_of
+from streams.policies.elastic.job import ElasticJob, QueueEntry, generation_of
 from streams.policies.elastic.outcomes import Why, ended, released, resized
 from streams.policies.elastic.sizes import Shape
 from streams.policies.orders import MOST_FAILURES, OrderClock, retry_delay_s
-
-
-class QueuedJob(NamedTuple):
-    """A job without workers, and what it would hold for how long."""
-
-    job: ElasticJob
-    samples_done: int
-    """When this was computed: nothing else that changes while a job has no workers is in here."""
-    gpus: int
-    """Its base demand."""
-    shortest_s: float
-    """See `Workforce.shortest_left_s`."""
-    base_s: float
-    """See `Workforce.base_left_s`."""
 
 
 class Workforce:
@@ -57,8 +42,8 @@ class Workforce:
         self.shapes: Counter[Shape] = Counter()
         """Number of jobs by least need; only shapes of at least one job."""
         self._idle_jobs: dict[str, None] = {}
-        self._queued: dict[str, QueuedJob] = {}
-        """Queue entries of jobs in `_idle_jobs`, computed on demand."""
+        self._entries: dict[str, QueueEntry] = {}
+        """Of jobs in `_idle_jobs`, computed on demand: anew once a job has changed."""
         self._resizable_jobs: dict[str, None] = {}
         self._retrying: dict[str, None] = {}
         """Jobs that wait after a run that did not begin, or did so when this was last looked at."""
@@ -80,8 +65,7 @@ class Workforce:
     @property
     def waiting(self) -> list[ElasticJob]:
         """Jobs that can be given a first set of workers, in the order of their arrival."""
-        idle = (self.jobs[job_id] for job_id in self._idle_jobs)
-        return _by_arrival(job for job in idle if self.is_ready(job))
+        return _by_arrival(filter(self.is_ready, map(self.jobs.__getitem__, self._idle_jobs)))
 
     def is_ready(self, job: ElasticJob) -> bool:
         """Whether a job without workers that is not ending can be given a first set of them."""
@@ -110,22 +94,16 @@ class Workforce:
         generation = job.generation if node in job.members else job.clearing.get(node, job.generation)
         return f"{generation}/{job.job.job_id}"
 
-    def queue(self) -> list[QueuedJob]:
-        """The jobs without workers that are not ending, in the order of their submission."""
-        queued = []
-        for job in _by_arrival(map(self.jobs.__getitem__, self._idle_jobs)):
-            known = self._queued.get(job.job.job_id)
-            if known is None or known.samples_done != job.job.samples_done:
-                workload, work_s = job.workload, self.work_left_s(job)
-                known = self._queued[job.job.job_id] = QueuedJob(
-                    job,
-                    job.job.samples_done,
-                    workload.min_workers * workload.gpus_per_worker,
-                    work_s / job.speedup[workload.max_workers],
-                    self._base_s(job, work_s),
-                )
-            queued.append(known)
-        return queued
+    def queue(self) -> list[QueueEntry]:
+        """The jobs without workers that are not ending, in the order of their arrival."""
+        return list(map(self.entry, _by_arrival(map(self.jobs.__getitem__, self._idle_jobs))))
+
+    def entry(self, job: ElasticJob) -> QueueEntry:
+        """The entry of such a job in the queue."""
+        entry = self._entries.get(job.job.job_id)
+        if entry is None:
+            entry = self._entries[job.job.job_id] = QueueEntry.of(job)
+        return entry
 
     def is_busy(self, node: str) -> bool:
         """Whether a node has workers, or has not said that they are gone."""
@@ -157,22 +135,10 @@ class Workforce:
         # Without a run the speed does not matter.
         return job.work_left_s(self.time_s, 0.0 if job.since_s is None else self.speed(job))
 
-    def shortest_left_s(self, job: ElasticJob) -> float:
-        """Return the time of a job's remaining work with all workers that it may have."""
-        return self.work_left_s(job) / job.speedup[job.workload.max_workers]
-
     def base_left_s(self, job: ElasticJob) -> float:
         """Return the time of a job's remaining work with its base demand: as its user declared, or if it is
         late by that, as much longer as it is late."""
-        return self._base_s(job, self.work_left_s(job))
-
-    def _base_s(self, job: ElasticJob, work_s: float) -> float:
-        """See `base_left_s`.
-
-        Args:
-            work_s: see `work_left_s`.
-        """
-        left_s = work_s / job.speedup[job.workload.min_workers]
+        left_s = self.work_left_s(job) / job.speedup[job.workload.min_workers]
         if job.due_s is None or self.time_s is None:
             return left_s
         return max(left_s, self.time_s - job.due_s)
@@ -422,8 +388,7 @@ class Workforce:
             self._held[job.job.user] = held
         _keep(self._idle_jobs, job_id, is_there and not job.members and not job.is_ending)
         _keep(self._retrying, job_id, is_there and job.retry_s > self.orders.elapsed_s)
-        if job_id not in self._idle_jobs:
-            self._queued.pop(job_id, None)
+        self._entries.pop(job_id, None)
         _keep(self._resizable_jobs, job_id, is_there and bool(job.members) and job.is_elastic)
 
 

@@ -20,7 +20,7 @@ from streams.cell.nodes import NodeChange
 from streams.policies.elastic.clearing import ClearedServers
 from streams.policies.elastic.forecast import RoundTimes, forecast
 from streams.policies.elastic.invariants import broken_invariants
-from streams.policies.elastic.job import ElasticJob, generation_of
+from streams.policies.elastic.job import ElasticJob, QueueEntry, generation_of
 from streams.policies.elastic.outcomes import Why
 from streams.policies.elastic.rounds import Rounds
 from streams.policies.elastic.schemes import choice_of, scheme_of
@@ -72,7 +72,7 @@ class ElasticZone:
             )
             return
         self._arrivals += 1
-        running_s = self._workforce.shortest_left_s(entry)
+        running_s = QueueEntry.of(entry).shortest_s
         yield JobAdmitted(
             job_id=job.job_id,
             user=job.user,

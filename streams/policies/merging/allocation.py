@@ -268,7 +268,7 @@ def _order(share: Share) -> tuple[int, tuple[str, ...]]:
 
 
 def _form(job_ids: tuple[str, ...], mode: TransferMode, gpus: int) -> tuple[Any, ...]:
-    """What a task is to a plan: where it is the same, nothing changes."""
+    """Return what a plan decides of a task: where it is the same, nothing changes."""
     return job_ids, gpus, mode if len(job_ids) > 1 else None
 
 

@@ -30,11 +30,11 @@ class Merge:
     """Whether it is the donor of a temporal merge: its own run is as if it were alone."""
     score: float
     gain: float
-    """Foretold, of its accuracy (G, Eq. 1)."""
+    """Forecast gain of its accuracy (G, Eq. 1)."""
     iterations: int
-    """Foretold."""
+    """Forecast."""
     iterations_alone: int
-    """Foretold."""
+    """Forecast without the merge."""
     accuracy_before: float | None
     """Accuracy that it must exceed for the merge to be kept."""
     best_accuracy: float | None = None
