@@ -52,4 +52,5 @@ def exact_sum(values: Floats) -> float:
         rounded = total + twice
         if twice == rounded - total:
             total = rounded
-    return total
+    # The sum of negative zeros is zero, as that of no numbers.
+    return total + 0.0

@@ -28,8 +28,9 @@ def test_it_is_the_sum_that_the_standard_library_finds(values):
         [1.0, 2.0**-53, 2.0**-106],
         [1.0, 2.0**-53, -(2.0**-106)],
         [-1.0, -(2.0**-53), -(2.0**-106)],
+        [-0.0, -0.0],
     ],
-    ids=["none", "tenths", "cancels", "just above a half", "just below a half", "negative"],
+    ids=["none", "tenths", "cancels", "just above a half", "just below a half", "negative", "negative zeros"],
 )
 def test_halves_are_rounded_by_what_lies_beyond_them(values):
-    assert exact_sum(np.array(values, float)) == math.fsum(values)
+    assert exact_sum(np.array(values, float)).hex() == math.fsum(values).hex()
