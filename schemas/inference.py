@@ -10,8 +10,11 @@ from pydantic import AfterValidator, Field
 
 from schemas.base import Event, Identifier, UnixTime, distinct
 
-MAX_SERVERS = 4_000
-"""Named in one event; more need another event."""
+MAX_SERVERS = 1_000
+"""Servers that one event lends or wants back, since each leads to two or three decisions; more need another
+event."""
+MAX_SERVING = 4_000
+"""Servers that one report of the load names."""
 
 
 class InferenceEvent(Event):
@@ -31,7 +34,7 @@ class InferenceLoadReported(InferenceEvent):
     """The fraction of all GPUs that the zone owns that serve at least one request, or must be free to."""
     serving: Annotated[
         tuple[Identifier, ...],
-        Field(max_length=MAX_SERVERS, json_schema_extra={"uniqueItems": True}),
+        Field(max_length=MAX_SERVING, json_schema_extra={"uniqueItems": True}),
         AfterValidator(distinct),
     ] = ()
     """The servers that serve requests, where the producer knows; they are not lent."""

@@ -16,6 +16,7 @@ from bench.figures import Measurement, Result, Table
 from bench.spine.situations.batches import batch_situations
 from bench.spine.situations.elastic import elastic_situations, pollux_situations
 from bench.spine.situations.experts import experts_situations
+from bench.spine.situations.loans import loan_situations
 from bench.spine.situations.merging import merging_situations
 from bench.spine.situations.situation import Situation
 from bench.spine.situations.zones import zone_situations
@@ -31,17 +32,27 @@ SITUATIONS: Mapping[str, Situations] = MappingProxyType(
         POLLUX: pollux_situations,
         "merging": merging_situations,
         "titan": batch_situations,
+        "loans": loan_situations,
         ZONES: zone_situations,
     }
 )
-"""By policy, by scheme where one has a figure of its own, and for zones that are configured: `(rng, size) ->
-situations`."""
+"""By policy, by scheme where one has a figure of its own, for loans, and for zones that are configured:
+`(rng, size) -> situations`."""
 DRAWS = 8
 """Cells of each policy. In the quick form, and of configured zones, of which nothing else is drawn: one."""
 SIZES: Mapping[str, int] = MappingProxyType(
-    {"experts": 3_000, "elastic": 7_400, POLLUX: 7_400, "merging": 6_000, "titan": 2_000, ZONES: 5_000}
+    {
+        "experts": 3_000,
+        "elastic": 7_400,
+        POLLUX: 7_400,
+        "merging": 6_000,
+        "titan": 2_000,
+        "loans": 3_000,
+        ZONES: 5_000,
+    }
 )
-"""Jobs that wait in a cell, about as many as it has room for; nodes of a zone that is configured."""
+"""Jobs that wait in a cell, about as many as it has room for; servers that may be lent; nodes of a zone that
+is configured."""
 _QUICK_PART = 6
 """In the quick form, this part of them."""
 REFERENCE_MS = 2.3

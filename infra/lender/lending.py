@@ -283,18 +283,21 @@ class Lender:
             coming = len(loans.draining) + min(loans.wanted, len(loans.on_loan))
             missing = self._servers_for(load) - (len(loans.owned) - len(loans.gone) + coming)
             count = min(count, missing)
-        reclaim_id = _id("reclaim", now_s)
-        if count <= 0 or self._is_known(reclaim_id):
-            return []
-        reclaim = CapacityReclaimed(
-            cell=self._cell,
-            zone=self._zone,
-            reclaim_id=reclaim_id,
-            servers=min(count, MAX_SERVERS),
-            due_s=now_s + self.parameters.delay_s + self._lending.notice_s,
-        )
-        self.take_reclaim(reclaim, reclaim_id, now_s)
-        return [reclaim]
+        reclaims: list[InferenceEvent] = []
+        for part, reclaimed in enumerate(range(0, count, MAX_SERVERS)):
+            reclaim_id = _id("reclaim", now_s, part)
+            if self._is_known(reclaim_id):
+                continue
+            reclaim = CapacityReclaimed(
+                cell=self._cell,
+                zone=self._zone,
+                reclaim_id=reclaim_id,
+                servers=min(count - reclaimed, MAX_SERVERS),
+                due_s=now_s + self.parameters.delay_s + self._lending.notice_s,
+            )
+            self.take_reclaim(reclaim, reclaim_id, now_s)
+            reclaims.append(reclaim)
+        return reclaims
 
     def _offer(self, now_s: float) -> list[InferenceEvent]:
         """Offer what is idle and was and will be for a while, the last of the configuration first: who fills
@@ -372,9 +375,13 @@ def _drop(values: MutableMapping[str, Any], keys: Iterable[str]) -> None:
         del values[key]
 
 
-def _id(kind: str, time_s: float) -> str:
-    """Return the id of an offer or a reclaim, by the millisecond."""
-    return f"{kind}-{round(time_s * 1_000)}"
+def _id(kind: str, time_s: float, part: int = 0) -> str:
+    """Return the id of an offer or a reclaim, by the millisecond.
+
+    Args:
+        part: rank among those that are made at once, since one event names only so many servers.
+    """
+    return f"{kind}-{round(time_s * 1_000)}{f'-{part}' if part else ''}"
 
 
 def _servers_of(zone: Zone) -> dict[str, None]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from schemas.base import MAX_TIME_S
 from schemas.codec import describe
 from schemas.errors import ReadableError
-from schemas.inference import MAX_SERVERS
+from schemas.inference import MAX_SERVING
 
 MAX_ANSWER_BYTES = 16 * 2**20
 MAX_METRICS_ASKED = 8
@@ -176,9 +176,9 @@ class Prometheus:
         silent = tuple(server for server in owned if server in expected and server not in known)
         busy.update(silent)
         serving = tuple(server for server in owned if server in busy)
-        if len(serving) > MAX_SERVERS:
+        if len(serving) > MAX_SERVING:
             raise LoadQueryError(
-                f"{query}: {len(serving)} busy servers, a report names at most {MAX_SERVERS}"
+                f"{query}: {len(serving)} busy servers, a report names at most {MAX_SERVING}"
             )
         scraped = self._scraped(label) if silent else frozenset()
         return MeasuredLoad(

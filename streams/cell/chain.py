@@ -4,9 +4,9 @@ import hashlib
 
 CHAIN_BYTES = 32
 CHAIN_START = bytes(CHAIN_BYTES)
-LONGEST_LINE_BYTES = 16_384
-"""A longer event is chained by its digest: an event of a megabyte may lead to thousands of decisions, and
-would be hashed once for each of them."""
+LONGEST_LINE_BYTES = 2_048
+"""A longer event is chained by its digest: an offer of a thousand servers leads to thousands of decisions,
+and would be hashed once for each of them."""
 
 
 def chained_part(line: bytes) -> bytes:

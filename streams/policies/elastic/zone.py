@@ -174,7 +174,10 @@ class ElasticZone:
             del self._closed[change.node]
         if change.status == "leaving":
             self._wanted[change.node] = change.by_s
-        self._open_and_close((*self._wanted_own, change.node))
+        if self._sizes.is_own(change.node):
+            self._open_and_close((*self._wanted_own, change.node))
+        else:
+            self._open_or_close(change.node)
         self._changed = True
         if change.status in ("down", "restarted"):
             for job in self._workforce.jobs_on(change.node):
@@ -277,18 +280,26 @@ class ElasticZone:
 
     def _open_and_close(self, nodes: Iterable[str]) -> None:
         """Have jobs placed on nodes or not. One that is to leave some time is open still to the jobs that
-        keep it from leaving."""
+        keep it from leaving, which are promised the zone's own servers alone."""
         needed = set(self._sizes.needed(self._wanted_own, self._workforce.shapes))
         for node in nodes:
-            reasons = self._closed.get(node, {})
-            if reasons and not (reasons.keys() == {"leaving"} and node in needed):
-                self._workforce.cluster.close(node)
-            else:
-                self._workforce.cluster.open(node)
+            self._open_or_close(node, node in needed)
+
+    def _open_or_close(self, node: str, is_needed: bool = False) -> None:
+        """Have jobs placed on a node or not.
+
+        Args:
+            is_needed: whether a job would never run without it.
+        """
+        reasons = self._closed.get(node, {})
+        if reasons and not (reasons.keys() == {"leaving"} and is_needed):
+            self._workforce.cluster.close(node)
+        else:
+            self._workforce.cluster.open(node)
 
     @property
     def _wanted_own(self) -> list[str]:
-        """The zone's own training servers that are to leave. Jobs are promised no others."""
+        """The zone's own training servers that are to leave."""
         return [node for node in self._wanted if self._sizes.is_own(node)]
 
     def _is_borrowed(self, node: str) -> bool:

@@ -10,7 +10,13 @@ from infra.lender.forecast import LastValue
 from infra.lender.history import LoadHistory
 from infra.lender.lending import Lender, LendingParameters
 from schemas.decisions import EventIgnored, NodeMoved
-from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceEvent, InferenceLoadReported
+from schemas.inference import (
+    MAX_SERVERS,
+    CapacityOffered,
+    CapacityReclaimed,
+    InferenceEvent,
+    InferenceLoadReported,
+)
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimPlanned, RefusedServers
 from tests.infra.lender.loads import CELL, INTERVAL_S, START_S, ZONE, lending_zone
 from tests.support import cells
@@ -167,6 +173,16 @@ def test_a_burst_within_an_interval_wants_servers_back_at_once():
     house = lending()
     (reclaim,) = house.report(0.5, after_s=20.0)
     assert (reclaim.servers, reclaim.due_s) == (2, house.time_s + 300.0)
+
+
+def test_more_servers_than_one_event_names_are_wanted_back_by_several_at_once():
+    house = lending(servers=2_500, load=0.0)
+    house.live(0.0, 0.0)
+    reclaims = house.report(1.0)
+    assert [reclaim.servers for reclaim in reclaims] == [MAX_SERVERS, MAX_SERVERS, 250]
+    assert len({reclaim.reclaim_id for reclaim in reclaims}) == 3
+    house.answer(reclaims)
+    assert house.report(1.0) == []
 
 
 def test_reclaims_look_ahead_by_the_notice_and_one_interval():

@@ -34,7 +34,7 @@ from schemas.elastic.workload import (
     TrainingHyperparameters,
 )
 from schemas.fleet import NodeOffline, NodeOnline, RunFailed, RunFinished, RunProgressed, RunStarted
-from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
+from schemas.inference import MAX_SERVERS, CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.lora import Dataset
 from streams.policies.inference.kind import InferencePolicy
@@ -303,7 +303,9 @@ def test_no_job_gets_more_real_workers_than_a_command_names():
     bench.send(elastic_cell(servers=512, lendable=lent), tick(0.0))
     bench.send(InferenceLoadReported(cell=CELL, zone=LENDER, time_s=0.0, load=0.0))
     names = tuple(f"i{index}" for index in range(lent - 1))
-    bench.send(CapacityOffered(cell=CELL, zone=LENDER, offer_id="o", servers=names))
+    for first in range(0, len(names), MAX_SERVERS):
+        servers = names[first : first + MAX_SERVERS]
+        bench.send(CapacityOffered(cell=CELL, zone=LENDER, offer_id=f"o{first}", servers=servers))
     bench.send(*(NodeOnline(cell=CELL, node=name, base_model="any", runners=("elastic",)) for name in names))
     hyperparameters = TrainingHyperparameters(global_batch_size=MAX_WORKERS)
     wide = workload(86_400.0, (1, 1), gpus_per_worker=4, fungible=True)
@@ -320,5 +322,5 @@ def test_no_job_gets_more_real_workers_than_a_command_names():
             )
         )
     started = [each for each in bench.send(tick(60.0)) if isinstance(each, JobResized)]
-    servers = {each.job_id: (each.pool, sum(one.workers for one in each.servers)) for each in started}
-    assert servers == {"base": ("training", 400), "flexible": ("loaned", MAX_WORKERS // 3 * 3)}
+    placed = {each.job_id: (each.pool, sum(one.workers for one in each.servers)) for each in started}
+    assert placed == {"base": ("training", 400), "flexible": ("loaned", MAX_WORKERS // 3 * 3)}
