@@ -121,7 +121,9 @@ def faust_alone(
         _FOLDER: str(folder / "faust-alone"),
         _ANSWER_BYTES: str(answer_bytes),
     }
-    process = subprocess.Popen([sys.executable, "-m", "bench.spine.faust_alone"], env=environment)
+    command = [sys.executable, "-m", "bench.spine.faust_alone"]
+    # Faust draws a progress indicator there, before the report.
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     line = FaustAlone(connection, event)
     try:
         line.send()

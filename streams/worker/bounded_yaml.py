@@ -5,7 +5,8 @@ One pass over the events of libyaml, if PyYAML was built with it. Values are of 
 text that was written. It refuses what makes a small file large or slow (aliases, deep nesting, numbers of any
 length, directives), what YAML would silently ignore (a key given twice, a second document), what is not plain
 data (other tags, keys that are not words), and numbers in a notation that only YAML 1.1 has, which readers of
-YAML 1.2 and people take for another value (`0100`, `0b11`, `1_000`, `1:30`).
+YAML 1.2 and people take for another value (`0100`, `0b11`, `1_000`, `1:30`). `1e-3` is a number, as it is in
+YAML 1.2.
 """
 
 import math
@@ -43,7 +44,9 @@ _NUMBER_OF_ANY_YAML = re.compile(
     )""",
     re.VERBOSE,
 )
-"""A number that has the same value in YAML 1.1 and 1.2."""
+"""A number that has the same value in YAML 1.1 and 1.2, or is one in YAML 1.2 alone."""
+_EXPONENT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
+"""A number of YAML 1.2 that YAML 1.1 takes for text if its exponent has no sign, or its mantissa no point."""
 _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])%")
 """Behind any line break of YAML. Each is compared with all before it, so that a file of them takes hours."""
 
@@ -196,6 +199,8 @@ def _implicit_tag(event: Any) -> str:
         for tag, pattern in _IMPLICIT.get(event.value[:1], ()):
             if pattern.match(event.value):
                 return str(tag)
+        if _EXPONENT.fullmatch(event.value):
+            return f"{_TAG}float"
     return _STRING
 
 

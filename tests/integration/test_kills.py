@@ -7,7 +7,8 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -163,9 +164,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield fleet
 
 
-def kill_one(fleet: Fleet, chance: random.Random) -> str:
-    """Kill a service, or one of the processes that a service has started."""
-    service = chance.choice([each for each in fleet.deployment.services if each.pid is not None])
+def kill_one(fleet: Fleet, chance: random.Random, killed: Sequence[str]) -> str | None:
+    """Kill a service, or one of the processes that a service has started: of those that were killed least
+    often so far. Return its name; None if no service runs."""
+    running = [each for each in fleet.deployment.services if each.pid is not None]
+    if not running:
+        return None
+    counts = Counter(killed)
+    fewest = min(counts[each.name] for each in running)
+    service = chance.choice([each for each in running if counts[each.name] == fewest])
     assert service.pid is not None
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(service.pid)
@@ -187,7 +194,8 @@ def test_every_job_ends_however_often_processes_are_killed(fleet: Fleet) -> None
             fleet.submit_missing()
             fleet.report_load()
         if time.monotonic() >= next_kill_s:
-            killed.append(kill_one(fleet, chance))
+            name = kill_one(fleet, chance, killed)
+            killed += [name] if name is not None else []
             next_kill_s = time.monotonic() + chance.uniform(*PAUSE_S)
         time.sleep(0.5)
 
@@ -199,5 +207,8 @@ def test_every_job_ends_however_often_processes_are_killed(fleet: Fleet) -> None
 
     assert waiting == set(), f"{len(killed)} kills, {len(fleet.jobs)} jobs"
     assert fleet.unfit == set()
+    # Two kills may be as far apart as the longest pause.
+    enough = 2 * PAUSE_S[1] * len(fleet.deployment.services) <= KILLS_S
+    assert not enough or set(killed) >= {service.name for service in fleet.deployment.services}
     assert fleet.completed_kinds() >= KINDS.keys() - {"serving"}
     fleet.assert_proven()

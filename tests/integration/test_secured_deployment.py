@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from tests.integration.deployment import ROOT, UP_PATIENCE_S, bids_file, demo_bi
 
 
 @pytest.mark.drill
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_bids_are_taken_decided_told_and_proven(start_up, tmp_path, monkeypatch, capsys):
     up = start_up("--secure")
     up.await_ready()
