@@ -18,9 +18,15 @@ EVENTS = {
     "elastic, pollux": ELASTIC,
     "merging": {"question", "plan", "next question", "node lost", "another job"},
     "titan": {"question", "plans", "slot begins", "node lost", "quote"},
+    "loans": {"offer", "reclaim", "round after a reclaim"},
     "zones": {"zone added", "zone gains a node", "zone changed", "zone gives up nodes"},
 }
-IDLE = (b'"reason":"stale_report"', b'"reason":"invalid_configuration"', b'"reason":"nothing_changes"')
+IDLE = (
+    b'"reason":"stale_report"',
+    b'"reason":"invalid_configuration"',
+    b'"reason":"nothing_changes"',
+    b'"reason":"more_than_on_loan"',
+)
 
 
 @pytest.mark.parametrize("policy", SITUATIONS)

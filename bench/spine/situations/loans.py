@@ -39,7 +39,7 @@ def loan_situations(rng: random.Random, servers: int) -> Iterator[Situation]:
         CapacityOffered(cell=CELL, zone=_OWNER, offer_id=f"offer{first}", servers=names[first : first + most])
         for first in range(0, servers, most)
     ]
-    yield story.before(_POLICY, f"offer of {most}: {what}", offers[0])
+    yield story.before(_POLICY, f"offer: {most} of {what}", offers[0])
     story.tell(*offers)
     for name in names:
         story.tell(NodeOnline(cell=CELL, node=name, base_model="none", runners=("elastic",)))
@@ -57,9 +57,11 @@ def loan_situations(rng: random.Random, servers: int) -> Iterator[Situation]:
     reclaim = CapacityReclaimed(
         cell=CELL, zone=_OWNER, reclaim_id="reclaim", servers=most, due_s=_INTERVAL_S + 2 * _NOTICE_S
     )
-    yield story.before(_POLICY, f"reclaim of {most}: {what}", reclaim)
+    yield story.before(_POLICY, f"reclaim: {most} of {what}", reclaim)
     story.tell(reclaim)
-    yield story.before(_POLICY, f"round after it: {what}", ClockTicked(cell=CELL, time_s=2 * _INTERVAL_S))
+    yield story.before(
+        _POLICY, f"round after a reclaim: {what}", ClockTicked(cell=CELL, time_s=2 * _INTERVAL_S)
+    )
 
 
 def _cell(lent: tuple[str, ...]) -> CellConfigured:
