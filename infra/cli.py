@@ -143,7 +143,7 @@ def run(arguments: list[str] | None = None) -> int:
         if line is None:
             raise
         _say(line)
-        return EXIT_FAILED
+        return error.exit_status if isinstance(error, ReadableError) else EXIT_FAILED
 
 
 def app_with(*names: str | None) -> typer.Typer:

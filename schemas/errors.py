@@ -11,3 +11,5 @@ class ReadableError(Exception):
 
     ends_with_log: ClassVar[bool] = False
     """Whether the further lines are the end of a log instead."""
+    exit_status: ClassVar[int] = 1
+    """With which a process ends for it."""

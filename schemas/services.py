@@ -72,6 +72,13 @@ def check_session(session_timeout_s: float, heartbeat_s: float) -> None:
         )
 
 
+EXIT_FAILED = 1
+"""Something went wrong underway; started again, the service resumes where it was."""
+EXIT_UNFIT = 2
+"""Settings, files, topics or the rules at hand are not fit: starting the service again does not help."""
+EXIT_UNANSWERED = 75
+"""No broker answers: started again, the service works once one does. EX_TEMPFAIL of sysexits.h."""
+
 OTHERS = 0o077
 """The umask under which files are for their owner alone."""
 

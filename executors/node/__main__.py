@@ -3,8 +3,8 @@
 import argparse
 import sys
 
-from executors.node import EXIT_UNFIT, ExecutorSettings, main
-from schemas.services import SETTINGS_FAULTS, described_fault
+from executors.node import ExecutorSettings, main
+from schemas.services import EXIT_UNFIT, SETTINGS_FAULTS, described_fault
 
 
 def _settings() -> ExecutorSettings:

@@ -26,13 +26,8 @@ from executors.node.runner import (
 )
 from executors.node.settings import ExecutorSettings
 from schemas.fleet import NodeOffline
-from schemas.services import begin_service
+from schemas.services import EXIT_FAILED, EXIT_UNFIT, begin_service
 from streams.kafka.faults import BrokerError, UnansweredError
-
-EXIT_FAILED = 1
-"""Something went wrong underway; started again, the executor resumes where it was."""
-EXIT_UNFIT = 2
-"""Settings, folders, runners or topics are not fit; starting again does not help."""
 
 _BYTES_PER_MIB = 1024 * 1024
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -98,14 +93,14 @@ def main(settings: ExecutorSettings) -> None:
     """Serve a node until SIGTERM or SIGINT; returns after an orderly stop. Call it from the main thread.
 
     Raises:
-        SystemExit: with `EXIT_UNFIT` if the executor cannot start as it is set up, and with `EXIT_FAILED` if
-            it cannot go on; the log says why.
+        SystemExit: with `EXIT_UNFIT` if the executor cannot start as it is set up, with `EXIT_UNANSWERED` if
+            no broker answers at the start, and with `EXIT_FAILED` if it cannot go on; the log says why.
     """
     begin_service(settings)
     try:
         _run(settings, SystemClock())
     except UnansweredError as error:
-        _end(EXIT_FAILED, error)
+        _end(error.exit_status, error)
     except (UnfitError, CommandLogError, BrokerError, JournalError) as error:
         _end(EXIT_UNFIT, error)
     except Exception as error:

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from infra.errors import CommandError
 from infra.kafka.process import Restarts, SupervisedProcess
-
-EXIT_UNFIT = 2
-"""The status with which a service says that starting it again does not help."""
+from schemas.services import EXIT_UNANSWERED, EXIT_UNFIT
 
 LARGEST_LOG_BYTES = 10 * 1024 * 1024
 KEPT_LOGS = 3
@@ -60,7 +58,8 @@ class Service:
         )
 
     def keep_running(self) -> bool:
-        """Start it again if it has died; True if it had.
+        """Start it again if it has died; True if it had for another reason than a broker that does not
+        answer. Such ends are not counted: the broker may be away for any time.
 
         Raises:
             CommandError: it says that this does not help, or it dies again and again.
@@ -71,6 +70,9 @@ class Service:
             return False
         if status == EXIT_UNFIT and not self._forgiven:
             raise CommandError(f"{self.name} cannot run: {self.last_line()}")
+        if status == EXIT_UNANSWERED:
+            self.start()
+            return False
         if not self._restarts.take():
             raise CommandError(f"{self.name} keeps dying (status {status}): {self.last_line()}")
         self.start()

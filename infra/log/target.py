@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import dead_letter_name, topic_name
 from streams.kafka.administration import Administration
-from streams.kafka.faults import BrokerError, UnansweredError
+from streams.kafka.faults import UnansweredError
 
 ANSWER_TIMEOUT_S = 10.0
 
@@ -34,4 +34,4 @@ class Target:
         try:
             Administration(self.kafka, ANSWER_TIMEOUT_S).await_broker()
         except UnansweredError as error:
-            raise BrokerError(f"{error}: start one with `millrace up`, or name yours") from error
+            raise UnansweredError(f"{error}: start one with `millrace up`, or name yours") from error

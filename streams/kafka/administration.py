@@ -308,7 +308,7 @@ class Administration:
             if denied is not None:
                 return BrokerError(denied)
         reason = error.args[0].str() if isinstance(error, KafkaException) else "timed out"
-        return BrokerError(
+        return UnansweredError(
             f"The Kafka broker at {self.connection.bootstrap_servers} does not answer ({reason}): "
             "start it, or correct MILLRACE_BOOTSTRAP_SERVERS"
         )

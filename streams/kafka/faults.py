@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from schemas.errors import ReadableError
 from schemas.kafka_connection import KafkaConnection
+from schemas.services import EXIT_UNANSWERED
 
 
 class BrokerError(ReadableError):
@@ -24,6 +25,8 @@ class BrokerError(ReadableError):
 
 class UnansweredError(BrokerError):
     """No broker answers at the address."""
+
+    exit_status = EXIT_UNANSWERED
 
 
 class TopicError(BrokerError):

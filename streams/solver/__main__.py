@@ -2,8 +2,8 @@
 
 import sys
 
-from schemas.services import SETTINGS_FAULTS, described_fault
-from streams.solver.process import EXIT_UNFIT, run_solver
+from schemas.services import EXIT_UNFIT, SETTINGS_FAULTS, described_fault
+from streams.solver.process import run_solver
 from streams.solver.service import SolverSettings
 
 if __name__ == "__main__":

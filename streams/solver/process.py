@@ -9,15 +9,10 @@ from typing import NoReturn
 
 from confluent_kafka import KafkaException
 
-from schemas.services import begin_service
-from streams.kafka.faults import BrokerError
+from schemas.services import EXIT_FAILED, EXIT_UNFIT, begin_service
+from streams.kafka.faults import BrokerError, UnansweredError
 from streams.solver.service import SolverService, SolverSettings
 from streams.solver.solving import SolverProcess
-
-EXIT_FAILED = 1
-"""Something went wrong underway; started again, the solver answers what it has not."""
-EXIT_UNFIT = 2
-"""Settings or topics are not fit; starting again does not help."""
 
 _log = logging.getLogger(__name__)
 
@@ -26,8 +21,9 @@ def run_solver(settings: SolverSettings) -> None:
     """Answer requests until SIGTERM or SIGINT; returns after an orderly stop. Call it from the main thread.
 
     Raises:
-        SystemExit: with `EXIT_UNFIT` if the solver cannot start as it is set up, and with `EXIT_FAILED` if it
-            cannot go on; the reason is a line on standard error.
+        SystemExit: with `EXIT_UNFIT` if the solver cannot start as it is set up, with `EXIT_UNANSWERED` if no
+            broker answers at the start, and with `EXIT_FAILED` if it cannot go on; the reason is a line on
+            standard error.
     """
     begin_service(settings)
     stop = threading.Event()
@@ -49,6 +45,8 @@ def run_solver(settings: SolverSettings) -> None:
 def _connected(settings: SolverSettings, solver: SolverProcess, stop: threading.Event) -> SolverService:
     try:
         return SolverService(settings, solver, stop)
+    except UnansweredError as error:
+        _end(error.exit_status, str(error))
     except BrokerError as error:
         _end(EXIT_UNFIT, str(error))
 

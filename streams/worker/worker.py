@@ -12,11 +12,11 @@ from confluent_kafka.admin import NewTopic
 
 from schemas.access import use_of_topics
 from schemas.cells import MAX_SNAPSHOT_BYTES
-from schemas.services import SETTINGS_FAULTS, begin_service, described_fault
+from schemas.services import EXIT_FAILED, EXIT_UNFIT, SETTINGS_FAULTS, begin_service, described_fault
 from schemas.topics import COMMANDS, INPUTS, LEDGER, SNAPSHOTS, topic_name
 from streams.cell.rules import RULES, RuleBook, RulesError
 from streams.kafka.administration import Administration
-from streams.kafka.faults import BrokerError
+from streams.kafka.faults import BrokerError, UnansweredError
 from streams.worker import broken_connections, contiguous_records, tolerant_records
 from streams.worker.cells_file import CellsFileError, load_cells
 from streams.worker.faust_app import CellsApp
@@ -99,12 +99,6 @@ def _check_snapshots(admin: Administration, name: str) -> None:
             raise PreflightError(f"topic {name}: {setting} is {config[setting]}, wanted {wanted}")
 
 
-EXIT_FAILED = 1
-"""Something went wrong underway; started again, the worker resumes where it was."""
-EXIT_UNFIT = 2
-"""Settings, the cells' file, the broker's topics or the rules at hand are not fit: to start again does not
-help."""
-
 _ANY_EPOCH_S = 0.0
 
 log = logging.getLogger(__name__)
@@ -113,8 +107,9 @@ log = logging.getLogger(__name__)
 def run_worker(settings: WorkerSettings | None = None, book: RuleBook = RULES) -> NoReturn:
     """Run a worker until SIGTERM or SIGINT, and end the process.
 
-    The exit status is 0 after an orderly stop, `EXIT_UNFIT` if the worker cannot start as it is set up, and
-    `EXIT_FAILED` if it cannot go on; the last two with the reason on standard error, a line for each fault.
+    The exit status is 0 after an orderly stop, `EXIT_UNFIT` if the worker cannot start as it is set up,
+    `EXIT_UNANSWERED` if no broker answers at the start, and `EXIT_FAILED` if it cannot go on; all but the
+    first with the reason on standard error, a line for each fault.
     """
     try:
         settings = settings or WorkerSettings()
@@ -123,6 +118,8 @@ def run_worker(settings: WorkerSettings | None = None, book: RuleBook = RULES) -
         partitions = prepare(settings, topic_name(settings.topic_prefix, SNAPSHOTS))
     except SETTINGS_FAULTS as error:
         _end(EXIT_UNFIT, f"settings: {described_fault(error)}")
+    except UnansweredError as error:
+        _end(error.exit_status, str(error))
     except (BrokerError, CellsFileError, PreflightError) as error:
         _end(EXIT_UNFIT, str(error))
     begin_service(settings)

@@ -24,7 +24,6 @@ from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.lora.engine import FusedEngine
 from executors.lora.slots.runs import task_of
-from executors.node import EXIT_UNFIT
 from infra.broker import LocalKafka
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.fleet import (
@@ -39,6 +38,7 @@ from schemas.fleet import (
 )
 from schemas.kafka_connection import KafkaConnection
 from schemas.lora_commands import RunCancelled, RunOrder
+from schemas.services import EXIT_UNFIT
 from schemas.topics import topics
 from tests.support.executor_processes import Executors, executors
 from tests.support.executors import CELL, TINY_RECIPE, assignment, order, write_dataset

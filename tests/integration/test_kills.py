@@ -22,7 +22,6 @@ from infra.demo.loans import HASTE
 from infra.demo.merging import tuning_workload, write_tasks
 from infra.demo.models import MODEL
 from infra.deployment.folders import Folders
-from infra.deployment.service import EXIT_UNFIT
 from infra.log.publisher import PublishError
 from schemas.auction.terms import BidTerms
 from schemas.decisions import JobCompleted, JobRefunded, JobRejected
@@ -33,6 +32,7 @@ from schemas.jobs import JobSubmitted
 from schemas.kind import Terms, Workload
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 from schemas.merging.workload import MergingTerms
+from schemas.services import EXIT_UNFIT
 from streams.kafka.reader import ReadError
 from tests.integration.deployment import ROOT
 from tests.integration.watched_deployment import WatchedDeployment, watched

@@ -14,6 +14,7 @@ from infra.topics import ensure_topics
 from schemas.base import Event
 from schemas.codec import decode_event
 from schemas.rules import RulesAdopted
+from schemas.services import EXIT_UNFIT
 from schemas.topics import RULES_STATES, topics
 from streams.cell.cell import Cell
 from streams.cell.ledger import read_ledger
@@ -21,7 +22,6 @@ from streams.kafka.records import ReadRecord
 from streams.replay.export import export
 from streams.replay.files import verify_files
 from streams.replay.sources import verify_kafka
-from streams.worker.worker import EXIT_UNFIT
 from tests.integration.deployment import Deployment, Worker, until
 from tests.integration.kafka_records import ordered_producer
 from tests.streams import events

@@ -23,8 +23,8 @@ from schemas.codec import Decision, decode_decision, decode_event
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected
 from schemas.jobs import JobSubmitted
 from schemas.kafka_connection import KafkaConnection
+from schemas.services import EXIT_FAILED, EXIT_UNFIT
 from schemas.solves import SolveFinished, SolveRequested
-from streams.solver.process import EXIT_FAILED, EXIT_UNFIT
 from tests.integration.deployment import DEMO_CELLS, Deployment, Worker, bids_file, demo_bid, until
 from tests.support.cells import EPOCH_S, bid, configuration, tick, zone
 

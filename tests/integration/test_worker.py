@@ -26,6 +26,7 @@ from schemas.codec import decode_decision
 from schemas.decisions import JobAdmitted, JobQuoted
 from schemas.jobs import JobQuoteRequested
 from schemas.registry import TOPIC_BY_EVENT
+from schemas.services import EXIT_FAILED, EXIT_UNANSWERED, EXIT_UNFIT
 from schemas.topics import topics
 from schemas.views import JobState
 from streams.kafka.records import ReadRecord
@@ -33,7 +34,6 @@ from streams.replay.export import export
 from streams.replay.files import verify_files
 from streams.replay.replay import Verdict
 from streams.replay.sources import verify_kafka
-from streams.worker.worker import EXIT_FAILED, EXIT_UNFIT
 from tests.integration.deployment import Deployment, Worker, until
 from tests.integration.kafka_records import ordered_producer
 from tests.integration.storm import CELLS, market, storm
@@ -402,7 +402,6 @@ def test_gap_is_fatal_and_says_so(deployment: Deployment) -> None:
         pytest.param({"cells_file": "absent.yaml"}, "absent.yaml: No such file", id="cells' file"),
         pytest.param({"session_timeout_s": "soon"}, "settings: session_timeout_s", id="settings"),
         pytest.param({"node_partitions": json.dumps({"n1": 99})}, "node n1 is given partition 99", id="node"),
-        pytest.param({"bootstrap_servers": "127.0.0.1:1"}, "No Kafka broker answers at 127", id="no broker"),
     ],
 )
 def test_unfit_worker_ends_with_one_line(
@@ -412,4 +411,12 @@ def test_unfit_worker_ends_with_one_line(
 
     assert worker.wait() == EXIT_UNFIT
     assert line in worker.output
+    assert len(worker.output.splitlines()) == 1
+
+
+def test_worker_without_a_broker_asks_to_be_started_again(deployment: Deployment) -> None:
+    worker = deployment.start_worker(bootstrap_servers="127.0.0.1:1")
+
+    assert worker.wait() == EXIT_UNANSWERED
+    assert "No Kafka broker answers at 127" in worker.output
     assert len(worker.output.splitlines()) == 1
