@@ -12,6 +12,11 @@ ROLES = ("system", "developer", "user", "assistant")
 _ANSWERS = "assistant"
 _MAY_BE_EMPTY = ("system", "developer")
 """Roles whose turns may be empty: templates write a system turn without content, not their default one."""
+MOST_TURNS = 256
+"""Most turns of a conversation. For each answer, those before it are rendered twice, while all tasks of its
+node wait."""
+_PLACEHOLDERS = "\u2588\u2593"
+"""Contents of an answer that stand for another one."""
 
 Message = dict[str, str]
 """`role` and `content`, as chat templates take them."""
@@ -28,8 +33,10 @@ class ChatRecord:
         """See `Record`; at least one token bears loss.
 
         What an answer bears loss on is what the model has to write: from the end of the generation prompt to
-        the end of the turn, its end marker included. Each part is tokenised by itself, as a prompt is. A
-        conversation that is too long loses the start of what comes before the first answer, then its end.
+        the end of the turn, its end marker included. Where no turn comes before it, or the template does not
+        begin given answers with that prompt, it is from the answer's content on. Each part is tokenised by
+        itself, as a prompt is. A conversation that is too long loses the start of what comes before the first
+        answer, then its end.
         """
         pieces = self._pieces(tokenizer, sequence_length)
         ids = [token for tokens, _ in pieces for token in tokens]
@@ -85,6 +92,8 @@ def read_messages(messages: object) -> ChatRecord:
     """
     if not isinstance(messages, list):
         raise ValueError(f"messages: is {kind_of(messages)}, expected an array of turns")
+    if len(messages) > MOST_TURNS:
+        raise ValueError(f"messages: has {len(messages)} turns, at most {MOST_TURNS}: split the conversation")
     turns = tuple(_turn(turn, f"messages[{number}]") for number, turn in enumerate(messages))
     if not any(role == _ANSWERS for role, _ in turns):
         raise ValueError("messages: has no turn of the assistant, so that there is nothing to learn")
@@ -121,18 +130,41 @@ def _parts(tokenizer: Tokenizer, messages: Sequence[Message], offset: int = 0) -
     for number, message in enumerate(messages):
         if message["role"] != _ANSWERS:
             continue
-        before = _rendered(tokenizer, messages[:number], generates=True) if number else ""
-        start = len(before) if whole.startswith(before) else -1
+        start = _start_of_answer(tokenizer, messages[: number + 1], whole)
         end = _end_of_answer(tokenizer, messages[: number + 1], whole, start)
         if not done <= start < end:
+            is_only = [each["role"] for each in messages].count(_ANSWERS) == 1
             raise ValueError(
                 f"messages[{offset + number}]: the base model's chat template does not write this turn "
-                "behind those before it: give each answer a record of its own"
+                + (
+                    "as it is given"
+                    if is_only
+                    else "behind those before it: give each answer a record of its own"
+                )
             )
         if done < start:
             yield whole[done:start], False
         yield whole[start:end], True
         done = end
+
+
+def _start_of_answer(tokenizer: Tokenizer, until: Sequence[Message], whole: str) -> int:
+    """Where what the model has to write in the last turn of `until` begins in the whole conversation; -1
+    where that is not to be found."""
+    if len(until) > 1:
+        prompt = _rendered(tokenizer, until[:-1], generates=True)
+        if whole.startswith(prompt):
+            return len(prompt)
+    # Some prompts open the reasoning, which templates leave out of answers that are given.
+    content = until[-1]["content"]
+    other = next((each for each in _PLACEHOLDERS if each not in content), "")
+    given, replaced = (
+        _rendered(tokenizer, [*until[:-1], {"role": _ANSWERS, "content": each}], generates=False)
+        for each in (content, other)
+    )
+    pairs = enumerate(zip(given, replaced, strict=False))
+    start = next((place for place, (one, another) in pairs if one != another), -1)
+    return start if start >= 0 and whole.startswith(given[:start]) else -1
 
 
 def _end_of_answer(tokenizer: Tokenizer, until: Sequence[Message], whole: str, start: int) -> int:

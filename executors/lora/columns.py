@@ -39,7 +39,17 @@ class RenamedRecords:
                     f"{shown(column)}: is missing, and dataset.columns.{name} names it; the fields are: "
                     f"{listed(given)}"
                 )
-        return self.form.parse(renamed)
+        try:
+            return self.form.parse(renamed)
+        except ValueError as error:
+            raise ValueError(self._in_the_file(str(error))) from error
+
+    def _in_the_file(self, fault: str) -> str:
+        """Call the field that a fault begins with by the file's name of it."""
+        for name, column in self.columns:
+            if fault.startswith((f"{name}:", f"{name}[")):
+                return f"{shown(column)}{fault[len(name) :]}"
+        return fault
 
 
 def with_columns(form: RecordForm, columns: Columns | None) -> RecordForm:

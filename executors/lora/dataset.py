@@ -20,6 +20,8 @@ from executors.lora.records import TEXT_RECORDS, Record, RecordForm
 from executors.lora.tokens import Tokenizer
 
 MAX_RECORD_BYTES = 1 << 20
+MOST_KNOWN_RECORDS = 1 << 23
+"""Most records of files whose indices are kept in memory: 64 MiB."""
 _OTHER_FORMATS = (
     ((b"\xff\xfe\0\0", b"\0\0\xfe\xff", b"{\0\0\0", b"\0\0\0{"), "is UTF-32: save it as UTF-8"),
     ((b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{"), "is UTF-16: save it as UTF-8"),
@@ -56,6 +58,32 @@ class DatasetIndex:
 
 FindIndex = Callable[[FileIdentity, RecordForm], DatasetIndex | None]
 """Function that returns the index of a file whose records were checked against a form."""
+
+
+class RecentIndices:
+    """Indices of the files that were opened last: a task need not read its data whole for each of its slots."""
+
+    def __init__(self, most_records: int = MOST_KNOWN_RECORDS) -> None:
+        """Keep the indices of so many records at most."""
+        self._left = most_records
+        self._known: dict[tuple[FileIdentity, str], DatasetIndex] = {}
+
+    def find(self, identity: FileIdentity, form: RecordForm) -> DatasetIndex | None:
+        """Return the index of a file whose records were checked against a form; None if it has no index."""
+        key = identity, form.key
+        index = self._known.pop(key, None)
+        if index is not None:
+            self._known[key] = index
+        return index
+
+    def keep(self, identity: FileIdentity, form: RecordForm, index: DatasetIndex) -> None:
+        """Keep an index, instead of those that were not asked for the longest if there is no room."""
+        if self.find(identity, form) is not None:
+            return
+        self._known[identity, form.key] = index
+        self._left -= len(index.offsets)
+        while self._left < 0:
+            self._left += len(self._known.pop(next(iter(self._known))).offsets)
 
 
 class JsonlDataset:

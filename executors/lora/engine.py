@@ -14,7 +14,7 @@ from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.base_model import SharedBase
 from executors.lora.batch import PackedBatch, pack
 from executors.lora.columns import with_columns
-from executors.lora.dataset import DatasetRoot
+from executors.lora.dataset import DatasetRoot, RecentIndices
 from executors.lora.faults import UpdateError, raise_if_device_is_lost
 from executors.lora.memory import StepMemory, measured, prepare
 from executors.lora.resident import ResidentTask, new_state
@@ -67,6 +67,7 @@ class FusedEngine:
         """Put an engine on the device of its base."""
         self._base = base
         self._datasets = datasets
+        self._indices = RecentIndices()
         self._device = base.model.device
         self._residents: dict[str, ResidentTask] = {}
         prepare(self._device)
@@ -94,8 +95,9 @@ class FusedEngine:
             )
         layout = self._base.layout(task)
         form = with_columns(self._base.objective.records, task.columns)
-        dataset = self._datasets.open(task.dataset, form=form)
+        dataset = self._datasets.open(task.dataset, self._indices.find, form)
         try:
+            self._indices.keep(dataset.identity, form, dataset.index)
             state = state or new_state(task, layout, dataset.digest)
             self._residents[task.job_id] = ResidentTask(state, layout, dataset, self._device)
         except BaseException:

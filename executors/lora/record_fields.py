@@ -1,6 +1,7 @@
 """The JSON of a dataset's line, and its fields: errors name the field and say what is wrong with it."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -117,8 +118,8 @@ def as_object(fields: object, example: str) -> Mapping[str, Any]:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise ValueError(f"{shown(twice)}: is given twice")
     return fields
 

@@ -139,7 +139,8 @@ def _instruction(fields: Mapping[str, Any]) -> TextRecord:
     """An instruction and its answer, in the prompt of Stanford Alpaca (`PROMPT_DICT` of its `train.py`)."""
     refuse_unknown(fields, ("instruction", "input", "output"))
     instruction, output = required_text(fields, "instruction"), required_text(fields, "output")
-    given = optional_text(fields, "input")
+    # pandas writes null for a field that other records have.
+    given = None if fields.get("input") is None else optional_text(fields, "input")
     if given:
         prompt = (
             "Below is an instruction that describes a task, paired with an input that provides further "

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from executors.lora.base_model import SharedBase
-from executors.lora.chat import read_messages
+from executors.lora.chat import MOST_TURNS, read_messages
 from executors.lora.records import LabelledRecords, Record, TextRecord, TextRecords
 from executors.lora.tokens import CHARACTERS_PER_TOKEN
 from executors.moe.serving.requests import Prompts
@@ -98,14 +98,34 @@ def test_a_record_of_a_mebibyte_costs_what_one_at_the_bound_costs(base: SharedBa
     assert len(sequences[0]) == LENGTH
 
 
-@pytest.mark.parametrize("first", [1, 20_000])
+def chat(first: int, turns: int) -> list[dict[str, str]]:
+    """So many turns of the user, and then of both."""
+    said = [{"role": "user", "content": "a"}] * first
+    return (said + [{"role": "assistant", "content": "b"}, {"role": "user", "content": "a"}] * turns)[:turns]
+
+
+@pytest.mark.parametrize("first", [1, MOST_TURNS - 2 * LENGTH])
 def test_a_chat_of_many_turns_costs_what_its_sequence_can_use(base: SharedBase, first: int) -> None:
-    turns = [{"role": "user", "content": "a"}] * first
-    turns += [{"role": "assistant", "content": "b"}, {"role": "user", "content": "a"}] * 10_000
     tokenizer = Counting(base.tokenizer)
-    assert len(read_messages(turns).tokenize(tokenizer, LENGTH).token_ids) == LENGTH
+    record = read_messages(chat(first, MOST_TURNS))
+    assert len(record.tokenize(tokenizer, LENGTH).token_ids) == LENGTH
     assert tokenizer.characters <= 2 * BOUND
-    assert tokenizer.messages <= (2 * LENGTH + 1) ** 2
+    # The sequence has room for less than one answer in four characters.
+    assert tokenizer.messages <= 2 * (LENGTH + 1) * (LENGTH + 4)
+
+
+@pytest.mark.parametrize("first", [1, MOST_TURNS // 2])
+def test_the_longest_chat_renders_few_turns_however_long_its_sequence(base: SharedBase, first: int) -> None:
+    tokenizer = Counting(base.tokenizer)
+    read_messages(chat(first, MOST_TURNS)).tokenize(tokenizer, MEBIBYTE)
+    assert tokenizer.messages <= MOST_TURNS**2
+
+
+def test_a_chat_of_more_turns_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=rf"^messages: has {MOST_TURNS + 1} turns, at most {MOST_TURNS}: split"
+    ):
+        read_messages(chat(1, MOST_TURNS + 1))
 
 
 @pytest.mark.parametrize(("side", "kept"), [("right", "first"), ("left", "last")])

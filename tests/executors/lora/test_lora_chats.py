@@ -35,6 +35,20 @@ THINKING = (
     "{% if m.role == 'assistant' and loop.last %}{{ '<think></think>' }}{% endif %}"
     "{{ m.content + '</>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
 )
+DEFAULTED = "{% if messages[0].role != 'system' %}{{ '<|system|>\nYou help.<|end|>\n' }}{% endif %}" + CHATML
+# As DeepSeek-R1's distilled models have it: the prompt opens the reasoning, which given answers are without.
+REASONING = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ '<|User|>' + m.content }}{% else %}"
+    "{{ '<|Assistant|>' + m.content.split('</think>')[-1] + '<|end|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|Assistant|><think>\n' }}{% endif %}"
+)
+# As Qwen3-Thinking has it: the last answer is given empty reasoning.
+REASONED = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>\n' }}"
+    "{% if m.role == 'assistant' and loop.last %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    "{{ m.content + '<|end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n<think>\n' }}{% endif %}"
+)
 BARE = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
 STRICT = "{% if messages[0].role == 'system' %}{{ raise_exception('No system turns') }}{% endif %}" + CHATML
 
@@ -78,9 +92,28 @@ def tokenizer(base: SharedBase) -> PreTrainedTokenizerBase:
             "<|system|>\nbe brief<|end|>\n<|user|>\nhi there<|end|>\n<|assistant|>\nhello<|end|>",
             "hello<|end|>",
         ),
-        (CHATML, [("assistant", "first")], "<|assistant|>\nfirst<|end|>", "|assistant|>\nfirst<|end|>"),
+        (CHATML, [("assistant", "first")], "<|assistant|>\nfirst<|end|>", "first<|end|>"),
+        (
+            DEFAULTED,
+            [("assistant", "first"), *TURNS[:2]],
+            "<|system|>\nYou help.<|end|>\n<|assistant|>\nfirst<|end|>\n<|user|>\nhi there<|end|>\n"
+            "<|assistant|>\nhello<|end|>",
+            "first<|end|>hello<|end|>",
+        ),
+        (
+            REASONING,
+            TURNS,
+            "<|User|>hi there<|Assistant|>hello<|end|><|User|>again<|Assistant|>bye bye<|end|>",
+            "hello<|end|>bye bye<|end|>",
+        ),
+        (
+            REASONED,
+            TURNS[:2],
+            "<|user|>\nhi there<|end|>\n<|assistant|>\n<think>\n\n</think>\n\nhello<|end|>",
+            "\n</think>\n\nhello<|end|>",
+        ),
     ],
-    ids=["chatml", "trimmed", "thinking", "system", "answer-first"],
+    ids=["chatml", "trimmed", "thinking", "system", "answer-first", "defaulted", "reasoning", "reasoned"],
 )
 def test_the_loss_is_on_what_the_assistant_has_to_write(
     tokenizer: PreTrainedTokenizerBase, template: str, turns: list, whole: str, answers: str
@@ -91,6 +124,15 @@ def test_the_loss_is_on_what_the_assistant_has_to_write(
     assert tokenizer.decode(list(sequence.labels)) == answers
     assert [sequence.token_ids[row + 1] for row in sequence.loss_rows] == list(sequence.labels)
     assert sequence.loss_tokens == len(sequence.labels)
+
+
+def test_a_single_answer_that_the_template_cuts_is_refused_without_an_impossible_remedy(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    tokenizer.chat_template = REASONING
+    chat = read_messages(messages(("user", "hi"), ("assistant", "<think>hm</think>hello")))
+    with pytest.raises(ValueError, match=r"^messages\[1\]: .* does not write this turn as it is given$"):
+        chat.tokenize(tokenizer, 500)
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
@@ -221,6 +263,7 @@ def test_an_instruction_is_in_the_prompt_of_alpaca() -> None:
     for record in (
         {"instruction": "Sing.", "output": "La"},
         {"instruction": "Sing.", "input": "", "output": "La"},
+        {"instruction": "Sing.", "input": None, "output": "La"},
     ):
         assert TextRecords().parse(record) == alone
 
@@ -248,8 +291,17 @@ def test_columns_of_a_classifier() -> None:
     form = with_columns(LabelledRecords(("a", "b"), "last"), TextColumns(text="review", label="stars"))
     record = form.parse({"review": "fine", "stars": "b", "date": "today"})
     assert (record.text, record.label) == ("fine", 1)
-    with pytest.raises(ValueError, match=r"^label: 7 is not in 0 to 1"):
+    with pytest.raises(ValueError, match=r"^stars: 7 is not in 0 to 1"):
         form.parse({"review": "fine", "stars": 7})
+
+
+def test_faults_of_columns_name_the_fields_of_the_file() -> None:
+    texts = with_columns(TextRecords(), TextColumns(text="id"))
+    with pytest.raises(ValueError, match=r"^id: is a number, expected a string"):
+        texts.parse({"id": 7})
+    chats = with_columns(TextRecords(reads_chats=True), ChatColumns(messages="chat"))
+    with pytest.raises(ValueError, match=r"^chat\[0\]: is a string, expected an object"):
+        chats.parse({"chat": ["hi"]})
 
 
 def test_a_missing_column_is_named() -> None:

@@ -2,7 +2,9 @@
 
 import copy
 import gzip
+import json
 import os
+from array import array
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,17 @@ from hypothesis import strategies as st
 
 from executors.lora.base_model import SharedBase
 from executors.lora.columns import with_columns
-from executors.lora.dataset import Cursor, DatasetError, DatasetRoot, take
-from executors.lora.records import LabelledRecords, RecordForm, TextRecord, TextRecords
+from executors.lora.dataset import (
+    Cursor,
+    DatasetError,
+    DatasetIndex,
+    DatasetRoot,
+    FileIdentity,
+    RecentIndices,
+    take,
+)
+from executors.lora.record_fields import read_json
+from executors.lora.records import LabelledRecords, Record, RecordForm, TextRecord, TextRecords
 from executors.moe.serving.requests import Prompts
 from schemas.lora import ChatColumns, TextColumns
 from tests.support.examples import examples
@@ -109,7 +120,7 @@ def test_a_link_inside_the_root_and_a_root_behind_a_link_are_fine(root: Path) ->
         ('{"prompt": null, "completion": "x"}', "prompt: is null, expected a string"),
         ('{"prompt": "a", "completion": ""}', "completion: is empty"),
         ('{"instruction": "a", "input": "b"}', "output: is missing"),
-        ('{"instruction": "a", "input": null, "output": "b"}', "input: is null, expected a string"),
+        ('{"instruction": "a", "input": 7, "output": "b"}', "input: is a number, expected a string"),
         ('{"messages": []}', "messages: the base model's tokenizer has no chat template"),
         ('{"text": "' + "a" * (1 << 20) + '"}', "longer than 1048576 bytes"),
     ],
@@ -329,3 +340,43 @@ def test_any_record_fits_and_bears_loss(base: SharedBase, prompt: str, completio
     assert 2 <= len(sequence.token_ids) <= length
     assert 1 <= sequence.loss_start < len(sequence.token_ids)
     assert sequence.loss_tokens >= 1
+
+
+def test_a_line_of_many_names_is_looked_through_once() -> None:
+    names = [f"n{number}" for number in range(100_000)]
+    # Looked through once for each name, it would take longer than the test may.
+    line = json.dumps(dict.fromkeys(names, 1))[:-1] + f', "{names[-1]}": 1}}'
+    with pytest.raises(ValueError, match=f"^{names[-1]}: is given twice"):
+        read_json(line.encode())
+
+
+def test_a_file_that_was_read_is_not_read_again_until_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"text": "a"}\n{"text": "b"}\n')
+    indices, read = RecentIndices(), list[int]()
+
+    class Counted(TextRecords):
+        def parse(self, fields: object) -> Record:
+            read.append(1)
+            return super().parse(fields)
+
+    def opened() -> list[int]:
+        read.clear()
+        with DatasetRoot(tmp_path).open("d.jsonl", indices.find, Counted()) as dataset:
+            indices.keep(dataset.identity, Counted(), dataset.index)
+            return [len(dataset), len(read)]
+
+    assert [opened(), opened()] == [[2, 2], [2, 0]]
+    path.write_text('{"text": "a"}\n{"text": "b"}\n{"text": "c"}\n')
+    assert [opened(), opened()] == [[3, 3], [3, 0]]
+
+
+def test_indices_of_so_many_records_are_kept_and_those_asked_for_last() -> None:
+    indices = RecentIndices(most_records=5)
+    files = [FileIdentity(0, number, 0, 0) for number in range(3)]
+    form, index = TextRecords(), DatasetIndex(array("Q", (0, 1)), "digest")
+    for file in files[:2]:
+        indices.keep(file, form, index)
+    assert indices.find(files[0], form) == index
+    indices.keep(files[2], form, index)
+    assert [indices.find(file, form) is None for file in files] == [False, True, False]
