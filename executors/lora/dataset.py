@@ -61,7 +61,7 @@ FindIndex = Callable[[FileIdentity, RecordForm], DatasetIndex | None]
 
 
 class RecentIndices:
-    """Indices of the files that were opened last: a task need not read its data whole for each of its slots."""
+    """Indices of the files that were opened last: a task need not read its data whole for each slot."""
 
     def __init__(self, most_records: int = MOST_KNOWN_RECORDS) -> None:
         """Keep the indices of so many records at most."""
