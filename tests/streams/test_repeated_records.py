@@ -1,4 +1,5 @@
-"""One cheap record, sent again and again under new ids, has no more than an answer each under any policy."""
+"""One cheap record, sent again and again under new ids, has no more than an answer for each zone or run that it
+is about, under any policy."""
 
 import random
 
@@ -7,6 +8,7 @@ import pytest
 from schemas.auction.quotes import VendorQuoted
 from schemas.base import Event
 from schemas.codec import Decision, Envelope
+from schemas.fleet import CommandRefused
 from streams.cell.cell import Cell, LedgerEvent
 from tests.streams.test_mutated_events import POLICIES, play
 from tests.support.cells import Bench
@@ -18,6 +20,16 @@ STATES = 40 if LONG else 4
 SETTLING, REPEATED = 4, 20
 """The first few may have consequences, and those that come then may not."""
 ANSWER_BYTES = 2_048
+
+
+def _most_answers(cell: Cell, event: Event) -> int:
+    match event:
+        case VendorQuoted():
+            return len(cell.zones)
+        case CommandRefused():
+            return 1 + len(event.runs)
+        case _:
+            return 1
 
 
 class Repeater:
@@ -45,7 +57,7 @@ class Repeater:
     def _repeat(self, cell: Cell, event: Event) -> None:
         self._decided(cell, event, SETTLING)
         decisions = self._decided(cell, event, REPEATED)
-        answers = len(cell.zones) if isinstance(event, VendorQuoted) else 1
+        answers = _most_answers(cell, event)
         what = f"{event.TYPE}: {sorted({each.outcome.TYPE for each in decisions})}"
         assert len(decisions) <= answers * REPEATED, what
         assert sum(len(each.canonical) for each in decisions) <= ANSWER_BYTES * REPEATED, what

@@ -272,7 +272,7 @@ def test_a_bid_that_is_withdrawn_in_its_period_counts_no_more(offers, withdrawn)
         one.advance(2)
     # Classes are counted from the same first bid, and sums differ by rounding alone.
     total = sum(net for net, _, _ in [*offers, *withdrawn])
-    rounding = 1e-6 * total + 100
+    rounding = 2e-6 * total + 100
     # Classes of withdrawn bids remain prices to choose from: the bound may be better by the width of one.
     least = without.bound_micros / (1 + 1 / CLASSES_PER_OCTAVE)
     assert least - rounding <= prices.bound_micros <= without.bound_micros + rounding
