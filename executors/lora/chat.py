@@ -162,9 +162,20 @@ def _start_of_answer(tokenizer: Tokenizer, until: Sequence[Message], whole: str)
         _rendered(tokenizer, [*until[:-1], {"role": _ANSWERS, "content": each}], generates=False)
         for each in (content, other)
     )
-    pairs = enumerate(zip(given, replaced, strict=False))
-    start = next((place for place, (one, another) in pairs if one != another), -1)
-    return start if start >= 0 and whole.startswith(given[:start]) else -1
+    start = _shared_start(given, replaced)
+    return start if start < len(given) and whole.startswith(given[:start]) else -1
+
+
+def _shared_start(one: str, another: str) -> int:
+    """The number of characters with which both texts begin, found by comparing halves of what is left."""
+    shared, end = 0, min(len(one), len(another))
+    while shared < end:
+        middle = (shared + end + 1) // 2
+        if one[shared:middle] == another[shared:middle]:
+            shared = middle
+        else:
+            end = middle - 1
+    return shared
 
 
 def _end_of_answer(tokenizer: Tokenizer, until: Sequence[Message], whole: str, start: int) -> int:

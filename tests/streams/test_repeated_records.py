@@ -1,5 +1,5 @@
-"""One cheap record, sent again and again under new ids, has no more than an answer for each zone or run that it
-is about, under any policy."""
+"""One cheap record, sent again and again under new ids, has under any policy no more than an answer for each
+zone or run that it is about."""
 
 import random
 
