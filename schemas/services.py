@@ -15,6 +15,12 @@ from schemas.text import plain
 
 TopicPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+Host = Annotated[
+    str, StringConstraints(pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,252})|[0-9A-Fa-f:.]{2,45})$")
+]
+"""A name or an address of a machine: an address of IPv6 without brackets."""
+SHORTEST_S = 0.01
+"""The shortest time that a setting may give: what is repeated more often takes a core."""
 
 
 class ServiceSettings(BaseSettings, KafkaConnection):
@@ -35,7 +41,7 @@ class ServiceSettings(BaseSettings, KafkaConnection):
     node's id where it is not given."""
     delivery_timeout_s: Annotated[float, Field(ge=10, le=600)] = 60.0
     """A record that the broker does not confirm for longer ends the process; nothing is acknowledged."""
-    stop_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
+    stop_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=600)] = 20.0
     """Time that an orderly stop may take to hand over what is under way."""
     log_level: LogLevel = "INFO"
 

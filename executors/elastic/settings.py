@@ -5,10 +5,11 @@ from typing import Annotated
 from pydantic import Field
 
 from executors.workers.settings import JobSettings
+from schemas.services import SHORTEST_S
 
 
 class ElasticSettings(JobSettings):
     """How the runner trains."""
 
-    peer_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    peer_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 600.0
     """How long a worker waits for another's part of a step, or for the leader's checkpoint."""

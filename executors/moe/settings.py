@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from executors.workers.settings import JobSettings
+from schemas.services import SHORTEST_S
 
 
 class MoeSettings(JobSettings):
@@ -14,6 +15,6 @@ class MoeSettings(JobSettings):
     """How much of its device's memory the experts of a rank that trains may take; those that do not fit are
     in the host's memory, and come by turns. If it is not given: on a CUDA device three quarters of what is
     free beside the rest of the model, on a CPU as much as they need."""
-    collective_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    collective_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 60.0
     """How long a rank waits for another in a collective. One that is stopped or cut off fails the run after
     that time; one that has ended does so at once."""

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from schemas.base import Identifier
 from schemas.fleet import RunnerNames
-from schemas.services import ServiceSettings
+from schemas.services import SHORTEST_S, ServiceSettings
 
 LONGEST_HEARTBEAT_S = 3_600.0
 
@@ -32,5 +32,5 @@ class ExecutorSettings(ServiceSettings):
 
     least_free_mib: Annotated[int, Field(ge=0, le=1_000_000_000)] = 64
     """Free space below which the node goes offline, besides what the checkpoints of its runs need."""
-    node_heartbeat_s: Annotated[float, Field(gt=0, le=LONGEST_HEARTBEAT_S)] = 5.0
+    node_heartbeat_s: Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_HEARTBEAT_S)] = 5.0
     """Seconds between two heartbeats; several must fit into the cell's `node_timeout_s`."""

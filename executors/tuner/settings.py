@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from executors.workers.settings import WorkerSettings
+from schemas.services import SHORTEST_S
 
 
 class TunerSettings(WorkerSettings):
@@ -31,7 +32,7 @@ class TunerSettings(WorkerSettings):
     kept_tokens: Annotated[int, Field(ge=0, le=10**10)] = 16_000_000
     """Tokens that a data loader keeps, so that later epochs need not tokenise again."""
 
-    join_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
+    join_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 120.0
     """Time that workers wait for the others of their task."""
-    peer_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 600.0
+    peer_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 600.0
     """Time that a worker waits for another's part of a step."""

@@ -7,6 +7,8 @@ from platformdirs import user_data_path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from schemas.services import SHORTEST_S, Host
+
 Device = Literal["cpu", "cuda"]
 
 
@@ -31,17 +33,17 @@ class WorkerSettings(BaseSettings):
     cores, if not given."""
     threads: Annotated[int, Field(ge=1, le=1_024)] = 1
     """CPU threads of torch in each worker process."""
-    worker_host: str = "127.0.0.1"
+    worker_host: Host = "127.0.0.1"
     """The address at which workers of other nodes reach those of this one; the default serves nodes of one
     machine only."""
 
-    checkpoint_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    checkpoint_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 60.0
     """Seconds after which what is trained is checkpointed, between two steps."""
     checkpoint_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
     """How long a job that starts anew waits for the checkpoint that the cell knows of."""
-    join_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
+    join_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 300.0
     """How long workers wait for the others of their job to load the model and to come."""
-    stop_grace_s: Annotated[float, Field(gt=0, le=3_600)] = 20.0
+    stop_grace_s: Annotated[float, Field(ge=SHORTEST_S, le=3_600)] = 20.0
     """How long workers may take to end where the node stops."""
 
 
@@ -51,7 +53,7 @@ class JobSettings(WorkerSettings):
     model_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "models")
     """Where the Hugging Face directories of jobs' models lie. Must exist, with the same on every node."""
 
-    progress_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
+    progress_s: Annotated[float, Field(ge=SHORTEST_S, le=3_600)] = 5.0
     """Seconds between two reports of how far a job is; one that keeps checkpoints reports each, too."""
-    release_grace_s: Annotated[float, Field(gt=0, le=3_600)] = 60.0
+    release_grace_s: Annotated[float, Field(ge=SHORTEST_S, le=3_600)] = 60.0
     """How long workers that are to go may take where the command does not say."""

@@ -1,8 +1,10 @@
 """The settings of all services of a deployment, checked before anything is started."""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from executors.node import ExecutorSettings
 from executors.node.runner import UnfitError, find_runners
@@ -18,6 +20,8 @@ from schemas.services import SETTINGS_FAULTS, ServiceSettings, described_fault
 from streams.solver.service import SolverSettings
 from streams.worker.settings import WorkerSettings
 
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""Of NVIDIA, of Windows' subsystem for Linux, and of AMD: torch calls all of them `cuda`."""
 _CONNECTION = KafkaConnection().as_fields()
 """Default connection: the real one is checked once there is a broker."""
 
@@ -50,6 +54,7 @@ def _faults(cells: Sequence[CellConfigured], folders: Folders, run_executors: bo
             yield f"settings of the {name}: {described_fault(error)}"
     if not run_executors:
         return
+    yield from _device_faults(os.environ.get("MILLRACE_DEVICE", "cpu"))
     for cell in cells:
         layout = first_layout(cell)
         environments = {
@@ -58,6 +63,17 @@ def _faults(cells: Sequence[CellConfigured], folders: Folders, run_executors: bo
         }
         for environment, node in environments.items():
             yield from _executor_faults(cell.cell, node, dict(environment))
+
+
+def has_gpu_driver() -> bool:
+    """Whether this machine may have a GPU that torch could use."""
+    return sys.platform != "linux" or any(Path(file).exists() for file in _GPU_DEVICES)
+
+
+def _device_faults(device: str) -> Iterator[str]:
+    """See that a GPU that is asked for may be there. Whether torch can use it, executors see at their start."""
+    if device.startswith("cuda") and not has_gpu_driver():
+        yield f"settings of executors: device: {device}, and this machine has no driver of a GPU: use cpu"
 
 
 def _executor_faults(cell: str, node: str, environment: Mapping[str, str]) -> Iterator[str]:

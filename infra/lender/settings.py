@@ -5,12 +5,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from infra.lender.lending import LendingParameters
-from schemas.services import ServiceSettings
+from schemas.services import SHORTEST_S, ServiceSettings
 
 LEAST_INTERVAL_S = 0.5
 """The lender looks at the log and the clock a few times a second, and keeps two weeks of intervals: two
 million of this length."""
-Duration = Annotated[float, Field(gt=0, le=31_536_000)]
+Duration = Annotated[float, Field(ge=SHORTEST_S, le=31_536_000)]
 
 
 class LenderSettings(ServiceSettings):

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from schemas.access import use_of_topics
 from schemas.base import Identifier
 from schemas.codec import InvalidRecordError, rfc3339
-from schemas.services import ServiceSettings, check_session
+from schemas.services import SHORTEST_S, ServiceSettings, check_session
 from schemas.solves import SolveFinished
 from schemas.topics import SOLVES_REQUESTED, topic_name
 from streams.kafka.administration import Administration
@@ -32,11 +32,11 @@ class SolverSettings(ServiceSettings):
     """Solvers of one group share the requests among them; the consumer group is `<prefix>.<group>`."""
     session_timeout_s: Annotated[float, Field(ge=1, le=60)] = 8.0
     """A solver that is silent for longer is considered dead, and another answers its requests."""
-    heartbeat_s: Annotated[float, Field(gt=0, le=20)] = 2.0
-    solve_overrun_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    heartbeat_s: Annotated[float, Field(ge=SHORTEST_S, le=20)] = 2.0
+    solve_overrun_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 60.0
     """A solve that takes so much longer than its request's time limit is broken off, and answered with
     nothing found."""
-    max_request_age_s: Annotated[float, Field(gt=0)] = 86_400.0
+    max_request_age_s: Annotated[float, Field(ge=SHORTEST_S)] = 86_400.0
     """A request whose record is older is answered with nothing found, at once: its time is over. So a group
     whose offsets were lost does not solve a long history before it comes to the present; `inf` solves all."""
 

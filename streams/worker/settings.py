@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import Identifier
 from schemas.cells import MAX_SNAPSHOT_BYTES
-from schemas.services import LogLevel, ServiceSettings, check_session
+from schemas.services import SHORTEST_S, Host, LogLevel, ServiceSettings, check_session
 
 LARGEST_RECORD_BYTES = MAX_SNAPSHOT_BYTES + 1024 * 1024
 """Both of the worker's clients are sized for a snapshot, and what Kafka and the headers may add."""
@@ -30,23 +30,23 @@ class WorkerSettings(ServiceSettings):
     not even when the worker stops in good order."""
     session_timeout_s: Annotated[float, Field(ge=1, le=60)] = 8.0
     """A worker that is silent for longer is considered dead, and its cells move."""
-    heartbeat_s: Annotated[float, Field(gt=0, le=20)] = 2.0
+    heartbeat_s: Annotated[float, Field(ge=SHORTEST_S, le=20)] = 2.0
     standby_replicas: Annotated[int, Field(ge=0, le=4)] = 0
     """Workers that keep a warm copy of each snapshot; leave it at 0 with a single worker."""
 
     snapshot_every_events: Annotated[int, Field(ge=1, le=100_000)] = 2_000
     """Ledger events of this worker after which the changed cells are written down at the latest."""
-    snapshot_every_s: Annotated[float, Field(gt=0, le=600)] = 5.0
+    snapshot_every_s: Annotated[float, Field(ge=SHORTEST_S, le=600)] = 5.0
     """Seconds after which the changed cells are written down at the latest."""
     intake_buffer_events: Annotated[int, Field(ge=1, le=100_000)] = 4_096
     """Records on their way from intake to the broker's confirmation; more wait."""
     intake_waiting_mib: Annotated[int, Field(ge=1, le=65_536)] = 192
     """Memory for events that wait for their turn; while it is full, the partition that most of them came from
     is read no further."""
-    intake_writer_events_per_s: Annotated[float, Field(gt=0, le=1e6)] = 100.0
+    intake_writer_events_per_s: Annotated[float, Field(ge=SHORTEST_S, le=1e6)] = 100.0
     """Up to this rate a writer's events enter the ledger by their times; faster ones let other writers'
     pass."""
-    max_tick_ahead_s: Annotated[float, Field(gt=0)] = 3_600.0
+    max_tick_ahead_s: Annotated[float, Field(ge=SHORTEST_S)] = 3_600.0
     """A tick that is further ahead of its record's timestamp is refused, for a cell's clock never goes back;
     `inf` lets every tick pass."""
 
@@ -56,7 +56,7 @@ class WorkerSettings(ServiceSettings):
 
     web_enabled: bool = False
     """Serve Faust's own web pages, which have no authentication."""
-    web_host: str = "127.0.0.1"
+    web_host: Host = "127.0.0.1"
     """The address that they are served on: this machine's users alone, unless another is given."""
     web_port: Annotated[int, Field(ge=1, le=65_535)] = 6_066
     log_level: LogLevel = "WARNING"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from infra.cli import run
+from infra.deployment.settings_check import has_gpu_driver
 from tests.integration.deployment import ROOT
 
 CELLS = ROOT / "infra" / "cells"
@@ -20,7 +21,12 @@ CELLS = ROOT / "infra" / "cells"
         ("demo", "MILLRACE_DEVICE", "abacus", "executors: runner lora: settings: device"),
         ("loans", "MILLRACE_LENDER_MARGIN_QUANTILE", "2", "settings of the lender: lender_margin_quantile"),
         ("loans", "MILLRACE_WORKER_HOST", "192.0.2.1", "no network interface here has the address"),
+        ("loans", "MILLRACE_WORKER_HOST", "not a host!", "worker_host: "),
+        ("demo", "MILLRACE_WEB_HOST", "gar bage", "settings of the worker: web_host"),
+        ("demo", "MILLRACE_SNAPSHOT_EVERY_S", "5e-324", "settings of the worker: snapshot_every_s"),
+        ("demo", "MILLRACE_CHECKPOINT_S", "5e-324", "settings: checkpoint_s"),
         ("demo", "MILLRACE_BROKER_PORT", "http", "broker_port"),
+        ("demo", "MILLRACE_BROKER_HEAP_MIB", "999999999", "more than the"),
     ],
 )
 def test_up_refuses_what_a_service_would_refuse(
@@ -48,3 +54,12 @@ def test_every_fault_is_named_at_once(
     told = capsys.readouterr().err
     assert "settings of the worker" in told
     assert "settings of executors" in told
+
+
+@pytest.mark.skipif(has_gpu_driver(), reason="this machine has a driver of a GPU")
+def test_a_gpu_without_a_driver_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MILLRACE_DEVICE", "cuda")
+    assert run(["up", str(CELLS / "demo.yaml"), "--data-dir", str(tmp_path)]) == 1
+    assert "device: cuda, and this machine has no driver of a GPU" in capsys.readouterr().err

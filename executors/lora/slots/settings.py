@@ -7,6 +7,8 @@ from platformdirs import user_data_path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from schemas.services import SHORTEST_S
+
 
 class LoraSettings(BaseSettings):
     """Settings of the runner. Units are in the names."""
@@ -36,9 +38,9 @@ class LoraSettings(BaseSettings):
 
     checkpoint_steps: Annotated[int, Field(ge=1)] = 200
     """Steps of a job after which it is checkpointed at the latest."""
-    checkpoint_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    checkpoint_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 60.0
     """Seconds after which it is checkpointed at the latest."""
     checkpoint_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
     """Wait of a job for the checkpoint of the node that it comes from, up to a quarter of its slot."""
-    progress_s: Annotated[float, Field(gt=0, le=3_600)] = 5.0
+    progress_s: Annotated[float, Field(ge=SHORTEST_S, le=3_600)] = 5.0
     """Seconds between two reports of a job that trains."""
