@@ -71,7 +71,7 @@ def has_gpu_driver() -> bool:
 
 
 def _device_faults(device: str) -> Iterator[str]:
-    """See that a GPU that is asked for may be there. Whether torch can use it, executors see at their start."""
+    """See that a GPU that is asked for may be there. Executors see at their start if torch can use it."""
     if device.startswith("cuda") and not has_gpu_driver():
         yield f"settings of executors: device: {device}, and this machine has no driver of a GPU: use cpu"
 
