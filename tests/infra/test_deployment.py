@@ -10,9 +10,10 @@ import pytest
 from infra.deployment import deployment as deployment_module
 from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
+from infra.deployment.service import Service
 from infra.errors import CommandError
 from infra.log.target import Target
-from schemas.services import EXIT_UNFIT, Service
+from schemas.services import EXIT_UNFIT
 
 PATIENCE_S = 30.0
 FOREVER = "import time; print('here', flush=True); time.sleep(600)"

@@ -42,5 +42,5 @@ class LoraSettings(BaseSettings):
     """Seconds after which it is checkpointed at the latest."""
     checkpoint_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
     """Wait of a job for the checkpoint of the node that it comes from, up to a quarter of its slot."""
-    progress_s: Annotated[float, Field(ge=SHORTEST_S, le=3_600)] = 5.0
-    """Seconds between two reports of a job that trains."""
+    progress_s: Annotated[float, Field(ge=0, le=3_600)] = 5.0
+    """Seconds between two reports of a job that trains; 0 reports each step."""
