@@ -54,7 +54,7 @@ class JobSettings(WorkerSettings):
     """Where the Hugging Face directories of jobs' models lie. Must exist, with the same on every node."""
 
     progress_s: Annotated[float, Field(ge=0, le=3_600)] = 5.0
-    """Seconds between two reports of how far a job is, 0 for each step; one that keeps checkpoints reports each,
-    too."""
+    """Seconds between two reports of how far a job is, 0 for each step; one that keeps checkpoints reports
+    each, too."""
     release_grace_s: Annotated[float, Field(ge=SHORTEST_S, le=3_600)] = 60.0
     """How long workers that are to go may take where the command does not say."""
