@@ -96,7 +96,12 @@ def begin_service(settings: ServiceSettings) -> None:
     """
     if settings.kafka_security_protocol != "PLAINTEXT":
         os.umask(OTHERS)
+    begin_log(settings.log_level)
+
+
+def begin_log(level: int | str) -> None:
+    """Have this process write its log to standard error, in the form of all services."""
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter())
     handler.addFilter(OutageFilter())
-    logging.basicConfig(level=settings.log_level, handlers=[handler])
+    logging.basicConfig(level=level, handlers=[handler])

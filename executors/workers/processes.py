@@ -5,6 +5,7 @@ worker begins in some hundredths of a second instead of the ten seconds that the
 """
 
 import atexit
+import logging
 import multiprocessing
 import os
 import weakref
@@ -15,6 +16,8 @@ from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
+
+from schemas.services import begin_log
 
 _PRELOADED = (
     "torch",
@@ -49,8 +52,9 @@ class WorkerProcess(Generic[W]):
         """
         self._words = words
         self._connection, theirs = _context.Pipe()
+        level = logging.getLogger().getEffectiveLevel()
         self._process = _context.Process(
-            target=_work, args=(work, order.model_dump_json(), theirs), name=name, daemon=True
+            target=_work, args=(work, order.model_dump_json(), theirs, level), name=name, daemon=True
         )
         self._process.start()
         theirs.close()
@@ -144,7 +148,8 @@ def _count_devices(connection: "Connection[bytes, bytes]") -> None:
     connection.send_bytes(str(torch.cuda.device_count()).encode())
 
 
-def _work(work: str, order_json: str, connection: "Connection[bytes, bytes]") -> None:
+def _work(work: str, order_json: str, connection: "Connection[bytes, bytes]", log_level: int) -> None:
+    begin_log(log_level)
     module, _, function = work.partition(":")
     run: Callable[[str, Connection[bytes, bytes]], None] = getattr(import_module(module), function)
     run(order_json, connection)

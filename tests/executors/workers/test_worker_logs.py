@@ -1,0 +1,26 @@
+"""Worker processes write their log as their node does."""
+
+import re
+import subprocess
+import sys
+
+PROGRAM = """
+from executors.workers.membership import Membership
+from executors.workers.processes import WorkerProcess
+from schemas.services import begin_log
+from tests.support.small_processes import WORDS
+
+begin_log("INFO")
+process = WorkerProcess(
+    "tests.support.small_processes:warn", Membership(generation=1, rank=0, world=1), WORDS, "small"
+)
+while process.is_alive:
+    pass
+"""
+
+
+def test_a_line_of_a_worker_process_has_time_level_and_logger() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert re.search(r"^[0-9-]+ [0-9:,]+ WARNING small: a job failed$", ended.stderr, re.MULTILINE)
