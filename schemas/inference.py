@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from schemas.base import Event, Identifier, UnixTime, distinct
 
-MAX_SERVERS = 1_000
+MAX_SERVERS = 800
 """Servers that one event lends or wants back, since each leads to two or three decisions; more need another
 event."""
 MAX_SERVING = 4_000
