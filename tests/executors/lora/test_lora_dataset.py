@@ -6,11 +6,13 @@ import json
 import os
 from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from executors.lora import dataset
 from executors.lora.base_model import SharedBase
 from executors.lora.columns import with_columns
 from executors.lora.dataset import (
@@ -22,6 +24,7 @@ from executors.lora.dataset import (
     RecentIndices,
     take,
 )
+from executors.lora.engine import FusedEngine
 from executors.lora.record_fields import read_json
 from executors.lora.records import LabelledRecords, Record, RecordForm, TextRecord, TextRecords
 from executors.moe.serving.requests import Prompts
@@ -380,3 +383,19 @@ def test_indices_of_so_many_records_are_kept_and_those_asked_for_last() -> None:
     assert indices.find(files[0], form) == index
     indices.keep(files[2], form, index)
     assert [indices.find(file, form) is None for file in files] == [False, True, False]
+
+
+def test_a_task_that_comes_again_does_not_have_its_file_read_again(
+    base: SharedBase, make_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    engine, parsed = FusedEngine(base, DatasetRoot(tmp_path)), list[bytes]()
+    monkeypatch.setattr(dataset, "read_json", lambda line: parsed.append(line) or read_json(line))
+    task = make_task("job", dataset="d.jsonl")
+
+    engine.attach(task)
+    assert len(parsed) == 2
+    state = engine.detach("job")
+    engine.attach(task, state)
+
+    assert len(parsed) == 2
