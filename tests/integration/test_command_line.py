@@ -58,7 +58,8 @@ def test_a_bid_is_decided_explained_watched_and_proven(millrace, tmp_path):
     assert "ann bids 3.0000" in story
     assert "price: operation " in story
     assert "plan: 96 samples: node-" in story
-    assert millrace("explain", "rich", "--days", "1") == story
+    # Meanwhile a slot may have begun.
+    assert millrace("explain", "rich", "--days", "1").startswith(story)
     chapters = json.loads(millrace("explain", "poor", "--json"))["chapters"]
     assert [chapter["type"] for chapter in chapters] == [
         "millrace.job.submitted.v1",
