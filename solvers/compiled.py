@@ -1,14 +1,19 @@
-"""How kernels are compiled, and the types of their array arguments."""
+"""How kernels are compiled, when machine code takes over from the interpreter, and their arrays' types."""
 
 import hashlib
-from collections.abc import Callable
-from functools import cache
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import config, njit
-from numba.core.dispatcher import Dispatcher
+from numba import config
+from numba.core.dispatcher import Dispatcher, OmittedArg
+from numba.core.event import Event, Listener, install_listener
+from numba.core.registry import CPUDispatcher
 from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
@@ -21,6 +26,46 @@ _CACHE_DIR = config.CACHE_DIR  # type: ignore[attr-defined]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class _Thread(threading.local):
+    compiles = False
+    """Whether it compiles and runs machine code while the process interprets."""
+
+
+_thread = _Thread()
+_held_back: list[Callable[[], None]] | None = None
+"""Machine code that waits for `change_over`; None where the process does not interpret."""
+
+
+class Kernel(CPUDispatcher):
+    """A function that is compiled on its first call, or interpreted while the process interprets."""
+
+    @cached_property
+    def _interpreted(self) -> Callable[..., Any]:
+        function = self.py_func
+        named = _interpreted_globals(function.__module__, function.__globals__)
+        return FunctionType(function.__code__, named, function.__name__, function.__defaults__)
+
+    def _run_interpreted(self, *args: Any) -> Any:
+        given = (arg.value if isinstance(arg, OmittedArg) else arg for arg in args)
+        # Hashes of 64 bits overflow, in machine code without a warning.
+        with np.errstate(over="ignore"):
+            return _as_returned(self._interpreted(*given))
+
+    def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
+        """Return what numba calls where it has no machine code for the types of these arguments."""
+        if _held_back is None or _thread.compiles:
+            return super()._compile_for_args(*args, **kws)  # type: ignore[misc]
+        return self._run_interpreted
+
+    def _insert(self, *overload: Any) -> None:
+        """Have numba call machine code for arguments of its types from now on."""
+        insert = partial(super()._insert, *overload)  # type: ignore[misc]
+        if _held_back is None:
+            insert()
+        else:
+            _held_back.append(insert)
+
+
 def kernel(function: F) -> "Dispatcher[F]":
     """Decorate a function that is compiled on its first call, and then runs without holding the interpreter.
 
@@ -30,7 +75,77 @@ def kernel(function: F) -> "Dispatcher[F]":
     package = Path(function.__code__.co_filename).relative_to(_SOLVERS).parts[0]
     folder = Path(_CACHE_DIR or user_cache_path("millrace") / "kernels")
     config.CACHE_DIR = str(folder / digest_of_sources(package))  # type: ignore[attr-defined]
-    return njit(cache=True, nogil=True)(function)
+    dispatcher = Kernel(function, targetoptions={"nopython": True, "nogil": True})
+    with suppress(RuntimeError):  # no folder for the machine code can be written: it is not kept
+        dispatcher.enable_caching()
+    return cast("Dispatcher[F]", dispatcher)
+
+
+def interpret() -> None:
+    """Have all kernels interpreted that were not compiled before: the same results, without a compiler."""
+    global _held_back
+    _held_back = []
+
+
+def change_over() -> None:
+    """Have the kernels run as machine code whose code is there. The others are still interpreted."""
+    while _held_back:
+        _held_back.pop()()
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Have kernels compiled that this thread calls in the block, while other threads interpret them."""
+    _thread.compiles = True
+    try:
+        yield
+    finally:
+        _thread.compiles = False
+
+
+class NotKeptError(BaseException):
+    """The machine code of a kernel is not on disk. No Exception, since a cell records those as an event's."""
+
+
+class _Refusal(Listener):
+    def on_start(self, event: Event) -> None:
+        raise NotKeptError(f"{event.data['dispatcher'].__name__} is not compiled")
+
+    def on_end(self, event: Event) -> None:
+        """Nothing was compiled."""
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Have kernels loaded from disk that this thread calls in the block. Meanwhile no thread may compile.
+
+    Raises:
+        NotKeptError: one is not there.
+    """
+    with compiling(), install_listener("numba:compile", _Refusal()):
+        yield
+
+
+_globals: dict[str, dict[str, Any]] = {}
+
+
+def _interpreted_globals(module: str, named: dict[str, Any]) -> dict[str, Any]:
+    """The globals of a module, its kernels interpreted and without what they do at their entry."""
+    if module not in _globals:
+        found = _globals[module] = dict(named)
+        # Kernels may call each other in a circle: the dictionary is there before it is complete.
+        found.update((name, each._interpreted) for name, each in named.items() if isinstance(each, Kernel))
+    return _globals[module]
+
+
+def _as_returned(value: Any) -> Any:
+    """A result as machine code returns it: numbers are Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple):
+        members = map(_as_returned, value)
+        return type(value)._make(members) if hasattr(value, "_make") else tuple(members)
+    return value
 
 
 @cache

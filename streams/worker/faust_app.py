@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, cast
 
 import faust
@@ -13,6 +13,7 @@ from faust.types import TP, StreamT
 from faust.types.tables import TableT
 from yarl import URL
 
+from schemas.cells import CellConfigured
 from schemas.registry import EVENTS_BY_TOPIC
 from schemas.topics import CLOCK, FLEET, LEDGER, SNAPSHOTS, dead_letter_name, topic_name
 from streams.cell.rules import RuleBook
@@ -25,6 +26,7 @@ from streams.worker.faust_transport import MOST_RECORDS_AT_ONCE, ExactConsumer, 
 from streams.worker.intake import InputTopic, Intake
 from streams.worker.intake_processor import Clocks, IntakeProcessor
 from streams.worker.intake_queue import IntakeQueue
+from streams.worker.kernels import Kernels
 from streams.worker.ledger_backlog import LedgerBacklog
 from streams.worker.publication import Publication
 from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
@@ -44,14 +46,19 @@ class CellsApp:
     """The processors of a worker, wired to Faust."""
 
     def __init__(
-        self, settings: WorkerSettings, cells: frozenset[str], ledger_partitions: int, book: RuleBook
+        self,
+        settings: WorkerSettings,
+        cells: Sequence[CellConfigured],
+        ledger_partitions: int,
+        book: RuleBook,
     ) -> None:
+        """Describe a worker of cells, of which the ledgers may have other configurations by now."""
         self._settings = settings
         self._faust = _faust_app(settings)
         self._publisher = Publisher(settings, LARGEST_RECORD_BYTES, settings.delivery_timeout_s)
         consumer = self._consumer = cast(ExactConsumer, self._faust.consumer)
         ledger = topic_name(settings.topic_prefix, LEDGER)
-        intake = _intake(settings, cells, ledger_partitions, book)
+        intake = _intake(settings, frozenset(cell.cell for cell in cells), ledger_partitions, book)
         self._cells = CellProcessor(
             _snapshots_table(self._faust, settings.topic_prefix, ledger_partitions),
             self._publisher,
@@ -83,6 +90,8 @@ class CellsApp:
             settings.intake_buffer_events,
             Clocks(time.time, time.monotonic),
         )
+        self._configured = cells
+        self._kernels = Kernels(self._policies)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ledger = ledger
         self._wire(consumer, list(intake.inputs), ledger)
@@ -105,6 +114,7 @@ class CellsApp:
                 self._cells.snapshot_regularly(self._settings.snapshot_every_s),
                 self._cells.watch_for_suspension(_WATCH_EVERY_S),
                 self._watch_transactions(),
+                self._kernels.run(),
             )
         ]
         await asyncio.gather(self._failure, *tasks)
@@ -124,6 +134,15 @@ class CellsApp:
         self._faust.flow_control.suspend()
         await self._flush()
         await self._faust.stop()
+
+    def _policies(self) -> set[str]:
+        """The kinds of policies of its cells' zones, as they were configured first and as they are."""
+        cells = list(self._configured)
+        for name in self._cells.names():
+            cell = self._cells.cell(name)
+            if cell is not None and cell.configuration is not None:
+                cells.append(cell.configuration)
+        return {zone.policy.kind for cell in cells for zone in cell.zones}
 
     def _mine(self) -> set[TP]:
         """The partitions that are assigned to this worker."""

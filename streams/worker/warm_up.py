@@ -1,19 +1,42 @@
 """Compile the kernels of deciding before the first event, which would otherwise wait for them."""
 
+import os
+import sys
+from collections.abc import Iterable
 from pkgutil import resolve_name
+from threading import Thread
 
 from schemas.codec import Envelope
 from schemas.kinds import KINDS
+from schemas.services import EXIT_FAILED
 from streams.cell.cell import Cell, LedgerEvent
 
 _TIME = "1970-01-01T00:00:00Z"
+_LEAST_PRIORITY = 19
 
 
-def warm_up() -> None:
-    """Fold what each installed policy gives to warm up with."""
-    stories = dict.fromkeys(kind.warm_up for kind in KINDS.values() if kind.warm_up is not None)
-    for story in stories:
-        cells: dict[str, Cell] = {}
-        for offset, event in enumerate(resolve_name(story)()):
-            cell = cells.setdefault(event.cell, Cell(event.cell))
-            cell.handle(LedgerEvent(offset, Envelope(f"warm-up-{offset}", "/warm-up", _TIME, event)))
+def warm_up(kinds: Iterable[str] = KINDS) -> None:
+    """Fold what the policies of some kinds give to warm up with."""
+    for story in dict.fromkeys(KINDS[kind].warm_up for kind in kinds):
+        if story is not None:
+            _fold(story)
+
+
+def _fold(story: str) -> None:
+    cells: dict[str, Cell] = {}
+    for offset, event in enumerate(resolve_name(story)()):
+        cell = cells.setdefault(event.cell, Cell(event.cell))
+        cell.handle(LedgerEvent(offset, Envelope(f"warm-up-{offset}", "/warm-up", _TIME, event)))
+
+
+def _end_with_parent() -> None:
+    """End this process when the other end of its standard input closes."""
+    sys.stdin.buffer.read()
+    os._exit(EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    # Who decides and who trains has precedence over the compiler.
+    os.nice(_LEAST_PRIORITY)
+    Thread(target=_end_with_parent, daemon=True).start()
+    warm_up(sys.argv[1:])

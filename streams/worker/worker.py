@@ -5,13 +5,14 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 import uvloop
 from confluent_kafka.admin import NewTopic
 
 from schemas.access import use_of_topics
-from schemas.cells import MAX_SNAPSHOT_BYTES
+from schemas.cells import MAX_SNAPSHOT_BYTES, CellConfigured
 from schemas.services import EXIT_FAILED, EXIT_UNFIT, SETTINGS_FAULTS, begin_service, described_fault
 from schemas.topics import COMMANDS, INPUTS, LEDGER, SNAPSHOTS, topic_name
 from streams.cell.rules import RULES, RuleBook, RulesError
@@ -22,7 +23,6 @@ from streams.worker.cells_file import CellsFileError, load_cells
 from streams.worker.faust_app import CellsApp
 from streams.worker.garbage import look_for_less_garbage
 from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
-from streams.worker.warm_up import warm_up
 
 _SEGMENT_MS = 10 * 60 * 1000
 
@@ -113,8 +113,8 @@ def run_worker(settings: WorkerSettings | None = None, book: RuleBook = RULES) -
     """
     try:
         settings = settings or WorkerSettings()
-        # Only the names matter from here on: the configuration itself comes by the ledger.
-        cells = frozenset(cell.cell for cell in load_cells(settings.cells_file, _ANY_EPOCH_S))
+        # Only names and policies matter from here on: the configuration itself comes by the ledger.
+        cells = load_cells(settings.cells_file, _ANY_EPOCH_S)
         partitions = prepare(settings, topic_name(settings.topic_prefix, SNAPSHOTS))
     except SETTINGS_FAULTS as error:
         _end(EXIT_UNFIT, f"settings: {described_fault(error)}")
@@ -123,7 +123,6 @@ def run_worker(settings: WorkerSettings | None = None, book: RuleBook = RULES) -
     except (BrokerError, CellsFileError, PreflightError) as error:
         _end(EXIT_UNFIT, str(error))
     begin_service(settings)
-    warm_up()
     look_for_less_garbage()
     # Faust's consumer runs a second loop, in a thread of its own.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
@@ -135,7 +134,7 @@ def run_worker(settings: WorkerSettings | None = None, book: RuleBook = RULES) -
 
 
 async def _serve(
-    settings: WorkerSettings, cells: frozenset[str], partitions: int, book: RuleBook
+    settings: WorkerSettings, cells: Sequence[CellConfigured], partitions: int, book: RuleBook
 ) -> NoReturn:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

@@ -1,0 +1,72 @@
+"""Machine code for the kernels of a worker, which decides interpreted until it has some."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+
+from solvers.compiled import NotKeptError, change_over, compiling, interpret, loading
+from streams.worker.warm_up import warm_up
+
+_LOOK_EVERY_S = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class Kernels:
+    """The kernels of a process, which interprets them as long as it has no machine code of theirs.
+
+    That is compiled by another process, kept on disk and loaded by a thread. It takes over in the event loop,
+    between two events, with the kernels of one kind of policy after the other.
+    """
+
+    def __init__(self, needed: Callable[[], set[str]]) -> None:
+        """Have kernels interpreted from here on.
+
+        Args:
+            needed: the kinds of policies that decide in this process.
+        """
+        self._needed = needed
+        self._loaded: set[str] = set()
+        interpret()
+
+    async def run(self) -> None:
+        """Have what is needed compiled. Never returns."""
+        while True:
+            for kind in sorted(self._needed() - self._loaded):
+                await self._load(kind)
+                self._loaded.add(kind)
+                _log.info("kernels of policy %s run as machine code", kind)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _load(self, kind: str) -> None:
+        if not await asyncio.to_thread(_is_loaded, kind):
+            await _compile(kind)
+            # What could not be kept on disk is compiled here.
+            await asyncio.to_thread(_compile_here, kind)
+        change_over()
+
+
+def _is_loaded(kind: str) -> bool:
+    try:
+        with loading():
+            warm_up([kind])
+    except NotKeptError:
+        return False
+    return True
+
+
+def _compile_here(kind: str) -> None:
+    with compiling():
+        warm_up([kind])
+
+
+async def _compile(kind: str) -> None:
+    """Have another process keep the kernels of a policy on disk. It ends with this one."""
+    compiler = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "streams.worker.warm_up", kind, stdin=subprocess.PIPE
+    )
+    status = await compiler.wait()
+    if status:
+        _log.warning("the process that compiles the kernels of policy %s ended with status %d", kind, status)
