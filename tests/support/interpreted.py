@@ -1,0 +1,82 @@
+"""What is decided interpreted, compiled, and with a change from one to the other, in a process of its own."""
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Literal
+
+from schemas.codec import decode_event_line
+from solvers.compiled import change_over, compiling, interpret
+from streams.cell.cell import Cell, LedgerEvent
+from streams.worker.warm_up import warm_up
+from tests.streams.elastic.test_histories import History as ElasticHistory
+from tests.streams.experts.test_histories import KNOWN, PATIENCES_S
+from tests.streams.experts.test_histories import History as ExpertsHistory
+from tests.streams.golden.ledger import LEDGER
+from tests.streams.outcomes.table import POLICIES, table
+
+Mode = Literal["interpreted", "compiled", "changing"]
+_STEPS = 80
+_SCHEMES = ("lyra", "pollux")
+_SEEDS = 3
+
+
+def decided(mode: Mode) -> dict[str, str]:
+    """Return, by history, the chain of a cell that decided it, or the digest of a policy's table.
+
+    In mode "changing" the process changes from the interpreter to machine code in the middle of all histories;
+    the tables follow.
+    """
+    program = f"from {__name__} import report; report({mode!r})"
+    ran = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
+    chains: dict[str, str] = json.loads(ran.stdout)
+    return chains
+
+
+def report(mode: Mode) -> None:
+    """Print what `decided` returns."""
+    if mode != "compiled":
+        interpret()
+    if mode == "changing":
+        with compiling():
+            warm_up()
+    histories = dict(_histories())
+    for _, steps in histories.values():
+        for _ in itertools.islice(steps, _STEPS):
+            pass
+    change_over()
+    for _, steps in histories.values():
+        for _ in steps:
+            pass
+    found = {name: cell.chain.hex() for name, (cell, _) in histories.items()}
+    found |= {name: blake2b(table(name).encode()).hexdigest() for name in POLICIES}
+    print(json.dumps(found))  # noqa: T201
+
+
+def _histories() -> Iterator[tuple[str, tuple[Cell, Iterator[None]]]]:
+    """Each cell, and an iterator that makes a step of its history at each turn."""
+    golden = Cell("c")
+    yield "golden", (golden, _golden(golden))
+    for seed in range(_SEEDS):
+        for scheme in _SCHEMES:
+            elastic = ElasticHistory(random.Random(seed), servers=4, scheme=scheme)
+            yield f"{scheme} {seed}", (elastic.bench.cell, _steps(elastic))
+        experts = ExpertsHistory(random.Random(KNOWN[seed]), PATIENCES_S[1])
+        yield f"experts {seed}", (experts.bench.cell, _steps(experts))
+
+
+def _golden(cell: Cell) -> Iterator[None]:
+    for offset, line in enumerate(LEDGER.read_bytes().splitlines()):
+        yield
+        cell.handle(LedgerEvent(offset, decode_event_line(line)))
+
+
+def _steps(history: ElasticHistory | ExpertsHistory) -> Iterator[None]:
+    for _ in range(2 * _STEPS):
+        history.step()
+        yield
+    history.come_to_rest()
