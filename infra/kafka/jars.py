@@ -62,7 +62,7 @@ def check_jars(jars: list[Jar], folder: Path) -> None:
     """
     for jar in jars:
         if not (folder / jar.name).is_file():
-            raise DownloadError(f"{jar.path} is missing")
+            raise DownloadError(f"{jar.name} is missing")
         _check(jar, (folder / jar.name).read_bytes())
 
 
@@ -117,25 +117,25 @@ class _Download:
                 while chunk := response.read1(_CHUNK_BYTES):
                     content += chunk
                     if len(content) > _MOST_BYTES:
-                        raise DownloadError(f"{jar.path} has more than {_MOST_BYTES} bytes")
+                        raise DownloadError(f"{jar.name} has more than {_MOST_BYTES} bytes")
                     self._check_time(jar)
         except HTTPError as error:
             kind = DownloadError if error.code in (401, 403, 404, 407, 410) else _TransientError
-            raise kind(f"{jar.path}: HTTP status {error.code}") from None
+            raise kind(f"{jar.name}: HTTP status {error.code}") from None
         except (OSError, HTTPException, ValueError) as error:
             self._check_time(jar)
-            raise _TransientError(f"{jar.path}: {_reason(error)}") from None
+            raise _TransientError(f"{jar.name}: {_reason(error)}") from None
         return bytes(content)
 
     def _check_time(self, jar: Jar) -> None:
         if self.stopped.is_set() or time.monotonic() > self._deadline_s:
-            raise DeadlineError(f"no time is left for {jar.path}")
+            raise DeadlineError(f"no time is left for {jar.name}")
 
 
 def _check(jar: Jar, content: bytes) -> None:
     found = hashlib.sha256(content).hexdigest()
     if found != jar.sha256:
-        raise _TransientError(f"{jar.path} is damaged: SHA-256 {found[:12]}... and not {jar.sha256[:12]}...")
+        raise _TransientError(f"{jar.name} is damaged: SHA-256 {found[:12]}... and not {jar.sha256[:12]}...")
 
 
 def _reason(error: Exception) -> str:

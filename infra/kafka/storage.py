@@ -141,8 +141,8 @@ def format_storage(
         configuration.unlink()
     if answer.returncode != 0:
         shutil.rmtree(staging, ignore_errors=True)
-        output = (answer.stdout + answer.stderr).strip()
-        raise BrokerError(f"Kafka could not format {storage_dir}: {output.splitlines()[-1]}\n{output}")
+        lines = (answer.stdout + answer.stderr).splitlines() or [f"exit status {answer.returncode}"]
+        raise BrokerError("\n".join([f"Kafka could not format {storage_dir}: {lines[-1]}", *lines]))
     staging.rename(storage_dir)
 
 
