@@ -135,7 +135,7 @@ def test_a_cache_is_filled_once_by_two_processes_after_one_that_was_killed(
 
     before = repository.requests.copy()
     racing = [_fetch(cache, repository), _fetch(cache, repository)]
-    folders = {Path(process.communicate(timeout=120)[0].strip()) for process in racing}
+    folders = {Path(process.communicate()[0].strip()) for process in racing}
     assert [process.returncode for process in racing] == [0, 0]
     (folder,) = folders
     assert {path.name for path in folder.iterdir()} == {jar.name for jar in JARS}
@@ -148,7 +148,7 @@ def test_ctrl_c_leaves_nothing(repository: MavenRepository, settings: BrokerSett
     interrupted = _fetch(settings.cache_dir, repository)
     _await_some_jars(settings.cache_dir, interrupted)
     interrupted.send_signal(signal.SIGINT)
-    interrupted.communicate(timeout=30)
+    interrupted.communicate()
     assert interrupted.returncode == -signal.SIGINT
     _left_nothing(settings)
 
@@ -277,11 +277,9 @@ def _fetch(cache_dir: Path, repository: MavenRepository) -> subprocess.Popen[str
 
 
 def _await_some_jars(cache_dir: Path, fetching: subprocess.Popen[str]) -> None:
-    deadline_s = time.monotonic() + 60
     while len(list(cache_dir.glob(".staging-*/downloaded/*.jar"))) < 5:
-        assert time.monotonic() < deadline_s
         assert fetching.poll() is None
-        time.sleep(0.001)
+        time.sleep(0.01)
 
 
 def _failure(settings: BrokerSettings) -> str:
