@@ -1,4 +1,4 @@
-# Each target does all of its own set-up: nothing but Python 3.11, make, Java 17 and Maven is expected.
+# Each target does all of its own set-up: nothing but Python 3.11 and make is expected.
 PYTHON ?= python3
 VENV := .venv
 # With it each of the hundreds of processes of the tests compiles all that it imports: torch takes 10 s more.
@@ -12,7 +12,7 @@ ALONE := $(shell grep -l mark.alone tests/integration/test_*.py)
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
 SMOLLM2 := smollm2/model/model.safetensors
 
-.PHONY: install demo test test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels libraries lock schemas clean
+.PHONY: install demo test test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels libraries lock schemas jars clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -141,6 +141,10 @@ schemas: $(STAMP)
 lock: $(STAMP)
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-header --all-extras --python-version 3.11 \
 		pyproject.toml -o requirements.lock
+
+# infra/kafka/jars.sha256, after a change of infra/kafka/pom.xml; this alone needs Maven.
+jars: $(STAMP)
+	$(BIN)/python -m infra.kafka.pin_jars
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -55,10 +55,13 @@ class FileLock:
         except LockException:
             written = self._path.read_text().strip()
             raise LockedError(self._path, int(written) if written else None) from None
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
+        # Past the file object: what a full disk refuses must not be left in its buffer until it is closed.
+        try:
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), str(os.getpid()).encode())
+        except OSError:
+            self._lock.release()
+            raise
 
     def release(self) -> None:
         """Give the lock back; nothing happens when it is not held."""

@@ -6,7 +6,8 @@ from types import TracebackType
 from typing import Self
 
 from infra.kafka.credentials import PRINCIPALS, SUPER_USERS, Credentials, Principal
-from infra.kafka.distribution import find_java, kafka_jars
+from infra.kafka.distribution import kafka_jars
+from infra.kafka.java import find_java
 from infra.kafka.private_files import keep_to_owner
 from infra.kafka.process import Restarts, SupervisedProcess
 from infra.kafka.properties import LOOPBACK, reserve_port, secured_properties, server_properties
@@ -70,7 +71,7 @@ class LocalKafka:
         """Start the broker and return when it answers; nothing happens when it runs already.
 
         Raises:
-            BrokerError: Java or Kafka's jars are missing, the data directory is in use or cannot be
+            BrokerError: Java or Kafka's jars are missing, the data directory is in use, full or cannot be
                 written, the port is taken, or the broker does not come up.
         """
         if self.pid is not None:
@@ -78,14 +79,17 @@ class LocalKafka:
         try:
             if not self._data.lock.is_held:
                 self._data.acquire(self._settings.broker_stop_timeout_s + _ORPHAN_MARGIN_S)
+            self._data.check_room()
             self._make_credentials()
             self._reserve_ports()
             self._launch()
             self._wait_until_ready()
             if self.credentials is not None:
                 self._make_users(self.credentials)
-        except BaseException:
+        except BaseException as error:
             self.stop()
+            if isinstance(error, OSError):
+                raise self._data.fault(error) from error
             raise
 
     def keep_running(self) -> bool:
@@ -186,14 +190,9 @@ class LocalKafka:
         credentials = Credentials(self._data.credentials)
         if not self._settings.broker_secure and not credentials.exist:
             return
-        try:
-            # The log that is kept here holds what passwords are checked against.
-            keep_to_owner(self._data.path)
-            credentials.make()
-        except OSError as error:
-            raise BrokerError(
-                f"Cannot keep credentials in {credentials.folder} ({error.strerror})"
-            ) from error
+        # The log that is kept here holds what passwords are checked against.
+        keep_to_owner(self._data.path)
+        credentials.make()
         self.credentials = credentials
 
     def _make_users(self, credentials: Credentials) -> None:

@@ -39,8 +39,11 @@ class BrokerSettings(BaseSettings):
     broker_stop_timeout_s: float = Field(
         10.0, ge=SHORTEST_S, description="For an orderly stop, before it is killed."
     )
-    broker_download_timeout_s: float = Field(
-        600.0, ge=SHORTEST_S, description="For Maven to fetch Kafka's jars."
+    broker_download_timeout_s: float = Field(600.0, ge=SHORTEST_S, description="For Kafka's jars to arrive.")
+    maven_repository: str | None = Field(
+        None,
+        pattern=r"^(https?|file)://[^@\s]+$",
+        description="Where Kafka's jars are fetched from, in place of Maven Central and its mirrors.",
     )
 
     @field_validator("broker_heap_mib")

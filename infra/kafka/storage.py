@@ -16,6 +16,9 @@ from infra.kafka.file_lock import FileLock, LockedError
 from schemas.services import OTHERS
 from streams.kafka.faults import BrokerError
 
+_BYTES_PER_MIB = 1024 * 1024
+_LEAST_FREE_MIB = 64
+
 
 class DataDirectory:
     """Where each file of a broker is, and the lock on all of them."""
@@ -52,10 +55,27 @@ class DataDirectory:
                 "stop that one, or set MILLRACE_BROKER_DATA_DIR to another directory"
             ) from error
         except OSError as error:
+            raise self.fault(error) from error
+
+    def check_room(self) -> None:
+        """Refuse a disk that is full, or nearly so: a broker there would not come up, or not for long.
+
+        Raises:
+            BrokerError: there is too little room.
+        """
+        free_mib = shutil.disk_usage(self.path).free // _BYTES_PER_MIB
+        if free_mib < _LEAST_FREE_MIB:
             raise BrokerError(
-                f"Cannot write to the data directory {self.path} ({error.strerror}): "
-                "set MILLRACE_BROKER_DATA_DIR to one that can be written"
-            ) from error
+                f"The data directory {self.path} has {free_mib} MiB free and Kafka needs {_LEAST_FREE_MIB}: "
+                "make room, or set MILLRACE_BROKER_DATA_DIR to a directory on another disk"
+            )
+
+    def fault(self, error: OSError) -> BrokerError:
+        """Return the error that says what is to be done about one of the file system."""
+        return BrokerError(
+            f"Cannot write to the data directory {self.path} ({error.strerror}): "
+            "set MILLRACE_BROKER_DATA_DIR to one that can be written"
+        )
 
     @contextmanager
     def acquired(self, orphan_timeout_s: float) -> Iterator[None]:
@@ -117,9 +137,12 @@ def format_storage(
         raise BrokerError(
             f"Kafka did not format {storage_dir} within {_TIMEOUT_S} s: see the machine's load"
         ) from error
+    finally:
+        configuration.unlink()
     if answer.returncode != 0:
-        raise BrokerError(f"Kafka could not format {storage_dir}:\n{(answer.stdout + answer.stderr).strip()}")
-    configuration.unlink()
+        shutil.rmtree(staging, ignore_errors=True)
+        lines = (answer.stdout + answer.stderr).splitlines() or [f"exit status {answer.returncode}"]
+        raise BrokerError("\n".join([f"Kafka could not format {storage_dir}: {lines[-1]}", *lines]))
     staging.rename(storage_dir)
 
 

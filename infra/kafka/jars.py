@@ -1,0 +1,145 @@
+"""Kafka's jars as jars.sha256 pins them, and their download from a Maven repository."""
+
+import hashlib
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPSHandler, OpenerDirector, build_opener
+
+PINS = Path(__file__).with_name("jars.sha256")
+_AT_ONCE = 4
+_ATTEMPTS = 3
+_PAUSE_S = 0.5
+# Without a byte for so long, a connection is given up.
+_STALL_S = 10.0
+_CHUNK_BYTES = 64 * 1024
+# The largest of the jars has 7 MiB.
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Jar:
+    """A file of a Maven repository, and what must be in it."""
+
+    path: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The file's name without its folders."""
+        return self.path.rpartition("/")[2]
+
+
+class DownloadError(Exception):
+    """A jar cannot be had, or is not what it must be. The message names it and says why."""
+
+
+class DeadlineError(DownloadError):
+    """The time for the download is over."""
+
+
+class _TransientError(DownloadError):
+    """The next attempt may do better."""
+
+
+def pinned_jars() -> list[Jar]:
+    """Return all jars that the broker needs, as the file of pins lists them."""
+    lines = (line.split() for line in PINS.read_text(encoding="utf-8").splitlines() if line[0] != "#")
+    return [Jar(path, sha256) for sha256, path in lines]
+
+
+def check_jars(jars: list[Jar], folder: Path) -> None:
+    """Compare the jars in `folder` with their pins.
+
+    Raises:
+        DownloadError: one is missing or differs.
+    """
+    for jar in jars:
+        if not (folder / jar.name).is_file():
+            raise DownloadError(f"{jar.name} is missing")
+        _check(jar, (folder / jar.name).read_bytes())
+
+
+def download_jars(
+    jars: list[Jar], repository: str, folder: Path, timeout_s: float, arrived: Callable[[], None]
+) -> None:
+    """Download jars from a Maven repository into `folder`, several at once; `arrived` is called after each.
+
+    Proxies and certificates are those of the environment (`https_proxy`, `SSL_CERT_FILE`, ...).
+
+    Raises:
+        DownloadError: one cannot be had or is damaged, also after further attempts.
+        DeadlineError: they are not all there in time.
+        OSError: the folder cannot be written.
+    """
+    download = _Download(repository, folder, time.monotonic() + timeout_s)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        fetched = [pool.submit(download.fetch, jar) for jar in jars]
+        try:
+            for each in as_completed(fetched):
+                each.result()
+                arrived()
+        finally:
+            download.stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Download:
+    def __init__(self, repository: str, folder: Path, deadline_s: float) -> None:
+        self._repository = repository.rstrip("/")
+        self._folder = folder
+        self._deadline_s = deadline_s
+        # One for all: to load the certificates takes as long as a small jar.
+        self._opener: OpenerDirector = build_opener(HTTPSHandler(context=ssl.create_default_context()))
+        self.stopped = threading.Event()
+
+    def fetch(self, jar: Jar) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                content = self._read(jar)
+                _check(jar, content)
+                break
+            except _TransientError:
+                if attempt == _ATTEMPTS or self.stopped.wait(_PAUSE_S * attempt):
+                    raise
+        (self._folder / jar.name).write_bytes(content)
+
+    def _read(self, jar: Jar) -> bytes:
+        content = bytearray()
+        try:
+            with self._opener.open(f"{self._repository}/{jar.path}", timeout=_STALL_S) as response:
+                while chunk := response.read1(_CHUNK_BYTES):
+                    content += chunk
+                    if len(content) > _MOST_BYTES:
+                        raise DownloadError(f"{jar.name} has more than {_MOST_BYTES} bytes")
+                    self._check_time(jar)
+        except HTTPError as error:
+            kind = DownloadError if error.code in (401, 403, 404, 407, 410) else _TransientError
+            raise kind(f"{jar.name}: HTTP status {error.code}") from None
+        except (OSError, HTTPException, ValueError) as error:
+            self._check_time(jar)
+            raise _TransientError(f"{jar.name}: {_reason(error)}") from None
+        return bytes(content)
+
+    def _check_time(self, jar: Jar) -> None:
+        if self.stopped.is_set() or time.monotonic() > self._deadline_s:
+            raise DeadlineError(f"no time is left for {jar.name}")
+
+
+def _check(jar: Jar, content: bytes) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if found != jar.sha256:
+        raise _TransientError(f"{jar.name} is damaged: SHA-256 {found[:12]}... and not {jar.sha256[:12]}...")
+
+
+def _reason(error: Exception) -> str:
+    cause = error.reason if isinstance(error, URLError) else error
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(cause) or type(cause).__name__

