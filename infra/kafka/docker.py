@@ -20,11 +20,13 @@ _CONTROLLER_PORT = 9093  # seen inside the container only
 
 
 def docker_answers() -> bool:
-    """Whether a Docker engine answers."""
+    """Whether a Docker engine answers, and its client is installed."""
     # Imported here, as below: a third of a second that most starts need not spend.
-    import docker
-    from docker.errors import DockerException
-
+    try:
+        import docker
+        from docker.errors import DockerException
+    except ModuleNotFoundError:
+        return False
     try:
         client = docker.from_env(timeout=_PING_TIMEOUT_S)
     except DockerException:
