@@ -41,8 +41,8 @@ COMMANDS = {
     "help": (["--help"], "simulate"),
     "schemas are checked": (["schemas", "check"], "the documents are those of the models"),
     "a cell is simulated": (
-        ["simulate", "--jobs", "5", "--span-slots", "4", "--out", "simulated", "--json"],
-        '"admitted"',
+        ["simulate", "--cells", str(ROOT / "infra" / "cells" / "elastic.yaml"), "--jobs", "4", "--json"],
+        '"admitted": 4',
     ),
 }
 

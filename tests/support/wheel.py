@@ -52,8 +52,9 @@ def install_wheel(folder: Path) -> Path:
 class HostileFolder:
     """A folder with a module of every name that can be imported, each of which notes that it was."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **variables: str) -> None:
         self.path = path
+        self._variables = variables
         self._imported = path / "imported.txt"
         program = (
             f"with open({str(self._imported)!r}, 'a') as imported:\n"
@@ -81,14 +82,14 @@ class HostileFolder:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for processes in it, without those of the tests. Kernels are not compiled: numba keeps
+        """Variables of processes in it, without those of the tests. Kernels are not compiled: numba keeps
         them by the place of the sources, which here is always a new one."""
         inherited = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("MILLRACE_", "PYTHON", "COV_"))
         }
-        return {**inherited, "NUMBA_DISABLE_JIT": "1"}
+        return {**inherited, "NUMBA_DISABLE_JIT": "1", **self._variables}
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a command in it."""
