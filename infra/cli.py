@@ -156,7 +156,7 @@ def app_with(*names: str | None) -> typer.Typer:
     """
     app = typer.Typer(
         name="millrace",
-        help="An auction and a scheduler for LoRA fine-tuning on a GPU fleet, driven by events on Kafka.",
+        help="A market and a scheduler for fine-tuning on a GPU fleet, driven by events on Kafka.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

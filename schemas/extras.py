@@ -20,13 +20,22 @@ class MissingExtraError(ReadableError):
         )
 
 
+def libraries_of_extras() -> Mapping[str, Sequence[str]]:
+    """Distributions by extra, as pyproject.toml has them."""
+    libraries: dict[str, list[str]] = {}
+    for requirement in metadata.requires(_DISTRIBUTION) or ():
+        if found := _REQUIREMENT.match(requirement):
+            libraries.setdefault(found["extra"], []).append(found["name"])
+    return libraries
+
+
 def require_extra(extra: str) -> None:
     """See that an extra is installed.
 
     Raises:
         MissingExtraError: it is not.
     """
-    missing = [name for name in _libraries().get(extra, ()) if not _is_installed(name)]
+    missing = [name for name in libraries_of_extras().get(extra, ()) if not _is_installed(name)]
     if missing:
         raise MissingExtraError(missing, extra)
 
@@ -34,20 +43,11 @@ def require_extra(extra: str) -> None:
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     """Return the error that says which extra has a module; None if none has."""
     module = (error.name or "").partition(".")[0]
-    for extra, names in _libraries().items():
+    for extra, names in libraries_of_extras().items():
         for name in names:
             if name == module or name.startswith(f"{module}-"):  # faust is a module of faust-streaming
                 return MissingExtraError([name], extra)
     return None
-
-
-def _libraries() -> Mapping[str, Sequence[str]]:
-    """Distributions by extra, as pyproject.toml has them."""
-    libraries: dict[str, list[str]] = {}
-    for requirement in metadata.requires(_DISTRIBUTION) or ():
-        if found := _REQUIREMENT.match(requirement):
-            libraries.setdefault(found["extra"], []).append(found["name"])
-    return libraries
 
 
 def _is_installed(distribution: str) -> bool:

@@ -26,7 +26,7 @@ def find_java() -> Path:
     java = _java_of_home() or shutil.which("java")
     if java is None:
         raise BrokerError(
-            f"No Kafka broker: install Java {OLDEST_JAVA} or newer, start Docker, "
+            f"No Kafka broker: install Java {OLDEST_JAVA} or newer, start Docker (needs the extra `docker`), "
             "or set MILLRACE_BOOTSTRAP_SERVERS to a running broker"
         )
     version = _major_version(java)

@@ -1,12 +1,13 @@
 """The wheel, installed as a user would install it, and a folder in which nothing may be imported."""
 
 import os
-import site
 import subprocess
 import sys
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 
+from schemas.extras import libraries_of_extras
 from schemas.interpreters import python_command
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +31,12 @@ def build_wheel(folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def install_wheel(folder: Path) -> Path:
+def install_wheel(folder: Path, *, extras: bool = True) -> Path:
     """Make an environment with the wheel, and with all that this one has but the millrace of this checkout.
+
+    Args:
+        folder: for the environment.
+        extras: whether it also has the libraries of millrace's extras.
 
     Returns:
         the `millrace` command of it.
@@ -43,10 +48,22 @@ def install_wheel(folder: Path) -> Path:
     pip = python_command("-m", "pip", "--python", str(python), "--disable-pip-version-check")
     install = [*pip, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
-    # Of a folder that is only on the path, no .pth file is read, so neither that of this checkout.
+    libraries = folder / "libraries"
+    libraries.mkdir()
+    left_out = set() if extras else _files_of_extras()
+    for file in Path(sysconfig.get_path("purelib")).iterdir():
+        # No .pth file, such as that of this checkout, is read in a folder that is only on the path.
+        if file.name not in left_out and not file.name.startswith("millrace-"):
+            (libraries / file.name).symlink_to(file)
     packages = next(environment.glob("lib/python*/site-packages"))
-    (packages / "dependencies.pth").write_text("".join(f"{path}\n" for path in site.getsitepackages()))
+    (packages / "libraries.pth").write_text(f"{libraries}\n")
     return environment / "bin" / "millrace"
+
+
+def _files_of_extras() -> set[str]:
+    """Folders and files in site-packages of the libraries that come with extras."""
+    names = (name for extra, names in libraries_of_extras().items() if extra != "dev" for name in names)
+    return {file.parts[0] for name in names for file in metadata.files(name) or ()}
 
 
 class HostileFolder:
