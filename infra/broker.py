@@ -15,6 +15,7 @@ from infra.kafka.local import LocalKafka
 from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.kafka.storage import DataDirectory
 from schemas.codec import describe
+from schemas.extras import require_extra
 from schemas.kafka_connection import KafkaConnection, KafkaSettings
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError, UnansweredError
@@ -109,6 +110,7 @@ def _lasting_broker(stack: ExitStack, settings: BrokerSettings) -> RunningBroker
         return stack.enter_context(local)
     if not data.docker_volume.exists():
         return _first_that_works(stack, docker, local)
+    require_extra("docker")
     if not docker_answers():
         raise BrokerError(
             f"The data of {data.path} is in the Docker volume {data.docker_volume_name}, and Docker does not "

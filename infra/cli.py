@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 import typer
 
 from schemas.errors import ReadableError
+from schemas.extras import missing_extra
+from schemas.interpreters import isolate_children
 from schemas.text import plain
 
 EXIT_FAILED = 1
@@ -119,6 +121,7 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command and end the process with its status."""
+    isolate_children()
     sys.exit(run(arguments))
 
 
@@ -153,7 +156,7 @@ def app_with(*names: str | None) -> typer.Typer:
     """
     app = typer.Typer(
         name="millrace",
-        help="An auction and a scheduler for LoRA fine-tuning on a GPU fleet, driven by events on Kafka.",
+        help="A market and a scheduler for fine-tuning on a GPU fleet, driven by events on Kafka.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -177,6 +180,9 @@ def _absent() -> None:
 
 def fault_line(error: Exception) -> str | None:
     """The line for an error that a command may end with; None for one that is a fault of this program."""
+    if isinstance(error, ModuleNotFoundError):
+        lacking = missing_extra(error)
+        return None if lacking is None else str(lacking)
     if isinstance(error, OSError) and error.errno in _DISK_FAULTS:
         return f"{error.filename or 'a file'} cannot be written: {error.strerror}"
     if not isinstance(error, ReadableError):

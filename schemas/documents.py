@@ -2,7 +2,7 @@
 
 They describe the project's own types. So they are made in a process that loads no policies of others:
 
-MILLRACE_POLICIES_OF=millrace python -m schemas.documents write | check | release VERSION
+MILLRACE_POLICIES_OF=millrace python -P -m schemas.documents write | check | release VERSION
 """
 
 import argparse

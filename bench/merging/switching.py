@@ -4,7 +4,6 @@ import json
 import logging
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer
 from executors.workers.settings import Device
 from schemas.fleet import FleetEvent, RunFailed
+from schemas.interpreters import python_command
 from schemas.lora import Dataset
 from schemas.merging.commands import JobOrder, LoaderPrewarmed, TaskAssigned, TaskMember, TaskReleased
 from schemas.merging.reports import TaskEvaluated
@@ -172,7 +172,7 @@ def _cold_start_s(settings: TunerSettings) -> float:
     arguments = [str(settings.base_model_dir), str(settings.dataset_root), "small.jsonl", settings.device]
     call = f"from bench.merging.switching import first_step; first_step(*{arguments!r})"
     started_s = time.monotonic()
-    subprocess.run([sys.executable, "-c", call], check=True, capture_output=True)
+    subprocess.run(python_command("-c", call), check=True, capture_output=True)
     return time.monotonic() - started_s
 
 

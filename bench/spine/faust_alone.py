@@ -7,7 +7,6 @@ framework itself costs on this machine. `python -m bench.spine.faust_alone` runs
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from bench.spine.paced import paced_latencies_ms
+from schemas.interpreters import python_command
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import producer, reader
@@ -121,7 +121,7 @@ def faust_alone(
         _FOLDER: str(folder / "faust-alone"),
         _ANSWER_BYTES: str(answer_bytes),
     }
-    command = [sys.executable, "-m", "bench.spine.faust_alone"]
+    command = python_command("-m", "bench.spine.faust_alone")
     # Faust draws a progress indicator there, before the report.
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     line = FaustAlone(connection, event)

@@ -6,13 +6,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
-from os import environ
 from pathlib import Path
 from typing import cast
 
 from bench.spine.fused_workload import make_engine
+from schemas.interpreters import python_command
 
-_ROOT = Path(__file__).resolve().parents[2]
 _STEPS = 5
 
 
@@ -20,10 +19,9 @@ def measure_peaks_mib(
     folder: Path, adapters_by_process: Sequence[int], seed: int, base_directory: Path
 ) -> list[float]:
     """Run a process for each entry, which trains that many adapters, and return their peak RSS in MiB."""
-    command = [sys.executable, "-m", "bench.spine.fused_memory", str(folder), str(seed), str(base_directory)]
+    command = python_command("-m", "bench.spine.fused_memory", str(folder), str(seed), str(base_directory))
     command += map(str, adapters_by_process)
-    environment = environ | {"PYTHONPATH": str(_ROOT)}
-    output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     return cast(list[float], json.loads(output.stdout))
 
 

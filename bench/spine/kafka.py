@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.codec import Envelope
 from schemas.decisions import CellAccepted, JobAdmitted, JobRejected
+from schemas.interpreters import python_command
 from schemas.kafka_connection import KafkaConnection
 from schemas.registry import TOPIC_BY_EVENT
 from schemas.topics import DECISIONS, topic_name, topics
@@ -147,7 +147,7 @@ class Pipeline:
             "MILLRACE_DATA_DIR": str(self.folder),
             "MILLRACE_CELLS_FILE": str(self.folder / "cells.yaml"),
         }
-        process = subprocess.Popen([sys.executable, "-m", "streams.worker"], env=environment)
+        process = subprocess.Popen(python_command("-m", "streams.worker"), env=environment)
         try:
             yield psutil.Process(process.pid)
         finally:

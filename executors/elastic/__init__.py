@@ -9,6 +9,7 @@ from executors.node.runner import Runner, RunnerContext
 from executors.workers.network import check_place
 from schemas.commands import Command
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
+from schemas.extras import require_extra
 
 
 class ElasticTraining:
@@ -20,9 +21,11 @@ class ElasticTraining:
         """Look for the data and the models.
 
         Raises:
+            MissingExtraError: torch or another library is not installed.
             UnfitError: a folder is missing, or the worker host is another machine.
             ValidationError: a setting is none.
         """
+        require_extra("executors")
         self._settings = ElasticSettings()
         settings = self._settings
         check_place(settings.worker_host, dataset_root=settings.dataset_root, model_root=settings.model_root)

@@ -10,6 +10,7 @@ from executors.node.runner import Runner, RunnerContext
 from executors.workers.network import check_place
 from schemas.commands import Command
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
+from schemas.extras import require_extra
 
 
 class ExpertRanks:
@@ -21,9 +22,11 @@ class ExpertRanks:
         """Look for the data and the models.
 
         Raises:
+            MissingExtraError: torch or another library is not installed.
             UnfitError: a folder is missing, or the worker host is another machine.
             ValidationError: a setting is none.
         """
+        require_extra("executors")
         self._settings = MoeSettings()
         settings = self._settings
         check_place(settings.worker_host, dataset_root=settings.dataset_root, model_root=settings.model_root)

@@ -1,4 +1,4 @@
-"""`python -m executors.node --node ID`: serve a node; all other settings come from `MILLRACE_*`."""
+"""`python -P -m executors.node --node ID`: serve a node; all other settings come from `MILLRACE_*`."""
 
 import argparse
 import sys

@@ -15,6 +15,7 @@ from executors.node.room import Room
 from executors.node.settings import ExecutorSettings
 from schemas.codec import describe
 from schemas.commands import Command
+from schemas.extras import MissingExtraError
 from schemas.fleet import FleetEvent
 
 GROUP = "millrace.runners"
@@ -143,6 +144,8 @@ def find_runners(settings: ExecutorSettings) -> dict[str, RunnerKind]:
             raise UnfitError(f"runner {name}: {installed[name].value} cannot be imported: {error}") from error
         try:
             kinds[name] = make()
+        except MissingExtraError as error:
+            raise UnfitError(f"runner {name}: {error}") from None
         except ValidationError as error:
             raise UnfitError(f"runner {name}: settings: {describe(error)}") from None
         strange = [model.TYPE for model in kinds[name].commands if name != model.RUNNER]

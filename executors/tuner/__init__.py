@@ -8,6 +8,7 @@ from executors.node.runner import Runner, RunnerContext, UnfitError
 from executors.tuner.settings import TunerSettings
 from executors.workers.network import check_place
 from schemas.commands import Command
+from schemas.extras import require_extra
 from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
 
 
@@ -20,9 +21,11 @@ class FineTuning:
         """Look for the data and the base model.
 
         Raises:
+            MissingExtraError: torch or another library is not installed.
             UnfitError: a folder is missing, or the worker host is another machine.
             ValidationError: a setting is none.
         """
+        require_extra("executors")
         self._settings = TunerSettings()
         check_place(self._settings.worker_host, dataset_root=self._settings.dataset_root)
         model = self._settings.base_model_dir

@@ -16,6 +16,7 @@ from infra.deployment.deployment import interrupted_by_sigterm
 from infra.errors import CommandError
 from infra.views.tables import adapter_table, summary_table
 from infra.workloads.arrivals import arrivals_of
+from schemas.extras import require_extra
 
 _TRACE = Path("../shared/traces/jobs_philly.csv.gz")
 
@@ -42,7 +43,8 @@ def demo(
 ) -> None:
     """Run a demo in six minutes: all policies beside each other, a crash, and one verified log."""
     started_s = time.monotonic()
-
+    for extra in ("worker", "solver", "executors"):
+        require_extra(extra)
     source = trace or (_TRACE if _TRACE.is_file() else None)
     arrivals = arrivals_of(source, bids, span_s, seed)
     console = Console(highlight=False, soft_wrap=True, stderr=json)

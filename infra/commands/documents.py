@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 from typing import Annotated
 
 import typer
 
 from infra.errors import CommandError
 from schemas.documents import SPEC, json_schemas
+from schemas.interpreters import python_command
 
 _DISTRIBUTION = "millrace"
 
@@ -57,7 +57,7 @@ def _documents(command: str) -> None:
         CommandError: with the first fault that it finds.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "schemas.documents", command],
+        python_command("-m", "schemas.documents", command),
         env={**os.environ, "MILLRACE_POLICIES_OF": _DISTRIBUTION},
         stderr=subprocess.PIPE,
         text=True,

@@ -94,11 +94,8 @@ def _of_kafka(target: Target, on_progress: Callable[[float], None]) -> Iterator[
 
 
 def _draw(told: list[Transfer], out: Path, title: str) -> None:
-    try:
-        with disk_faults(out):
-            draw(told, out, title)
-    except ImportError:
-        raise CommandError("--out needs matplotlib: install millrace with its extra `bench`") from None
+    with disk_faults(out):
+        draw(told, out, title)
     more = len(tasks_in(told)) - MOST_TASKS
     if more > 0:
         remark(f"{out} shows the {MOST_TASKS} tasks with the most merges, and not {more} others")

@@ -2,12 +2,12 @@
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from infra.errors import CommandError
+from schemas.interpreters import python_command
 
 MODEL = "tiny-llama"
 _MODEL_S = 120.0
@@ -22,7 +22,7 @@ def default_model(folder: Path) -> Iterator[Callable[[], None]]:
         CommandError: it cannot be made.
     """
     # torch is loaded by another process, and meanwhile the services start.
-    command = [sys.executable, "-m", "executors.lora.default_base"]
+    command = python_command("-m", "executors.lora.default_base")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as making:
 
         def copied() -> None:

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from infra.topics import apply_grants, ensure_topics, grants
 from schemas.access import DEFAULT_GROUPS, ROLES, Role
 from schemas.cells import CellConfigured
 from schemas.decisions import NodeMoved
+from schemas.interpreters import python_command
 from schemas.kafka_connection import KafkaConnection
 from schemas.kinds import KINDS
 from schemas.topics import DECISIONS, topics
@@ -283,7 +283,7 @@ class Deployment:
             "MILLRACE_CELLS_FILE": str(layout.cells_file),
             **layout.settings,
         }
-        command = [sys.executable, "-m", *arguments]
+        command = python_command("-m", *arguments)
         return Service(name, command, {**common, **environment}, layout.folders.logs)
 
 

@@ -14,6 +14,7 @@ from infra.deployment.folders import Folders
 from infra.errors import CommandError
 from infra.lender.settings import LenderSettings
 from schemas.cells import CellConfigured
+from schemas.extras import MissingExtraError, require_extra
 from schemas.kafka_connection import KafkaConnection
 from schemas.kinds import KINDS
 from schemas.services import SETTINGS_FAULTS, ServiceSettings, described_fault
@@ -33,7 +34,7 @@ def check_settings(cells: Sequence[CellConfigured], folders: Folders, run_execut
         cells: those of the cells' file; nodes and zones that the log may have beside them are not known yet.
 
     Raises:
-        CommandError: a service's settings are invalid; the line names each fault.
+        CommandError: settings of a service are invalid, or its libraries missing; the line names each fault.
     """
     faults = dict.fromkeys(_faults(cells, folders, run_executors))
     if faults:
@@ -49,7 +50,10 @@ def _faults(cells: Sequence[CellConfigured], folders: Folders, run_executors: bo
         kinds["lender"] = LenderSettings
     for name, kind in kinds.items():
         try:
+            require_extra(name)
             kind(**_CONNECTION)
+        except MissingExtraError as error:
+            yield f"the {name} cannot run: {error}"
         except SETTINGS_FAULTS as error:
             yield f"settings of the {name}: {described_fault(error)}"
     if not run_executors:

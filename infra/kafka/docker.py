@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from infra.kafka.distribution import kafka_version
@@ -20,7 +21,9 @@ _CONTROLLER_PORT = 9093  # seen inside the container only
 
 
 def docker_answers() -> bool:
-    """Whether a Docker engine answers."""
+    """Whether a Docker engine answers, and the extra `docker` is installed."""
+    if find_spec("testcontainers") is None:
+        return False
     # Imported here, as below: a third of a second that most starts need not spend.
     import docker
     from docker.errors import DockerException

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from infra.kafka import supervisor
+from schemas.interpreters import python_command
 from schemas.services import OTHERS
 
 MOST_RESTARTS = 5
@@ -63,7 +63,7 @@ class SupervisedProcess:
         rights = partial(os.open, mode=0o600 if private else 0o666)
         with open(console_path, "ab" if keep_console else "wb", opener=rights) as console:
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-I", supervisor.__file__, str(stop_timeout_s), *command],
+                python_command("-I", supervisor.__file__, str(stop_timeout_s), *command),
                 cwd=working_dir,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`python -m streams.solver`: a solver whose settings are environment variables `MILLRACE_*`."""
+"""`python -P -m streams.solver`: a solver whose settings are environment variables `MILLRACE_*`."""
 
 import sys
 

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import subprocess
-import sys
 from collections.abc import Callable
 
+from schemas.interpreters import python_command
 from solvers.compiled import NotKeptError, change_over, compiling, interpret, loading
 from streams.worker.warm_up import warm_up
 
@@ -64,9 +64,8 @@ def _compile_here(kind: str) -> None:
 
 async def _compile(kind: str) -> None:
     """Have another process keep the kernels of a policy on disk. It ends with this one."""
-    compiler = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "streams.worker.warm_up", kind, stdin=subprocess.PIPE
-    )
+    command = python_command("-m", "streams.worker.warm_up", kind)
+    compiler = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE)
     status = await compiler.wait()
     if status:
         _log.warning("the process that compiles the kernels of policy %s ended with status %d", kind, status)

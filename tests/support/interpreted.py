@@ -28,8 +28,8 @@ _SEEDS = 3
 def decided(mode: Mode) -> dict[str, str]:
     """Return, by history, the chain of a cell that decided it, or the digest of a policy's table.
 
-    In mode "changing" the process changes from the interpreter to machine code in the middle of all histories;
-    the tables follow.
+    In mode "changing" the process changes from the interpreter to machine code in the middle of all
+    histories; the tables follow.
     """
     program = f"from {__name__} import report; report({mode!r})"
     ran = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)

@@ -3,6 +3,7 @@
 from executors.lora.slots.settings import LoraSettings
 from executors.node.runner import Runner, RunnerContext, UnfitError
 from schemas.commands import Command
+from schemas.extras import require_extra
 from schemas.lora_commands import RunCancelled, SlotAssigned
 
 
@@ -15,9 +16,11 @@ class LoraSlots:
         """Look for the data and the base model.
 
         Raises:
+            MissingExtraError: torch or another library is not installed.
             UnfitError: a folder is missing.
             ValidationError: a setting is none.
         """
+        require_extra("executors")
         self._settings = LoraSettings()
         if not self._settings.dataset_root.is_dir():
             raise UnfitError(f"dataset root {self._settings.dataset_root} is no folder")

@@ -34,7 +34,7 @@ def draw(transfers: Sequence[Transfer], path: Path, title: str) -> None:
         transfers: one at least.
 
     Raises:
-        ImportError: matplotlib is not installed.
+        ModuleNotFoundError: matplotlib is not installed.
         OSError: the file cannot be written.
     """
     # Loaded here alone: it takes a second, and is only installed with the extra `bench`.

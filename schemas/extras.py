@@ -1,0 +1,58 @@
+"""Libraries that only some commands and services need, and that come with extras of the distribution."""
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+from schemas.errors import ReadableError
+
+_DISTRIBUTION = "millrace"
+_REQUIREMENT = re.compile(r"""(?P<name>[A-Za-z0-9._-]+).*;.*extra == ['"](?P<extra>[a-z]+)['"]""")
+
+
+class MissingExtraError(ReadableError):
+    """A library is not installed that comes with an extra."""
+
+    def __init__(self, libraries: Sequence[str], extra: str) -> None:
+        are = "is" if len(libraries) == 1 else "are"
+        super().__init__(
+            f"{', '.join(libraries)} {are} not installed: install {_DISTRIBUTION} with its extra `{extra}`"
+        )
+
+
+def libraries_of_extras() -> Mapping[str, Sequence[str]]:
+    """Distributions by extra, as pyproject.toml has them."""
+    libraries: dict[str, list[str]] = {}
+    for requirement in metadata.requires(_DISTRIBUTION) or ():
+        if found := _REQUIREMENT.match(requirement):
+            libraries.setdefault(found["extra"], []).append(found["name"])
+    return libraries
+
+
+def require_extra(extra: str) -> None:
+    """See that an extra is installed.
+
+    Raises:
+        MissingExtraError: it is not.
+    """
+    missing = [name for name in libraries_of_extras().get(extra, ()) if not _is_installed(name)]
+    if missing:
+        raise MissingExtraError(missing, extra)
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
+    """Return the error that says which extra has a module; None if none has."""
+    module = (error.name or "").partition(".")[0]
+    for extra, names in libraries_of_extras().items():
+        for name in names:
+            if name == module or name.startswith(f"{module}-"):  # faust is a module of faust-streaming
+                return MissingExtraError([name], extra)
+    return None
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,104 @@
+"""A deployment that is installed from the wheel, and runs in a folder with files of everybody's names."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.deployment import ROOT, UP_PATIENCE_S, until
+from tests.support.wheel import HostileFolder, install_wheel
+
+pytestmark = pytest.mark.timeout(600)
+
+NODE = "train-0"
+JOB = {
+    "cell": "loans",
+    "user": "ann",
+    "job_id": "anywhere",
+    "zone": "training",
+    "terms": {"kind": "elastic"},
+    "workload": {
+        "kind": "elastic",
+        "work_samples": 64,
+        "model": "tiny-llama",
+        "dataset": {"path": "lines.jsonl", "samples": 24},
+        "samples_per_s": 100.0,
+    },
+}
+
+Start = Callable[..., Path]
+
+
+def cells_file(path: Path) -> Path:
+    """A zone that trains, and one under a policy that asks solvers."""
+    (cell,) = yaml.safe_load((ROOT / "infra" / "cells" / "loans.yaml").read_text())["cells"]
+    training = cell["zones"][0]
+    solving = {
+        **training,
+        "id": "solving",
+        "nodes": [{**training["nodes"][0], "id": "solve-0"}],
+        "policy": {"kind": "titan"},
+    }
+    path.write_text(json.dumps({"cells": [{**cell, "zones": [training, solving]}]}))
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The folder of the deployment."""
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, data: Path) -> HostileFolder:
+    return HostileFolder(tmp_path / "hostile", MILLRACE_DATA_DIR=str(data))
+
+
+@pytest.fixture
+def millrace(tmp_path: Path) -> Path:
+    return install_wheel(tmp_path)
+
+
+@pytest.fixture
+def start(hostile: HostileFolder, millrace: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts a command in the folder and returns its output's file when a line is there."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str, until_it_says: str) -> Path:
+        output = tmp_path / f"{arguments[0]}.log"
+        with output.open("wb") as file:
+            command = [str(millrace), *arguments]
+            process = subprocess.Popen(
+                command, cwd=hostile.path, env=hostile.environment, stdout=file, stderr=file
+            )
+        started.append(process)
+
+        def ready() -> bool:
+            assert process.poll() is None, output.read_text()
+            return until_it_says in output.read_text()
+
+        until(ready, f"{arguments[0]} says {until_it_says!r}", UP_PATIENCE_S)
+        return output
+
+    yield start
+    for process in reversed(started):
+        process.send_signal(signal.SIGINT)
+        process.wait(UP_PATIENCE_S)
+
+
+def test_a_deployment_decides_solves_and_serves_a_node(start, hostile, millrace, data, tmp_path):
+    cells = cells_file(tmp_path / "cells.yaml")
+    up = start("up", str(cells), "--no-executors", until_it_says="Ctrl-C stops")
+    (tmp_path / "job.yaml").write_text(json.dumps([JOB]))
+    submitted = hostile.run(millrace, "submit", tmp_path / "job.yaml")
+    assert "anywhere queued" in submitted.stdout, submitted.stderr
+    start("executor", "--node", NODE, until_it_says="node online")
+    until(lambda: "solver ready" in (data / "logs" / "solver.log").read_text(), "the solver is ready")
+    verified = hostile.run(millrace, "replay")
+    assert "every decision follows from the ledger" in verified.stdout + verified.stderr
+    assert "died" not in up.read_text()
+    assert hostile.imported == []
