@@ -1,27 +1,19 @@
 """How kernels are compiled, when machine code takes over from the interpreter, and their arrays' types."""
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, cached_property, partial
-from pathlib import Path
+from functools import cached_property, partial
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import config
 from numba.core.dispatcher import Dispatcher, OmittedArg
 from numba.core.event import Event, Listener, install_listener
 from numba.core.registry import CPUDispatcher
 from numpy.typing import NDArray
-from platformdirs import user_cache_path
 
-_DIGEST_BYTES = 16
-_SOLVERS = Path(__file__).parent
-_CACHE_DIR = config.CACHE_DIR  # type: ignore[attr-defined]
-"""Where the environment says that numba keeps code; empty where it does not."""
-
+from solvers.kernel_cache import KernelCache
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,6 +30,11 @@ _held_back: list[Callable[[], None]] | None = None
 
 class Kernel(CPUDispatcher):
     """A function that is compiled on its first call, or interpreted while the process interprets."""
+
+    def enable_caching(self) -> None:
+        """Keep the machine code on disk, where that can be written."""
+        with suppress(RuntimeError):  # numba's, if it has found no folder
+            self._cache = KernelCache(self.py_func)
 
     @cached_property
     def _interpreted(self) -> Callable[..., Any]:
@@ -72,12 +69,8 @@ def kernel(function: F) -> "Dispatcher[F]":
     The machine code is kept on disk, by a digest of all sources of the function's package: whatever it calls
     is in there, or in none of ours.
     """
-    package = Path(function.__code__.co_filename).relative_to(_SOLVERS).parts[0]
-    folder = Path(_CACHE_DIR or user_cache_path("millrace") / "kernels")
-    config.CACHE_DIR = str(folder / digest_of_sources(package))  # type: ignore[attr-defined]
     dispatcher = Kernel(function, targetoptions={"nopython": True, "nogil": True})
-    with suppress(RuntimeError):  # no folder for the machine code can be written: it is not kept
-        dispatcher.enable_caching()
+    dispatcher.enable_caching()
     return cast("Dispatcher[F]", dispatcher)
 
 
@@ -146,15 +139,6 @@ def _as_returned(value: Any) -> Any:
         members = map(_as_returned, value)
         return type(value)._make(members) if hasattr(value, "_make") else tuple(members)
     return value
-
-
-@cache
-def digest_of_sources(package: str) -> str:
-    """Of all files of a package below `solvers`."""
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for path in sorted((_SOLVERS / package).rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 Floats = NDArray[np.float64]

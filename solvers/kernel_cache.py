@@ -1,0 +1,72 @@
+"""The machine code of kernels on disk: by the sources, wherever they lie, so that installations share it."""
+
+import hashlib
+import logging
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numba import config
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
+from platformdirs import user_cache_path
+
+_DIGEST_BYTES = 16
+_SOLVERS = Path(__file__).parent
+
+_log = logging.getLogger(__name__)
+
+
+def kernels_folder() -> Path:
+    """Return the folder of all machine code: NUMBA_CACHE_DIR, or one in the user's cache."""
+    return Path(config.CACHE_DIR or user_cache_path("millrace") / "kernels")  # type: ignore[attr-defined]
+
+
+@cache
+def digest_of_sources(package: str) -> str:
+    """Of all files of a package below `solvers`."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for path in sorted((_SOLVERS / package).rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class _Locator(UserProvidedCacheLocator):
+    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
+        super().__init__(py_func, py_file)
+        source = Path(py_file).relative_to(_SOLVERS)
+        self._cache_path = str(
+            kernels_folder() / digest_of_sources(source.parts[0]) / "-".join(source.parent.parts)
+        )
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "_Locator | None":
+        locator = cls(py_func, py_file)
+        try:
+            locator.ensure_cache_path()
+        except OSError:
+            return None
+        return locator
+
+
+class _CacheFiles(CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012, as numba has it
+
+
+class KernelCache(FunctionCache):
+    """Machine code on disk; a full or damaged one costs time alone."""
+
+    _impl_class = _CacheFiles
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:
+            _log.warning("machine code in %s cannot be read: %s", self.cache_path, error)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            _log.warning("machine code is not kept in %s: %s", self.cache_path, error.strerror)
