@@ -10,7 +10,6 @@ from pathlib import Path
 from infra.errors import CommandError
 
 MODEL = "tiny-llama"
-_MODEL_S = 120.0
 
 
 @contextmanager
@@ -26,7 +25,7 @@ def default_model(folder: Path) -> Iterator[Callable[[], None]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as making:
 
         def copied() -> None:
-            found, said = making.communicate(timeout=_MODEL_S)
+            found, said = making.communicate()
             if making.returncode:
                 raise CommandError(f"the default model cannot be made: {said.strip()}")
             shutil.copytree(found.strip(), folder / MODEL)
