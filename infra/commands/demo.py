@@ -40,7 +40,7 @@ def demo(
             show_default=False,
         ),
     ] = None,
-    bids: Annotated[int, bounded(least=1, most=200, help="Number of bids.")] = 12,
+    bids: Annotated[int, bounded(least=1, most=200, help="Number of bids.")] = 10,
     span_s: Annotated[
         float, bounded("--span", least=1, most=120, help="Seconds over which they arrive.")
     ] = 10.0,
@@ -89,8 +89,8 @@ def _show(result: DemoResult, screen: Progress) -> None:
     screen.say(f"log: {verdict_line(result.verdict)}")
     folders = result.folders
     screen.say(
-        f"It took {result.duration_s:.0f} s. Adapters are in {folders.adapters}, beside the log; the next demo "
-        "replaces them."
+        f"It took {result.duration_s:.0f} s. Adapters are in {folders.adapters}, beside the log; "
+        "the next demo replaces them."
     )
     jobs = [adapter.job_id for adapter in result.summary.adapters]
     example = f"millrace explain {jobs[-1]} --from {folders.root / LEDGER_FILE}" if jobs else ""

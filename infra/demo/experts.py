@@ -108,9 +108,9 @@ class ExpertsScene:
         """What it has shown, in a line."""
         last = self.placements[-1].layers[0]
         return (
-            f"{_TRAINED} was trained on {_RANKS} ranks, {self.doubles / self.routed:.0%} of its tokens with two "
-            f"experts; {_SERVED} answered {self.completed[_SERVED].samples_done} requests, its experts placed "
-            f"{len(self.placements)} times, the last time for {last.gain:.0%} less on the busiest device"
+            f"{_TRAINED} trained on {_RANKS} ranks, {self.doubles / self.routed:.0%} of its tokens with two "
+            f"experts; {_SERVED} answered {self.completed[_SERVED].samples_done} requests, and its experts "
+            f"were placed {len(self.placements)} times: at last {last.gain:.0%} less on the busiest device"
         )
 
     def play(self) -> Iterator[str]:

@@ -30,7 +30,7 @@ from schemas.lora_commands import SlotAssigned
 
 _BARGAIN, _LONG, _LAST = "bargain", "long-haul", "after-the-crash"
 _LONG_SLOTS = 3
-_LAST_SLOTS = 1
+_LAST_SLACK_SLOTS = 3
 _MICROS_PER_S = 250_000
 """Of a slot: several times the price of one, for jobs that are to be admitted."""
 _BARGAIN_MICROS = 1
@@ -39,6 +39,8 @@ _MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "dow
 _DEMANDS = Demands(
     median_work_slots=1.5,
     longest_work_slots=2.0,
+    # So much that what a killed node was to train fits in later.
+    slack=(4.0, 8.0),
     # High, and on every layer: in so few steps the losses shall be seen to fall.
     learning_rates=(5e-3, 1e-2),
     target_modules=_MODULES,
@@ -129,7 +131,7 @@ class Market:
         for quote in quotes:
             self.stage.send(quote, "vendors")
         self.stage.progress.say("*** a bid of next to nothing: what would have won?")
-        self._bid(_BARGAIN, self._rows()[0], 1, _BARGAIN_MICROS)
+        self._bid(_BARGAIN, self._rows()[0], 1, self._zone.horizon_slots, _BARGAIN_MICROS)
         while not self._over({_BARGAIN}):
             yield "the first decision"
         yield from self.stage.online("auction")
@@ -159,10 +161,13 @@ class Market:
         """A row of the throughput table for each type of GPU."""
         return list({row.gpu_type: row for row in reversed(self._zone.throughput)}.values())
 
-    def _bid(self, job_id: str, row: ThroughputRow, slots: int, bid_micros: int | None = None) -> None:
-        """Submit a job that takes so many slots on this type of GPU alone, with plenty of time."""
+    def _bid(
+        self, job_id: str, row: ThroughputRow, slots: int, slack_slots: int, bid_micros: int | None = None
+    ) -> None:
+        """Submit a job that takes so many slots on this type of GPU alone, and may take `slack_slots`
+        more."""
         slot_s = self.stage.cell.slot_s
-        batches = max(round(slots * slot_s * row.samples_per_s / row.batch_size), 1)
+        batches = max(int(slots * slot_s * row.samples_per_s / row.batch_size), 1)
         workload = LoraWorkload(
             work_samples=batches * row.batch_size,
             dataset=self.datasets[len(self._ids) % len(self.datasets)],
@@ -177,7 +182,8 @@ class Market:
         )
         if bid_micros is None:
             bid_micros = round(_MICROS_PER_S * slot_s * slots)
-        terms = BidTerms(bid_micros=bid_micros, deadline_s=time.time() + self._zone.horizon_slots * slot_s)
+        deadline_s = time.time() + (slots + slack_slots) * slot_s
+        terms = BidTerms(bid_micros=bid_micros, deadline_s=deadline_s)
         self._ids.add(job_id)
         self.stage.submit(self._zone.id, job_id, workload, terms)
 
@@ -189,7 +195,7 @@ class Market:
         for row in self._rows():
             node = next(node.id for node in self._zone.nodes if node.gpu_type == row.gpu_type)
             self._first[f"first-{row.gpu_type.lower()}"] = node
-            self._bid(f"first-{row.gpu_type.lower()}", row, 1)
+            self._bid(f"first-{row.gpu_type.lower()}", row, 1, self._zone.horizon_slots)
         while not (self._over(set(self._first)) and self._finished.keys() == self._first.keys()):
             yield "the first adapters"
         type_of = {node.id: node.gpu_type for node in self._zone.nodes}
@@ -211,7 +217,7 @@ class Market:
         self.stage.progress.say(
             f"*** {counted(len(waiting), 'bid')} and a longer job, which a crash will meet"
         )
-        self._bid(_LONG, self._rows()[0], _LONG_SLOTS)
+        self._bid(_LONG, self._rows()[0], _LONG_SLOTS, 2 * self._zone.horizon_slots)
         self._ids |= {timed.event.job_id for timed in waiting}
         while True:
             while waiting and waiting[0].time_s <= time.time():
@@ -221,7 +227,7 @@ class Market:
             elif self.returned and _LAST not in self._ids:
                 type_of = {node.id: node.gpu_type for node in self._zone.nodes}
                 row = next(row for row in self._rows() if row.gpu_type == type_of[self.killed_node])
-                self._bid(_LAST, row, _LAST_SLOTS)
+                self._bid(_LAST, row, 1, _LAST_SLACK_SLOTS)
             left = len(self._ids) - sum(job.is_over for job in self._jobs)
             if not left and (self.killed_node is None or _LAST in self._ids):
                 return
@@ -256,7 +262,7 @@ class Market:
             case NodeOnline(node=node) if node == self.killed_node and not self._is_back:
                 self._is_back = True
                 self.stage.progress.say(f"*** the executor of {node} is back")
-            # What an executor begins after it is online, it begins since the kill: the ledger keeps their order.
+            # The ledger keeps their order: this run has begun since the kill.
             case RunStarted(node=node) as run if (
                 self._is_back and node == self.killed_node and not self.recovered
             ):
