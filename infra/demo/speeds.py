@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from schemas.cells import Zone
+from schemas.cells import GpuType, ThroughputRow, Zone
+
+Part = TypeVar("Part", GpuType, ThroughputRow)
 
 SAFETY = 0.5
 """The part of what was measured that is planned with: later there is more to do at a time."""
@@ -31,16 +34,14 @@ class FirstRun:
 
 def zone_at(zone: Zone, samples_per_s: Mapping[str, float]) -> Zone:
     """The zone with these speeds of full nodes by GPU type; tasks keep the parts of a node that they have."""
-    before = {gpu.name: gpu.samples_per_s for gpu in zone.gpu_types}
+    factors = {gpu.name: samples_per_s[gpu.name] / gpu.samples_per_s for gpu in zone.gpu_types}
 
-    def at(gpu_type: str, speed: float) -> float:
-        return round(speed * samples_per_s[gpu_type] / before[gpu_type], 2)
+    def scaled(part: Part, gpu_type: str) -> Part:
+        return part.model_copy(update={"samples_per_s": round(part.samples_per_s * factors[gpu_type], 2)})
 
-    gpu_types = [
-        gpu.model_copy(update={"samples_per_s": at(gpu.name, gpu.samples_per_s)}) for gpu in zone.gpu_types
-    ]
-    rows = [
-        row.model_copy(update={"samples_per_s": at(row.gpu_type, row.samples_per_s)})
-        for row in zone.throughput
-    ]
-    return zone.model_copy(update={"gpu_types": tuple(gpu_types), "throughput": tuple(rows)})
+    return zone.model_copy(
+        update={
+            "gpu_types": tuple(scaled(gpu, gpu.name) for gpu in zone.gpu_types),
+            "throughput": tuple(scaled(row, row.gpu_type) for row in zone.throughput),
+        }
+    )

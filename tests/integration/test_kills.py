@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from executors.lora.default_base import default_base_directory
-from infra.demo.demo import CELL_FILE, write_datasets
+from infra.demo.cell import CELL_FILE
+from infra.demo.datasets import write_datasets
 from infra.demo.experts import serving_workload, training_workload, write_texts
 from infra.demo.loans import HASTE
 from infra.demo.merging import tuning_workload, write_tasks
