@@ -90,7 +90,7 @@ class Progress:
     def _standing(self) -> Text | Spinner:
         if not self._awaited:
             return Text("")
-        line = textwrap.shorten(plain(self._waiting(self._clock())), self._width - 2, placeholder=" …")
+        line = textwrap.shorten(plain(self._waiting(self._clock())), self._width - 2, placeholder=" ...")
         return Spinner("line", Text(line, "dim"))
 
     def _remind_until(self, over: threading.Event) -> None:

@@ -59,7 +59,7 @@ def demo(
     ] = PATIENCE_S,
     json: Json = False,
 ) -> None:
-    """Run a demo in three minutes: bids, a crash, a verified log; then a loan, a merge, moving experts."""
+    """Run a demo: bids, a crash, a verified log; then a loan, a merge, and experts that move."""
     started_s = time.monotonic()
     source = trace or (_TRACE if _TRACE.is_file() else None)
     arrivals = arrivals_of(source, bids, span_s, seed)
@@ -92,11 +92,10 @@ def _show(result: DemoResult, screen: Progress) -> None:
         f"It took {result.duration_s:.0f} s. Adapters are in {folders.adapters}, beside the log; "
         "the next demo replaces them."
     )
-    jobs = [adapter.job_id for adapter in result.summary.adapters]
-    example = f"millrace explain {jobs[-1]} --from {folders.root / LEDGER_FILE}" if jobs else ""
-    screen.say(
-        f"Next: `{example}` shows why a job was decided as it was; `millrace up` runs a cell of your own."
-    )
+    for adapter in result.summary.adapters[-1:]:
+        asked = f"millrace explain {adapter.job_id} --from {folders.root / LEDGER_FILE}"
+        screen.say(f"`{asked}` shows why and how a job was trained.")
+    screen.say("Next: `millrace up` runs a cell until Ctrl-C, and `millrace submit` sends it bids.")
 
 
 def _fields(result: DemoResult) -> dict[str, object]:

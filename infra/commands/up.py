@@ -96,7 +96,8 @@ def _run(broker: RunningBroker, layout: Layout, progress: Progress) -> None:
         NodesAwaited(layout.connection("auditor"), layout.target.prefix, set(deployment.executors)) as nodes,
     ):
         try:
-            progress.say(f"up: datasets go to {folders.datasets}, logs are in {folders.logs}; Ctrl-C stops")
+            progress.say(f"datasets go to {folders.datasets}, logs are in {folders.logs}")
+            progress.say("up: Ctrl-C stops")
             while True:
                 if broker.keep_running():
                     progress.say(

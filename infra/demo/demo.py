@@ -120,9 +120,14 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
         policies = {policy for scene in wish.scenes for policy in POLICIES[scene]}
         cells_file = folders.root / "cells.yaml"
         write_cell(cells / CELL_FILE, cells_file, policies, pace)
-        settings = broker_settings().model_copy(update={"bootstrap_servers": None})
-        if wish.secure:
-            settings = settings.model_copy(update={"broker_secure": True})
+        settings = broker_settings()
+        settings = settings.model_copy(
+            update={
+                "bootstrap_servers": None,
+                "broker_secure": wish.secure or settings.broker_secure,
+                "broker_start_timeout_s": settings.broker_start_timeout_s * pace,
+            }
+        )
         progress.awaits("the Kafka broker, which is fetched the first time")
         with default_model(folders.models) as await_model, watched_broker(settings, ephemeral=True) as broker:
             progress.say(f"broker answers at {broker.bootstrap_servers}{', secured' if wish.secure else ''}")

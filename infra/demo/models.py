@@ -1,6 +1,7 @@
 """Models for the jobs of the demo that bring their own."""
 
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from infra.errors import CommandError
 
 MODEL = "tiny-llama"
+_STOP_S = 10.0
 
 
 @contextmanager
@@ -33,4 +35,9 @@ def default_model(folder: Path) -> Iterator[Callable[[], None]]:
         try:
             yield copied
         finally:
-            making.kill()
+            # It removes what it has half made.
+            making.send_signal(signal.SIGINT)
+            try:
+                making.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                making.kill()

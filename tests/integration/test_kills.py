@@ -106,7 +106,7 @@ Draw = Callable[[Fleet], tuple[str, Workload, Terms]]
 
 def bid(fleet: Fleet) -> tuple[str, Workload, Terms]:
     workload = LoraWorkload(
-        work_samples=96,
+        work_samples=48,
         dataset=fleet.datasets[len(fleet.jobs) % len(fleet.datasets)],
         hyperparameters=LoraHyperparameters(rank=8, batch_size=8, sequence_length=32),
     )
