@@ -1,5 +1,6 @@
 """The demo's market on virtual time: a real cell, executors of a known speed, one of which is killed."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,7 @@ class Play:
         self.said: list[str] = []
         self.stage = virtual_stage(self.log, self.said)
         self.market = Market(self.stage, generate(12, 10.0, seed=1), 1, DATASETS)
-        monkeypatch.setattr(
-            market_module.os, "kill", lambda pid, _number: self.log.kill(self.log.nodes[pid - 1])
-        )
+        monkeypatch.setattr(os, "kill", lambda pid, _number: self.log.kill(self.log.nodes[pid - 1]))
 
     def planned(self) -> dict[str, set[str]]:
         """The nodes that each job was admitted to."""
@@ -75,7 +74,7 @@ def test_the_zone_is_configured_with_half_of_what_its_first_jobs_have_shown(play
     # The reports are read some tenths of a second late.
     assert all(20.0 <= gpu.samples_per_s <= 30.0 for gpu in change.zone.gpu_types)
     drawn = [job for id, job in submitted(play.log).items() if id.startswith("job-")]
-    assert max(job.workload.work_samples for job in drawn) <= 2 * 4.0 * 15.0
+    assert max(job.workload.total_samples or 0 for job in drawn) <= 2 * 4.0 * 15.0
 
 
 def refund(job_id: str) -> Decision:

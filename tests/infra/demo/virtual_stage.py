@@ -91,7 +91,7 @@ class VirtualLog:
         for decision in decisions:
             if isinstance(decision.outcome, SlotAssigned):
                 self._obey(decision.outcome)
-        records = [self.bench.ledger[-1].envelope, *decisions]
+        records: list[Envelope | Decision] = [self.bench.ledger[-1].envelope, *decisions]
         for record in records:
             self.boards.take(record)
         return records
@@ -99,7 +99,7 @@ class VirtualLog:
     def _obey(self, slot: SlotAssigned) -> None:
         at_s = slot.slot_start_s + LATENCY_S
         for order in slot.runs:
-            named = {
+            named: dict[str, Any] = {
                 "cell": self.cell.cell,
                 "node": slot.node,
                 "run_id": order.run_id,
