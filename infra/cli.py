@@ -45,7 +45,7 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
         ),
         "demo": Command(
             "infra.commands.demo:demo",
-            "Run a demo in six minutes: all policies beside each other, a crash, and one verified log.",
+            "Run a demo: bids, a crash, a verified log; then a loan, a merge, and experts that move.",
         ),
         "submit": Command("infra.commands.asking:submit", "Submit jobs and wait for the decisions."),
         "withdraw": Command(

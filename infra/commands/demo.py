@@ -2,19 +2,26 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
 
 from infra.commands.options import CELLS_DIRECTORY, Json, Seed, bounded
-from infra.commands.output import console, print_json
+from infra.commands.output import print_json, remark
 from infra.commands.replay import verdict_line
-from infra.demo.demo import DemoResult, run_demo
-from infra.demo.show import show
+from infra.demo.demo import (
+    LEAST_PATIENCE_S,
+    LEDGER_FILE,
+    PATIENCE_S,
+    DemoResult,
+    SceneName,
+    Wish,
+    run_demo,
+)
 from infra.deployment.deployment import interrupted_by_sigterm
 from infra.errors import CommandError
-from infra.views.tables import adapter_table, summary_table
+from infra.progress import Progress
 from infra.workloads.arrivals import arrivals_of
 from schemas.extras import require_extra
 
@@ -22,6 +29,10 @@ _TRACE = Path("../shared/traces/jobs_philly.csv.gz")
 
 
 def demo(
+    scene: Annotated[
+        SceneName | None,
+        typer.Option(help="Play this scene alone; by default the market first, and then the others."),
+    ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -30,56 +41,85 @@ def demo(
             show_default=False,
         ),
     ] = None,
-    bids: Annotated[int, bounded(least=10, most=200, help="Number of bids.")] = 40,
+    bids: Annotated[int, bounded(least=1, most=200, help="Number of bids.")] = 10,
     span_s: Annotated[
-        float, bounded("--span", least=10, most=120, help="Seconds over which they arrive.")
-    ] = 60.0,
+        float, bounded("--span", least=1, most=120, help="Seconds over which they arrive.")
+    ] = 10.0,
     seed: Seed = 0,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep log, adapters and datasets.")] = False,
     secure: Annotated[
         bool, typer.Option("--secure", help="On a broker with TLS, SASL and a principal for each role.")
     ] = False,
+    patience_s: Annotated[
+        float,
+        bounded(
+            "--patience",
+            least=LEAST_PATIENCE_S,
+            most=86_400,
+            help="Seconds without any progress after which it gives up; more on a slow machine.",
+        ),
+    ] = PATIENCE_S,
     json: Json = False,
 ) -> None:
-    """Run a demo in six minutes: all policies beside each other, a crash, and one verified log."""
+    """Run a demo: bids, a crash, a verified log; then a loan, a merge, and experts that move."""
     started_s = time.monotonic()
     for extra in ("worker", "solver", "executors"):
         require_extra(extra)
     source = trace or (_TRACE if _TRACE.is_file() else None)
     arrivals = arrivals_of(source, bids, span_s, seed)
-    console = Console(highlight=False, soft_wrap=True, stderr=json)
-    with interrupted_by_sigterm(), show(console) as stage:
-        stage.say("arrivals " + (f"from {source}" if source else f"generated, seed {seed}"))
-        result = run_demo(CELLS_DIRECTORY, arrivals, seed, stage, keep, secure, started_s)
-    _tell(result, json)
-
-
-def _tell(result: DemoResult, json: bool) -> None:
+    scenes = get_args(SceneName) if scene is None else (scene,)
+    console = Console(highlight=False, stderr=json)
+    try:
+        with interrupted_by_sigterm(), Progress(console, timed=True).shown() as progress:
+            progress.say("arrivals " + (f"from {source}" if source else f"generated, seed {seed}"))
+            wish = Wish(scenes, arrivals, seed, secure, patience_s)
+            result = run_demo(CELLS_DIRECTORY, wish, progress, started_s)
+    except KeyboardInterrupt:
+        remark("millrace: the demo is interrupted, and nothing of it runs any more")
+        raise
     if json:
-        print_json(
-            {
-                **result.summary.as_json(),
-                "replay_ok": result.verdict.ok,
-                "killed_node": result.market.killed_node,
-                "returned": result.market.returned,
-                "recovered": result.market.recovered,
-                "market_adapters": len(result.market.completed),
-                "loan_ok": not result.loan.shortcomings,
-                "merging_ok": not result.merging.shortcomings,
-                "experts_ok": not result.experts.shortcomings,
-                "duration_s": result.duration_s,
-            }
-        )
+        print_json(_fields(result))
     else:
-        screen = console()
-        screen.print(adapter_table(result.summary))
-        screen.print(summary_table("The demo", {"demo": result.summary}))
-        market = result.market
-        screen.print(f"executor killed: {market.killed_node}; came back and trained: {market.recovered}")
-        screen.print(f"server on loan: {result.loan.told}")
-        screen.print(f"jobs merged: {result.merging.told}")
-        screen.print(f"experts placed: {result.experts.told}")
-        screen.print(f"replay: {verdict_line(result.verdict)}")
-        screen.print(f"took {result.duration_s:.0f} s")
+        _show(result, Progress(console))
     if result.shortcomings:
         raise CommandError("; ".join(result.shortcomings))
+
+
+def _show(result: DemoResult, screen: Progress) -> None:
+    """What has happened in a few lines, where it lies, and what to do next."""
+    screen.say("")
+    for name, scene in result.scenes.items():
+        screen.say(f"{name}: {scene.summary}")
+    screen.say(f"log: {verdict_line(result.verdict)}")
+    folders = result.folders
+    screen.say(
+        f"It took {result.duration_s:.0f} s. Adapters are in {folders.adapters}, beside the log; "
+        "the next demo replaces them."
+    )
+    for adapter in result.summary.adapters[-1:]:
+        asked = f"millrace explain {adapter.job_id} --from {folders.root / LEDGER_FILE}"
+        screen.say(f"`{asked}` shows why and how a job was trained.")
+    screen.say("Next: `millrace up` runs a cell until Ctrl-C, and `millrace submit` sends it bids.")
+
+
+def _fields(result: DemoResult) -> dict[str, object]:
+    fields = {
+        **result.summary.as_json(),
+        "replay_ok": result.verdict.ok,
+        "scenes": {name: not scene.shortcomings for name, scene in result.scenes.items()},
+        "folder": str(result.folders.root),
+        "first_decision_s": result.first_decision_s,
+        "first_adapter_s": result.first_adapter_s,
+        "duration_s": result.duration_s,
+    }
+    market = result.market
+    if market is None:
+        return fields
+    return {
+        **fields,
+        "killed_node": market.killed_node,
+        "recovered": market.recovered,
+        "saved": market.saved,
+        "market_adapters": len(market.completed),
+        "refunds_beside_the_kill": sorted(market.lost),
+        "replanned_beside_the_kill": sorted(market.slipped),
+    }

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from infra.broker import watched_broker
+from infra.broker import RunningBroker, watched_broker
 from infra.commands.options import (
     CELLS_DIRECTORY,
     DEFAULT_PREFIX,
@@ -17,6 +18,7 @@ from infra.commands.options import (
     cells_of,
 )
 from infra.commands.output import remark
+from infra.deployment.arrivals import NodesAwaited
 from infra.deployment.deployment import Deployment, Layout, interrupted_by_sigterm, principals, sole_user
 from infra.deployment.folders import Folders, default_data_dir
 from infra.deployment.settings_check import check_settings
@@ -24,6 +26,7 @@ from infra.errors import CommandError
 from infra.kafka.private_files import keep_to_owner
 from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.log.target import Target
+from infra.progress import Progress
 from schemas.services import OTHERS
 
 _SUPERVISE_S = 0.5
@@ -51,35 +54,62 @@ def up(
     described = cells_of(cells, 0.0)  # so that a bad file is refused before anything starts
     folders = Folders((data_dir or default_data_dir()).absolute())
     settings = _broker_settings(folders, secure)
-    with interrupted_by_sigterm(), sole_user(folders):
-        check_settings(described, folders, executors)
-        if fresh:
-            _clear(folders, settings)
-        with watched_broker(settings) as broker:
-            remark(f"broker answers at {broker.bootstrap_servers}")
-            connections = principals(broker, topic_prefix)
-            if connections["operators"].kafka_security_protocol != "PLAINTEXT":
-                _keep_to_owner(folders)
-            credentials = None if broker.credentials is None else broker.credentials.folder
-            if credentials is not None:
-                remark(f"broker is secured: a principal for each role, their passwords in {credentials}")
-            layout = Layout(
-                cells,
-                folders,
-                Target(connections["operators"], topic_prefix),
-                executor_threads,
-                executors,
-                connections,
-                credentials,
-            )
-            deployment = Deployment(layout, remark)
-            with deployment.running():
-                remark(f"up: datasets go to {folders.datasets}, logs are in {folders.logs}; Ctrl-C stops")
-                while True:
-                    if broker.keep_running():
-                        remark(f"broker died and is started again; it answers at {broker.bootstrap_servers}")
-                    deployment.keep_running()
-                    time.sleep(_SUPERVISE_S)
+    progress = Progress(Console(highlight=False, stderr=True))
+    try:
+        with interrupted_by_sigterm(), sole_user(folders), progress.shown():
+            check_settings(described, folders, executors)
+            if fresh:
+                _clear(folders, settings)
+            progress.awaits("the Kafka broker, which is fetched the first time")
+            with watched_broker(settings) as broker:
+                progress.say(f"broker answers at {broker.bootstrap_servers}")
+                connections = principals(broker, topic_prefix)
+                if connections["operators"].kafka_security_protocol != "PLAINTEXT":
+                    _keep_to_owner(folders)
+                credentials = None if broker.credentials is None else broker.credentials.folder
+                if credentials is not None:
+                    progress.say(
+                        f"broker is secured: a principal for each role, their passwords in {credentials}"
+                    )
+                layout = Layout(
+                    cells,
+                    folders,
+                    Target(connections["operators"], topic_prefix),
+                    executor_threads,
+                    executors,
+                    connections,
+                    credentials,
+                )
+                _run(broker, layout, progress)
+    except KeyboardInterrupt:
+        remark("stopped: nothing of the deployment runs any more")
+        raise
+
+
+def _run(broker: RunningBroker, layout: Layout, progress: Progress) -> None:
+    """Run services, and start again what dies, until an interrupt."""
+    folders = layout.folders
+    deployment = Deployment(layout, progress.say)
+    progress.awaits("the worker")
+    with (
+        deployment.running(),
+        NodesAwaited(layout.connection("auditor"), layout.target.prefix, set(deployment.executors)) as nodes,
+    ):
+        try:
+            progress.say(f"datasets go to {folders.datasets}, logs are in {folders.logs}")
+            progress.say("up: Ctrl-C stops")
+            while True:
+                if broker.keep_running():
+                    progress.say(
+                        f"broker died and is started again; it answers at {broker.bootstrap_servers}"
+                    )
+                deployment.keep_running()
+                for line in nodes.news():
+                    progress.say(line)
+                progress.awaits(nodes.awaited)
+                time.sleep(_SUPERVISE_S)
+        finally:
+            progress.awaits("the services to stop")
 
 
 def _broker_settings(folders: Folders, secure: bool) -> BrokerSettings:

@@ -1,228 +1,234 @@
-"""The demo from end to end: a whole deployment, scenes of all policies beside each other, and a replay."""
+"""The demo from end to end: a whole deployment, its scenes, and a replay of the log."""
 
-import ast
-import hashlib
-import random
 import shutil
-import sysconfig
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
+from typing import Literal
 
 from infra.broker import watched_broker
-from infra.demo import library
+from infra.demo.adapters import faulty_adapters
+from infra.demo.cell import CELL_FILE, pace_of, write_cell
+from infra.demo.datasets import write_datasets
 from infra.demo.experts import ExpertsScene, write_texts
-from infra.demo.loans import HASTE, LoanScene
+from infra.demo.loans import LoanScene, haste
 from infra.demo.market import Market
 from infra.demo.merging import MergingScene, write_tasks
 from infra.demo.models import default_model
-from infra.demo.show import Show
-from infra.demo.stage import running_stage
+from infra.demo.stage import Scene, Stage, running_stage
 from infra.deployment.deployment import Layout, principals, sole_user
-from infra.deployment.folders import Folders
+from infra.deployment.folders import Folders, default_data_dir
+from infra.errors import CommandError, disk_faults
 from infra.kafka.settings import broker_settings
 from infra.log.target import Target
+from infra.progress import Progress
 from infra.views.summary import Summary, summarise
 from infra.workloads.arrivals import Arrival
-from infra.workloads.auction.bids import BidDraw, Demands, draw_quotes
-from schemas.decisions import JobCompleted
+from schemas.kafka_connection import KafkaConnection
 from schemas.lora import Dataset
+from streams.replay.export import export
 from streams.replay.replay import Verdict
 from streams.replay.sources import verify_kafka
 
-_WEIGHTS = "adapter_model.safetensors"
-_CONFIGURATION = "adapter_config.json"
-
-
-def faulty_adapters(root: Path, completed: Iterable[JobCompleted]) -> list[str]:
-    """The jobs whose adapter is not on disk as the log has it."""
-    return [job.job_id for job in completed if not _is_whole(root, job)]
-
-
-def _is_whole(root: Path, job: JobCompleted) -> bool:
-    if job.adapter_path is None:
-        return False
-    folder = root / job.adapter_path
-    try:
-        weights = (folder / _WEIGHTS).read_bytes()
-    except OSError:
-        return False
-    return (folder / _CONFIGURATION).is_file() and hashlib.blake2b(
-        weights, digest_size=32
-    ).hexdigest() == job.adapter_digest
-
-
-_SHORTEST = 80
-_LONGEST = 400
-_RECORDS = 24
-"""Few, so that a short training goes over them several times and the loss falls."""
-_MODULES = {
-    "language": ("ast", "dis", "inspect", "tokenize", "typing"),
-    "data": ("collections/__init__", "dataclasses", "enum", "json/decoder", "statistics"),
-    "files": ("pathlib", "shutil", "tarfile", "tempfile", "zipfile"),
-    "network": ("ftplib", "http/client", "smtplib", "socketserver", "ssl"),
-    "processes": ("asyncio/base_events", "queue", "subprocess", "threading", "concurrent/futures/thread"),
-    "text": ("argparse", "difflib", "string", "textwrap", "configparser"),
+SceneName = Literal["market", "loan", "merging", "experts"]
+POLICIES: Mapping[SceneName, tuple[str, ...]] = {
+    "market": ("auction",),
+    "loan": ("elastic", "inference"),
+    "merging": ("merging",),
+    "experts": ("experts",),
 }
-
-
-def write_datasets(root: Path, seed: int) -> tuple[Dataset, ...]:
-    """Write one JSONL file per subject below `root`: some functions and classes of its modules."""
-    modules_root = Path(sysconfig.get_paths()["stdlib"])
-    datasets = []
-    for subject, modules in sorted(_MODULES.items()):
-        texts = [text for module in modules for text in _definitions(modules_root / f"{module}.py")]
-        texts = random.Random(f"{seed}/{subject}").sample(texts, min(_RECORDS, len(texts)))
-        path = root / f"{subject}.jsonl"
-        library.write_texts(path, texts)
-        datasets.append(Dataset(path=path.name, samples=len(texts)))
-    return tuple(datasets)
-
-
-def _definitions(path: Path) -> Iterator[str]:
-    if not path.is_file():
-        return
-    source = path.read_text(encoding="utf-8")
-    lines = source.splitlines(keepends=True)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            text = "".join(lines[node.lineno - 1 : node.end_lineno])
-            if len(text) >= _SHORTEST:
-                yield text[:_LONGEST]
-
-
-LEAST_ADAPTERS = 6
-SCENES_LIMIT_S = 230.0
-NODES_READY_S = 180.0
-"""The first start ever makes the base model."""
-CELL_FILE = "four-zones.yaml"
-
+"""Policies of the zones that each scene needs. The market comes first."""
+LEDGER_FILE, DECISIONS_FILE = "ledger.jsonl", "decisions.jsonl"
+LEAST_PATIENCE_S, PATIENCE_S = 10.0, 600.0
 _PREFIX = "millrace"
-_LEAD_S = 1.0
-_QUIET_S = 1.0
-_DRAIN_S = 5.0
-_SETTINGS: Mapping[str, str] = {**HASTE, "MILLRACE_CHECKPOINT_S": "2"}
-_DEMANDS = Demands(
-    median_work_slots=4.0,
-    longest_work_slots=6.0,
-    # High, and on every layer: in so few steps the losses shall be seen to fall.
-    learning_rates=(5e-3, 1e-2),
-    target_modules=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-)
+_CHECKPOINT_S = "2"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to play, and how."""
+
+    scenes: Sequence[SceneName]
+    arrivals: Sequence[Arrival]
+    seed: int = 0
+    secure: bool = False
+    patience_s: float = PATIENCE_S
+    """After so long without any progress, on a machine that keeps the pace, something is wrong."""
 
 
 @dataclass(frozen=True)
 class DemoResult:
     """What the demo showed."""
 
+    folders: Folders
     summary: Summary
     verdict: Verdict
-    market: Market
-    loan: LoanScene
-    merging: MergingScene
-    experts: ExpertsScene
+    scenes: Mapping[SceneName, Scene]
     faulty_adapters: list[str]
     """Jobs of bids whose adapter is not on disk as the log has it."""
+    first_decision_s: float | None
+    first_adapter_s: float | None
     duration_s: float
+
+    @property
+    def market(self) -> Market | None:
+        """The scene of the auction, if it was played."""
+        scene = self.scenes.get("market")
+        return scene if isinstance(scene, Market) else None
 
     @property
     def shortcomings(self) -> list[str]:
         """What the demo was to show and did not."""
-        found = []
-        if (adapters := len(self.market.completed)) < LEAST_ADAPTERS:
-            found.append(f"only {adapters} bids ended with an adapter, {LEAST_ADAPTERS} are due")
+        found = [fault for scene in self.scenes.values() for fault in scene.shortcomings]
         if self.faulty_adapters:
             found.append(f"adapters are not on disk as reported: {', '.join(self.faulty_adapters)}")
-        for scene in (self.market, self.loan, self.merging, self.experts):
-            found += scene.shortcomings
         if not self.verdict.ok:
             found.append("the replay does not verify")
         return found
 
 
-def run_demo(
-    cells: Path,
-    arrivals: list[Arrival],
-    seed: int,
-    show: Show,
-    keep: bool,
-    secure: bool,
-    started_s: float,
-) -> DemoResult:
-    """Run the demo in folders of its own, which are removed at the end unless `keep`.
+def demo_folders() -> Folders:
+    """The folders of the demo, which each demo empties first."""
+    return Folders(default_data_dir().absolute() / "demo")
+
+
+def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> DemoResult:
+    """Run the demo in `demo_folders`.
 
     Args:
         cells: the folder with the file of its cell.
+        started_s: when it was asked for, by the monotonic clock.
 
     Raises:
         BrokerError: no broker can be run.
-        CommandError: a service does not come up, or dies again and again.
+        CommandError: a service does not come up or dies again and again, or a scene finds something wrong.
         PublishError: the broker does not take an event.
         ReadError: the log cannot be read.
         ReplayError: the log cannot be read again.
     """
-    with _folders(keep, show.say) as folders, sole_user(folders):
-        datasets = write_datasets(folders.datasets, seed)
-        write_tasks(folders.datasets)
-        write_texts(folders.datasets)
-        show.say("datasets are cut from Python's standard library")
+    folders = demo_folders()
+    with sole_user(folders):
+        _empty(folders)
+        datasets, cutting_s = _cut_data(folders)
+        pace = pace_of(cutting_s)
+        progress.say(f"the data is cut from Python's standard library, in {cutting_s:.1f} s")
+        if pace > 1:
+            progress.say(
+                f"this machine is slow or busy: the demo's slots and time limits are {pace:.1f} times as long"
+            )
+        policies = {policy for scene in wish.scenes for policy in POLICIES[scene]}
+        cells_file = folders.root / "cells.yaml"
+        write_cell(cells / CELL_FILE, cells_file, policies, pace)
         settings = broker_settings()
         settings = settings.model_copy(
             update={
                 "bootstrap_servers": None,
-                "broker_data_dir": folders.broker,
-                "broker_secure": secure or settings.broker_secure,
+                "broker_secure": wish.secure or settings.broker_secure,
+                "broker_start_timeout_s": settings.broker_start_timeout_s * pace,
             }
         )
-        with watched_broker(settings) as broker:
-            show.say(f"broker answers at {broker.bootstrap_servers}{', secured' if secure else ''}")
+        progress.awaits("the Kafka broker, which is fetched the first time")
+        with default_model(folders.models) as await_model, watched_broker(settings, ephemeral=True) as broker:
+            progress.say(f"broker answers at {broker.bootstrap_servers}{', secured' if wish.secure else ''}")
             connections = principals(broker, _PREFIX)
             targets = {role: Target(connection, _PREFIX) for role, connection in connections.items()}
             layout = Layout(
-                cells / CELL_FILE, folders, targets["operators"], connections=connections, settings=_SETTINGS
+                cells_file,
+                folders,
+                targets["operators"],
+                connections=connections,
+                settings={**haste(pace), "MILLRACE_CHECKPOINT_S": _CHECKPOINT_S},
             )
-            with (
-                default_model(folders.models) as has_model,
-                running_stage(layout, targets, show) as stage,
-            ):
-                show.say("executors load torch and the base model")
-                has_model()
-                stage.await_nodes(NODES_READY_S)
-                demands = replace(_DEMANDS, datasets=datasets)
-                quotes = draw_quotes(stage.cell, seed)
-                draw = BidDraw(stage.cell, stage.zone("auction"), quotes, seed, demands)
-                bids = draw.jobs(arrivals, time.time() + _LEAD_S)
-                show.say(f"{len(bids)} bids arrive over {arrivals[-1].offset_s:.0f} s")
-                market = Market(stage, bids, quotes)
-                loan, merging = LoanScene(stage, datasets[0]), MergingScene(stage)
-                experts = ExpertsScene(stage)
-                scenes = (market, loan, merging, experts)
-                stage.play(scenes, time.monotonic() + SCENES_LIMIT_S)
-                stage.drain(scenes, _QUIET_S, time.monotonic() + _DRAIN_S)
-            show.say("folding the ledger again")
-            verdict = verify_kafka(connections["auditor"], _PREFIX)
+            with running_stage(layout, targets, progress, wish.patience_s * pace, pace) as stage:
+                scenes = _play(stage, wish, datasets, await_model, connections["auditor"])
+            verdict = _verify(connections["auditor"], progress)
+            with disk_faults(folders.root):
+                files = folders.root / LEDGER_FILE, folders.root / DECISIONS_FILE
+                export(connections["auditor"], _PREFIX, *files, verdict.settled)
+        progress.awaits()
+        market = scenes.get("market")
         return DemoResult(
+            folders=folders,
             summary=summarise(stage.board),
             verdict=verdict,
-            market=market,
-            loan=loan,
-            merging=merging,
-            experts=experts,
-            faulty_adapters=faulty_adapters(folders.adapters, market.completed),
+            scenes=scenes,
+            faulty_adapters=faulty_adapters(folders.adapters, market.completed)
+            if isinstance(market, Market)
+            else [],
+            first_decision_s=_since(started_s, stage.first_decision_s),
+            first_adapter_s=_since(started_s, stage.first_adapter_s),
             duration_s=time.monotonic() - started_s,
         )
 
 
-@contextmanager
-def _folders(keep: bool, say: Callable[[str], None]) -> Iterator[Folders]:
-    root = Path(mkdtemp(prefix="millrace-demo-"))
-    try:
-        yield Folders(root)
-    finally:
-        if keep:
-            say(f"kept in {root}")
-        else:
-            shutil.rmtree(root, ignore_errors=True)
+def _play(
+    stage: Stage,
+    wish: Wish,
+    datasets: tuple[Dataset, ...],
+    await_model: Callable[[], None],
+    auditor: KafkaConnection,
+) -> dict[SceneName, Scene]:
+    """Play the market, verify the log, and then play the others."""
+    progress = stage.progress
+    makers: dict[SceneName, Callable[[], Scene]] = {
+        "market": lambda: Market(stage, wish.arrivals, wish.seed, datasets),
+        "loan": lambda: LoanScene(stage, datasets[0]),
+        "merging": lambda: MergingScene(stage),
+        "experts": lambda: ExpertsScene(stage),
+    }
+    scenes = {name: make() for name, make in makers.items() if name in wish.scenes}
+    others = [scene for name, scene in scenes.items() if name != "market"]
+    if "market" in scenes:
+        stage.play([scenes["market"]])
+        _end(scenes["market"], progress)
+    if others:
+        if "market" in scenes:
+            _verify(auditor, progress)
+        progress.awaits("the small base model")
+        await_model()
+        stage.play(others)
+        for scene in others:
+            _end(scene, progress)
+    progress.awaits()
+    stage.drain(list(scenes.values()))
+    return scenes
+
+
+def _end(scene: Scene, progress: Progress) -> None:
+    faults = scene.shortcomings
+    progress.say(f"*** {'; '.join(faults) if faults else scene.summary}")
+    if faults:
+        raise CommandError("; ".join(faults))
+
+
+def _verify(auditor: KafkaConnection, progress: Progress) -> Verdict:
+    progress.awaits("the ledger to be folded again")
+    verdict = verify_kafka(auditor, _PREFIX)
+    found = "every decision follows from it" if verdict.ok else "NOT VERIFIED"
+    progress.say(
+        f"*** the log is folded again: {found}, {verdict.events} events, {verdict.decisions} decisions"
+    )
+    return verdict
+
+
+def _cut_data(folders: Folders) -> tuple[tuple[Dataset, ...], float]:
+    """Write what all scenes train on, and say how long that took."""
+    start_s = time.monotonic()
+    datasets = write_datasets(folders.datasets, 0)
+    write_tasks(folders.datasets)
+    write_texts(folders.datasets)
+    return datasets, time.monotonic() - start_s
+
+
+def _empty(folders: Folders) -> None:
+    """Remove what the last demo has left."""
+    folders.clear()
+    with disk_faults(folders.root):
+        for folder in (folders.datasets, folders.models):
+            shutil.rmtree(folder, ignore_errors=True)
+    folders.create()
+
+
+def _since(started_s: float, moment_s: float | None) -> float | None:
+    return None if moment_s is None else moment_s - started_s

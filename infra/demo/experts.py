@@ -11,8 +11,8 @@ from pathlib import Path
 from infra.demo import library
 from infra.demo.library import pieces, write_task
 from infra.demo.models import MODEL
-from infra.demo.stage import Stage
-from schemas.codec import Decision, Envelope
+from infra.demo.stage import Record, Stage, refuse_lost
+from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.experts.outcomes import PlacementDecided
 from schemas.experts.reports import ExpertsRouted
@@ -104,36 +104,36 @@ class ExpertsScene:
         return found
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What it has shown, in a line."""
-        if self.shortcomings:
-            return "; ".join(self.shortcomings)
         last = self.placements[-1].layers[0]
         return (
-            f"{_TRAINED} has trained {self.completed[_TRAINED].samples_done} samples on {_RANKS} ranks, "
-            f"{self.doubles / self.routed:.0%} of the tokens with two experts and the others with one; "
-            f"{_SERVED} has answered {self.completed[_SERVED].samples_done} requests, its experts placed "
-            f"{len(self.placements)} times, the last time for {last.gain:.0%} less on the busiest device"
+            f"{_TRAINED} trained on {_RANKS} ranks, {self.doubles / self.routed:.0%} of its tokens with two "
+            f"experts; {_SERVED} answered {self.completed[_SERVED].samples_done} requests, and its experts "
+            f"were placed {len(self.placements)} times: at last {last.gain:.0%} less on the busiest device"
         )
 
-    def play(self) -> Iterator[None]:
+    def play(self) -> Iterator[str]:
         """See `Scene`."""
         stage, zone = self.stage, self.stage.zone("experts").id
-        stage.show.say(f"*** {_TRAINED} is submitted: {MODEL} is given experts, and trains on {_RANKS} ranks")
+        yield from stage.online("experts")
+        stage.progress.say(
+            f"*** {_TRAINED} is submitted: {MODEL} is given experts, and trains on {_RANKS} ranks"
+        )
         stage.submit(zone, _TRAINED, training_workload(), ExpertsTerms())
         yield from self._until_done(_TRAINED)
         folders = stage.deployment.layout.folders
         shutil.copytree(folders.adapters / stage.cell.cell / "demo" / _TRAINED, folders.models / _TRAINED)
-        stage.show.say(
+        stage.progress.say(
             f"*** {_SERVED} is submitted: it serves {_TRAINED}, programs first and then tables. "
             "The first service on a machine takes a minute to compile"
         )
         stage.submit(zone, _SERVED, serving_workload(_TRAINED), ExpertsTerms())
         yield from self._until_done(_SERVED)
-        stage.show.say(f"*** {self.told}")
 
-    def note(self, records: Sequence[Envelope | Decision]) -> None:
+    def note(self, records: Sequence[Record]) -> None:
         """See `Scene`."""
+        refuse_lost(records, [_TRAINED, _SERVED])
         for record in records:
             match record.outcome if isinstance(record, Decision) else record.event:
                 case ExpertsRouted(job_id=job_id) as report if job_id == _TRAINED:
@@ -145,6 +145,6 @@ class ExpertsScene:
                 case JobCompleted() as completed if completed.job_id in (_TRAINED, _SERVED):
                     self.completed[completed.job_id] = completed
 
-    def _until_done(self, job_id: str) -> Iterator[None]:
+    def _until_done(self, job_id: str) -> Iterator[str]:
         while job_id not in self.completed:
-            yield
+            yield f"{job_id} to be done"

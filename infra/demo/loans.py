@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from infra.demo.models import MODEL
-from infra.demo.stage import Stage
-from schemas.codec import Decision, Envelope
+from infra.demo.stage import Record, Stage, refuse_lost
+from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHyperparameters
-from schemas.fleet import RunStarted
+from schemas.fleet import RunProgressed, RunStarted
 from schemas.inference import InferenceLoadReported
 from schemas.loans import LoanChanged, ReclaimEnded
 from schemas.lora import Dataset
@@ -24,12 +24,19 @@ HASTE: Mapping[str, str] = {
 }
 """For a lender to whom seconds are what minutes are to a real one."""
 
+
+def haste(pace: float) -> Mapping[str, str]:
+    """The same on a machine that is so many times slower."""
+    slower = ("MILLRACE_LENDER_UNKNOWN_S", "MILLRACE_LENDER_DELAY_S")
+    return {**HASTE, **{name: str(round(float(HASTE[name]) * pace, 1)) for name in slower}}
+
+
 _JOB = "spreading"
 _BUSY, _QUIET = 0.9, 0.0
 """Loads at which the zone needs both of its servers, and one."""
 _WORK_SAMPLES = 2_000
-_TOGETHER_S = 4.0
-"""So long two workers train before the load rises."""
+_TOGETHER_SAMPLES = 160
+"""So many samples the job trains on two servers before the load rises."""
 _REPORT_S = 0.25
 
 
@@ -49,6 +56,8 @@ class LoanScene:
     _lent: str | None = None
     _members: set[str] = field(default_factory=set)
     """Where the job's workers have begun."""
+    _samples: int = 0
+    """That the job has trained."""
 
     @property
     def shortcomings(self) -> list[str]:
@@ -65,34 +74,43 @@ class LoanScene:
         return found
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What it has shown, in a line."""
-        return "; ".join(self.shortcomings) or "a job spread to the server, which was back in time"
+        return (
+            f"{self._lent} was lent while its load was low: {_JOB} trained on both, and it was back in time"
+        )
 
-    def play(self) -> Iterator[None]:
+    def play(self) -> Iterator[str]:
         """See `Scene`."""
-        say = self.stage.show.say
+        say = self.stage.progress.say
+        yield from self.stage.online("elastic", "inference")
         say(f"*** {_JOB} is submitted: it can use one server or two, and there is one")
         self._submit()
-        yield from self._until(lambda: bool(self._members))
+        yield from self._until(lambda: bool(self._members), f"{_JOB} to train")
         say("*** the inference load falls")
         self._load = _QUIET
-        yield from self._until(lambda: self._lent in self._members)
-        together_s = time.monotonic() + _TOGETHER_S
-        yield from self._until(lambda: self.completed is not None or time.monotonic() >= together_s)
+        yield from self._until(lambda: self._lent in self._members, f"{_JOB} to spread to a lent server")
         self.has_spread = True
+        enough = self._samples + _TOGETHER_SAMPLES
+        yield from self._until(
+            lambda: self.completed is not None or self._samples >= enough, "both servers to train"
+        )
         say("*** the inference load rises")
         self._load = _BUSY
-        yield from self._until(lambda: self.reclaim is not None and self.completed is not None)
+        yield from self._until(lambda: self.reclaim is not None, "the lent server to be back")
+        yield from self._until(lambda: self.completed is not None, f"{_JOB} to be done")
 
-    def note(self, records: Sequence[Envelope | Decision]) -> None:
+    def note(self, records: Sequence[Record]) -> None:
         """See `Scene`."""
+        refuse_lost(records, [_JOB])
         for record in records:
             match record.outcome if isinstance(record, Decision) else record.event:
                 case LoanChanged(server=server, status="on_loan"):
                     self._lent = server
                 case RunStarted(job_id=job_id, node=node) if job_id == _JOB:
                     self._members.add(node)
+                case RunProgressed(job_id=job_id, samples_done=samples) if job_id == _JOB:
+                    self._samples = max(self._samples, samples)
                 case ReclaimEnded(status=status) if self.reclaim is None:
                     self.reclaim = status
                 case JobCompleted() as completed if completed.job_id == _JOB:
@@ -112,7 +130,7 @@ class LoanScene:
         )
         self.stage.submit(self.stage.zone("elastic").id, _JOB, workload, ElasticTerms())
 
-    def _until(self, condition: Callable[[], bool]) -> Iterator[None]:
+    def _until(self, condition: Callable[[], bool], awaited: str) -> Iterator[str]:
         """Report the load until something is so."""
         while not condition():
             if time.monotonic() >= self._next_report_s:
@@ -126,4 +144,4 @@ class LoanScene:
                     ),
                     "inference",
                 )
-            yield
+            yield awaited

@@ -1,30 +1,50 @@
-"""The demo's market: bids for adapters, and an executor that is killed while it trains."""
+"""The demo's market: a price, the machine's speed, bids for adapters, and an executor that is killed.
 
-import math
+All jobs are over at the end, the killed node's too, and the node trains again.
+"""
+
 import os
 import signal
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from infra.demo.stage import Stage
+from infra.demo.speeds import FirstRun, zone_at
+from infra.demo.stage import Record, Stage, refuse_lost
 from infra.views.jobs import Job
-from infra.views.text import counted
+from infra.views.text import counted, time_s_of
+from infra.workloads.arrivals import Arrival
+from infra.workloads.auction.bids import BidDraw, Demands, draw_quotes
 from infra.workloads.timed import TimedEvent
-from schemas.auction.bids import Task
-from schemas.auction.quotes import VendorQuoted
+from schemas.auction.evidence import JobReplanned, evidence_of
+from schemas.auction.terms import BidTerms
+from schemas.cells import ThroughputRow, Zone
+from schemas.changes import ZoneConfigured
 from schemas.codec import Decision, Envelope
-from schemas.decisions import JobCompleted
-from schemas.fleet import NodeOnline, RunStarted
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, ZoneAccepted
+from schemas.fleet import NodeOnline, RunFinished, RunStarted
 from schemas.jobs import JobSubmitted
+from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
+from schemas.lora_commands import SlotAssigned
 
-HELD_SHARE = 0.2
-"""Part of the bids, the last ones, that wait for the killed node, so that there is work for it."""
-HOLD_LIMIT_S = 110.0
-"""They wait no longer than this from the start on."""
-
-_COMPLETED_BEFORE_KILL = 2
+_BARGAIN, _LONG, _LAST = "bargain", "long-haul", "after-the-crash"
+_LONG_SLOTS = 3
+_LAST_SLACK_SLOTS = 3
+_MICROS_PER_S = 250_000
+"""Of a slot: several times the price of one, for jobs that are to be admitted."""
+_BARGAIN_MICROS = 1
+_LEAD_S = 0.5
+_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_DEMANDS = Demands(
+    median_work_slots=1.5,
+    longest_work_slots=2.0,
+    # So much that what a killed node was to train fits in later.
+    slack=(4.0, 8.0),
+    # High, and on every layer: in so few steps the losses shall be seen to fall.
+    learning_rates=(5e-3, 1e-2),
+    target_modules=_MODULES,
+)
 
 
 @dataclass
@@ -32,26 +52,37 @@ class Market:
     """Submits the bids of a workload, and kills an executor once."""
 
     stage: Stage
-    bids: Sequence[TimedEvent[JobSubmitted]]
-    quotes: Sequence[VendorQuoted] = ()
+    arrivals: Sequence[Arrival]
+    seed: int
+    datasets: tuple[Dataset, ...]
     killed_node: str | None = None
     recovered: bool = False
     """Whether the node of the killed executor has come online and begun a run since."""
-    finished: bool = False
-    """Whether every job is over."""
-    _has_reported: bool = False
+    slipped: set[str] = field(default_factory=set)
+    """Jobs that were planned again though the killed node had no part in their plans."""
+    lost: set[str] = field(default_factory=set)
+    """Likewise, jobs that were refunded."""
+    _zone: Zone = field(init=False)
+    """As it is configured at present."""
+    _ids: set[str] = field(default_factory=set)
+    _first: dict[str, str] = field(default_factory=dict)
+    """The node of each job that shows how fast one is."""
+    _slot_start_s: dict[str, float] = field(default_factory=dict)
+    """By node, when the slot of its first job began."""
+    _started_s: dict[str, float] = field(default_factory=dict)
+    _finished: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Samples of each first job, and when they were trained."""
+    _accepted: bool = False
+    """Whether the cell plans with the speeds of this machine."""
+    _nodes: dict[str, set[str]] = field(default_factory=dict)
+    """The nodes that each job was ever planned on."""
+    _endangered: set[str] = field(default_factory=set)
+    """Jobs that had work ahead on the node when it was killed."""
+    _is_back: bool = False
     """Whether the executor has said since the kill that it is online."""
-    _ids: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ids = frozenset(timed.event.job_id for timed in self.bids)
-
-    @property
-    def returned(self) -> bool:
-        """Whether the killed executor's node is online again."""
-        if self.killed_node is None or not self._has_reported:
-            return False
-        return self.stage.board.nodes.by_id[self.killed_node].status == "up"
+        self._zone = self.stage.zone("auction")
 
     @property
     def completed(self) -> list[JobCompleted]:
@@ -59,98 +90,202 @@ class Market:
         return [job.completed for job in self._jobs if job.completed is not None]
 
     @property
+    def saved(self) -> list[str]:
+        """Jobs that the kill endangered, and that were trained to their end all the same."""
+        return sorted(self._endangered & {job.job_id for job in self.completed})
+
+    @property
+    def returned(self) -> bool:
+        """Whether the killed executor's node is online again."""
+        if self.killed_node is None or not self._is_back:
+            return False
+        return self.stage.board.nodes.by_id[self.killed_node].status == "up"
+
+    @property
     def shortcomings(self) -> list[str]:
         """What was to be seen and was not."""
-        found = [] if self.finished else ["not every bid's job was over in time"]
+        found = [f"{job_id} was refunded, and not because of the kill" for job_id in sorted(self.lost)]
         if self.killed_node is None:
-            found.append("no executor was killed")
-        elif not self.recovered and not self.returned:
-            found.append(f"{self.killed_node} did not come online again after its executor was killed")
-        elif not self.recovered:
-            found.append(f"{self.killed_node} came online again after the kill and began no run since")
+            return [*found, "no executor was killed"]
+        if not self.saved:
+            found.append(f"no job that {self.killed_node} was to train was completed after the kill")
+        if not self.recovered:
+            found.append(f"{self.killed_node} has trained nothing since its executor was killed")
         return found
 
-    def play(self) -> Iterator[None]:
-        """Submit each bid at its time, the last ones not before the killed node is online again; until every
-        job is over and that node is."""
-        for quote in self.quotes:
-            self.stage.send(quote, "vendors")
-        in_order = sorted(self.bids, key=lambda timed: timed.time_s)
-        first_held = len(in_order) - math.ceil(HELD_SHARE * len(in_order))
-        waiting, held = deque(in_order[:first_held]), deque(in_order[first_held:])
-        hold_until_s = time.monotonic() + HOLD_LIMIT_S
-        while not self.finished or not (self.returned or self.killed_node is None):
-            self._submit_due(waiting)
-            over = sum(job.is_over for job in self._jobs)
-            if held and not waiting and self._may_release(over == first_held, hold_until_s):
-                waiting, held = _not_before(time.time(), held), deque()
-            self.finished = over == len(in_order)
-            yield
-            if self.killed_node is None:
-                self._kill_when_it_hurts()
+    @property
+    def summary(self) -> str:
+        """What it has shown, in a line."""
+        states = [job.state for job in self._jobs]
+        refunded = states.count("refunded")
+        refunds = f" and {refunded} refunded" if refunded else ""
+        return (
+            f"{counted(len(states), 'bid')}: {states.count('completed')} adapters trained, "
+            f"{states.count('rejected')} rejected by their price or deadline{refunds}; "
+            f"{self.killed_node} was killed, and {', '.join(self.saved)} completed all the same"
+        )
 
-    def note(self, records: Sequence[Envelope | Decision]) -> None:
+    def play(self) -> Iterator[str]:
         """See `Scene`."""
+        quotes = draw_quotes(self.stage.cell, self.seed)
+        for quote in quotes:
+            self.stage.send(quote, "vendors")
+        self.stage.progress.say("*** a bid of next to nothing: what would have won?")
+        self._bid(_BARGAIN, self._rows()[0], 1, self._zone.horizon_slots, _BARGAIN_MICROS)
+        while not self._over({_BARGAIN}):
+            yield "the first decision"
+        yield from self.stage.online("auction")
+        yield from self._measure()
+        demands = replace(_DEMANDS, datasets=self.datasets)
+        draw = BidDraw(self.stage.cell, self._zone, quotes, self.seed, demands)
+        bids = draw.jobs(self.arrivals, time.time() + _LEAD_S)
+        yield from self._trade(deque(sorted(bids, key=lambda timed: timed.time_s)))
+
+    def note(self, records: Sequence[Record]) -> None:
+        """See `Scene`."""
+        refuse_lost(records, list(self._first))
         for record in records:
             if isinstance(record, Envelope):
-                self._note_recovery(record)
+                self._note_event(record)
+            else:
+                self._note_decision(record)
 
     @property
     def _jobs(self) -> list[Job]:
-        """Those of its bids."""
         return [job for id, job in self.stage.board.jobs.by_id.items() if id in self._ids]
 
+    def _over(self, ids: set[str]) -> bool:
+        return ids <= {job.job_id for job in self._jobs if job.is_over}
+
+    def _rows(self) -> list[ThroughputRow]:
+        """A row of the throughput table for each type of GPU."""
+        return list({row.gpu_type: row for row in reversed(self._zone.throughput)}.values())
+
+    def _bid(
+        self, job_id: str, row: ThroughputRow, slots: int, slack_slots: int, bid_micros: int | None = None
+    ) -> None:
+        """Submit a job that takes so many slots on this type of GPU alone, and may take `slack_slots`
+        more."""
+        slot_s = self.stage.cell.slot_s
+        batches = max(int(slots * slot_s * row.samples_per_s / row.batch_size), 1)
+        workload = LoraWorkload(
+            work_samples=batches * row.batch_size,
+            dataset=self.datasets[len(self._ids) % len(self.datasets)],
+            hyperparameters=LoraHyperparameters(
+                rank=row.rank,
+                batch_size=row.batch_size,
+                sequence_length=row.sequence_length,
+                learning_rate=_DEMANDS.learning_rates[0],
+                target_modules=_MODULES,
+            ),
+            speed_samples_per_s={row.gpu_type: row.samples_per_s},
+        )
+        if bid_micros is None:
+            bid_micros = round(_MICROS_PER_S * slot_s * slots)
+        deadline_s = time.time() + (slots + slack_slots) * slot_s
+        terms = BidTerms(bid_micros=bid_micros, deadline_s=deadline_s)
+        self._ids.add(job_id)
+        self.stage.submit(self._zone.id, job_id, workload, terms)
+
+    def _measure(self) -> Iterator[str]:
+        """Have each node train a first job, and the zone configured with the speed of its slowest node of
+        each type."""
+        stage = self.stage
+        stage.progress.say("*** two first jobs, which also show how fast this machine is")
+        for row in self._rows():
+            node = next(node.id for node in self._zone.nodes if node.gpu_type == row.gpu_type)
+            self._first[f"first-{row.gpu_type.lower()}"] = node
+            self._bid(f"first-{row.gpu_type.lower()}", row, 1, self._zone.horizon_slots)
+        while not (self._over(set(self._first)) and self._finished.keys() == self._first.keys()):
+            yield "the first adapters"
+        type_of = {node.id: node.gpu_type for node in self._zone.nodes}
+        speeds = {}
+        for job_id, node in self._first.items():
+            samples, finished_s = self._finished[job_id]
+            run = FirstRun(samples, self._slot_start_s[node], self._started_s[job_id], finished_s)
+            speeds[type_of[node]] = run.sustained_samples_per_s(stage.cell.slot_s)
+        self._zone = zone_at(self._zone, speeds)
+        said = ", ".join(f"{speed:.0f} samples/s on {gpu_type}" for gpu_type, speed in speeds.items())
+        stage.progress.say(f"*** zone {self._zone.id} plans with what this machine can keep: {said}")
+        stage.send(ZoneConfigured(cell=stage.cell.cell, zone=self._zone), "operators")
+        while not self._accepted:
+            yield "the zone's new speeds"
+
+    def _trade(self, waiting: deque[TimedEvent[JobSubmitted]]) -> Iterator[str]:
+        """Submit each bid at its time and kill an executor meanwhile; until every job is over, those for the
+        killed node too."""
+        self.stage.progress.say(
+            f"*** {counted(len(waiting), 'bid')} and a longer job, which a crash will meet"
+        )
+        self._bid(_LONG, self._rows()[0], _LONG_SLOTS, 2 * self._zone.horizon_slots)
+        self._ids |= {timed.event.job_id for timed in waiting}
+        while True:
+            while waiting and waiting[0].time_s <= time.time():
+                self.stage.send(waiting.popleft().event)
+            if self.killed_node is None:
+                self._kill_when_it_hurts()
+            elif self.returned and _LAST not in self._ids:
+                type_of = {node.id: node.gpu_type for node in self._zone.nodes}
+                row = next(row for row in self._rows() if row.gpu_type == type_of[self.killed_node])
+                self._bid(_LAST, row, 1, _LAST_SLACK_SLOTS)
+            left = len(self._ids) - sum(job.is_over for job in self._jobs)
+            if not left and (self.killed_node is None or _LAST in self._ids):
+                return
+            if self.killed_node is not None and not self.returned:
+                yield f"the killed executor of {self.killed_node}"
+            else:
+                yield counted(left, "job")
+
     def _kill_when_it_hurts(self) -> None:
-        """Kill the executor that trains most, once the first adapters are done."""
-        training = [node for job in self._jobs if job.samples_done for node in job.nodes]
-        if len(self.completed) < _COMPLETED_BEFORE_KILL or not training:
+        """Kill the executor that trains the long job."""
+        job = next((job for job in self._jobs if job.job_id == _LONG), None)
+        if job is None or not job.samples_done or not job.nodes or job.is_over:
             return
-        node = max(sorted(set(training)), key=training.count)
+        (node, *_) = sorted(job.nodes)
         pid = self.stage.deployment.executors[self.stage.cell.cell, node].pid
         if pid is not None:
-            self.stage.show.say(
-                f"*** SIGKILL to the executor of {node} (process {pid}), which trains for "
-                f"{counted(training.count(node), 'job')}"
-            )
+            self.stage.progress.say(f"*** the executor of {node} is killed while it trains {_LONG}")
             os.kill(pid, signal.SIGKILL)
             self.killed_node = node
+            self._endangered = {
+                job.job_id
+                for job in self._jobs
+                if not job.is_over and node in self._nodes.get(job.job_id, ())
+            }
 
-    def _submit_due(self, waiting: deque[TimedEvent[JobSubmitted]]) -> None:
-        while waiting and waiting[0].time_s <= time.time():
-            self.stage.send(waiting.popleft().event)
+    def _note_event(self, record: Envelope) -> None:
+        match record.event:
+            case RunStarted(job_id=job_id) if job_id in self._first:
+                self._started_s.setdefault(job_id, time_s_of(record.time) or time.time())
+            case RunFinished(job_id=job_id) as run if job_id in self._first:
+                self._finished[job_id] = run.samples_done, time_s_of(record.time) or time.time()
+            case NodeOnline(node=node) if node == self.killed_node and not self._is_back:
+                self._is_back = True
+                self.stage.progress.say(f"*** the executor of {node} is back")
+            # The ledger keeps their order: this run has begun since the kill.
+            case RunStarted(node=node) as run if (
+                self._is_back and node == self.killed_node and not self.recovered
+            ):
+                self.recovered = True
+                self.stage.progress.say(f"*** the executor of {node} trains {run.job_id}")
 
-    def _may_release(self, idle: bool, hold_until_s: float) -> bool:
-        """Whether the bids held back may go out; `idle` is whether all jobs before them are over."""
-        if self.returned:
-            return True
-        if self.killed_node is None and idle:
-            return True  # nothing trains that a kill could hurt
-        if time.monotonic() < hold_until_s:
-            return False
-        self.stage.show.say(
-            f"*** the last bids wait no longer: {self.killed_node or 'no killed node'} is not back"
-        )
-        return True
+    def _note_decision(self, record: Decision) -> None:
+        match record.outcome:
+            case SlotAssigned() as slot if slot.node in self._first.values():
+                self._slot_start_s.setdefault(slot.node, slot.slot_start_s)
+            case ZoneAccepted(zone=zone) if zone == self._zone.id:
+                self._accepted = True
+            case JobAdmitted(job_id=job_id) as admitted:
+                offer = evidence_of(admitted).offer
+                if offer is not None and offer.plan is not None:
+                    self._nodes[job_id] = {node for _, node in offer.plan.node_slots}
+            case JobReplanned(job_id=job_id) as replanned if job_id in self._ids:
+                if self._is_others(job_id):
+                    self.slipped.add(job_id)
+                self._nodes.setdefault(job_id, set()).update(node for _, node in replanned.plan.node_slots)
+            case JobRefunded(job_id=job_id) if job_id in self._ids and self._is_others(job_id):
+                self.lost.add(job_id)
 
-    def _note_recovery(self, record: Envelope) -> None:
-        if self.recovered or self.killed_node is None:
-            return
-        event = record.event
-        # The ledger keeps their order: what an executor begins after it is online, it begins since the kill.
-        if isinstance(event, NodeOnline) and event.node == self.killed_node:
-            self._has_reported = True
-            self.stage.show.say(f"*** the executor of {self.killed_node} is back")
-        elif self._has_reported and isinstance(event, RunStarted) and event.node == self.killed_node:
-            self.recovered = True
-            self.stage.show.say(f"*** the executor of {self.killed_node} trains {event.job_id}")
-
-
-def _not_before(start_s: float, bids: Iterable[TimedEvent[JobSubmitted]]) -> deque[TimedEvent[JobSubmitted]]:
-    """The bids, those due before `start_s` moved to it together with their deadlines."""
-    return deque(_delayed(timed, max(start_s - timed.time_s, 0.0)) for timed in bids)
-
-
-def _delayed(timed: TimedEvent[JobSubmitted], delay_s: float) -> TimedEvent[JobSubmitted]:
-    deadline_s = Task.of(timed.event).deadline_s + delay_s
-    terms = timed.event.terms.model_copy(update={"deadline_s": deadline_s})
-    return TimedEvent(timed.time_s + delay_s, timed.event.model_copy(update={"terms": terms}))
+    def _is_others(self, job_id: str) -> bool:
+        """Whether the killed node has had no part in a job's plans."""
+        return self.killed_node is None or self.killed_node not in self._nodes.get(job_id, ())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from infra.demo.library import pieces, write_task
 from infra.demo.models import MODEL
-from infra.demo.stage import Stage
-from schemas.codec import Decision, Envelope
+from infra.demo.stage import Record, Stage, refuse_lost
+from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.lora import Dataset
 from schemas.merging.outcomes import MergeJudged
@@ -98,14 +98,13 @@ class MergingScene:
         return []
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What it has shown, in a line."""
+        assert self.judged is not None, "it has shown what it was to show"
         return (
-            f"{_LEARNER} has learned from {self.judged.partner}, and was done after "
+            f"{_LEARNER} learned from {self.judged.partner}, and was done after "
             f"{self.iterations(_LEARNER)} iterations; {_ALONE}, the same without sharing, took "
             f"{self.iterations(_ALONE)}"
-            if self.judged is not None and not self.shortcomings
-            else "; ".join(self.shortcomings)
         )
 
     def iterations(self, job_id: str) -> int:
@@ -113,21 +112,22 @@ class MergingScene:
         batch = _WORKLOADS[job_id].hyperparameters.batch_size
         return self.completed[job_id].samples_done // batch
 
-    def play(self) -> Iterator[None]:
+    def play(self) -> Iterator[str]:
         """See `Scene`."""
         stage = self.stage
-        stage.show.say(
+        yield from stage.online("merging")
+        stage.progress.say(
             f"*** {len(_WORKLOADS)} tuning jobs are submitted; {_ALONE} does not share, and the adapter of "
             f"{_STRANGER} is of another rank"
         )
         for job_id, workload in _WORKLOADS.items():
             stage.submit(stage.zone("merging").id, job_id, workload, MergingTerms())
-        while len(self.completed) < len(_WORKLOADS):
-            yield
-        stage.show.say(f"*** {self.told}")
+        while left := [job_id for job_id in _WORKLOADS if job_id not in self.completed]:
+            yield f"{', '.join(left)} to be tuned"
 
-    def note(self, records: Sequence[Envelope | Decision]) -> None:
+    def note(self, records: Sequence[Record]) -> None:
         """See `Scene`."""
+        refuse_lost(records, list(_WORKLOADS))
         for record in records:
             match record.outcome if isinstance(record, Decision) else None:
                 case MergeJudged(job_id=job_id) as judged if job_id == _LEARNER:

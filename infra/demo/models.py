@@ -1,6 +1,7 @@
 """Models for the jobs of the demo that bring their own."""
 
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from infra.errors import CommandError
 from schemas.interpreters import python_command
 
 MODEL = "tiny-llama"
-_MODEL_S = 120.0
+_STOP_S = 10.0
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def default_model(folder: Path) -> Iterator[Callable[[], None]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as making:
 
         def copied() -> None:
-            found, said = making.communicate(timeout=_MODEL_S)
+            found, said = making.communicate()
             if making.returncode:
                 raise CommandError(f"the default model cannot be made: {said.strip()}")
             shutil.copytree(found.strip(), folder / MODEL)
@@ -34,4 +35,9 @@ def default_model(folder: Path) -> Iterator[Callable[[], None]]:
         try:
             yield copied
         finally:
-            making.kill()
+            # It removes what it has half made.
+            making.send_signal(signal.SIGINT)
+            try:
+                making.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                making.kill()

@@ -3,40 +3,61 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from infra.demo.show import Show
 from infra.deployment.deployment import Deployment, Layout
 from infra.errors import CommandError
 from infra.log.publisher import EventPublisher
 from infra.log.reader import BoardFollower
 from infra.log.target import Target
+from infra.progress import Progress
 from infra.views.board import Board
+from infra.views.text import first_of
+from infra.views.words import happening
 from schemas.access import Role
-from schemas.base import Event
+from schemas.base import Event, ZoneView
 from schemas.cells import CellConfigured, Zone
 from schemas.codec import Decision, Envelope
+from schemas.commands import Command
+from schemas.decisions import JobCompleted, JobOutcome, JobRefunded, JobRejected
+from schemas.fleet import FleetEvent
 from schemas.jobs import JobSubmitted
 from schemas.kind import Terms, Workload
 
 _POLL_S = 0.2
-_OVER = object()
-_PUBLISHERS: tuple[Role, ...] = ("users", "vendors", "inference")
+_DRAIN_S = 5.0
+_QUIET_S = 1.0
+_SHOWN_NODES = 4
+_PUBLISHERS: tuple[Role, ...] = ("users", "vendors", "inference", "operators")
+
+Record = Envelope | Decision
 
 
 class Scene(Protocol):
-    """One of those that play at the same time."""
+    """A part of the demo."""
 
-    def play(self) -> Iterator[None]:
-        """Do what there is to do, and yield whenever there is something to wait for."""
+    def play(self) -> Iterator[str]:
+        """Do what there is to do, and yield what is awaited whenever there is something to wait for.
 
-    def note(self, records: Sequence[Envelope | Decision]) -> None:
-        """Take in what has happened."""
+        Raises:
+            CommandError: something is wrong.
+        """
+
+    def note(self, records: Sequence[Record]) -> None:
+        """Take in what has happened.
+
+        Raises:
+            CommandError: something is wrong.
+        """
 
     @property
     def shortcomings(self) -> list[str]:
         """What it was to show and did not."""
+
+    @property
+    def summary(self) -> str:
+        """What it has shown, in a line."""
 
 
 @dataclass
@@ -46,7 +67,16 @@ class Stage:
     deployment: Deployment
     follower: BoardFollower
     publishers: Mapping[Role, EventPublisher]
-    show: Show
+    progress: Progress
+    patience_s: float
+    """After so long without any event that could be progress, something is wrong."""
+    pace: float = 1.0
+    """See `infra.demo.cell.pace_of`."""
+    first_decision_s: float | None = None
+    """By the monotonic clock, when the first job was decided."""
+    first_adapter_s: float | None = None
+    """Likewise, when the first one was completed."""
+    _last_event_s: float = field(default_factory=time.monotonic)
 
     @property
     def cell(self) -> CellConfigured:
@@ -75,64 +105,108 @@ class Stage:
             )
         )
 
-    def await_nodes(self, limit_s: float) -> None:
-        """Return when every node is online.
+    def online(self, *policies: str) -> Iterator[str]:
+        """Wait until the nodes of these policies' zones are online."""
+        zones = {self.zone(policy).id for policy in policies}
+        while waiting := [
+            node.node
+            for node in self.board.nodes.by_id.values()
+            if node.owner in zones and node.status != "up"
+        ]:
+            yield f"{first_of(waiting, _SHOWN_NODES)} to come online"
+
+    def play(self, scenes: Sequence[Scene]) -> None:
+        """Play scenes beside each other until all are over.
 
         Raises:
-            CommandError: one is not in time, or its executor cannot be kept running.
-            ReadError: the log cannot be read.
-        """
-        deadline_s = time.monotonic() + limit_s
-        self.follower.catch_up()
-        while waiting := [node.node for node in self.board.nodes.by_id.values() if node.status != "up"]:
-            if time.monotonic() > deadline_s:
-                raise CommandError(f"not online within {limit_s:g} s: {', '.join(waiting)}")
-            self._pass((), _POLL_S)
-
-    def play(self, scenes: Sequence[Scene], deadline_s: float) -> None:
-        """Play scenes beside each other until all are over, or until `deadline_s` of the monotonic clock.
-
-        Raises:
-            CommandError: a service cannot be kept running.
+            CommandError: a scene finds something wrong, a service cannot be kept running, or nothing has
+                happened for so long that something must be wrong.
             PublishError: the broker does not take an event.
             ReadError: the log cannot be read.
         """
+        self._last_event_s = time.monotonic()
+        self._pass(scenes, 0.0)
         playing = [scene.play() for scene in scenes]
-        while time.monotonic() < deadline_s:
-            playing = [each for each in playing if next(each, _OVER) is not _OVER]
-            if not playing:
-                return
+        while playing:
+            awaited = [(each, next(each, None)) for each in playing]
+            playing = [each for each, what in awaited if what is not None]
+            waits = "; ".join(dict.fromkeys(what for _, what in awaited if what is not None))
+            self.progress.awaits(waits)
             self._pass(scenes, _POLL_S)
+            quiet_s = time.monotonic() - self._last_event_s
+            if playing and quiet_s > self.patience_s:
+                raise CommandError(f"nothing has happened for {quiet_s:.0f} s: waiting for {waits}")
 
-    def drain(self, scenes: Sequence[Scene], quiet_s: float, deadline_s: float) -> None:
-        """Take in what is still there: until nothing comes for `quiet_s`, or `deadline_s` has passed."""
-        while self._pass(scenes, max(min(quiet_s, deadline_s - time.monotonic()), 0.0)):
-            if time.monotonic() >= deadline_s:
-                return
+    def drain(self, scenes: Sequence[Scene]) -> None:
+        """Take in what is still there: until nothing comes for a second, or five have passed."""
+        deadline_s = time.monotonic() + _DRAIN_S
+        while self._pass(scenes, _QUIET_S) and time.monotonic() < deadline_s:
+            pass
 
     def _pass(self, scenes: Sequence[Scene], timeout_s: float) -> bool:
         """Take in what has come; False if nothing has."""
         self.deployment.keep_running()
         records = self.follower.poll(timeout_s)
+        for record in records:
+            self._take(record)
         for scene in scenes:
             scene.note(records)
-        self.show.update(self.follower.boards.get(self.cell.cell), records)
         return bool(records)
+
+    def _take(self, record: Record) -> None:
+        now_s = time.monotonic()
+        if _is_progress(record):
+            self._last_event_s = now_s
+        if isinstance(record, Envelope):
+            return
+        if isinstance(record.outcome, JobOutcome) and self.first_decision_s is None:
+            self.first_decision_s = now_s
+        if isinstance(record.outcome, JobCompleted) and self.first_adapter_s is None:
+            self.first_adapter_s = now_s
+        # How a zone stands is told again and again.
+        line = None if isinstance(record.outcome, ZoneView) else happening(record)
+        if line is not None:
+            self.progress.say(line)
+
+
+def _is_progress(record: Record) -> bool:
+    """Whether a record is about a node or a job; the clock, loads and zones that stand as before are not."""
+    if isinstance(record, Envelope):
+        return isinstance(record.event, FleetEvent | JobSubmitted)
+    return isinstance(record.outcome, JobOutcome | Command)
+
+
+def refuse_lost(records: Sequence[Record], job_ids: Sequence[str]) -> None:
+    """See that none of these jobs is refused or refunded.
+
+    Raises:
+        CommandError: one is.
+    """
+    for record in records:
+        if isinstance(record, Decision) and isinstance(record.outcome, JobRefunded | JobRejected):
+            lost = record.outcome
+            if lost.job_id in job_ids:
+                raise CommandError(f"{lost.job_id} is {lost.STATE} ({lost.reason}): {lost.detail}")
 
 
 @contextmanager
-def running_stage(layout: Layout, targets: Mapping[Role, Target], show: Show) -> Iterator[Stage]:
+def running_stage(
+    layout: Layout, targets: Mapping[Role, Target], progress: Progress, patience_s: float, pace: float
+) -> Iterator[Stage]:
     """A stage whose deployment runs for the length of the block.
 
     Raises:
         CommandError: a service does not come up.
         BrokerError: the topics are not what they must be.
     """
-    deployment = Deployment(layout, show.say)
+    deployment = Deployment(layout, progress.say)
     with ExitStack() as stack:
         publishers = {
             role: stack.enter_context(EventPublisher(targets[role], "millrace/demo")) for role in _PUBLISHERS
         }
+        progress.awaits("the worker")
         stack.enter_context(deployment.running())
+        stack.callback(progress.awaits, "the services to stop")
         follower = stack.enter_context(BoardFollower(targets["auditor"]))
-        yield Stage(deployment, follower, publishers, show)
+        follower.catch_up()
+        yield Stage(deployment, follower, publishers, progress, patience_s, pace)

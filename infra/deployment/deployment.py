@@ -64,7 +64,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 WORKER_READY_S = 600.0
-"""A worker compiles what it decides by on its first start: a minute, or some of them on a busy machine."""
+"""Seconds on an idle machine; on a busy one minutes."""
 EXECUTOR_RETRY_S = 60.0
 
 
@@ -146,7 +146,7 @@ class Deployment:
             )
             stack.callback(self.worker.stop)
             self.worker.start()
-            self.say("worker starts; the first time it compiles for a minute")
+            self.say("worker starts")
             self._configure()
             if layout.run_executors:
                 # Before the nodes are looked up, so that none leaves unnoticed.

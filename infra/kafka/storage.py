@@ -95,7 +95,8 @@ class DataDirectory:
             self.lock.acquire(orphan_timeout_s)
 
 
-_TIMEOUT_S = 60
+_TIMEOUT_S = 600
+"""Some seconds on an idle machine."""
 
 
 def format_storage(

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import yaml
 
-from infra.demo.demo import write_datasets
+from infra.demo.datasets import write_datasets
 from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
 from infra.kafka.local import LocalKafka

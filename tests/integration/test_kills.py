@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from executors.lora.default_base import default_base_directory
-from infra.demo.demo import CELL_FILE, write_datasets
+from infra.demo.cell import CELL_FILE
+from infra.demo.datasets import write_datasets
 from infra.demo.experts import serving_workload, training_workload, write_texts
 from infra.demo.loans import HASTE
 from infra.demo.merging import tuning_workload, write_tasks
@@ -105,7 +106,7 @@ Draw = Callable[[Fleet], tuple[str, Workload, Terms]]
 
 def bid(fleet: Fleet) -> tuple[str, Workload, Terms]:
     workload = LoraWorkload(
-        work_samples=96,
+        work_samples=48,
         dataset=fleet.datasets[len(fleet.jobs) % len(fleet.datasets)],
         hyperparameters=LoraHyperparameters(rank=8, batch_size=8, sequence_length=32),
     )

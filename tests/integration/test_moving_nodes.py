@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.demo.demo import write_datasets
+from infra.demo.datasets import write_datasets
 from infra.deployment.cells import present_cells
 from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.executors import served_nodes

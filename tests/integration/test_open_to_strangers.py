@@ -15,7 +15,7 @@ import yaml
 from executors.lora.default_base import default_base_directory
 from infra.broker import LocalKafka
 from infra.cli import run
-from infra.demo.demo import write_datasets
+from infra.demo.datasets import write_datasets
 from infra.deployment.folders import Folders
 from infra.kafka.private_files import open_to_others
 from tests.integration.deployment import ROOT, Up, demo_bid, until

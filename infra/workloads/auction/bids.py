@@ -62,6 +62,7 @@ class Demands:
     """On the slowest GPU type. The GPU time of the arrivals is scaled so that its median takes this long."""
     longest_work_slots: float = math.inf
     """Longer jobs are cut to it, as they are to `MOST_WORK_TO_HORIZON`."""
+    slack: tuple[float, float] = SLACK
     learning_rates: tuple[float, float] = LEARNING_RATES
     target_modules: tuple[str, ...] = ("q_proj", "v_proj")
     datasets: tuple[Dataset, ...] = ()
@@ -118,7 +119,7 @@ class BidDraw:
         vendor_micros, delay_s = self._vendor(dataset) if prepared else (0.0, 0.0)
         # A plan starts with the next slot, and a vendor's delay counts in whole ones.
         earliest_s = time_s + 2 * slot_s + delay_s
-        deadline_s = earliest_s + work_s * draws.uniform(*SLACK)
+        deadline_s = earliest_s + work_s * draws.uniform(*self.demands.slack)
         check_time(deadline_s)
         workload = LoraWorkload(
             work_samples=work_samples,

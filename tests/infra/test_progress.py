@@ -1,0 +1,81 @@
+"""What a command shows: lines that fit, and long waits with what is waited for."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from infra.progress import REMINDER_S, UNSAID_S, Progress
+
+
+class Screen:
+    """A file, on a clock that is set by hand."""
+
+    def __init__(self, width: int | None = None, timed: bool = False) -> None:
+        self.now_s = 0.0
+        self._file = StringIO()
+        console = Console(file=self._file, width=width, force_terminal=width is not None, color_system=None)
+        self.progress = Progress(console, timed=timed, clock=lambda: self.now_s)
+
+    @property
+    def lines(self) -> list[str]:
+        return self._file.getvalue().splitlines()
+
+    def at(self, now_s: float) -> None:
+        self.now_s = now_s
+        self.progress.remind()
+
+
+@pytest.mark.parametrize(("width", "most"), [(80, 79), (None, 110)])
+def test_no_line_is_wider_than_the_console(width: int | None, most: int) -> None:
+    screen = Screen(width, timed=True)
+    screen.progress.say("a node has trained " * 30)
+    assert len(screen.lines) > 3
+    assert max(map(len, screen.lines)) <= most
+
+
+def test_a_path_is_not_broken() -> None:
+    screen = Screen(40)
+    path = "/home/ada/.local/share/millrace/demo/adapters"
+    screen.progress.say(f"adapters are in {path}")
+    assert any(path in line for line in screen.lines)
+
+
+def test_text_of_others_is_escaped() -> None:
+    screen = Screen()
+    screen.progress.say("job [red]x\x1b[2J")
+    assert screen.lines == ["job [red]x\\x1b[2J"]
+
+
+def test_a_long_wait_is_said_after_two_seconds_and_now_and_then() -> None:
+    screen = Screen()
+    screen.progress.awaits("the broker")
+    screen.at(UNSAID_S - 0.1)
+    assert screen.lines == []
+    screen.at(UNSAID_S)
+    screen.at(UNSAID_S + 1)
+    assert screen.lines == ["waiting for the broker (2 s)"]
+    screen.at(UNSAID_S + REMINDER_S)
+    assert screen.lines[1:] == ["waiting for the broker (17 s)"]
+
+
+def test_another_wait_begins_anew_and_no_wait_says_nothing() -> None:
+    screen = Screen()
+    screen.progress.awaits("the broker")
+    screen.at(1.0)
+    screen.progress.awaits("node-a")
+    screen.at(UNSAID_S)
+    assert screen.lines == []
+    screen.progress.awaits()
+    screen.at(100.0)
+    assert screen.lines == []
+
+
+def test_waits_are_said_while_a_command_is_blocked() -> None:
+    screen = Screen()
+    with screen.progress.shown():
+        screen.progress.awaits("the broker")
+        screen.now_s = 60.0
+        while not screen.lines:
+            pass
+    assert screen.lines == ["waiting for the broker (60 s)"]
