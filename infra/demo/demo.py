@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -30,6 +30,7 @@ from schemas.lora import Dataset
 from streams.replay.export import export
 from streams.replay.replay import Verdict
 from streams.replay.sources import verify_kafka
+from streams.worker.cells_file import load_cells
 
 SceneName = Literal["market", "loan", "merging", "experts"]
 POLICIES: Mapping[SceneName, tuple[str, ...]] = {
@@ -138,6 +139,8 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
                 folders,
                 targets["operators"],
                 connections=connections,
+                # Those of later scenes would take the processor from the first.
+                first_zones=_zones(cells_file, POLICIES[wish.scenes[0]]),
                 settings={**haste(pace), "MILLRACE_CHECKPOINT_S": _CHECKPOINT_S},
             )
             with running_stage(layout, targets, progress, wish.patience_s * pace, pace) as stage:
@@ -210,6 +213,12 @@ def _verify(auditor: KafkaConnection, progress: Progress) -> Verdict:
         f"*** the log is folded again: {found}, {verdict.events} events, {verdict.decisions} decisions"
     )
     return verdict
+
+
+def _zones(cells_file: Path, policies: Collection[str]) -> list[str]:
+    """The zones of these policies in the demo's cell."""
+    (cell,) = load_cells(cells_file, epoch_s=0.0)
+    return [zone.id for zone in cell.zones if zone.policy.kind in policies]
 
 
 def _cut_data(folders: Folders) -> tuple[tuple[Dataset, ...], float]:

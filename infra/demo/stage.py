@@ -106,8 +106,9 @@ class Stage:
         )
 
     def online(self, *policies: str) -> Iterator[str]:
-        """Wait until the nodes of these policies' zones are online."""
+        """Start the executors of these policies' zones that do not run yet, and wait for their nodes."""
         zones = {self.zone(policy).id for policy in policies}
+        self.deployment.start_executors(zones)
         while waiting := [
             node.node
             for node in self.board.nodes.by_id.values()

@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -82,6 +82,9 @@ class Layout:
     """Connections of other roles that are not those of the operators."""
     credentials: Path | None = None
     """The folder of the roles' passwords, for commands on this machine to find."""
+    first_zones: Collection[str] | None = None
+    """The zones whose executors start with the deployment: all of them where it is None. `start_executors`
+    starts the others."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Variables for all services, of settings that differ from their defaults."""
 
@@ -114,6 +117,8 @@ class Deployment:
     """One for each zone that lends."""
     executors: dict[tuple[str, str], Service] = field(default_factory=dict)
     """By cell and node."""
+    _present: Mapping[str, PresentCell] = field(default_factory=dict)
+    """The cells as they were when executors were started first."""
     _retry_s: dict[tuple[str, str], float] = field(default_factory=dict)
     """Executors that are left out until then, by the monotonic clock."""
     _decisions: LogReader | None = None
@@ -166,7 +171,8 @@ class Deployment:
             self.say("clock runs")
             self._start_lenders(present, stack)
             if layout.run_executors:
-                self._start_executors(present)
+                self._present = present
+                self.start_executors(layout.first_zones)
             stack.callback(self.say, "stopping")
             yield
 
@@ -241,10 +247,13 @@ class Deployment:
                 lender.start()
                 self.say(f"lender of zone {zone.id} in cell {cell} starts")
 
-    def _start_executors(self, present: Mapping[str, PresentCell]) -> None:
+    def start_executors(self, zones: Collection[str] | None = None) -> None:
+        """Start the executors of these zones' nodes that were not started before, by default of all."""
         folders = self.layout.folders
-        for cell, now in present.items():
+        for cell, now in self._present.items():
             for node in served_nodes(now, folders):
+                if (cell, node) in self.executors or not (zones is None or now.owner_of[node] in zones):
+                    continue
                 environment = {
                     **executor_environment(now, node, folders),
                     "MILLRACE_CELL": cell,
