@@ -146,6 +146,7 @@ class Pipeline:
             "MILLRACE_TOPIC_PREFIX": self.prefix,
             "MILLRACE_DATA_DIR": str(self.folder),
             "MILLRACE_CELLS_FILE": str(self.folder / "cells.yaml"),
+            "MILLRACE_AWAIT_KERNELS": "true",
         }
         process = subprocess.Popen(python_command("-m", "streams.worker"), env=environment)
         try:

@@ -91,7 +91,7 @@ class CellsApp:
             Clocks(time.time, time.monotonic),
         )
         self._configured = cells
-        self._kernels = Kernels(self._policies)
+        self._kernels = Kernels(self._policies, settings.await_kernels)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ledger = ledger
         self._wire(consumer, list(intake.inputs), ledger)

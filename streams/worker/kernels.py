@@ -21,14 +21,18 @@ class Kernels:
     between two events, with the kernels of one kind of policy after the other.
     """
 
-    def __init__(self, needed: Callable[[], set[str]]) -> None:
+    def __init__(self, needed: Callable[[], set[str]], at_once: bool = False) -> None:
         """Have kernels interpreted from here on.
 
         Args:
             needed: the kinds of policies that decide in this process.
+            at_once: compile what is needed before this returns.
         """
         self._needed = needed
         self._loaded: set[str] = set()
+        if at_once:
+            self._loaded = needed()
+            warm_up(sorted(self._loaded))
         interpret()
 
     async def run(self) -> None:

@@ -50,6 +50,10 @@ class WorkerSettings(ServiceSettings):
     """A tick that is further ahead of its record's timestamp is refused, for a cell's clock never goes back;
     `inf` lets every tick pass."""
 
+    await_kernels: bool = False
+    """Decide nothing before the kernels of the cells' policies are compiled. By default they are interpreted
+    meanwhile, which takes longer for each decision."""
+
     validate_cells: Annotated[bool, Field(validation_alias="MILLRACE_VALIDATE")] = False
     """Look after every event whether all holds that should always hold of a cell, and end if it does not. It
     takes milliseconds per event and large zone."""
