@@ -81,6 +81,13 @@ def moe_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
     yield from parts.moe_parts(conditions)
 
 
+def start_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
+    """The parts of `millrace bench start`."""
+    from bench.start import parts
+
+    yield from parts.start_parts(conditions)
+
+
 HEADLINE = "headline"
 _KEPT = "kept"
 
@@ -90,6 +97,7 @@ BENCHES = {
     "elastic": elastic_parts,
     "merging": merging_parts,
     "moe": moe_parts,
+    "start": start_parts,
 }
 
 
