@@ -31,7 +31,8 @@ def _fold(story: str) -> None:
 
 def _end_with_parent() -> None:
     """End this process when the other end of its standard input closes."""
-    sys.stdin.buffer.read()
+    # Not by the buffered reader, whose lock the interpreter wants at its end.
+    os.read(sys.stdin.fileno(), 1)
     os._exit(EXIT_FAILED)
 
 
