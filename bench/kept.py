@@ -18,6 +18,7 @@ MEASURED = {
     "elastic": ("schemas", "solvers", "streams", "infra", "executors", "bench/elastic"),
     "merging": ("schemas", "solvers", "streams", "infra", "executors", "bench/merging"),
     "moe": ("schemas", "solvers", "streams", "infra", "executors", "bench/network", "bench/moe"),
+    "start": ("schemas", "solvers", "streams", "infra", "executors", "bench/start"),
 }
 """Packages that a benchmark measures, itself included, from the root of the checkout."""
 _LIBRARIES = "requirements.lock"

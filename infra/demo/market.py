@@ -162,10 +162,16 @@ class Market:
         return list({row.gpu_type: row for row in reversed(self._zone.throughput)}.values())
 
     def _bid(
-        self, job_id: str, row: ThroughputRow, slots: int, slack_slots: int, bid_micros: int | None = None
+        self,
+        job_id: str,
+        row: ThroughputRow,
+        slots: int,
+        slack_slots: int,
+        bid_micros: int | None = None,
+        elsewhere: Sequence[ThroughputRow] = (),
     ) -> None:
-        """Submit a job that takes so many slots on this type of GPU alone, and may take `slack_slots`
-        more."""
+        """Submit a job that takes so many slots on this row's type of GPU, and may take `slack_slots` more.
+        It trains on that type alone, or on those of the rows `elsewhere` too."""
         slot_s = self.stage.cell.slot_s
         batches = max(int(slots * slot_s * row.samples_per_s / row.batch_size), 1)
         workload = LoraWorkload(
@@ -178,7 +184,7 @@ class Market:
                 learning_rate=_DEMANDS.learning_rates[0],
                 target_modules=_MODULES,
             ),
-            speed_samples_per_s={row.gpu_type: row.samples_per_s},
+            speed_samples_per_s={each.gpu_type: each.samples_per_s for each in (row, *elsewhere)},
         )
         if bid_micros is None:
             bid_micros = round(_MICROS_PER_S * slot_s * slots)
@@ -217,7 +223,8 @@ class Market:
         self.stage.progress.say(
             f"*** {counted(len(waiting), 'bid')} and a longer job, which a crash will meet"
         )
-        self._bid(_LONG, self._rows()[0], _LONG_SLOTS, 2 * self._zone.horizon_slots)
+        row, *elsewhere = self._rows()
+        self._bid(_LONG, row, _LONG_SLOTS, 2 * self._zone.horizon_slots, elsewhere=elsewhere)
         self._ids |= {timed.event.job_id for timed in waiting}
         while True:
             while waiting and waiting[0].time_s <= time.time():

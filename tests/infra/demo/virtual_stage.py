@@ -130,7 +130,9 @@ def virtual_stage(log: VirtualLog, said: list[str], patience_s: float = 300.0) -
     executors = {
         (log.cell.cell, node): SimpleNamespace(pid=number) for number, node in enumerate(log.nodes, 1)
     }
-    deployment: Any = SimpleNamespace(cells=[log.cell], executors=executors, keep_running=lambda: None)
+    deployment: Any = SimpleNamespace(
+        cells=[log.cell], executors=executors, keep_running=lambda: None, start_executors=lambda zones: None
+    )
     publishers: Any = dict.fromkeys(("users", "vendors", "inference", "operators"), log)
     progress: Any = SimpleNamespace(say=said.append, awaits=lambda _what="": None)
     follower: Any = log
