@@ -180,7 +180,10 @@ class PolicyKind:
     view: Reference | None = None
     """`() -> PolicyView`: how people see it; in general terms where there is none."""
     warm_up: Reference | None = None
-    """`() -> Iterable[Event]`: what a worker folds before its first event, to have compiled code at hand."""
+    """`() -> Iterable[Event]`: what a worker folds to have compiled code at hand."""
+    awaits_kernels: Reference | None = None
+    """`(Zone) -> bool`: whether a zone is too large to be decided interpreted until then; None where no zone
+    is."""
 
     GROUP: ClassVar = "millrace.policies"
     """Group of the entry points."""

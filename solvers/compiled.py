@@ -34,7 +34,7 @@ class Kernel(CPUDispatcher):
     def enable_caching(self) -> None:
         """Keep the machine code on disk, where that can be written."""
         with suppress(RuntimeError):  # numba's, if it has found no folder
-            self._cache = KernelCache(self.py_func)
+            self._cache = KernelCache(self.py_func)  # type: ignore[no-untyped-call]
 
     @cached_property
     def _interpreted(self) -> Callable[..., Any]:

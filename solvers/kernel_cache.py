@@ -33,7 +33,7 @@ def digest_of_sources(package: str) -> str:
 
 class _Locator(UserProvidedCacheLocator):
     def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
-        super().__init__(py_func, py_file)
+        super().__init__(py_func, py_file)  # type: ignore[no-untyped-call]
         source = Path(py_file).relative_to(_SOLVERS)
         self._cache_path = str(
             kernels_folder() / digest_of_sources(source.parts[0]) / "-".join(source.parent.parts)
@@ -43,7 +43,7 @@ class _Locator(UserProvidedCacheLocator):
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "_Locator | None":
         locator = cls(py_func, py_file)
         try:
-            locator.ensure_cache_path()
+            locator.ensure_cache_path()  # type: ignore[no-untyped-call]
         except OSError:
             return None
         return locator
@@ -60,13 +60,13 @@ class KernelCache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            return super().load_overload(sig, target_context)
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         except Exception as error:
             _log.warning("machine code in %s cannot be read: %s", self.cache_path, error)
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
-            super().save_overload(sig, data)
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
         except OSError as error:
             _log.warning("machine code is not kept in %s: %s", self.cache_path, error.strerror)

@@ -26,7 +26,7 @@ from streams.worker.faust_transport import MOST_RECORDS_AT_ONCE, ExactConsumer, 
 from streams.worker.intake import InputTopic, Intake
 from streams.worker.intake_processor import Clocks, IntakeProcessor
 from streams.worker.intake_queue import IntakeQueue
-from streams.worker.kernels import Kernels
+from streams.worker.kernels import Kernels, awaits_kernels
 from streams.worker.ledger_backlog import LedgerBacklog
 from streams.worker.publication import Publication
 from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
@@ -91,7 +91,9 @@ class CellsApp:
             Clocks(time.time, time.monotonic),
         )
         self._configured = cells
-        self._kernels = Kernels(self._policies, settings.await_kernels)
+        zones = [zone for cell in cells for zone in cell.zones]
+        at_once = {zone.policy.kind for zone in zones if settings.await_kernels or awaits_kernels(zone)}
+        self._kernels = Kernels(self._policies, at_once)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ledger = ledger
         self._wire(consumer, list(intake.inputs), ledger)

@@ -3,9 +3,12 @@
 import asyncio
 import logging
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pkgutil import resolve_name
 
+from schemas.cells import Zone
 from schemas.interpreters import python_command
+from schemas.kinds import KINDS
 from solvers.compiled import NotKeptError, change_over, compiling, interpret, loading
 from streams.worker.warm_up import warm_up
 
@@ -21,18 +24,16 @@ class Kernels:
     between two events, with the kernels of one kind of policy after the other.
     """
 
-    def __init__(self, needed: Callable[[], set[str]], at_once: bool = False) -> None:
+    def __init__(self, needed: Callable[[], set[str]], at_once: Collection[str] = ()) -> None:
         """Have kernels interpreted from here on.
 
         Args:
             needed: the kinds of policies that decide in this process.
-            at_once: compile what is needed before this returns.
+            at_once: those of them whose kernels are compiled before this returns.
         """
         self._needed = needed
-        self._loaded: set[str] = set()
-        if at_once:
-            self._loaded = needed()
-            warm_up(sorted(self._loaded))
+        self._loaded = set(at_once)
+        warm_up(sorted(at_once))
         interpret()
 
     async def run(self) -> None:
@@ -64,6 +65,12 @@ def _is_loaded(kind: str) -> bool:
 def _compile_here(kind: str) -> None:
     with compiling():
         warm_up([kind])
+
+
+def awaits_kernels(zone: Zone) -> bool:
+    """Whether a zone is too large to be decided interpreted."""
+    rule = KINDS[zone.policy.kind].awaits_kernels
+    return rule is not None and bool(resolve_name(rule)(zone))
 
 
 async def _compile(kind: str) -> None:

@@ -51,8 +51,8 @@ class WorkerSettings(ServiceSettings):
     `inf` lets every tick pass."""
 
     await_kernels: bool = False
-    """Decide nothing before the kernels of the cells' policies are compiled. By default they are interpreted
-    meanwhile, which takes longer for each decision."""
+    """Decide nothing before the kernels of the cells' policies are compiled. By default this is so for large
+    zones alone; the kernels of others are interpreted meanwhile."""
 
     validate_cells: Annotated[bool, Field(validation_alias="MILLRACE_VALIDATE")] = False
     """Look after every event whether all holds that should always hold of a cell, and end if it does not. It

@@ -55,6 +55,7 @@ def _kind(settings: type[PolicySettings], solves: tuple[Solve, ...] = ()) -> Pol
         drawn="infra.workloads.auction.drawing:draw",
         view="infra.views.auction.view:AuctionView",
         warm_up="streams.policies.auction.warm_up:story",
+        awaits_kernels="streams.policies.auction.warm_up:is_large",
     )
 
 

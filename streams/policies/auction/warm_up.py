@@ -20,6 +20,15 @@ _SAMPLES_PER_SLOT = 10
 _UNIT_MICROS = 1_000_000
 
 
+LARGEST_INTERPRETED_NODE_SLOTS = 60_000
+"""In a zone of this size a bid takes up to 0.3 s interpreted."""
+
+
+def is_large(zone: Zone) -> bool:
+    """Whether bids would take too long interpreted."""
+    return len(zone.nodes) * zone.horizon_slots > LARGEST_INTERPRETED_NODE_SLOTS
+
+
 def _policies() -> dict[str, PolicySettings]:
     declared = AuctionPolicy(
         money_unit_micros=_UNIT_MICROS,

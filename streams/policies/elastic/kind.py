@@ -25,4 +25,5 @@ ELASTIC = PolicyKind(
     drawn="infra.workloads.elastic.drawing:draw",
     measures="infra.simulation.elastic.measures:ElasticMeasures",
     warm_up="streams.policies.elastic.warm_up:story",
+    awaits_kernels="streams.policies.elastic.warm_up:searches",
 )

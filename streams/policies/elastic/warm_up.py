@@ -22,6 +22,11 @@ _GPU = "gpu"
 _TARIFF = Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)
 
 
+def searches(zone: Zone) -> bool:
+    """Whether rounds make a genetic search, which takes seconds interpreted."""
+    return isinstance(zone.policy, ElasticPolicy) and zone.policy.scheme == "pollux"
+
+
 def story() -> Iterator[Event]:
     """The events of a cell in which jobs are scaled by each scheme that has kernels, and a server on loan is
     wanted back that has workers.
