@@ -12,7 +12,7 @@ ALONE := $(shell grep -l mark.alone tests/integration/test_*.py)
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
 SMOLLM2 := smollm2/model/model.safetensors
 
-.PHONY: install demo test test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels libraries lock schemas jars clean
+.PHONY: install demo test check test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels libraries lock schemas jars clean
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -58,6 +58,16 @@ test-long: $(STAMP)
 drills: $(STAMP)
 	$(MAKE) kernels
 	$(BIN)/python -m pytest tests/integration -m drill
+
+# Everything, one after another: some four hours.
+check:
+	$(MAKE) test
+	$(MAKE) test-long
+	$(MAKE) drills
+	$(MAKE) storm
+	$(MAKE) disturbances
+	$(MAKE) kills
+	$(MAKE) bench
 
 # 2,000 bids, and the worker killed 20 times, which takes minutes: `make storm MILLRACE_STORM_KILLS=50`
 storm: $(STAMP)

@@ -51,16 +51,25 @@ def principals(broker: RunningBroker, prefix: str) -> dict[Role, KafkaConnection
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM for the length of the block."""
+    """Raise KeyboardInterrupt on SIGTERM, as on SIGINT, for the length of the block."""
+    interrupted = False
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
+    except SystemError:
+        # The Kafka client may lose what is raised while it polls.
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 WORKER_READY_S = 600.0
