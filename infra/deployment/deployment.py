@@ -59,7 +59,11 @@ def interrupted_by_sigterm() -> Iterator[None]:
         interrupted = True
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    # A shell has its background processes ignore SIGINT.
+    numbers = [
+        number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     except SystemError:
