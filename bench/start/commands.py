@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,7 +98,7 @@ class Running:
 @contextmanager
 def busy_core() -> Iterator[None]:
     """Keep one core busy for the length of the block."""
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as spinning:
+    with subprocess.Popen(python_command("-c", "while True: pass")) as spinning:
         try:
             yield
         finally:
