@@ -1,4 +1,4 @@
-"""What a command does, a line for each thing that happens, and what it is waiting for."""
+"""Lines about what a command does, one for each thing that happens, and about what it is waiting for."""
 
 import textwrap
 import threading

@@ -24,7 +24,7 @@ def kernels_folder() -> Path:
 
 @cache
 def digest_of_sources(package: str) -> str:
-    """Of all files of a package below `solvers`."""
+    """Return a digest of all files of a package below `solvers`."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for path in sorted((_SOLVERS / package).rglob("*.py")):
         digest.update(path.read_bytes())

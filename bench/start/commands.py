@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,11 @@ _LOOK_EVERY_S = 0.05
 _STOP_S = 60.0
 
 
+def millrace(*arguments: str) -> list[str]:
+    """Return the command line of a command of ours."""
+    return python_command("-m", "infra.cli", *arguments)
+
+
 class Home:
     """Data and caches of one newcomer: at first there is nothing in them."""
 
@@ -26,19 +31,14 @@ class Home:
         self.folder = folder
 
     @property
-    def kernels(self) -> Path:
-        """Where compiled kernels are kept."""
-        return self.folder / "kernels"
-
-    @property
     def environment(self) -> dict[str, str]:
-        """Variables for a command. What this process was told of a cluster does not count."""
+        """Variables for a command. Those of this process that name a cluster do not count."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
         return {
             **kept,
             "MILLRACE_DATA_DIR": str(self.folder / "data"),
             "MILLRACE_CACHE_DIR": str(self.folder / "cache"),
-            "NUMBA_CACHE_DIR": str(self.kernels),
+            "NUMBA_CACHE_DIR": str(self.folder / "kernels"),
         }
 
 
@@ -51,7 +51,7 @@ class Running:
         self.started_s = time.monotonic()
         with self.output.open("w") as output:
             self._process = subprocess.Popen(
-                python_command("-m", "infra.cli", *arguments),
+                millrace(*arguments),
                 env=home.environment,
                 cwd=home.folder,
                 stdout=output,
@@ -72,17 +72,15 @@ class Running:
                 raise TimeoutError(f"no line with {part!r} within {limit_s:g} s: {self.output.read_text()}")
             time.sleep(_LOOK_EVERY_S)
 
-    def cpu_s(self) -> dict[int, tuple[str, float]]:
-        """Command line and processor time of each process that runs."""
-        found = {}
-        root = psutil.Process(self._process.pid)
-        for process in [root, *root.children(recursive=True)]:
-            try:
-                times = process.cpu_times()
-                found[process.pid] = " ".join(process.cmdline()), times.user + times.system
-            except psutil.Error:
-                continue
-        return found
+    def cpu_s(self, part: str) -> float:
+        """Processor time of its processes that run and have this part in their command lines."""
+        total_s = 0.0
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has ended just now
+                if part in " ".join(process.cmdline()):
+                    times = process.cpu_times()
+                    total_s += times.user + times.system
+        return total_s
 
     def __enter__(self) -> Self:
         return self

@@ -6,8 +6,7 @@ import tempfile
 from pathlib import Path
 
 from bench.figures import Measurement, Result
-from bench.start.commands import Home
-from schemas.interpreters import python_command
+from bench.start.commands import Home, millrace
 
 
 def measure_demo(scene: str | None) -> Result:
@@ -16,7 +15,7 @@ def measure_demo(scene: str | None) -> Result:
     with tempfile.TemporaryDirectory(prefix="millrace-start-") as folder:
         home = Home(Path(folder))
         options = () if scene is None else ("--scene", scene)
-        command = python_command("-m", "infra.cli", "demo", "--json", *options)
+        command = millrace("demo", "--json", *options)
         ran = subprocess.run(
             command, env=home.environment, cwd=home.folder, check=True, stdout=subprocess.PIPE, text=True
         )

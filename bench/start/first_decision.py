@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 from bench.figures import Measurement, Result
-from bench.start.commands import Home, Running, busy_core
-from schemas.interpreters import python_command
+from bench.start.commands import Home, Running, busy_core, millrace
 
 _BID = {
     "cell": "home",
@@ -59,8 +58,7 @@ def _first_decision(home: Home) -> tuple[float, float]:
     bids.write_text(json.dumps([_BID]))
     with Running(home, "up", "--no-executors") as up:
         up.await_line("up:", _UP_LIMIT_S)
-        submit = python_command("-m", "infra.cli", "submit", str(bids), "--json")
+        submit = millrace("submit", str(bids), "--json")
         subprocess.run(submit, env=home.environment, check=True, stdout=subprocess.DEVNULL)
         passed_s = time.monotonic() - up.started_s
-        cpu_s = sum(taken_s for command, taken_s in up.cpu_s().values() if f"-m {_WORKER}" in command)
-    return passed_s, cpu_s
+        return passed_s, up.cpu_s(f"-m {_WORKER}")

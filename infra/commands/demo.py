@@ -85,7 +85,7 @@ def demo(
 
 
 def _show(result: DemoResult, screen: Progress) -> None:
-    """What has happened in a few lines, where it lies, and what to do next."""
+    """Say in a few lines what has happened, where it lies, and what to do next."""
     screen.say("")
     for name, scene in result.scenes.items():
         screen.say(f"{name}: {scene.summary}")

@@ -8,7 +8,7 @@ import yaml
 
 CELL_FILE = "four-zones.yaml"
 USUAL_CUTTING_S = 1.2
-"""So long it takes a machine to cut the demo's data, on which the times of the cell's file are kept."""
+"""Time in which a machine cuts the demo's data on which the times of the cell's file are kept."""
 MOST_PACE = 15.0
 """A slot is a minute then."""
 

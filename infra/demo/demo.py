@@ -48,7 +48,7 @@ _CHECKPOINT_S = "2"
 
 @dataclass(frozen=True)
 class Wish:
-    """What to play, and how."""
+    """Scenes to play, and how."""
 
     scenes: Sequence[SceneName]
     arrivals: Sequence[Arrival]
@@ -60,7 +60,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo showed."""
+    """Everything that the demo showed."""
 
     folders: Folders
     summary: Summary
@@ -80,7 +80,7 @@ class DemoResult:
 
     @property
     def shortcomings(self) -> list[str]:
-        """What the demo was to show and did not."""
+        """Lines about what the demo was to show and did not."""
         found = [fault for scene in self.scenes.values() for fault in scene.shortcomings]
         if self.faulty_adapters:
             found.append(f"adapters are not on disk as reported: {', '.join(self.faulty_adapters)}")

@@ -91,7 +91,7 @@ class ExpertsScene:
 
     @property
     def shortcomings(self) -> list[str]:
-        """What the scene was to show and did not."""
+        """See `Scene`."""
         if left := sorted({_TRAINED, _SERVED} - self.completed.keys()):
             return [f"not done: {', '.join(left)}"]
         found = []
@@ -105,7 +105,7 @@ class ExpertsScene:
 
     @property
     def summary(self) -> str:
-        """What it has shown, in a line."""
+        """See `Scene`."""
         last = self.placements[-1].layers[0]
         return (
             f"{_TRAINED} trained on {_RANKS} ranks, {self.doubles / self.routed:.0%} of its tokens with two "

@@ -36,7 +36,7 @@ _BUSY, _QUIET = 0.9, 0.0
 """Loads at which the zone needs both of its servers, and one."""
 _WORK_SAMPLES = 2_000
 _TOGETHER_SAMPLES = 160
-"""So many samples the job trains on two servers before the load rises."""
+"""Samples that the job trains on two servers before the load rises."""
 _REPORT_S = 0.25
 
 
@@ -61,7 +61,7 @@ class LoanScene:
 
     @property
     def shortcomings(self) -> list[str]:
-        """What the scene was to show and did not."""
+        """See `Scene`."""
         found = []
         if self._lent is None:
             found.append("no server was lent when the load fell")
@@ -75,7 +75,7 @@ class LoanScene:
 
     @property
     def summary(self) -> str:
-        """What it has shown, in a line."""
+        """See `Scene`."""
         return (
             f"{self._lent} was lent while its load was low: {_JOB} trained on both, and it was back in time"
         )

@@ -32,7 +32,7 @@ _BARGAIN, _LONG, _LAST = "bargain", "long-haul", "after-the-crash"
 _LONG_SLOTS = 3
 _LAST_SLACK_SLOTS = 3
 _MICROS_PER_S = 250_000
-"""Of a slot: several times the price of one, for jobs that are to be admitted."""
+"""Bid per second of a slot: several times the price, for jobs that are to be admitted."""
 _BARGAIN_MICROS = 1
 _LEAD_S = 0.5
 _MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -103,7 +103,7 @@ class Market:
 
     @property
     def shortcomings(self) -> list[str]:
-        """What was to be seen and was not."""
+        """See `Scene`."""
         found = [f"{job_id} was refunded, and not because of the kill" for job_id in sorted(self.lost)]
         if self.killed_node is None:
             return [*found, "no executor was killed"]
@@ -115,7 +115,7 @@ class Market:
 
     @property
     def summary(self) -> str:
-        """What it has shown, in a line."""
+        """See `Scene`."""
         states = [job.state for job in self._jobs]
         refunded = states.count("refunded")
         refunds = f" and {refunded} refunded" if refunded else ""

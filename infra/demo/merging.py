@@ -88,7 +88,7 @@ class MergingScene:
 
     @property
     def shortcomings(self) -> list[str]:
-        """What the scene was to show and did not."""
+        """See `Scene`."""
         if left := sorted(_WORKLOADS.keys() - self.completed.keys()):
             return [f"not done: {', '.join(left)}"]
         if self.judged is None or self.judged.reason != "finished":
@@ -99,7 +99,7 @@ class MergingScene:
 
     @property
     def summary(self) -> str:
-        """What it has shown, in a line."""
+        """See `Scene`."""
         assert self.judged is not None, "it has shown what it was to show"
         return (
             f"{_LEARNER} learned from {self.judged.partner}, and was done after "

@@ -53,16 +53,16 @@ class Scene(Protocol):
 
     @property
     def shortcomings(self) -> list[str]:
-        """What it was to show and did not."""
+        """Lines about what it was to show and did not."""
 
     @property
     def summary(self) -> str:
-        """What it has shown, in a line."""
+        """A line about what it has shown."""
 
 
 @dataclass
 class Stage:
-    """What scenes need."""
+    """Everything that scenes need."""
 
     deployment: Deployment
     follower: BoardFollower
@@ -164,7 +164,7 @@ class Stage:
             self.first_decision_s = now_s
         if isinstance(record.outcome, JobCompleted) and self.first_adapter_s is None:
             self.first_adapter_s = now_s
-        # How a zone stands is told again and again.
+        # How a zone stands is decided again and again.
         line = None if isinstance(record.outcome, ZoneView) else happening(record)
         if line is not None:
             self.progress.say(line)

@@ -77,7 +77,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 WORKER_READY_S = 600.0
-"""Seconds on an idle machine; on a busy one minutes."""
+"""Time for a worker to accept its cells: it takes seconds on an idle machine, and minutes on a busy one."""
 EXECUTOR_RETRY_S = 60.0
 
 

@@ -1,4 +1,4 @@
-"""What of Maven is used: the mirror in its user settings, and the command itself where it is installed."""
+"""The parts of Maven that are used: the mirror in its settings, and its command where that is installed."""
 
 import shutil
 import subprocess

@@ -1,4 +1,7 @@
-"""Compile the kernels of deciding before the first event, which would otherwise wait for them."""
+"""Compile the kernels of deciding, or load them from disk, by folding what policies give to warm up with.
+
+`python -P -m streams.worker.warm_up KIND` does it for a worker that decides interpreted meanwhile.
+"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What works without millrace's extras, and what is said of the rest."""
+"""Commands without millrace's extras: some work, and others say what they lack."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a command shows: lines that fit, and long waits with what is waited for."""
+"""Lines of a command fit, and long waits name what is waited for."""
 
 from io import StringIO
 

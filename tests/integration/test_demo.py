@@ -19,7 +19,7 @@ from tests.integration.deployment import ROOT, until
 from tests.support.processes import is_gone_within
 
 HUNG_S = 3_000.0
-"""So long no demo takes that goes on."""
+"""No demo that goes on takes longer."""
 SLOWEST = 19
 BUSY = "while True: pass"
 

@@ -1,4 +1,4 @@
-"""What is decided interpreted, compiled, and with a change from one to the other, in a process of its own."""
+"""Decisions interpreted, compiled, and with a change from one to the other, in a process of their own."""
 
 import itertools
 import json

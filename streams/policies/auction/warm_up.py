@@ -1,4 +1,4 @@
-"""Compile the kernels of deciding ahead of the first bid, which would otherwise wait for them."""
+"""Events that take every kernel of deciding, to have these compiled, and when a zone waits for that."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Compile the kernels of allocation and of reclaims ahead of the first round, which would wait for them."""
+"""Events that take every kernel of allocation and reclaims, to have these compiled, and who waits for it."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Compile the kernels of placements ahead of the first report, which would wait for them."""
+"""Events that take every kernel of placements, to have these compiled."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -45,7 +45,7 @@ class VirtualLog:
     bench: Bench = field(init=False)
     boards: Boards = field(default_factory=Boards)
     sent: list[Event] = field(default_factory=list)
-    """What the demo has sent."""
+    """Events that the demo has sent."""
     _coming: list[tuple[float, Event]] = field(default_factory=list)
     _done: dict[str, int] = field(default_factory=dict)
     _next_tick_s: float = EPOCH_S
