@@ -7,12 +7,13 @@ confirmed, and only then the events are acknowledged. Folding continues meanwhil
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from dataclasses import dataclass, field
 
 from faust.types.tables import TableT
 from faust.types.tuples import TP
 
+from schemas.cells import CellConfigured
 from schemas.codec import InvalidRecordError
 from streams.cell.cell import Cell
 from streams.cell.rules import RuleBook, RulesError
@@ -54,6 +55,7 @@ class CellProcessor:
         on_folded: Callable[[int, int, float], None],
         book: RuleBook,
         validates: bool,
+        ready_for: Callable[[CellConfigured], Awaitable[None]],
         monotonic_s: Callable[[], float] = time.monotonic,
         count: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -64,6 +66,7 @@ class CellProcessor:
             on_folded: is told partition and offset of each event that was folded, and how long that took.
             book: the rules that cells may come under.
             validates: whether to look after every event if all holds that should always hold of a cell.
+            ready_for: waits until a cell so configured can be decided in this process.
             count: called with a metric's name at each occurrence.
         """
         self._snapshots = snapshots
@@ -78,6 +81,10 @@ class CellProcessor:
         self._on_folded = on_folded
         self._book = book
         self._validates = validates
+        self._ready_for = ready_for
+        self._ready: dict[str, CellConfigured] = {}
+        """Configurations of cells that need not wait any more."""
+        self._assignments = 0
         self._monotonic_s = monotonic_s
         self._fault_log = FaultLog(count)
         self._alive_at_s = monotonic_s()
@@ -98,6 +105,10 @@ class CellProcessor:
             ValueError: if a snapshot is of another version.
         """
         async for record in records:
+            assignment = self._assignments
+            await self._until_ready(record)
+            if assignment != self._assignments:
+                continue  # while it waited, its partition was assigned anew: it will be delivered again
             try:
                 await self._take(record)
             except RulesError:
@@ -181,6 +192,7 @@ class CellProcessor:
 
         Events that are not yet acknowledged will be delivered again, here or elsewhere.
         """
+        self._assignments += 1
         async with self._folding:
             self._partitions.clear()
             self._restored.clear()
@@ -201,6 +213,14 @@ class CellProcessor:
                 f"the process stood still for {silent_s:.1f} s, and another worker may have its cells: "
                 "start it again"
             )
+
+    async def _until_ready(self, record: ReadRecord) -> None:
+        name = (record.key or b"").decode(errors="replace")
+        cell = self.cell(name)
+        configuration = None if cell is None else cell.configuration
+        if configuration is not None and self._ready.get(name) is not configuration:
+            await self._ready_for(configuration)
+            self._ready[name] = configuration
 
     async def _take(self, record: ReadRecord) -> None:
         async with self._folding:

@@ -26,7 +26,7 @@ from streams.worker.faust_transport import MOST_RECORDS_AT_ONCE, ExactConsumer, 
 from streams.worker.intake import InputTopic, Intake
 from streams.worker.intake_processor import Clocks, IntakeProcessor
 from streams.worker.intake_queue import IntakeQueue
-from streams.worker.kernels import Kernels, awaits_kernels
+from streams.worker.kernels import Kernels
 from streams.worker.ledger_backlog import LedgerBacklog
 from streams.worker.publication import Publication
 from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
@@ -54,6 +54,9 @@ class CellsApp:
     ) -> None:
         """Describe a worker of cells, of which the ledgers may have other configurations by now."""
         self._settings = settings
+        self._configured = cells
+        at_once = {zone.policy.kind for cell in cells for zone in cell.zones if settings.await_kernels}
+        self._kernels = Kernels(self._policies, at_once)
         self._faust = _faust_app(settings)
         self._publisher = Publisher(settings, LARGEST_RECORD_BYTES, settings.delivery_timeout_s)
         consumer = self._consumer = cast(ExactConsumer, self._faust.consumer)
@@ -71,6 +74,7 @@ class CellsApp:
             on_folded=self._note_folded,
             book=book,
             validates=settings.validate_cells,
+            ready_for=self._kernels.ready_for,
             count=self._faust.monitor.count,
         )
         self._adoption = Adoption(
@@ -90,10 +94,6 @@ class CellsApp:
             settings.intake_buffer_events,
             Clocks(time.time, time.monotonic),
         )
-        self._configured = cells
-        zones = [zone for cell in cells for zone in cell.zones]
-        at_once = {zone.policy.kind for zone in zones if settings.await_kernels or awaits_kernels(zone)}
-        self._kernels = Kernels(self._policies, at_once)
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ledger = ledger
         self._wire(consumer, list(intake.inputs), ledger)

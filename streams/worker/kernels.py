@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Collection
 from pkgutil import resolve_name
 
-from schemas.cells import Zone
+from schemas.cells import CellConfigured, Zone
 from schemas.interpreters import python_command
 from schemas.kinds import KINDS
 from solvers.compiled import NotKeptError, change_over, compiling, interpret, loading
@@ -21,7 +21,8 @@ class Kernels:
     """The kernels of a process, which interprets them as long as it has no machine code of theirs.
 
     That is compiled by another process, kept on disk and loaded by a thread. It takes over in the event loop,
-    between two events, with the kernels of one kind of policy after the other.
+    between two events, with the kernels of one kind of policy after the other. Cells with a zone whose bids
+    the interpreter would judge for too long wait for it.
     """
 
     def __init__(self, needed: Callable[[], set[str]], at_once: Collection[str] = ()) -> None:
@@ -33,6 +34,7 @@ class Kernels:
         """
         self._needed = needed
         self._loaded = set(at_once)
+        self._change = asyncio.Event()
         warm_up(sorted(at_once))
         interpret()
 
@@ -42,8 +44,21 @@ class Kernels:
             for kind in sorted(self._needed() - self._loaded):
                 await self._load(kind)
                 self._loaded.add(kind)
+                self._change.set()
+                self._change = asyncio.Event()
                 _log.info("kernels of policy %s run as machine code", kind)
             await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def ready_for(self, configuration: CellConfigured) -> None:
+        """Wait for machine code, where a cell has a zone that is too large to be decided without it."""
+        while missing := self._missing(configuration):
+            _log.info("cell %s waits until %s runs as machine code", configuration.cell, ", ".join(missing))
+            await self._change.wait()
+
+    def _missing(self, configuration: CellConfigured) -> list[str]:
+        return sorted(
+            {zone.policy.kind for zone in configuration.zones if awaits_kernels(zone)} - self._loaded
+        )
 
     async def _load(self, kind: str) -> None:
         if not await asyncio.to_thread(_is_loaded, kind):

@@ -1,11 +1,13 @@
 """What the processor of the cells sends, and what it waits for before it sends more."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 
 import pytest
 
+from schemas.cells import CellConfigured
+from schemas.clock import ClockTicked
 from streams.cell.rules import RULES
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.cell_processor import CellProcessor
@@ -52,12 +54,27 @@ async def ledger() -> AsyncIterator[ReadRecord]:
             yield ReadRecord("t.ledger", partition, offset, None, cell.encode(), envelope.value, headers)
 
 
+async def at_once(configuration: CellConfigured) -> None:
+    """No cell waits."""
+
+
 async def folded(broker: Broker) -> tuple[CellProcessor, dict[bytes, bytes], list[tuple[int, int]]]:
     """A processor that has folded the ledger, its table of snapshots, and what it acknowledges."""
     table: dict[bytes, bytes] = {}
     acknowledged: list[tuple[int, int]] = []
+    made = processor(broker, table, acknowledged, at_once)
+    await made.run(ledger())
+    return made, table, acknowledged
+
+
+def processor(
+    broker: Broker,
+    table: dict[bytes, bytes],
+    acknowledged: list[tuple[int, int]],
+    ready_for: Callable[[CellConfigured], Awaitable[None]],
+) -> CellProcessor:
     topic = SimpleNamespace(get_topic_name=lambda: CHANGELOG)
-    processor = CellProcessor(
+    return CellProcessor(
         SimpleNamespace(data=table, changelog_topic=topic),
         broker,
         lambda tp, offset: acknowledged.append((tp.partition, offset)),
@@ -69,9 +86,8 @@ async def folded(broker: Broker) -> tuple[CellProcessor, dict[bytes, bytes], lis
         on_folded=lambda partition, offset, took_s: None,
         book=RULES,
         validates=True,
+        ready_for=ready_for,
     )
-    await processor.run(ledger())
-    return processor, table, acknowledged
 
 
 def test_coverage_is_sent_when_every_snapshot_is_confirmed_and_acknowledged_after_it() -> None:
@@ -109,5 +125,37 @@ def test_a_refused_snapshot_leaves_no_coverage_that_claims_it() -> None:
             await snapshot
         assert await broker.sent(3) == [b"alpha", b"beta", b"gamma"]
         assert (table, acknowledged) == ({}, [])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("reassigned", [False, True])
+def test_events_of_a_cell_that_is_not_ready_wait_and_are_dropped_if_partitions_move(reassigned: bool) -> None:
+    async def run() -> None:
+        ready = asyncio.Event()
+        waiting: list[str] = []
+
+        async def ready_for(configuration: CellConfigured) -> None:
+            waiting.append(configuration.cell)
+            await ready.wait()
+
+        async def configured_and_ticked() -> AsyncIterator[ReadRecord]:
+            async for record in ledger():
+                if record.key == b"alpha":
+                    yield record
+            envelope = events.envelope(ClockTicked(cell="alpha", time_s=100.0), "tick")
+            yield ReadRecord("t.ledger", 0, 1, None, b"alpha", envelope.value, tuple(envelope.headers()))
+
+        made = processor(Broker(), {}, [], ready_for)
+        folding = asyncio.create_task(made.run(configured_and_ticked()))
+        while not waiting:
+            await asyncio.sleep(0)
+        assert made.last_offset(0) == 0
+        if reassigned:
+            await made.release()
+        ready.set()
+        await folding
+        assert waiting == ["alpha"]
+        assert made.last_offset(0) == (-1 if reassigned else 1)
 
     asyncio.run(run())

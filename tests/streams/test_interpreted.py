@@ -23,7 +23,7 @@ def test_machine_code_decides_as_the_interpreter_does(compiled, mode):
 
 def test_a_worker_waits_for_its_kernels_where_the_interpreter_would_take_long():
     nodes = tuple(Node(id=f"n{number}", gpu_type="fast", tariff="t") for number in range(100))
-    assert not awaits_kernels(zone(nodes=nodes, horizon_slots=600))
-    assert awaits_kernels(zone(nodes=nodes, horizon_slots=601))
+    assert not awaits_kernels(zone(nodes=nodes, horizon_slots=150))
+    assert awaits_kernels(zone(nodes=nodes, horizon_slots=151))
     assert not awaits_kernels(elastic_zone(1, scheme="lyra"))
     assert awaits_kernels(elastic_zone(1, scheme="pollux"))

@@ -20,8 +20,8 @@ _SAMPLES_PER_SLOT = 10
 _UNIT_MICROS = 1_000_000
 
 
-LARGEST_INTERPRETED_NODE_SLOTS = 60_000
-"""In a zone of this size a bid takes up to 0.3 s interpreted."""
+LARGEST_INTERPRETED_NODE_SLOTS = 15_000
+"""In a zone of this size a bid takes up to 0.3 s interpreted, and several times as long on a busy machine."""
 
 
 def is_large(zone: Zone) -> bool:
