@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -26,7 +27,7 @@ from executors.node.runner import (
 )
 from executors.node.settings import ExecutorSettings
 from schemas.fleet import NodeOffline
-from schemas.services import EXIT_FAILED, EXIT_UNFIT, begin_service
+from schemas.services import EXIT_FAILED, EXIT_UNFIT, SETTINGS_FAULTS, begin_service, described_fault
 from streams.kafka.faults import BrokerError, UnansweredError
 
 _BYTES_PER_MIB = 1024 * 1024
@@ -87,6 +88,20 @@ class StopSignal:
         if self._at_once:
             self._at_once = False
             raise StopRequestedError
+
+
+def serve(node: str | None) -> None:
+    """Serve a node, by default that of `MILLRACE_NODE`: see `main`. Settings are variables `MILLRACE_*`.
+
+    Raises:
+        SystemExit: likewise, and with `EXIT_UNFIT` if a setting is invalid.
+    """
+    try:
+        settings = ExecutorSettings() if node is None else ExecutorSettings(node=node)
+    except SETTINGS_FAULTS as error:
+        sys.stderr.write(f"millrace executor: settings: {described_fault(error)}\n")
+        raise SystemExit(EXIT_UNFIT) from None
+    main(settings)
 
 
 def main(settings: ExecutorSettings) -> None:

@@ -1,37 +1,28 @@
 """Worker processes of a node, forked from a server that has imported torch and has nothing else.
 
-multiprocessing's fork server imports once, in a process without threads and without a CUDA context, so that a
-worker begins in some hundredths of a second instead of the ten seconds that the imports take.
+The fork server imports once, in a process without threads and without a CUDA context, so that a worker begins
+in some hundredths of a second instead of the five seconds that the imports take.
 """
 
-import atexit
 import logging
 import multiprocessing
 import os
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
-from typing import Any, Generic, TypeVar
+from multiprocessing.util import Finalize
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
+from executors.workers.fork_server import PRELOADED, Surroundings, prepare, share
 from schemas.services import begin_log
-
-_PRELOADED = (
-    "torch",
-    "torch.distributed",
-    "transformers.modeling_utils",
-    "transformers.models.auto.modeling_auto",
-    "transformers.models.auto.tokenization_auto",
-    "peft",
-)
 
 W = TypeVar("W")
 
 _context = multiprocessing.get_context("forkserver")
-_alive: "weakref.WeakSet[WorkerProcess[Any]]" = weakref.WeakSet()
+_BEFORE_MULTIPROCESSING = 100
 
 
 class WorkerProcess(Generic[W]):
@@ -53,12 +44,12 @@ class WorkerProcess(Generic[W]):
         self._words = words
         self._connection, theirs = _context.Pipe()
         level = logging.getLogger().getEffectiveLevel()
-        self._process = _context.Process(
-            target=_work, args=(work, order.model_dump_json(), theirs, level), name=name, daemon=True
-        )
+        arguments = (work, order.model_dump_json(), theirs, level, Surroundings.of_this_process())
+        self._process = _context.Process(target=_work, args=arguments, name=name, daemon=True)
         self._process.start()
         theirs.close()
-        _alive.add(self)
+        # Before multiprocessing's own farewell, which would ask in vain, and wait.
+        self._farewell = Finalize(None, self._process.kill, exitpriority=_BEFORE_MULTIPROCESSING)
 
     @property
     def pid(self) -> int:
@@ -95,18 +86,21 @@ class WorkerProcess(Generic[W]):
 
     def close(self) -> None:
         """Give up what is held for a process that has ended."""
+        self._farewell.cancel()
         self._connection.close()
 
 
 def warm_up(*modules: str) -> int:
-    """Start the fork server and wait until it has imported torch, transformers, peft and these modules.
+    """Have a fork server that has imported torch, transformers, peft and these modules, and wait for it.
+
+    That is the one from which this process was forked, if it was, or one of its own.
 
     Returns:
         how many CUDA devices there are.
     """
-    # A library that looks for devices when it is imported must not make a CUDA context: none survives a fork.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    _context.set_forkserver_preload([*_PRELOADED, *modules])
+    prepare()
+    share()
+    _context.set_forkserver_preload([*PRELOADED, *modules])
     mine, theirs = _context.Pipe()
     process = _context.Process(target=_count_devices, args=(theirs,), daemon=True)
     process.start()
@@ -148,16 +142,15 @@ def _count_devices(connection: "Connection[bytes, bytes]") -> None:
     connection.send_bytes(str(torch.cuda.device_count()).encode())
 
 
-def _work(work: str, order_json: str, connection: "Connection[bytes, bytes]", log_level: int) -> None:
+def _work(
+    work: str,
+    order_json: str,
+    connection: "Connection[bytes, bytes]",
+    log_level: int,
+    surroundings: Surroundings,
+) -> None:
+    surroundings.enter()
     begin_log(log_level)
     module, _, function = work.partition(":")
     run: Callable[[str, Connection[bytes, bytes]], None] = getattr(import_module(module), function)
     run(order_json, connection)
-
-
-@atexit.register
-def _kill_all() -> None:
-    # Before multiprocessing's own farewell, which would ask in vain, and wait.
-    everyone: Sequence[WorkerProcess[Any]] = list(_alive)
-    for process in everyone:
-        process.kill()

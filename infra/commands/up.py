@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from infra.commands.output import remark
 from infra.deployment.arrivals import NodesAwaited
 from infra.deployment.deployment import Deployment, Layout, interrupted_by_sigterm, principals, sole_user
 from infra.deployment.folders import Folders, default_data_dir
+from infra.deployment.fork_server import ForkServer, fork_server
 from infra.deployment.settings_check import check_settings
 from infra.errors import CommandError
 from infra.kafka.private_files import keep_to_owner
@@ -61,7 +63,9 @@ def up(
             if fresh:
                 _clear(folders, settings)
             progress.awaits("the Kafka broker, which is fetched the first time")
-            with watched_broker(settings) as broker:
+            # It imports while the broker starts.
+            forking = fork_server(folders.logs) if executors else nullcontext()
+            with forking as server, watched_broker(settings) as broker:
                 progress.say(f"broker answers at {broker.bootstrap_servers}")
                 connections = principals(broker, topic_prefix)
                 if connections["operators"].kafka_security_protocol != "PLAINTEXT":
@@ -80,16 +84,16 @@ def up(
                     connections,
                     credentials,
                 )
-                _run(broker, layout, progress)
+                _run(broker, layout, server, progress)
     except KeyboardInterrupt:
         remark("stopped: nothing of the deployment runs any more")
         raise
 
 
-def _run(broker: RunningBroker, layout: Layout, progress: Progress) -> None:
+def _run(broker: RunningBroker, layout: Layout, server: ForkServer | None, progress: Progress) -> None:
     """Run services, and start again what dies, until an interrupt."""
     folders = layout.folders
-    deployment = Deployment(layout, progress.say)
+    deployment = Deployment(layout, progress.say, server)
     progress.awaits("the worker")
     with (
         deployment.running(),

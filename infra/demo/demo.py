@@ -19,6 +19,7 @@ from infra.demo.models import default_model
 from infra.demo.stage import Scene, Stage, running_stage
 from infra.deployment.deployment import Layout, principals, sole_user
 from infra.deployment.folders import Folders, default_data_dir
+from infra.deployment.fork_server import fork_server
 from infra.errors import CommandError, disk_faults
 from infra.kafka.settings import broker_settings
 from infra.log.target import Target
@@ -130,7 +131,11 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
             }
         )
         progress.awaits("the Kafka broker, which is fetched the first time")
-        with default_model(folders.models) as await_model, watched_broker(settings, ephemeral=True) as broker:
+        with (
+            fork_server(folders.logs) as server,
+            default_model(folders, server) as await_model,
+            watched_broker(settings, ephemeral=True) as broker,
+        ):
             progress.say(f"broker answers at {broker.bootstrap_servers}{', secured' if wish.secure else ''}")
             connections = principals(broker, _PREFIX)
             targets = {role: Target(connection, _PREFIX) for role, connection in connections.items()}
@@ -143,7 +148,7 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
                 first_zones=_zones(cells_file, POLICIES[wish.scenes[0]]),
                 settings={**haste(pace), "MILLRACE_CHECKPOINT_S": _CHECKPOINT_S},
             )
-            with running_stage(layout, targets, progress, wish.patience_s * pace, pace) as stage:
+            with running_stage(layout, server, targets, progress, wish.patience_s * pace, pace) as stage:
                 scenes = _play(stage, wish, datasets, await_model, connections["auditor"])
             verdict = _verify(connections["auditor"], progress)
             with disk_faults(folders.root):

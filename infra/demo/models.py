@@ -1,43 +1,42 @@
 """Models for the jobs of the demo that bring their own."""
 
-import shutil
-import signal
-import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from infra.errors import CommandError
-from schemas.interpreters import python_command
+from infra.deployment.folders import Folders
+from infra.deployment.fork_server import ForkServer
+from infra.deployment.service import Service
 
 MODEL = "tiny-llama"
-_STOP_S = 10.0
+_POLL_S = 0.1
 
 
 @contextmanager
-def default_model(folder: Path) -> Iterator[Callable[[], None]]:
+def default_model(folders: Folders, server: ForkServer) -> Iterator[Callable[[], None]]:
     """Have the small default model found, and made if there is none. What the block is given waits until the
-    model lies in `folder`.
+    model lies in the folder of models.
 
     Raises:
         CommandError: it cannot be made.
     """
-    # torch is loaded by another process, and meanwhile the services start.
-    command = python_command("-m", "executors.lora.default_base")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as making:
+    function = "executors.lora.default_base:place_default_base"
+    launch = server.forked("default-model", {}, function, str(folders.models / MODEL))
+    making = Service("default-model", launch, folders.logs)
+    # It begins when the server is ready, and meanwhile other services start.
+    beginning = threading.Thread(target=making.start)
+    beginning.start()
 
-        def copied() -> None:
-            found, said = making.communicate()
-            if making.returncode:
-                raise CommandError(f"the default model cannot be made: {said.strip()}")
-            shutil.copytree(found.strip(), folder / MODEL)
+    def await_model() -> None:
+        beginning.join()
+        while making.exit_status != 0:
+            if making.exit_status is not None:
+                making.keep_running()
+            time.sleep(_POLL_S)
 
-        try:
-            yield copied
-        finally:
-            # It removes what it has half made.
-            making.send_signal(signal.SIGINT)
-            try:
-                making.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                making.kill()
+    try:
+        yield await_model
+    finally:
+        beginning.join()
+        making.stop()

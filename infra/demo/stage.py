@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from infra.deployment.deployment import Deployment, Layout
+from infra.deployment.fork_server import ForkServer
 from infra.errors import CommandError
 from infra.log.publisher import EventPublisher
 from infra.log.reader import BoardFollower
@@ -192,7 +193,12 @@ def refuse_lost(records: Sequence[Record], job_ids: Sequence[str]) -> None:
 
 @contextmanager
 def running_stage(
-    layout: Layout, targets: Mapping[Role, Target], progress: Progress, patience_s: float, pace: float
+    layout: Layout,
+    server: ForkServer,
+    targets: Mapping[Role, Target],
+    progress: Progress,
+    patience_s: float,
+    pace: float,
 ) -> Iterator[Stage]:
     """A stage whose deployment runs for the length of the block.
 
@@ -200,7 +206,7 @@ def running_stage(
         CommandError: a service does not come up.
         BrokerError: the topics are not what they must be.
     """
-    deployment = Deployment(layout, progress.say)
+    deployment = Deployment(layout, progress.say, server)
     with ExitStack() as stack:
         publishers = {
             role: stack.enter_context(EventPublisher(targets[role], "millrace/demo")) for role in _PUBLISHERS

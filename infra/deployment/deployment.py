@@ -17,7 +17,8 @@ from infra.deployment.cells import PresentCell, layout_changes, present_cells
 from infra.deployment.configuring import configure_cells
 from infra.deployment.executors import executor_environment, served_nodes
 from infra.deployment.folders import Address, Folders, published_address
-from infra.deployment.service import Service
+from infra.deployment.fork_server import ForkServer, fork_server
+from infra.deployment.service import Service, command
 from infra.errors import CommandError
 from infra.kafka.file_lock import FileLock, LockedError
 from infra.log.reader import LogReader
@@ -120,6 +121,8 @@ class Deployment:
     layout: Layout
     say: Callable[[str], None]
     """Takes a line about what is being done."""
+    fork_server: ForkServer | None = None
+    """Executors are forked from it; where none is given, from one of its own."""
     cells: list[CellConfigured] = field(default_factory=list)
     """As their ledgers have them; known once it runs."""
     worker: Service = field(init=False)
@@ -132,6 +135,8 @@ class Deployment:
     """By cell and node."""
     _present: Mapping[str, PresentCell] = field(default_factory=dict)
     """The cells as they were when executors were started first."""
+    _due: list[Service] = field(default_factory=list)
+    """Executors that are to be started, once the fork server is ready."""
     _retry_s: dict[tuple[str, str], float] = field(default_factory=dict)
     """Executors that are left out until then, by the monotonic clock."""
     _decisions: LogReader | None = None
@@ -140,7 +145,13 @@ class Deployment:
     @property
     def services(self) -> list[Service]:
         """In the order of their start."""
-        return [self.worker, *self.solvers, self.clock, *self.lenders, *self.executors.values()]
+        return [*self._unique, *self.executors.values()]
+
+    @property
+    def _unique(self) -> list[Service]:
+        """Those with which nothing goes on if they cannot be kept running."""
+        server = [] if self.fork_server is None else [self.fork_server.service]
+        return [*server, self.worker, *self.solvers, self.clock, *self.lenders]
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -156,6 +167,8 @@ class Deployment:
         layout = self.layout
         ensure_topics(layout.target.kafka, topics(layout.target.prefix))
         with ExitStack() as stack:
+            if layout.run_executors and self.fork_server is None:
+                self.fork_server = stack.enter_context(fork_server(layout.folders.logs))
             address = Address(layout.target.kafka.bootstrap_servers, layout.credentials)
             stack.enter_context(published_address(layout.folders, address))
             name = os.environ.get("MILLRACE_WORKER_NAME") or layout.worker_name
@@ -196,12 +209,13 @@ class Deployment:
         Raises:
             CommandError: it does not help with another service, or with any executor.
         """
-        for service in (self.worker, *self.solvers, self.clock, *self.lenders):
+        for service in self._unique:
             if service.keep_running():
                 self.say(f"{service.name} died and is started again")
         self._stop_departed()
+        self._start_due()
         for place, executor in self.executors.items():
-            if self._retry_s.get(place, 0.0) > time.monotonic():
+            if executor in self._due or self._retry_s.get(place, 0.0) > time.monotonic():
                 continue
             try:
                 if executor.keep_running():
@@ -263,20 +277,29 @@ class Deployment:
     def start_executors(self, zones: Collection[str] | None = None) -> None:
         """Start the executors of these zones' nodes that were not started before, by default of all."""
         folders = self.layout.folders
+        assert self.fork_server is not None, "there is one where executors run"
         for cell, now in self._present.items():
             for node in served_nodes(now, folders):
                 if (cell, node) in self.executors or not (zones is None or now.owner_of[node] in zones):
                     continue
                 environment = {
+                    **self._environment("nodes"),
                     **executor_environment(now, node, folders),
                     "MILLRACE_CELL": cell,
                     "MILLRACE_THREADS": str(self.layout.executor_threads),
                 }
-                arguments = ["executors.node", "--node", node]
-                service = self._service(f"executor-{cell}-{node}", "nodes", arguments, environment)
+                launch = self.fork_server.forked(node, environment, "executors.node.process:serve", node)
+                service = Service(f"executor-{cell}-{node}", launch, folders.logs)
                 self.executors[cell, node] = service
+                self._due.append(service)
+        self._start_due()
+
+    def _start_due(self) -> None:
+        if self.fork_server is not None and self.fork_server.is_ready:
+            while self._due:
+                service = self._due.pop(0)
                 service.start()
-                self.say(f"executor of {node} in cell {cell} starts")
+                self.say(f"{service.name} starts")
 
     def _stop_departed(self) -> None:
         """Stop the executors of nodes that have left their cells: all that they report would be refused."""
@@ -297,16 +320,18 @@ class Deployment:
                 list(threads.map(Service.stop, self.executors.values()))
 
     def _service(self, name: str, role: Role, arguments: list[str], environment: dict[str, str]) -> Service:
+        launch = command(python_command("-m", *arguments), {**self._environment(role), **environment})
+        return Service(name, launch, self.layout.folders.logs)
+
+    def _environment(self, role: Role) -> dict[str, str]:
         layout = self.layout
-        common = {
+        return {
             **layout.connection(role).environment(),
             "MILLRACE_TOPIC_PREFIX": layout.target.prefix,
             "MILLRACE_DATA_DIR": str(layout.folders.root),
             "MILLRACE_CELLS_FILE": str(layout.cells_file),
             **layout.settings,
         }
-        command = python_command("-m", *arguments)
-        return Service(name, command, {**common, **environment}, layout.folders.logs)
 
 
 @contextmanager

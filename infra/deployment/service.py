@@ -2,9 +2,10 @@
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from infra.errors import CommandError
 from infra.kafka.process import Restarts, SupervisedProcess
@@ -17,18 +18,51 @@ STOP_TIMEOUT_S = 25.0
 """A little more than the services themselves take to stop in order."""
 
 
-class Service:
-    """Runs a command, which dies with this process, and keeps it running."""
+class ServiceProcess(Protocol):
+    """A process that dies with this one."""
 
-    def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], log_folder: Path
-    ) -> None:
-        """Describe the service. `environment` is added to this process's own."""
+    @property
+    def pid(self) -> int | None:
+        """None once it has ended."""
+
+    @property
+    def exit_status(self) -> int | None:
+        """128 + n after signal n; None while it runs."""
+
+    def stop(self) -> None:
+        """Have it end in order, kill it after a time, and return when it is gone."""
+
+
+Launch = Callable[[Path], ServiceProcess]
+"""Starts a process that appends to this log what it prints."""
+
+
+def command(arguments: Sequence[str], environment: Mapping[str, str], inherited: int | None = None) -> Launch:
+    """Return what runs a command. `environment` is added to this process's own, `inherited` a descriptor."""
+
+    def launch(log_path: Path) -> ServiceProcess:
+        return SupervisedProcess(
+            list(arguments),
+            working_dir=Path.cwd(),
+            console_path=log_path,
+            stop_timeout_s=STOP_TIMEOUT_S,
+            environment={**os.environ, **environment},
+            keep_console=True,
+            inherited=inherited,
+        )
+
+    return launch
+
+
+class Service:
+    """Keeps a process running."""
+
+    def __init__(self, name: str, launch: Launch, log_folder: Path) -> None:
+        """Describe the service."""
         self.name = name
         self.log_path = log_folder / f"{name}.log"
-        self._command = list(command)
-        self._environment = {**os.environ, **environment}
-        self._process: SupervisedProcess | None = None
+        self._launch = launch
+        self._process: ServiceProcess | None = None
         self._restarts = Restarts()
         self._forgiven = False
         self._log_start = 0
@@ -40,7 +74,7 @@ class Service:
 
     @property
     def exit_status(self) -> int | None:
-        """Status with which it has ended, negative for a signal; None while it runs or was not started."""
+        """Status with which it has ended, 128 + n after signal n; None while it runs or was not started."""
         return self._process.exit_status if self._process else None
 
     def start(self) -> None:
@@ -48,14 +82,7 @@ class Service:
         self.rotate_log()
         self._forgiven = False
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
-        self._process = SupervisedProcess(
-            self._command,
-            working_dir=Path.cwd(),
-            console_path=self.log_path,
-            stop_timeout_s=STOP_TIMEOUT_S,
-            environment=self._environment,
-            keep_console=True,
-        )
+        self._process = self._launch(self.log_path)
 
     def keep_running(self) -> bool:
         """Start it again if it has died; True if it had for another reason than a broker that does not

@@ -10,7 +10,7 @@ import pytest
 from infra.deployment import deployment as deployment_module
 from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
-from infra.deployment.service import Service
+from infra.deployment.service import Service, command
 from infra.errors import CommandError
 from infra.log.target import Target
 from schemas.services import EXIT_UNFIT
@@ -25,7 +25,7 @@ class Services(Deployment):
 
     def begin(self, **programs: str) -> None:
         made = {
-            name: Service(name, [sys.executable, "-c", program], {}, self.layout.folders.logs)
+            name: Service(name, command([sys.executable, "-c", program], {}), self.layout.folders.logs)
             for name, program in programs.items()
         }
         self.worker, self.clock = made.pop("worker"), made.pop("clock")

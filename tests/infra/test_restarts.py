@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.deployment.service import Service
+from infra.deployment.service import Service, command
 from infra.errors import CommandError
 from infra.kafka.process import MOST_RESTARTS
 from schemas.services import EXIT_FAILED, EXIT_UNANSWERED, EXIT_UNFIT
@@ -21,7 +21,7 @@ def ending(tmp_path: Path) -> Iterator[Callable[[int], Service]]:
 
     def start(status: int) -> Service:
         program = f"print('ended', flush=True); raise SystemExit({status})"
-        services.append(Service("brief", [sys.executable, "-c", program], {}, tmp_path))
+        services.append(Service("brief", command([sys.executable, "-c", program], {}), tmp_path))
         services[-1].start()
         return services[-1]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.deployment import service as service_module
-from infra.deployment.service import KEPT_LOGS, Service
+from infra.deployment.service import KEPT_LOGS, Service, command
 
 PROGRAM = """
 import sys
@@ -26,7 +26,7 @@ PATIENCE_S = 30.0
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     monkeypatch.setattr(service_module, "LARGEST_LOG_BYTES", LARGEST_BYTES)
-    service = Service("chatty", [sys.executable, "-c", PROGRAM], {}, tmp_path)
+    service = Service("chatty", command([sys.executable, "-c", PROGRAM], {}), tmp_path)
     yield service
     service.stop()
 

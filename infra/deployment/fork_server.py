@@ -1,0 +1,132 @@
+"""The process that executors and their workers are forked from: it imports torch, and they need not."""
+
+import multiprocessing
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+
+from executors.workers.fork_server import PRELOADED, Surroundings, attached
+from executors.workers.forked_service import serve_forked
+from infra.deployment.service import STOP_TIMEOUT_S, Launch, Service, ServiceProcess, command
+from schemas.interpreters import python_command
+
+_IMPORTED = (
+    *PRELOADED,
+    "executors.node.process",
+    "executors.lora.slots.runner",
+    "executors.elastic.worker",
+    "executors.tuner.worker",
+    "executors.moe.serving.serving",
+    "executors.moe.training.training",
+)
+_RETRY_S = 0.5
+_context = multiprocessing.get_context("forkserver")
+_starting = threading.Lock()
+
+
+class ForkServer:
+    """Starts executors by forking them, as soon as it has imported what all of them need."""
+
+    def __init__(self, service: Service) -> None:
+        """Describe a server that was started, and that this process is attached to."""
+        self.service = service
+        self._is_ready = threading.Event()
+        self._is_over = threading.Event()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has imported everything: before, a fork would wait for that."""
+        return self._is_ready.is_set()
+
+    def forked(self, name: str, environment: Mapping[str, str], function: str, *arguments: object) -> Launch:
+        """Return what forks a process. It waits until the server is ready.
+
+        Args:
+            name: what tools call the process.
+            environment: added to the environment of this process.
+            function: `module:function` that the process calls.
+        """
+
+        def launch(log_path: Path) -> ServiceProcess:
+            with log_path.open("ab") as log:
+                surroundings = Surroundings.of_this_process({**os.environ, **environment}, log.fileno())
+                called = (function, arguments, name, surroundings, STOP_TIMEOUT_S)
+                return _Forked(_start(name, serve_forked, called))
+
+        return launch
+
+    def watch(self) -> None:
+        """Wait until it is ready, or over."""
+        while not (self._is_ready.is_set() or self._is_over.wait(_RETRY_S)):
+            with suppress(OSError, EOFError):  # it has died, and is started again
+                _start("ready", int, ()).join()
+                self._is_ready.set()
+
+    def end(self) -> None:
+        """Stop it."""
+        self._is_over.set()
+        self.service.stop()
+
+
+@contextmanager
+def fork_server(log_folder: Path) -> Iterator[ForkServer]:
+    """Have a fork server for the length of the block. It imports beside what this process does."""
+    with (
+        TemporaryDirectory(prefix="millrace-") as folder,
+        socket.socket(socket.AF_UNIX) as listener,
+    ):
+        address = Path(folder) / "fork-server"
+        listener.bind(str(address))
+        listener.listen()
+        arguments = ("-m", "executors.workers.fork_server", str(listener.fileno()), *_IMPORTED)
+        launch = command(python_command(*arguments), {}, inherited=listener.fileno())
+        server = ForkServer(Service("fork-server", launch, log_folder))
+        server.service.start()
+        try:
+            with attached(address):
+                threading.Thread(target=server.watch, name="fork-server", daemon=True).start()
+                yield server
+        finally:
+            server.end()
+
+
+class _Forked:
+    """See `ServiceProcess`."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process.is_alive() else None
+
+    @property
+    def exit_status(self) -> int | None:
+        status = self._process.exitcode
+        return 128 - status if status is not None and status < 0 else status
+
+    def stop(self) -> None:
+        for end in (self._process.terminate, self._process.kill):
+            end()
+            self._process.join(STOP_TIMEOUT_S)
+            if not self._process.is_alive():
+                return
+
+
+def _start(name: str, target: Callable[..., object], arguments: tuple[object, ...]) -> BaseProcess:
+    """Fork a process, which does not import the main module of this one, as it would otherwise."""
+    process = _context.Process(target=target, args=arguments, name=name)
+    with _starting:
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
+            process.start()
+        finally:
+            sys.modules["__main__"] = main
+    return process
