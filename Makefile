@@ -50,7 +50,7 @@ test:
 	$(BIN)/python -m pytest $(ALONE) -m "alone and not drill"
 
 # With the tests that `make test` leaves out as long, and all examples of the property tests, of which it draws a
-# fortieth.
+# sixtieth.
 test-long: $(STAMP)
 	MILLRACE_TESTS=long $(BIN)/python -m pytest --ignore tests/integration -m "" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 

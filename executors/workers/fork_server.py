@@ -4,18 +4,20 @@ It is multiprocessing's, and may be shared: a process that was forked from it fo
 too, where multiprocessing would start another, which takes five seconds of a core to import.
 
 `python -P -m executors.workers.fork_server DESCRIPTOR MODULE...` is one that is started by itself, and
-listens on a Unix socket that it inherits. It ends when it is killed.
+listens on a Unix socket that it inherits. On SIGTERM it ends when all that was forked from it has ended.
 """
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing import forkserver, reduction, resource_tracker
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 from schemas.extras import MissingExtraError, require_extra
@@ -91,7 +93,8 @@ class Surroundings:
         )
 
     def enter(self) -> None:
-        """Have this process surrounded so."""
+        """Have this process surrounded so, and ended by SIGTERM."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.environ.clear()
         os.environ.update(self.environment)
         os.umask(self.umask)
@@ -100,11 +103,12 @@ class Surroundings:
 
 
 def main(descriptor: int, modules: list[str]) -> None:
-    """Import modules, and fork from this process until it is killed.
+    """Import modules, and fork from this process until SIGTERM.
 
     Raises:
-        SystemExit: a library is not installed.
+        SystemExit: on SIGTERM, or if a library is not installed.
     """
+    signal.signal(signal.SIGTERM, _end_after_children)
     try:
         require_extra("executors")
     except MissingExtraError as error:
@@ -115,6 +119,13 @@ def main(descriptor: int, modules: list[str]) -> None:
         import_module(module)
     never_closed, _ = os.pipe()
     forkserver.main(descriptor, never_closed, [])
+
+
+def _end_after_children(_number: int, _frame: FrameType | None) -> None:
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+    os._exit(0)
 
 
 def prepare() -> None:

@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -70,13 +70,13 @@ class ForkServer:
                 self._is_ready.set()
 
     def end(self) -> None:
-        """Stop it."""
+        """Stop it. What was forked from it has been stopped before."""
         self._is_over.set()
         self.service.stop()
 
 
 @contextmanager
-def fork_server(log_folder: Path) -> Iterator[ForkServer]:
+def fork_server(log_folder: Path, modules: Sequence[str] = _IMPORTED) -> Iterator[ForkServer]:
     """Have a fork server for the length of the block. It imports beside what this process does."""
     with (
         TemporaryDirectory(prefix="millrace-") as folder,
@@ -85,16 +85,19 @@ def fork_server(log_folder: Path) -> Iterator[ForkServer]:
         address = Path(folder) / "fork-server"
         listener.bind(str(address))
         listener.listen()
-        arguments = ("-m", "executors.workers.fork_server", str(listener.fileno()), *_IMPORTED)
+        arguments = ("-m", "executors.workers.fork_server", str(listener.fileno()), *modules)
         launch = command(python_command(*arguments), {}, inherited=listener.fileno())
         server = ForkServer(Service("fork-server", launch, log_folder))
-        server.service.start()
-        try:
-            with attached(address):
-                threading.Thread(target=server.watch, name="fork-server", daemon=True).start()
+        watching = threading.Thread(target=server.watch, name="fork-server", daemon=True)
+        with attached(address):
+            server.service.start()
+            watching.start()
+            try:
                 yield server
-        finally:
-            server.end()
+            finally:
+                server.end()
+                listener.close()  # whoever waits for a server that has died waits no more
+                watching.join()
 
 
 class _Forked:

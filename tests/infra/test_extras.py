@@ -28,6 +28,7 @@ def folder(tmp_path: Path) -> HostileFolder:
     )
 
 
+@pytest.mark.long
 def test_a_ledger_is_simulated_replayed_and_watched_without_extras(millrace, folder):
     arguments = ["--cells", str(CELLS / "elastic.yaml"), "--jobs", "4", "--out", "simulated", "--json"]
     simulated = folder.run(millrace, "simulate", *arguments)

@@ -10,13 +10,13 @@ LONG = os.environ.get("MILLRACE_TESTS") == "long"
 
 
 def examples(full: int) -> int:
-    """A fortieth of the full number in `make test`, but 10 at least and 100 at most."""
-    return full if LONG else min(full, max(full // 40, 10), 100)
+    """A sixtieth of the full number in `make test`, but 8 at least and 50 at most."""
+    return full if LONG else min(full, max(full // 60, 8), 50)
 
 
 def seeds(full: int) -> range:
-    """A quarter of the full number in `make test`, but one at least."""
-    return range(full if LONG else max(full // 4, 1))
+    """An eighth of the full number in `make test`, but one at least."""
+    return range(full if LONG else max(full // 8, 1))
 
 
 def long(*cases: Any) -> list[Any]:

@@ -18,13 +18,13 @@ from tests.streams.experts.test_histories import KNOWN, PATIENCES_S
 from tests.streams.experts.test_histories import History as ExpertsHistory
 from tests.streams.golden.ledger import LEDGER
 from tests.streams.outcomes.table import table
+from tests.support.examples import seeds
 
 Mode = Literal["interpreted", "compiled", "changing"]
 _STEPS = 80
 _POLLUX_STEPS = 30
 """Few: interpreted, a genetic search takes two seconds."""
 _TABLES = ("auction-default", "auction-published")
-_SEEDS = 3
 
 
 def decided(mode: Mode) -> dict[str, str]:
@@ -63,7 +63,7 @@ def _histories() -> Iterator[tuple[str, tuple[Cell, Iterator[None]]]]:
     """Each cell, and an iterator that makes a step of its history at each turn."""
     golden = Cell("c")
     yield "golden", (golden, _golden(golden))
-    for seed in range(_SEEDS):
+    for seed in seeds(3):
         lyra = ElasticHistory(random.Random(seed), servers=4, scheme="lyra")
         yield f"lyra {seed}", (lyra.bench.cell, _steps(lyra, 2 * _STEPS))
         experts = ExpertsHistory(random.Random(KNOWN[seed]), PATIENCES_S[1])

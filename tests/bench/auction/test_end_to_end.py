@@ -70,6 +70,7 @@ def test_processes_beside_each_other_bring_what_one_brings(tmp_path):
     assert welfares[0] == welfares[1]
 
 
+@pytest.mark.long
 def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.auction.misreports.measure.QUICK_WORLDS", 4)
     seeds = SEEDS[:1]

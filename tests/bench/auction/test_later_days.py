@@ -36,6 +36,7 @@ def welfare_of(day):
     return day.summary.part(AuctionFigures).realised_welfare_micros
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy_of", [learning, eft])
 @pytest.mark.parametrize("seed", seeds(3))
 def test_the_first_day_is_worth_what_it_is_alone_and_the_second_the_rest(policy_of, seed):
@@ -47,6 +48,7 @@ def test_the_first_day_is_worth_what_it_is_alone_and_the_second_the_rest(policy_
     assert values["welfare_micros"] == together - values["before_welfare_micros"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(3))
 def test_who_remembers_nothing_does_on_the_second_day_what_it_does_on_the_first(seed):
     values = simulate_last_day([(BUSY, 1_000_000 + seed)], (BUSY, seed), eft)
@@ -67,6 +69,7 @@ def test_who_remembers_the_first_day_does_otherwise_on_the_second_with_the_same_
     assert values["welfare_micros"] != welfare_of(simulate_day(whole_day, 0, remembering))
 
 
+@pytest.mark.long
 def test_a_job_that_is_not_over_when_the_second_day_begins_is_named():
     two = draw_days([(TINY, 7)], (TINY, 3))
     run = simulate(two.cell, two.inputs, eft).run
@@ -75,6 +78,7 @@ def test_a_job_that_is_not_over_when_the_second_day_begins_is_named():
         welfare_before(run, two.earlier_job_ids | {"task-00000", "task-00001"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("contender", [SECOND_DAY, *AFTER.values()])
 def test_the_default_is_judged_on_the_same_bids_after_any_day(contender):
     values = MEASURES[contender](TINY, 0)
@@ -84,6 +88,7 @@ def test_the_default_is_judged_on_the_same_bids_after_any_day(contender):
     assert values["welfare_micros"] > 0
 
 
+@pytest.mark.long
 def test_unlike_days_have_four_times_as_much_or_as_little_of_one_thing():
     load = [KINDS_BEFORE[name](TINY).arrivals_per_slot / TINY.arrivals_per_slot for name in AFTER.values()]
     value = [

@@ -55,6 +55,7 @@ def fall_of(play: Play) -> float:
     return prices.levels.fall(prices.curve)
 
 
+@pytest.mark.long
 def test_waiting_within_the_horizon_gains_no_more_than_prices_may_fall():
     """A price of p is at least (1 - f) p a slot later: all that a user can gain by waiting is the rest."""
     fell = 0
@@ -74,6 +75,7 @@ def test_waiting_within_the_horizon_gains_no_more_than_prices_may_fall():
     assert fell > 0, "and now and then they do"
 
 
+@pytest.mark.long
 def test_who_waits_with_a_bid_in_hand_has_a_plan_like_the_truth_and_pays_no_more():
     paid_less = 0
     for number, world in enumerate(map(world_of, range(3 * WORLDS))):

@@ -62,6 +62,7 @@ def test_the_fourth_day_is_compared_with_the_first_and_with_the_price_in_hindsig
     ]
 
 
+@pytest.mark.long
 def test_a_fourth_day_is_judged_after_three_others():
     setting = replace(TINY, night_part=0.5)
     alone, fourth = MEASURES[DEFAULT](setting, 0), MEASURES[FOURTH_DAY](setting, 0)

@@ -18,6 +18,7 @@ def outcomes():
     return {row: simulate(table_3_5(TINY)[row]) for row in (1, 2, 9, 13, 14)}
 
 
+@pytest.mark.long
 def test_all_schemes_get_the_same_requests(outcomes):
     comparable(*outcomes.values())
     jobs = {outcome["jobs"] for outcome in outcomes.values()}
@@ -27,6 +28,7 @@ def test_all_schemes_get_the_same_requests(outcomes):
         assert outcome["unfinished"] == 0
 
 
+@pytest.mark.long
 def test_runs_of_other_requests_are_not_compared(outcomes):
     other = simulate(replace(FIFO, setting=replace(TINY, seed=2)))
     with pytest.raises(ValueError, match="different jobs"):
@@ -39,6 +41,7 @@ def test_the_baseline_does_not_depend_on_what_jobs_are_able_to_do(outcomes):
     assert (again.queuing_s, again.jct_s) == (outcomes[1].queuing_s, outcomes[1].jct_s)
 
 
+@pytest.mark.long
 def test_no_job_runs_on_loaned_servers_where_none_are_lent_and_none_scales_without_elastic_jobs(outcomes):
     assert not any(outcomes[13].on_loaned)
     assert outcomes[13]["preemptions"] == 0
@@ -47,6 +50,7 @@ def test_no_job_runs_on_loaned_servers_where_none_are_lent_and_none_scales_witho
     assert any(simulate(Trial(TINY, lends_to_all=True)).on_loaned)
 
 
+@pytest.mark.long
 def test_a_time_is_the_running_time_and_the_wait_where_nothing_scales(outcomes):
     requests = TINY.requests()
     for request, queuing_s, jct_s in zip(requests, outcomes[1].queuing_s, outcomes[1].jct_s, strict=True):
@@ -63,11 +67,13 @@ def test_wrong_predictions_change_no_running_time():
         assert one == pytest.approx(other, abs=120.0)
 
 
+@pytest.mark.long
 def test_inference_counts_as_usage_with_loans_and_without(outcomes):
     assert outcomes[1]["overall_usage"] > 0.2
     assert 0 < outcomes[1]["training_usage"] <= 1
 
 
+@pytest.mark.long
 def test_a_result_is_the_same_whenever_it_is_made(outcomes):
     again = simulate(table_3_5(TINY)[2])
     times = {"cpu_s", "wall_s", "rss_mb"}

@@ -170,6 +170,7 @@ def made(name: str, interval_s: float) -> Scheme:
     return RIVALS[name].make(interval_s)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(RIVALS))
 @given(jobs=workloads(), eager=st.booleans(), switch_s=st.sampled_from([0.0, 7.0, 200.0]))
 @settings(deadline=None, max_examples=examples(100))

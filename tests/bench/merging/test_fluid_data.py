@@ -71,6 +71,7 @@ def test_the_measured_workloads_can_be_read(model: str) -> None:
     assert all(CLUSTER.compact(1) in each.step_s and each.iterations > 0 for each in jobs)
 
 
+@pytest.mark.long
 @measured
 def test_schemes_that_work_alike_come_near_the_published_values() -> None:
     outcomes = as_published(PROFILES, "roberta-base")

@@ -74,7 +74,13 @@ def test_the_full_form_has_both_halves_small_and_large_numbers_of_jobs_and_loads
 
 
 @measured
-@pytest.mark.parametrize(("model", "jobs", "seed"), [("vit", 30, 1), ("vit", 60, 2), ("roberta-base", 30, 1)])
+@pytest.mark.parametrize(
+    ("model", "jobs", "seed"),
+    [
+        ("roberta-base", 30, 1),
+        *[pytest.param("vit", *case, marks=pytest.mark.long) for case in ((30, 1), (60, 2))],
+    ],
+)
 def test_merging_does_not_lose_to_not_merging(model: str, jobs: int, seed: int) -> None:
     """With vit, an earlier form made the mean job 8 and 37 % slower here, and the slowest 64 and 81 %.
     Nothing is known of any merge, so that none is made."""
@@ -85,6 +91,7 @@ def test_merging_does_not_lose_to_not_merging(model: str, jobs: int, seed: int) 
     assert ours.slowest_s <= without.slowest_s
 
 
+@pytest.mark.long
 @measured
 def test_merging_pays_where_past_merges_show_it() -> None:
     """Half of the tasks of roberta-base, of which a zone knows what came of half of the pairs."""

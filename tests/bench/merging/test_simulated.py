@@ -92,6 +92,7 @@ def test_fairness_is_told_for_each_job():
     assert 0 <= tables.unfair_pct(one, outcome) <= 100
 
 
+@pytest.mark.long
 @measured
 def test_parts_bring_their_figures_and_artefacts(tmp_path):
     whole = quick((setting(4),))

@@ -118,6 +118,7 @@ def test_flops_of_top_2_are_a_feed_forward_network_more_per_layer():
     assert two - one == SIZE.layers * 2 * 2 * SIZE.hidden * 4 * SIZE.hidden
 
 
+@pytest.mark.long
 def test_tables_have_every_scheme_and_threshold_beside_the_thesis():
     result = gating_training(train_all(TINY, 1, NOWHERE), TINY)
     (figure,) = result.measurements

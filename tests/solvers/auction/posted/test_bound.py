@@ -278,6 +278,7 @@ def test_a_bid_that_is_withdrawn_in_its_period_counts_no_more(offers, withdrawn)
     assert least - rounding <= prices.bound_micros <= without.bound_micros + rounding
 
 
+@pytest.mark.long
 def test_a_year_leaves_no_more_behind_than_two_horizons():
     rng = random.Random("a year")
     horizon_slots, days = 144, 365
