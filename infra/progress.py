@@ -9,6 +9,8 @@ from typing import Self
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.spinner import Spinner
 from rich.text import Text
 
@@ -34,6 +36,7 @@ class Progress:
         self._start_s = clock()
         self._timed = timed
         self._awaited = ""
+        self._part: float | None = None
         self._since_s = self._said_s = self._start_s
         self._width = (console.width - 1) if console.is_terminal else _FILE_WIDTH
 
@@ -49,8 +52,14 @@ class Progress:
         )
         self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
-    def awaits(self, what: str = "") -> None:
-        """Say what is waited for from now on, nothing by default."""
+    @property
+    def awaited(self) -> str:
+        """What is waited for; empty where nothing is."""
+        return self._awaited
+
+    def awaits(self, what: str = "", part: float | None = None) -> None:
+        """Say what is waited for from now on, nothing by default, and which part of it is done, if known."""
+        self._part = part
         if what != self._awaited:
             self._awaited = what
             self._since_s = self._said_s = self._clock()
@@ -66,26 +75,35 @@ class Progress:
     @contextmanager
     def shown(self) -> Iterator[Self]:
         """Show what is awaited for the length of the block."""
-        if self._console.is_terminal:
-            with Live(
-                console=self._console,
-                get_renderable=self._standing,
-                refresh_per_second=_REFRESHES_PER_S,
-                transient=True,
-            ):
+        _shown.append(self)
+        try:
+            with self._standing_below() if self._console.is_terminal else self._reminding():
                 yield self
-            return
+        finally:
+            _shown.remove(self)
+
+    def _standing_below(self) -> Live:
+        return Live(
+            console=self._console,
+            get_renderable=self._standing,
+            refresh_per_second=_REFRESHES_PER_S,
+            transient=True,
+        )
+
+    @contextmanager
+    def _reminding(self) -> Iterator[None]:
         over = threading.Event()
         reminding = threading.Thread(target=self._remind_until, args=(over,), daemon=True)
         reminding.start()
         try:
-            yield self
+            yield
         finally:
             over.set()
             reminding.join()
 
     def _waiting(self, now_s: float) -> str:
-        return f"waiting for {self._awaited} ({now_s - self._since_s:.0f} s)"
+        part = "" if self._part is None else f", {self._part:.0%} done"
+        return f"waiting for {self._awaited}{part} ({now_s - self._since_s:.0f} s)"
 
     def _standing(self) -> Text | Spinner:
         if not self._awaited:
@@ -96,3 +114,33 @@ class Progress:
     def _remind_until(self, over: threading.Event) -> None:
         while not over.wait(1 / _REFRESHES_PER_S):
             self.remind()
+
+
+_shown: list[Progress] = []
+"""Those on a console at present."""
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Callable[[float], None]]:
+    """Show how far something is for the length of the block; yields what takes the part that is done.
+
+    That is a bar on standard error, if that is a terminal. Where a `Progress` is shown, it is awaited there.
+    """
+    if _shown:
+        progress = _shown[-1]
+        before = progress.awaited
+        yield lambda part: progress.awaits(what, part)
+        progress.awaits(before)
+        return
+    stderr = Console(stderr=True)
+    with Bar(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=stderr,
+        disable=not stderr.is_terminal,
+        transient=True,
+    ) as shown:
+        task = shown.add_task(what, total=1.0)
+        yield lambda part: shown.update(task, completed=part)

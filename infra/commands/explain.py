@@ -18,10 +18,11 @@ from infra.commands.options import (
     bounded,
     target_of,
 )
-from infra.commands.output import print_json, progress, say
+from infra.commands.output import print_json, say
 from infra.errors import CommandError
 from infra.log.reader import LogReader
 from infra.log.target import Target
+from infra.progress import bar
 from infra.views.story import Chapter, Story
 from infra.views.text import written
 from infra.views.words import describe
@@ -52,7 +53,7 @@ def explain(
     """Show the history of one job from the log: terms, decisions with reasons, runs, result."""
     if ledger is not None and days is not None:
         raise CommandError("--days reads Kafka and does not go with --from")
-    with progress("reading the log") as done:
+    with bar("reading the log") as done:
         if ledger is not None:
             records = read_log_files(ledger)
         else:

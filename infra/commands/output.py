@@ -1,13 +1,10 @@
-"""Output of commands: figures on standard output, remarks and progress on standard error."""
+"""Output of commands: figures on standard output, remarks on standard error."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from schemas.text import plain
 
@@ -43,19 +40,3 @@ def remark(text: str) -> None:
     """A line on standard error, where it does not get into anybody's data."""
     sys.stderr.write(f"{plain(text)}\n")
     sys.stderr.flush()
-
-
-@contextmanager
-def progress(what: str) -> Iterator[Callable[[float], None]]:
-    """A progress bar on standard error, if that is a terminal; yields what takes the part that is done."""
-    stderr = Console(stderr=True)
-    with Progress(
-        TextColumn(what),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=stderr,
-        disable=not stderr.is_terminal,
-        transient=True,
-    ) as bar:
-        task = bar.add_task(what, total=1.0)
-        yield lambda part: bar.update(task, completed=part)

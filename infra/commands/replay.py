@@ -16,8 +16,9 @@ from infra.commands.options import (
     kept_heads,
     target_of,
 )
-from infra.commands.output import print_json, progress, remark, say
+from infra.commands.output import print_json, remark, say
 from infra.errors import CommandError, disk_faults
+from infra.progress import bar
 from streams.replay.export import export
 from streams.replay.files import verify_files
 from streams.replay.heads import written
@@ -72,7 +73,7 @@ def replay(
         raise CommandError("--decisions goes with --from")
     if ledger is not None and export_to is not None:
         raise CommandError("--export reads Kafka and does not go with --from")
-    with progress("folding the ledger again"):
+    with bar("folding the ledger again"):
         if ledger is not None:
             verdict = verify_files(ledger, decisions or ledger.with_name(DECISIONS_FILE), cell, kept)
         else:

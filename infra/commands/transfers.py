@@ -18,10 +18,11 @@ from infra.commands.options import (
     bounded,
     target_of,
 )
-from infra.commands.output import console, print_json, progress, remark
+from infra.commands.output import console, print_json, remark
 from infra.errors import CommandError, disk_faults
 from infra.log.reader import LogReader
 from infra.log.target import Target
+from infra.progress import bar
 from infra.views.merging.heat_map import MOST_TASKS, draw
 from infra.views.merging.transfers import Transfer, Transfers, tasks_in
 from infra.views.text import signed_percent
@@ -45,7 +46,7 @@ def transfers(
     json: Json = False,
 ) -> None:
     """Show which tasks help which: gains that were foretold, and what merges have brought."""
-    with progress("reading the log") as done:
+    with bar("reading the log") as done:
         if ledger is not None:
             records = read_records(ledger)
         else:

@@ -21,9 +21,10 @@ from infra.commands.options import (
     bounded,
     target_of,
 )
-from infra.commands.output import console, print_json, progress, say
+from infra.commands.output import console, print_json, say
 from infra.errors import CommandError
 from infra.log.reader import BoardFollower
+from infra.progress import bar
 from infra.views.board import Board, Boards
 from infra.views.tables import board_view
 from infra.views.words import happening
@@ -76,7 +77,7 @@ def _show_files(ledger: Path, cell: str | None, jobs: int, json: bool) -> None:
             _print_record(record, cell, print_json)
         return
     boards = Boards()
-    with progress("reading the log"):
+    with bar("reading the log"):
         for record in read_records(ledger):
             with suppress(InvalidRecordError):  # replay is who says so
                 boards.take(record)

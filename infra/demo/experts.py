@@ -125,8 +125,7 @@ class ExpertsScene:
         folders = stage.deployment.layout.folders
         shutil.copytree(folders.adapters / stage.cell.cell / "demo" / _TRAINED, folders.models / _TRAINED)
         stage.progress.say(
-            f"*** {_SERVED} is submitted: it serves {_TRAINED}, programs first and then tables. "
-            "The first service on a machine takes a minute to compile"
+            f"*** {_SERVED} is submitted: it serves {_TRAINED}, programs first and then tables"
         )
         stage.submit(zone, _SERVED, serving_workload(_TRAINED), ExpertsTerms())
         yield from self._until_done(_SERVED)

@@ -2,20 +2,17 @@
 
 import hashlib
 import shutil
+import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from infra.kafka.file_lock import FileLock, LockedError
 from infra.kafka.jars import PINS, DeadlineError, DownloadError, check_jars, download_jars, pinned_jars
 from infra.kafka.maven import POM, MavenError, copy_jars, find_maven, mirror_of_central
 from infra.kafka.settings import BrokerSettings
+from infra.progress import bar
 from streams.kafka.faults import BrokerError
 
 _CENTRAL = "https://repo.maven.apache.org/maven2"
@@ -104,8 +101,11 @@ def _gather(staging: Path, settings: BrokerSettings) -> Path:
 def _download(folder: Path, repository: str, timeout_s: float) -> Path:
     folder.mkdir()
     jars = pinned_jars()
-    with _progress(f"fetching Kafka {kafka_version()}", len(jars)) as arrived:
-        download_jars(jars, repository, folder, timeout_s, arrived)
+    what = f"Kafka {kafka_version()}, {len(jars)} jars to be fetched"
+    if not sys.stderr.isatty():
+        sys.stderr.write(f"{what}\n")
+    with bar(what) as done:
+        download_jars(jars, repository, folder, timeout_s, done)
     return folder
 
 
@@ -113,23 +113,3 @@ def _copy(folder: Path, maven: str, timeout_s: float) -> Path:
     copy_jars(maven, folder, timeout_s)
     check_jars(pinned_jars(), folder)
     return folder
-
-
-@contextmanager
-def _progress(task: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show on standard error how far a task is: by a bar on a terminal, else by one line before it."""
-    stderr = Console(stderr=True, highlight=False, soft_wrap=True)
-    if not stderr.is_terminal:
-        stderr.print(f"{task}: {total} jars")
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn("jars"),
-        TimeElapsedColumn(),
-        console=stderr,
-        disable=not stderr.is_terminal,
-        transient=True,
-    ) as bar:
-        row = bar.add_task(task, total=total)
-        yield lambda: bar.advance(row)

@@ -67,10 +67,11 @@ def check_jars(jars: list[Jar], folder: Path) -> None:
 
 
 def download_jars(
-    jars: list[Jar], repository: str, folder: Path, timeout_s: float, arrived: Callable[[], None]
+    jars: list[Jar], repository: str, folder: Path, timeout_s: float, done: Callable[[float], None]
 ) -> None:
-    """Download jars from a Maven repository into `folder`, several at once; `arrived` is called after each.
+    """Download jars from a Maven repository into `folder`, several at once.
 
+    `done` takes the part that is there, after each.
     Proxies and certificates are those of the environment (`https_proxy`, `SSL_CERT_FILE`, ...).
 
     Raises:
@@ -82,9 +83,9 @@ def download_jars(
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         fetched = [pool.submit(download.fetch, jar) for jar in jars]
         try:
-            for each in as_completed(fetched):
+            for count, each in enumerate(as_completed(fetched), 1):
                 each.result()
-                arrived()
+                done(count / len(jars))
         finally:
             download.stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)

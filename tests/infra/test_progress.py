@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from infra.progress import REMINDER_S, UNSAID_S, Progress
+from infra.progress import REMINDER_S, UNSAID_S, Progress, bar
 
 
 class Screen:
@@ -79,3 +79,20 @@ def test_waits_are_said_while_a_command_is_blocked() -> None:
         while not screen.lines:
             pass
     assert screen.lines == ["waiting for the broker (60 s)"]
+
+
+def test_how_far_a_step_is_stands_with_what_is_awaited() -> None:
+    screen = Screen()
+    screen.progress.awaits("the broker")
+    with screen.progress.shown():
+        with bar("jars to be fetched") as done:
+            done(0.25)
+            screen.at(UNSAID_S)
+        assert screen.progress.awaited == "the broker"
+    assert screen.lines == [f"waiting for jars to be fetched, 25% done ({UNSAID_S:.0f} s)"]
+
+
+def test_without_a_terminal_a_bar_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with bar("jars to be fetched") as done:
+        done(0.5)
+    assert capfd.readouterr() == ("", "")

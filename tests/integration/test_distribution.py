@@ -159,7 +159,7 @@ def test_what_fails_for_a_moment_is_tried_again(
     repository.failing = {JARS[0].path: 2, JARS[1].path: 1}
     assert len(list(kafka_jars(settings).iterdir())) == len(JARS)
     assert [repository.requests[jar.path] for jar in JARS[:3]] == [3, 2, 1]
-    assert capfd.readouterr().err == f"fetching Kafka {kafka_version()}: {len(JARS)} jars\n"
+    assert capfd.readouterr().err == f"Kafka {kafka_version()}, {len(JARS)} jars to be fetched\n"
 
 
 def test_a_damaged_jar_is_one_line(repository: MavenRepository, settings: BrokerSettings) -> None:
