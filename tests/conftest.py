@@ -4,6 +4,7 @@ import atexit
 import gc
 import uuid
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import settings
 from infra.broker import BrokerSettings, LocalKafka, broker
 from streams.worker.garbage import look_for_less_garbage
 from tests.support.examples import examples
+from tests.support.fork_server import attached_to_shared, shared_fork_server
 
 # Of the property tests that name no number themselves. No deadline: an example may have to compile a kernel.
 settings.register_profile("millrace", max_examples=examples(100), deadline=None)
@@ -65,6 +67,22 @@ LONGEST = (
     "integration/test_experts.py",
 )
 """Files that are begun first, since one that is begun last delays the end."""
+
+
+_STACK = pytest.StashKey[ExitStack]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the processes that test beside each other share a fork server."""
+    stack = config.stash[_STACK] = ExitStack()
+    if hasattr(config, "workerinput"):
+        stack.enter_context(attached_to_shared())
+    elif getattr(config.option, "numprocesses", None):
+        stack.enter_context(shared_fork_server())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[_STACK].close()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

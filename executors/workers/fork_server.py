@@ -45,16 +45,17 @@ def share() -> None:
 @contextmanager
 def attached(address: Path) -> Iterator[None]:
     """Fork from the server that listens on a Unix socket, for the length of the block."""
-    names = ("_forkserver_address", "_forkserver_alive_fd", "_forkserver_pid")
-    before = {name: getattr(_client, name) for name in names}
+    before = dict(_client.__dict__)
     # What multiprocessing has started itself ends when all ends of a pipe are closed.
     with Path(os.devnull).open("rb") as nothing:
-        _client.__dict__.update(zip(names, (str(address), nothing.fileno(), None), strict=True))
+        _client._forkserver_address = str(address)
+        _client._forkserver_alive_fd = nothing.fileno()
+        _client._forkserver_pid = None
         _client.ensure_running = resource_tracker.ensure_running
         try:
             yield
         finally:
-            del _client.ensure_running
+            _client.__dict__.clear()
             _client.__dict__.update(before)
 
 

@@ -32,7 +32,7 @@ _TEXTS, _PROMPTS = "mixed-texts", "prompts.jsonl"
 _PROGRAMS = ("asyncio/*.py", "unittest/*.py")
 _TABLES = ("encodings/cp*.py", "encodings/iso8859*.py")
 _RECORDS = 400
-_PROMPTS_OF_A_KIND = 500
+_PROMPTS_OF_A_KIND = 300
 _EXPERTS = 4
 _RANKS = 2
 

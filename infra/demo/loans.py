@@ -34,7 +34,7 @@ def haste(pace: float) -> Mapping[str, str]:
 _JOB = "spreading"
 _BUSY, _QUIET = 0.9, 0.0
 """Loads at which the zone needs both of its servers, and one."""
-_WORK_SAMPLES = 2_000
+_WORK_SAMPLES = 1_200
 _TOGETHER_SAMPLES = 160
 """Samples that the job trains on two servers before the load rises."""
 _REPORT_S = 0.25

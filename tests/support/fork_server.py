@@ -1,14 +1,65 @@
-"""The server from which a test process forks all workers and ranks."""
+"""The server from which test processes fork all executors, workers and ranks."""
 
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from multiprocessing import forkserver
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from executors.workers.fork_server import PRELOADED, attached
 from executors.workers.processes import warm_up
+from infra.kafka.process import SupervisedProcess
+
+ROOT = Path(__file__).parents[2]
+SHARED = "MILLRACE_TESTS_FORK_SERVER"
+"""The address of one that several test processes share."""
+PRELOADED_RANKS = "tests.support.preloaded_ranks"
+_STOP_S = 10.0
 
 
 @cache
 def start_fork_server() -> None:
     """Have it import and compile all that any of them needs, once for each process that tests: in place of
     one that tests before may have started, which has imported less."""
-    forkserver._forkserver._stop()
-    warm_up("tests.support.preloaded_ranks")
+    if SHARED not in os.environ:
+        forkserver._forkserver._stop()
+        warm_up(PRELOADED_RANKS)
+
+
+@contextmanager
+def shared_fork_server() -> Iterator[None]:
+    """Have one that the test processes started in the block share: to import and compile takes ten seconds of
+    a core."""
+    with TemporaryDirectory(prefix="millrace-tests-") as folder, socket.socket(socket.AF_UNIX) as listener:
+        address = Path(folder) / "fork-server"
+        listener.bind(str(address))
+        listener.listen()
+        modules = [*PRELOADED, PRELOADED_RANKS, "executors.lora.slots.runner", "executors.node"]
+        server = SupervisedProcess(
+            [sys.executable, "-m", "executors.workers.fork_server", str(listener.fileno()), *modules],
+            working_dir=ROOT,
+            console_path=Path(folder) / "log",
+            stop_timeout_s=_STOP_S,
+            inherited=listener.fileno(),
+        )
+        os.environ[SHARED] = str(address)
+        try:
+            yield
+        finally:
+            del os.environ[SHARED]
+            server.kill()
+
+
+@contextmanager
+def attached_to_shared() -> Iterator[None]:
+    """Use that one in this process, if there is one."""
+    address = os.environ.get(SHARED)
+    if address is None:
+        yield
+        return
+    with attached(Path(address)):
+        yield
