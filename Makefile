@@ -5,8 +5,8 @@ VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# How many tests at once: they wait for processes a third of their time.
-AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 1, 8))")
+# How many tests at once: they wait for processes half of their time.
+AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 2, 8))")
 # Only these are collected for the tests marked `alone`: the others import torch.
 ALONE := $(shell grep -l mark.alone tests/integration/test_*.py)
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
@@ -36,17 +36,18 @@ lint: $(STAMP)
 kernels: $(STAMP)
 	$(BIN)/python -c "from streams.worker.warm_up import warm_up; warm_up()"
 
-# The byte code of the largest libraries, which else each of the processes that test would compile for itself: 20 s.
+# The byte code of the largest libraries and the small base model, which else each of the processes that test would
+# make for itself, or wait for: 30 s.
 libraries: $(STAMP)
-	$(BIN)/python -c "import bench.base_models.survey, matplotlib.pyplot, peft, pyomo.environ, scipy.stats"
+	$(BIN)/python -c "import bench.base_models.survey, matplotlib.pyplot, pyomo.environ, scipy.stats; \
+		from executors.lora.default_base import default_base_directory; default_base_directory()"
 
 # By file, so that what the tests of one share is made once; not by group, since with pytest 9.2, pytest-xdist 3.8
 # ignores groups. Files begin in the order of the conftest, longest first, and not by number of tests, which leaves
 # the longest for the end. Those marked `alone` hold services to times.
 test:
 	$(MAKE) --jobs 3 --output-sync lint kernels libraries
-	$(BIN)/python -m pytest --ignore tests/integration -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest tests/integration -m "not alone and not storm and not drill" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not alone and not storm and not drill and not long" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest $(ALONE) -m "alone and not drill"
 
 # With the tests that `make test` leaves out as long, and all examples of the property tests, of which it draws a

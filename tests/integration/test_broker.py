@@ -66,6 +66,7 @@ def test_data_survives_a_stop_and_a_start_on_another_port(data_dir: Path) -> Non
         assert values(kafka.bootstrap_servers, TOPIC.name, 1) == [b"first"]
 
 
+@pytest.mark.drill
 def test_a_killed_broker_comes_back_on_its_ports_with_its_data(data_dir: Path) -> None:
     with LocalKafka(data_dir) as kafka:
         address, pid = kafka.bootstrap_servers, kafka.pid
@@ -131,6 +132,7 @@ def test_a_broker_that_does_not_come_up_shows_the_end_of_its_log(tmp_path: Path)
     assert any("meta.properties" in line for line in tail)
 
 
+@pytest.mark.drill
 @pytest.mark.parametrize("secure", [False, True], ids=["open", "secured"])
 def test_the_java_of_the_package_runs_a_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secure: bool

@@ -213,6 +213,7 @@ def test_a_lender_that_is_killed_is_followed_by_one_that_offers_nothing_twice(in
     assert not any(answer.refused for answer in inference.decided(OfferAnswered))
 
 
+@pytest.mark.drill
 def test_without_word_of_the_load_everything_is_wanted_back(inference):
     inference.start_lender(SOON_UNKNOWN_S)
     until(lambda: len(inference.on_loan()) == 7, "seven servers on loan")
@@ -236,6 +237,7 @@ def lend(deployment: Deployment, name: str) -> None:
     until(lambda: deployment.records("loans"), f"{name} on loan")
 
 
+@pytest.mark.drill
 def test_loads_of_prometheus_and_of_files_reach_the_topic(deployment, tmp_path):
     deployment.start_worker()
     deployment.configure(CELL)

@@ -63,6 +63,7 @@ def fork_server_of(executor: subprocess.Popen[bytes]) -> psutil.Process | None:
     return next((each for each in children if "forkserver" in " ".join(each.cmdline())), None)
 
 
+@pytest.mark.drill
 def test_one_that_is_killed_while_it_imports_ends_its_executor_with_status_1(
     starting: dict[str, subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:

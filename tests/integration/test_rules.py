@@ -88,6 +88,7 @@ def copied(deployment: Deployment, name: str, change: Callable[[ReadRecord], Rea
     return prefix
 
 
+@pytest.mark.drill
 def test_new_rules_go_on_where_the_old_ones_ended_and_the_log_says_where(
     deployment: Deployment, tmp_path: Path
 ) -> None:

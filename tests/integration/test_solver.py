@@ -325,6 +325,7 @@ def test_a_solver_without_topics_ends_with_one_line(kafka: str, topic_prefix: st
     )
 
 
+@pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_a_deployment_of_a_titan_zone_has_a_solver(
     kafka: str, topic_prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -199,6 +199,7 @@ def test_an_open_transaction_holds_a_worker_up_and_does_not_end_it(
     assert worker.running
 
 
+@pytest.mark.drill
 def test_markers_in_the_ledger_and_the_snapshots_are_no_gaps(
     start: Callable[..., Deployment], transaction: Begin
 ) -> None:
@@ -231,6 +232,7 @@ def test_markers_in_the_ledger_and_the_snapshots_are_no_gaps(
     assert successor.running
 
 
+@pytest.mark.drill
 def test_a_worker_waits_for_snapshots_behind_an_open_transaction(
     start: Callable[..., Deployment], transaction: Begin
 ) -> None:
@@ -253,6 +255,7 @@ def test_a_worker_waits_for_snapshots_behind_an_open_transaction(
     assert successor.running
 
 
+@pytest.mark.drill
 def test_a_solver_answers_behind_markers(start: Callable[..., Deployment], transaction: Begin) -> None:
     deployment = start(titan_cell)
     deployment.start_worker()
@@ -307,6 +310,7 @@ def test_the_benchmark_waits_for_records_and_for_no_marker(
     line.wait_until_in_ledger(PATIENCE_S)
 
 
+@pytest.mark.drill
 def test_a_lender_starts_behind_a_transaction(
     start: Callable[..., Deployment], transaction: Begin, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ def deployment(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Deploy
     deployment.stop_workers()
 
 
+@pytest.mark.drill
 def test_cells_move_when_their_worker_dies(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
     cells = [f"cell-{number}" for number in range(6)]
     deployment = Deployment(kafka, topic_prefix, tmp_path, cells, partitions=4)

@@ -182,6 +182,7 @@ def copied(deployment: Deployment, name: str, change: Callable[[list[ReadRecord]
     return prefix
 
 
+@pytest.mark.drill
 def test_an_export_has_each_decision_once_in_order_and_hides_nothing(
     deployment: Deployment, tmp_path: Path
 ) -> None:
@@ -289,6 +290,7 @@ def test_a_header_name_that_is_not_text_is_refused_and_stops_nothing(deployment:
     assert any(letter.value == b"odd header" for letter in deployment.records("quotes.dlt"))
 
 
+@pytest.mark.drill
 def test_orderly_stop_leaves_nothing_to_repeat(deployment: Deployment) -> None:
     # Neither the count nor the clock causes a snapshot here: the stop does.
     worker = deployment.start_worker(snapshot_every_events=100_000, snapshot_every_s=600)
@@ -331,6 +333,7 @@ def busy(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Deployment]:
     deployment.stop_workers()
 
 
+@pytest.mark.drill
 def test_killed_worker_repeats_but_never_differs(busy: Deployment) -> None:
     storm(busy, SEED, bids=200, kills=2)
 

@@ -18,13 +18,13 @@ from tests.streams.experts.test_histories import KNOWN, PATIENCES_S
 from tests.streams.experts.test_histories import History as ExpertsHistory
 from tests.streams.golden.ledger import LEDGER
 from tests.streams.outcomes.table import table
-from tests.support.examples import seeds
+from tests.support.examples import LONG, seeds
 
 Mode = Literal["interpreted", "compiled", "changing"]
 _STEPS = 80
 _POLLUX_STEPS = 30
 """Few: interpreted, a genetic search takes two seconds."""
-_TABLES = ("auction-default", "auction-published")
+_TABLES = ("auction-default", "auction-published") if LONG else ()
 
 
 def decided(mode: Mode) -> dict[str, str]:

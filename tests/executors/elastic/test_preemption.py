@@ -1,5 +1,7 @@
 """Jobs that stop and start anew: from their checkpoint, or from the beginning."""
 
+import pytest
+
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from tests.support.elastic_nodes import Fleet, workload
 from tests.support.trained import Trained
@@ -25,6 +27,7 @@ def test_a_preempted_job_resumes_elsewhere_from_its_checkpoint(fleet: Fleet, alo
     assert fleet.checkpoints("j") == ["final"]
 
 
+@pytest.mark.long
 def test_a_job_without_checkpoints_starts_over(fleet: Fleet, alone: Trained) -> None:
     work = workload(keeps=False)
     fleet.assign("j", 1, [("n1", 1)], work)

@@ -3,6 +3,7 @@
 import json
 from hashlib import blake2b
 
+import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -12,6 +13,7 @@ from tests.support.elastic_nodes import MODEL, Fleet, workload
 from tests.support.nodes import CELL
 
 
+@pytest.mark.long
 def test_a_job_of_all_weights_leaves_a_model(fleet: Fleet) -> None:
     fleet.assign("j", 1, [("n1", 1)], workload(16))
     fleet.until(fleet.is_over("j", "n1"))
@@ -26,6 +28,7 @@ def test_a_job_of_all_weights_leaves_a_model(fleet: Fleet) -> None:
     assert AutoTokenizer.from_pretrained(fleet.result("j")).encode("def")
 
 
+@pytest.mark.long
 def test_an_adapter_is_the_same_on_one_worker_or_more(fleet: Fleet) -> None:
     work = workload(
         400, adapter={"rank": 4, "target_modules": ("q_proj", "down_proj")}, hyperparameters={"seed": 7}

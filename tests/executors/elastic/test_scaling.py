@@ -15,6 +15,7 @@ from tests.support.nodes import CELL
 from tests.support.trained import Trained
 
 
+@pytest.mark.long
 def test_losses_are_reported_of_each_step(alone: Trained) -> None:
     assert len(alone.losses) > 70
     assert set(alone.losses) <= {*range(8, 604, 8), 604}
@@ -31,6 +32,7 @@ def test_two_workers_train_what_one_would(fleet: Fleet, alone: Trained) -> None:
     assert fleet.told("j")[-1] == "n2 j/1 run.progressed 604 complete"
 
 
+@pytest.mark.long
 def test_more_processes_than_samples_of_the_last_batch(fleet: Fleet, alone: Trained) -> None:
     # Six processes share eight samples unequally, and the last batch has four: two have none.
     fleet.nodes.clear()
@@ -80,6 +82,7 @@ def test_the_leader_leaves_and_another_goes_on(fleet: Fleet, alone: Trained) -> 
     assert (finished.node, finished.run_id) == ("n2", "j/2")
 
 
+@pytest.mark.long
 def test_a_generation_is_superseded_before_it_comes_together(fleet: Fleet, alone: Trained) -> None:
     fleet.add("n3")
     work = workload(keeps=False)

@@ -104,6 +104,7 @@ def test_the_receiver_starts_from_its_donor_with_a_fresh_optimizer(worker: LoneW
     torch.testing.assert_close(published(worker, "b"), loop.adapter(), **_TOLERANCE)
 
 
+@pytest.mark.long
 def test_a_shared_run_is_one_adapter_on_both_datasets(worker: LoneWorker) -> None:
     first = order("a", workload(8))
     second = order("b", workload(14, dataset="other.jsonl", hyperparameters={"batch_size": 3}))
@@ -154,6 +155,7 @@ def test_workers_on_two_nodes_train_what_one_does(fleet: Fleet) -> None:
     assert not fleet.nodes["n2"].reports
 
 
+@pytest.mark.long
 def test_a_merged_task_on_two_workers_is_that_on_one(fleet: Fleet) -> None:
     for jobs, gpus in ((("a", "b"), 1), (("c", "d"), 2)):
         first, second = (

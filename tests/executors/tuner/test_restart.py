@@ -3,6 +3,8 @@
 import os
 import signal
 
+import pytest
+
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from schemas.merging.reports import TaskEvaluated
 from tests.support.nodes import Node
@@ -33,6 +35,7 @@ def test_an_unfinished_task_goes_on_from_its_checkpoint(fleet: Fleet) -> None:
     fleet.until_over("a/1")
 
 
+@pytest.mark.long
 def test_a_merged_task_goes_on_as_it_was(fleet: Fleet) -> None:
     fleet.add("n2", checkpoint_s=0.05)
     orders = order("a", workload(_LONG)), order("b", workload(_LONG, dataset="other.jsonl"))
@@ -45,6 +48,7 @@ def test_a_merged_task_goes_on_as_it_was(fleet: Fleet) -> None:
     assert started["a"] == started["b"] > 0
 
 
+@pytest.mark.long
 def test_a_result_that_was_not_reported_is_reported_by_the_next_process(fleet: Fleet) -> None:
     fleet.add("n2")
     fleet.assign(order("a", workload(5)), members=(("n2", 1),))
@@ -60,6 +64,7 @@ def test_a_result_that_was_not_reported_is_reported_by_the_next_process(fleet: F
     assert fleet.reports(RunFinished) == [first]
 
 
+@pytest.mark.long
 def test_an_end_that_was_not_reported_is_reported_by_the_next_process(fleet: Fleet) -> None:
     fleet.add("n2")
     fleet.assign(order("a", workload(_LONG)), members=(("n2", 1),))
@@ -97,6 +102,7 @@ def test_workers_come_together_again_with_a_node_that_was_killed(fleet: Fleet) -
     assert iterations == sorted(iterations)
 
 
+@pytest.mark.long
 def test_a_task_ends_on_all_nodes_when_one_is_told(fleet: Fleet) -> None:
     fleet.add("n2")
     fleet.assign(order("a", workload(_LONG)), members=(("n1", 1), ("n2", 1)))

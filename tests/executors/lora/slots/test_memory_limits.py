@@ -1,5 +1,6 @@
 """A run whose user answers for its memory is held to what is reserved for it, and no other notices."""
 
+import pytest
 import torch
 
 from executors.lora.engine import FusedEngine
@@ -91,6 +92,7 @@ def test_a_run_within_its_reservation_that_finds_no_memory_may_go_on_elsewhere(b
     assert failed.memory_gib < PLENTY_GIB
 
 
+@pytest.mark.long
 def test_a_step_is_shared_only_where_one_as_large_was_measured(bench) -> None:
     engine, steps = recording_engine()
     runs = assignment(limited("a", 400, PLENTY_GIB, batch_size=2), order("b", 400, batch_size=2))

@@ -55,6 +55,7 @@ def test_tokens_with_two_experts_give_the_models_answers(run: RunRanks, gating: 
     assert sum(doubles) > 0
 
 
+@pytest.mark.long
 def test_answers_are_the_same_wherever_a_command_has_experts_stand(run: RunRanks) -> None:
     everywhere = [[0, 1, 2, 3]] * 3
     uneven = [[3], [0, 1, 2], [3]]
@@ -74,6 +75,7 @@ def test_a_standing_placement_that_serves_well_is_kept(run: RunRanks) -> None:
             assert [(layer["loads"], layer["revised"]) for layer in batch] == [(0, False)] * 3
 
 
+@pytest.mark.long
 def test_the_busiest_device_gets_little_more_than_the_mean(run: RunRanks) -> None:
     results = served(run, 4, experts=8, sizes=[16] * 6)
     for batch in results[0]["passages"][2:]:
@@ -81,6 +83,7 @@ def test_the_busiest_device_gets_little_more_than_the_mean(run: RunRanks) -> Non
             assert layer["busiest"] <= -(-sum(layer["tokens"]) // 4) * 1.05
 
 
+@pytest.mark.long
 def test_balanced_gating_spreads_tokens_whatever_was_chosen(run: RunRanks) -> None:
     results = served(run, 4, scheme="ideal")
     for batch in results[0]["passages"][2:]:

@@ -28,6 +28,7 @@ def assert_equal(results: list[dict[str, Any]], told: dict[str, Any], after: int
         np.testing.assert_allclose(trained[name], values, rtol=relative, atol=absolute, err_msg=name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "gating", [{"mode": "top1"}, {"mode": "top2"}, ADAPTIVE], ids=["top1", "top2", "adaptive"]
 )

@@ -54,6 +54,7 @@ def test_off_loaded_experts_are_trained_as_those_on_the_device(
         np.testing.assert_allclose(results[0]["parameters"][name], values, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.long
 def test_a_budget_with_room_for_all_experts_off_loads_none(run: RunRanks) -> None:
     (result,) = run(scenarios.train, 1, memory_bytes=4 * (4 * LAYERS + 1) * EXPERT_BYTES)
     assert (result["resident"], result["visiting_bytes"]) == ([4], 0)
@@ -93,6 +94,7 @@ def test_a_job_goes_on_from_a_checkpoint_with_another_budget(
     assert_equal(results, told, after=3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("targets", "memory_bytes", "expert_bytes"),
     [

@@ -158,6 +158,7 @@ def test_a_job_that_was_preempted_goes_on_with_any_number_of_ranks(
     assert_same(weights(alone), weights(fleet.result("j")))
 
 
+@pytest.mark.long
 def test_experts_that_find_no_room_on_a_device_are_off_loaded_on_all_nodes_and_trained_the_same(
     fleet: Fleet, alone: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,6 +192,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(fleet: Fleet, al
     assert_same(weights(alone), weights(fleet.result("j")))
 
 
+@pytest.mark.long
 def test_a_job_that_the_cell_knows_to_be_at_its_beginning_starts_anew(fleet: Fleet, alone: Path) -> None:
     interrupted(fleet)
     fleet.assign("j", BOTH, training(2, LONG), generation=2)
@@ -199,6 +201,7 @@ def test_a_job_that_the_cell_knows_to_be_at_its_beginning_starts_anew(fleet: Fle
     assert_same(weights(alone), weights(fleet.result("j")))
 
 
+@pytest.mark.long
 def test_a_replaced_writer_keeps_nothing(fleet: Fleet) -> None:
     done = interrupted(fleet)
     newest = fleet.checkpoints("j")[-1]
@@ -221,6 +224,7 @@ def test_a_replaced_writer_keeps_nothing(fleet: Fleet) -> None:
     assert newest.name.startswith("1-")
 
 
+@pytest.mark.long
 def test_a_finished_job_that_is_given_again_is_reported_again(fleet: Fleet) -> None:
     fleet.assign("j", BOTH, training(work_samples=6))
     fleet.until(fleet.is_over("j", "n1", "n2"))
@@ -230,6 +234,7 @@ def test_a_finished_job_that_is_given_again_is_reported_again(fleet: Fleet) -> N
     assert (again.run_id, again.samples_done, again.loss) == ("2/j", 6, first.loss)
 
 
+@pytest.mark.long
 def test_a_withdrawn_job_leaves_nothing(fleet: Fleet) -> None:
     for name in ("n1", "n2"):
         fleet.add(name, checkpoint_s=1e-3)
@@ -242,6 +247,7 @@ def test_a_withdrawn_job_leaves_nothing(fleet: Fleet) -> None:
     assert not fleet.result("j").exists()
 
 
+@pytest.mark.long
 def test_a_result_is_described(fleet: Fleet) -> None:
     work = training(work_samples=6, conversion={"experts": EXPERTS, "every": 2}, gating={"mode": "top2"})
     fleet.assign("j", BOTH, work)
@@ -254,6 +260,7 @@ def test_a_result_is_described(fleet: Fleet) -> None:
     assert np.isfinite(finished.loss)
 
 
+@pytest.mark.long
 def test_a_meeting_a_coordinator_and_gloo_listen_where_they_are_told_and_nothing_else(fleet: Fleet) -> None:
     fleet.assign("j", [("n1", 1), ("n2", 1)], training(2, 10**6))
     fleet.until(fleet.has_begun("j", "n1", "n2"))

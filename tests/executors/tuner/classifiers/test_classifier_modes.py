@@ -207,6 +207,7 @@ def test_a_chain_goes_on_from_its_donor_or_receiver(
     assert digest(worker.run(task("cd", 2, steps)), "d") == digest(whole, "b")
 
 
+@pytest.mark.long
 def test_merged_on_two_workers_jobs_come_to_what_they_do_on_one(
     classifiers: Fleet, work_of: MakeWork
 ) -> None:

@@ -66,6 +66,7 @@ def job(
     return order(job_id, work, generation, resume_iterations=done)
 
 
+@pytest.mark.long
 def test_a_pipeline_trains_what_a_process_alone_does(node: Fleet, family: str, tmp_path: Path) -> None:
     node.assign(job("a", family), members=_FOUR)
     node.until_over("a/1")
@@ -95,6 +96,7 @@ def test_a_job_that_was_preempted_comes_to_the_same(node: Fleet, family: str) ->
     torch.testing.assert_close(parts, whole, rtol=0, atol=0)
 
 
+@pytest.mark.long
 def test_a_profile_run_shows_what_one_on_a_worker_alone_does(node: Fleet, family: str) -> None:
     node.tell(profile_of("n1", job("p", family), gpus=4))
     node.tell(profile_of("n1", job("q", family, pipeline=False)))
@@ -104,6 +106,7 @@ def test_a_profile_run_shows_what_one_on_a_worker_alone_does(node: Fleet, family
     assert piped.embedding == pytest.approx(alone.embedding)
 
 
+@pytest.mark.long
 def test_a_classifier_is_not_built_from_its_configuration_alone(tmp_path: Path) -> None:
     directory = write_classifier(tmp_path, "llama")
     with pytest.raises(BaseModelError, match="cannot be built without its parameters"):

@@ -70,6 +70,7 @@ def test_a_rank_that_hangs_ends_the_others_in_the_time_that_is_set(
     assert all(word["after_s"] < 5.0 for word in words.values())
 
 
+@pytest.mark.long
 def test_ranks_that_are_left_can_meet_again_in_the_same_processes(
     deep_directory: Path, dataset_root: Path, make_task: MakeTask, tmp_path: Path
 ) -> None:

@@ -170,6 +170,7 @@ def test_a_newer_generation_takes_over_from_one_that_still_runs(node: Fleet) -> 
         assert started[f"again/{generation + 1}"] == ended.samples_done > 0
 
 
+@pytest.mark.long
 def test_a_withdrawn_job_leaves_nothing(node: Fleet) -> None:
     node.assign(job("w", _LONG), members=_FOUR)
     node.until(lambda: node.reports(RunStarted, "w"))
@@ -189,6 +190,7 @@ def test_bad_data_fails_the_run_for_good(node: Fleet) -> None:
         assert failed.error.startswith("dataset.path: bad.jsonl, line 1: not JSON")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reason", ["bad data", "withdrawn"])
 def test_a_task_whose_successor_does_not_begin_ends_like_any_other(node: Fleet, reason: str) -> None:
     first, second = f"first-{reason[0]}", f"second-{reason[0]}"

@@ -101,6 +101,7 @@ def test_a_task_that_was_switched_from_is_what_the_engine_would_have(
         assert torch.equal(state.second_moment, expected.second_moment)
 
 
+@pytest.mark.long
 def test_a_rank_without_room_for_two_stages_loads_the_next_one_in_the_switch(switch: Switch) -> None:
     _, expected = switch(4, "reverse", overlap=False)
     layer = 32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 48 + 2 * 32
@@ -114,6 +115,7 @@ def spans_of(results: list[dict[str, Any]]) -> list[Span]:
     return [Span(**span) for result in results for span in result["spans"]]
 
 
+@pytest.mark.long
 def test_the_next_task_begins_on_the_last_rank_and_each_rank_loads_it_when_it_is_done_with_the_old_one(
     switch: Switch,
 ) -> None:
@@ -150,6 +152,7 @@ def test_the_first_rank_may_still_run_the_old_task_backwards_while_the_last_one_
     assert training_gap(spans_of(results), "a", "b").between_s < 0
 
 
+@pytest.mark.long
 def test_without_overlap_the_next_task_begins_when_all_of_the_old_one_is_stored(switch: Switch) -> None:
     spans = spans_of(switch(4, "forward", overlap=False)[0])
     gap = training_gap(spans, "a", "b")

@@ -90,6 +90,7 @@ def test_with_whole_batches_a_pipeline_is_the_engine_bit_by_bit(
     assert_same(state, expected)
 
 
+@pytest.mark.long
 def test_with_micro_batches_and_clipping_weights_differ_from_the_engines_by_rounding(
     train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask
 ) -> None:
@@ -147,6 +148,7 @@ def test_activations_that_are_computed_again_change_no_bit(train: Train, make_ta
     assert_same(state, expected)
 
 
+@pytest.mark.long
 def test_adapters_on_some_layers_only_leave_stages_without_any(
     train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask
 ) -> None:
@@ -240,6 +242,7 @@ def test_a_checkpoint_goes_on_in_the_engine_and_back_and_loads_in_peft(
     assert results[0]["evaluated"] == [pytest.approx(total / tokens, rel=1e-5)] * 2
 
 
+@pytest.mark.long
 def test_a_batch_smaller_than_the_micro_batches_and_a_smaller_last_one_are_trained(
     train: Train, deep_base: SharedBase, dataset_root: Path, make_task: MakeTask
 ) -> None:
@@ -252,6 +255,7 @@ def test_a_batch_smaller_than_the_micro_batches_and_a_smaller_last_one_are_train
     torch.testing.assert_close(state.parameters, expected.parameters, rtol=0, atol=1e-2 * task.learning_rate)
 
 
+@pytest.mark.long
 def test_each_rank_holds_the_stages_of_both_directions_or_one_where_there_is_no_room(
     train: Train, make_task: MakeTask
 ) -> None:
