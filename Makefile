@@ -7,8 +7,6 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # How many tests at once: they wait for processes half of their time.
 AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 2, 8))")
-# Only these are collected for the tests marked `alone`: the others import torch.
-ALONE := $(shell grep -l mark.alone tests/integration/test_*.py)
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
 SMOLLM2 := smollm2/model/model.safetensors
 
@@ -44,11 +42,10 @@ libraries: $(STAMP)
 
 # By file, so that what the tests of one share is made once; not by group, since with pytest 9.2, pytest-xdist 3.8
 # ignores groups. Files begin in the order of the conftest, longest first, and not by number of tests, which leaves
-# the longest for the end. Those marked `alone` hold services to times.
+# the longest for the end. Those marked `alone` hold services to times: `make disturbances`.
 test:
 	$(MAKE) --jobs 3 --output-sync lint kernels libraries
 	$(BIN)/python -m pytest -m "not alone and not storm and not drill and not long" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest $(ALONE) -m "alone and not drill"
 
 # With the tests that `make test` leaves out as long, and all examples of the property tests, of which it draws a
 # sixtieth.
