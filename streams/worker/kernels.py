@@ -13,6 +13,8 @@ from solvers.compiled import NotKeptError, change_over, compiling, interpret, lo
 from streams.worker.warm_up import warm_up
 
 _LOOK_EVERY_S = 0.5
+_COMPILED_WITHIN_S = 1_800.0
+"""A compiler that takes longer hangs: it takes two minutes of a core, at the lowest priority."""
 
 _log = logging.getLogger(__name__)
 
@@ -92,6 +94,10 @@ async def _compile(kind: str) -> None:
     """Have another process keep the kernels of a policy on disk. It ends with this one."""
     command = python_command("-m", "streams.worker.warm_up", kind)
     compiler = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE)
-    status = await compiler.wait()
+    try:
+        status = await asyncio.wait_for(compiler.wait(), _COMPILED_WITHIN_S)
+    except TimeoutError:
+        compiler.kill()
+        status = await compiler.wait()
     if status:
         _log.warning("the process that compiles the kernels of policy %s ended with status %d", kind, status)

@@ -30,12 +30,29 @@ JOB = {
     },
 }
 
+BID = {
+    "cell": "loans",
+    "user": "ann",
+    "job_id": "priced",
+    "zone": "tiny",
+    "terms": {"kind": "bid", "bid": 100, "deadline_in_s": 1_800},
+    "workload": {
+        "kind": "lora",
+        "work_samples": 200,
+        "dataset": {"path": "lines.jsonl", "samples": 24},
+        "hyperparameters": {"rank": 8, "batch_size": 4, "sequence_length": 64},
+    },
+}
+
 Start = Callable[..., Path]
 
 
 def cells_file(path: Path) -> Path:
-    """A zone that trains, and one under a policy that asks solvers."""
-    (cell,) = yaml.safe_load((ROOT / "infra" / "cells" / "loans.yaml").read_text())["cells"]
+    """A zone that trains, one under a policy that asks solvers, and one that auctions."""
+    (cell,), (home,) = (
+        yaml.safe_load((ROOT / "infra" / "cells" / f"{name}.yaml").read_text())["cells"]
+        for name in ("loans", "default")
+    )
     training = cell["zones"][0]
     solving = {
         **training,
@@ -43,7 +60,7 @@ def cells_file(path: Path) -> Path:
         "nodes": [{**training["nodes"][0], "id": "solve-0"}],
         "policy": {"kind": "titan"},
     }
-    path.write_text(json.dumps({"cells": [{**cell, "zones": [training, solving]}]}))
+    path.write_text(json.dumps({"cells": [{**cell, "zones": [training, solving, *home["zones"]]}]}))
     return path
 
 
@@ -93,9 +110,10 @@ def start(hostile: HostileFolder, millrace: Path, tmp_path: Path) -> Iterator[St
 def test_a_deployment_decides_solves_and_serves_a_node(start, hostile, millrace, data, tmp_path):
     cells = cells_file(tmp_path / "cells.yaml")
     up = start("up", str(cells), "--no-executors", until_it_says="Ctrl-C stops")
-    (tmp_path / "job.yaml").write_text(json.dumps([JOB]))
+    (tmp_path / "job.yaml").write_text(json.dumps([JOB, BID]))
     submitted = hostile.run(millrace, "submit", tmp_path / "job.yaml")
     assert "anywhere queued" in submitted.stdout, submitted.stderr
+    assert "priced admitted" in submitted.stdout, submitted.stderr
     start("executor", "--node", NODE, until_it_says="node online")
     until(lambda: "solver ready" in (data / "logs" / "solver.log").read_text(), "the solver is ready")
     verified = hostile.run(millrace, "replay")

@@ -99,14 +99,13 @@ class HostileFolder:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of processes in it, without those of the tests. Kernels are not compiled: numba keeps
-        them by the place of the sources, which here is always a new one."""
+        """Variables of processes in it, without those of the tests."""
         inherited = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("MILLRACE_", "PYTHON", "COV_"))
         }
-        return {**inherited, "NUMBA_DISABLE_JIT": "1", **self._variables}
+        return {**inherited, **self._variables}
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a command in it."""
