@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from infra.broker import BrokerSettings, LocalKafka, broker
+from infra.broker import BrokerSettings, LocalKafka
 from streams.worker.garbage import look_for_less_garbage
 from tests.support.examples import examples
 from tests.support.fork_server import attached_to_shared, shared_fork_server
+from tests.support.shared_broker import shared_broker
 
 # Of the property tests that name no number themselves. No deadline: an example may have to compile a kernel.
 settings.register_profile("millrace", max_examples=examples(100), deadline=None)
@@ -114,7 +115,7 @@ def quick_java() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[str]:
     """Bootstrap servers of the broker that all tests share, started for the first that asks."""
-    with broker(ephemeral=True) as bootstrap_servers:
+    with shared_broker() as bootstrap_servers:
         yield bootstrap_servers
 
 

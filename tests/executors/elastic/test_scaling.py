@@ -60,7 +60,8 @@ def test_a_worker_joins_and_leaves_in_the_middle(fleet: Fleet, alone: Trained) -
     fleet.until(fleet.is_over("j", "n1", "n2"))
     Trained.of(fleet, "j").assert_like(alone)
     started = [report.samples_done for report in fleet.reports(RunStarted, node="n1")]
-    assert 0 == started[0] < started[1] < started[2] < 604
+    # A busy node reports a start after the first steps.
+    assert 0 <= started[0] < started[1] < started[2] < 604
     # The node that was left says so once, with what the others go on from.
     (left,) = fleet.reports(RunProgressed, node="n2")
     assert (left.run_id, left.complete, left.samples_done) == ("j/2", True, started[2])
