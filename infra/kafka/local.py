@@ -5,6 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from infra.kafka.class_archive import ClassArchive
 from infra.kafka.credentials import PRINCIPALS, SUPER_USERS, Credentials, Principal
 from infra.kafka.distribution import kafka_jars
 from infra.kafka.java import find_java
@@ -44,6 +45,7 @@ class LocalKafka:
         """The principals' passwords; None on an open broker."""
         self._reservations: list[socket.socket] = []
         self._process: SupervisedProcess | None = None
+        self._archive: ClassArchive | None = None
         self._restarts = Restarts()
 
     @property
@@ -111,6 +113,8 @@ class LocalKafka:
         if self._process:
             self._process.stop()
             self._process = None
+        if self._archive:
+            self._archive.keep()
         while self._reservations:
             self._reservations.pop().close()
         self._data.lock.release()
@@ -143,8 +147,10 @@ class LocalKafka:
         return int(reservation.getsockname()[1])
 
     def _launch(self) -> None:
+        java, jars = find_java(), kafka_jars(self._settings)
+        archive = self._archive = ClassArchive(java, jars, self._data.class_archive)
         kafka = [
-            str(find_java()),
+            str(java),
             f"-Xmx{self._settings.broker_heap_mib}m",
             "-XX:+UseSerialGC",
             # The optimising compiler takes more of a small machine than a broker of one fleet ever gets back.
@@ -152,13 +158,18 @@ class LocalKafka:
             f"-Dlog4j2.configurationFile={_LOG4J_CONFIGURATION}",
             f"-Dmillrace.broker.log={self.log_path}",
             "-classpath",
-            f"{kafka_jars(self._settings)}/*",
+            f"{jars}/*",
         ]
         properties = self._properties()
-        format_storage(kafka, self._data.storage, properties, private=self.credentials is not None)
+        format_storage(
+            [kafka[0], *archive.uses, *kafka[1:]],
+            self._data.storage,
+            properties,
+            private=self.credentials is not None,
+        )
         write_properties(self._data.server_properties, properties)
         self._process = SupervisedProcess(
-            [*kafka, "kafka.Kafka", str(self._data.server_properties)],
+            [kafka[0], *archive.uses_or_makes, *kafka[1:], "kafka.Kafka", str(self._data.server_properties)],
             working_dir=self._data.path,
             console_path=self._data.console,
             stop_timeout_s=self._settings.broker_stop_timeout_s,

@@ -29,6 +29,7 @@ class DataDirectory:
         self.server_properties = self.path / "server.properties"
         self.log = self.path / "broker.log"
         self.console = self.path / "console.log"
+        self.class_archive = self.path / "classes.jsa"
         self.docker_volume = self.path / "docker-volume"
         self.credentials = self.path / "credentials"
         self.lock = FileLock(self.path / "lock")
