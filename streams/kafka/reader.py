@@ -99,7 +99,8 @@ class KafkaReader:
         Raises:
             ReadError: if Kafka does not answer, or the topic is missing or not for this client to read.
         """
-        found = self._ask(topic, lambda: self._ends.list_topics(topic, timeout=_POLL_S).topics[topic])
+        # Asked by the client that reads: of partitions whose leader it does not know, it fetches after 0.5 s.
+        found = self._ask(topic, lambda: self._consumer.list_topics(topic, timeout=_POLL_S).topics[topic])
         if found.error is not None or not found.partitions:
             denied = found.error and denial(self._connection, found.error, f"read topic {topic}")
             raise ReadError(denied or f"there is no topic {topic}: `millrace topics create` makes it")
