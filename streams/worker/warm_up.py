@@ -6,6 +6,8 @@
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from pkgutil import resolve_name
 from threading import Thread
 
@@ -39,8 +41,16 @@ def _end_with_parent() -> None:
     os._exit(EXIT_FAILED)
 
 
-if __name__ == "__main__":
-    # Who decides and who trains has precedence over the compiler.
+def _give_precedence() -> None:
+    """Have this process run when who decides and who trains leaves it a core."""
     os.nice(_LEAST_PRIORITY)
+    # Linux may share the processor among sessions first, and then among the processes of each.
+    os.setsid()
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_LEAST_PRIORITY))
+
+
+if __name__ == "__main__":
+    _give_precedence()
     Thread(target=_end_with_parent, daemon=True).start()
     warm_up(sys.argv[1:])
