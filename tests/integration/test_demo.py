@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -17,10 +17,10 @@ import pytest
 
 from tests.integration.deployment import ROOT, until
 from tests.support.processes import is_gone_within
+from tests.support.processor_share import share_of_the_processor
 
-HUNG_S = 3_000.0
+HUNG_S = 5_400.0
 """No demo that goes on takes longer."""
-SLOWEST = 19
 BUSY = "while True: pass"
 
 
@@ -32,10 +32,10 @@ def environment(folder: Path) -> Mapping[str, str]:
     return {**os.environ, "MILLRACE_DATA_DIR": str(folder)}
 
 
-def demo(folder: Path, *arguments: str, nice: int = 0) -> dict[str, Any]:
-    """Run it, and return what it prints for programs: one object, and nothing else."""
+def demo(folder: Path, prefix: Sequence[str] = ()) -> dict[str, Any]:
+    """Run it by a prefixed command, and return what it prints for programs: one object, and nothing else."""
     ended = subprocess.run(
-        ["nice", "-n", str(nice), *command("--json", *arguments)],
+        [*prefix, *command("--json")],
         cwd=ROOT,
         env=environment(folder),
         capture_output=True,
@@ -81,10 +81,18 @@ def test_the_demo_trains_lives_through_a_crash_and_proves_its_log(tmp_path: Path
 
 @pytest.mark.drill
 @pytest.mark.timeout(HUNG_S)
-@pytest.mark.parametrize("nice", [0, SLOWEST])
-def test_the_demo_ends_well_beside_two_busy_processes(tmp_path: Path, nice: int) -> None:
+def test_the_demo_ends_well_beside_two_busy_processes(tmp_path: Path) -> None:
     with busy(2):
-        result = demo(tmp_path, nice=nice)
+        result = demo(tmp_path)
+    assert all(result["scenes"].values())
+    assert result["refunds_beside_the_kill"] == []
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(HUNG_S)
+def test_the_demo_ends_well_with_a_tenth_of_the_processor(tmp_path: Path) -> None:
+    with share_of_the_processor(0.1) as prefix:
+        result = demo(tmp_path, prefix)
     assert all(result["scenes"].values())
     assert result["refunds_beside_the_kill"] == []
 
