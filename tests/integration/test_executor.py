@@ -122,6 +122,7 @@ def test_two_jobs_share_a_slot_after_a_garbage_record_and_are_told_twice(
     assert fleet.over("n1") == ["first", "second", "unfit"]
 
 
+@pytest.mark.drill
 def test_a_node_trains_on_a_secured_broker_as_what_nodes_may(
     secured: LocalKafka, topic_prefix: str, base: SharedBase, tmp_path: Path
 ) -> None:

@@ -237,6 +237,7 @@ def trains_since(deployment: Deployment, time_s: float) -> set[str]:
     return {one.node for one in orders if one.slot_start_s >= time_s}
 
 
+@pytest.mark.drill
 def test_a_zone_is_configured_anew_while_it_runs(
     deployment: Deployment, millrace: Millrace, tmp_path: Path
 ) -> None:

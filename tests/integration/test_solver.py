@@ -248,6 +248,7 @@ def test_a_solver_whose_answer_no_broker_takes_ends_and_gives_it_after_its_resta
     assert deployment.proven().ok
 
 
+@pytest.mark.drill
 def test_a_solver_stops_in_time_without_a_broker(
     broker: LocalKafka, deployment_on_broker: Deployment
 ) -> None:

@@ -50,6 +50,7 @@ def tables(measured: Measured) -> dict[str, Table]:
     return {table.name: table for table in all_tables(measured)}
 
 
+@pytest.mark.long
 def test_costs_of_a_step_are_those_that_it_was_made_of() -> None:
     step = modelled_step(COSTS, 4, SHAPE.layers, VARIANTS[1])
 
@@ -58,6 +59,7 @@ def test_costs_of_a_step_are_those_that_it_was_made_of() -> None:
     assert vars(found) == pytest.approx(vars(COSTS))
 
 
+@pytest.mark.long
 def test_every_figure_has_a_table_whose_rows_can_be_drawn(tables: dict[str, Table]) -> None:
     from matplotlib import pyplot
 
@@ -72,6 +74,7 @@ def test_every_figure_has_a_table_whose_rows_can_be_drawn(tables: dict[str, Tabl
         assert axes.patches
 
 
+@pytest.mark.long
 def test_measured_modelled_and_published_speedups_stand_beside_each_other(
     measured: Measured, tables: dict[str, Table]
 ) -> None:
@@ -85,10 +88,12 @@ def test_measured_modelled_and_published_speedups_stand_beside_each_other(
     assert of_four["thesis"] == 1.37
 
 
+@pytest.mark.long
 def test_where_no_all_to_all_is_left_there_is_no_speedup_of_it(tables: dict[str, Table]) -> None:
     assert not [row for row in tables["figure_4_13"].rows if row[0] == "2"]
 
 
+@pytest.mark.long
 def test_the_model_with_costs_of_this_machine_repeats_steps_that_it_was_made_of(
     tables: dict[str, Table],
 ) -> None:
@@ -100,6 +105,7 @@ def test_the_model_with_costs_of_this_machine_repeats_steps_that_it_was_made_of(
     assert by_source["model"] == [pytest.approx(row) for row in by_source["measured"]]
 
 
+@pytest.mark.long
 def test_designs_add_one_choice_each() -> None:
     fields = [replace(each, name="") for each in VARIANTS]
 

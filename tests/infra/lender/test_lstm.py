@@ -49,6 +49,7 @@ def test_the_network_is_that_of_the_thesis():
     assert network(torch.zeros(3, WINDOW)).shape == (3,)
 
 
+@pytest.mark.long
 def test_it_beats_the_last_value_on_a_daily_swing():
     """The changes of the bursts have an autocorrelation of 0.5: who knew the swing and that could err by
     1 - sqrt(0.75) = 13 % less than the last value, and a quarter of that must be had."""

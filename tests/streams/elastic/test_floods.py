@@ -196,6 +196,7 @@ def test_servers_do_not_go_from_turn_to_turn_of_several_users_past_a_wide_job():
     assert "wide" in flood.started_s
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 2**32 - 1))
 @example(seed=313755)
 @example(seed=100)

@@ -1,5 +1,6 @@
 """A zone that merges decides as one that does not, until past merges show that merging pays."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def history(modes: tuple[str, ...], arrivals: list[tuple[float, str, int]]) -> l
     return [outcome for outcome in seen if isinstance(outcome, TaskAssigned | JobCompleted)]
 
 
+@pytest.mark.long
 @settings(max_examples=examples(6), deadline=None)
 @given(ARRIVALS)
 def test_without_evidence_every_job_runs_and_ends_as_without_merging(

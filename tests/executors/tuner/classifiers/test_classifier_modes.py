@@ -52,6 +52,7 @@ def test_a_job_alone_trains_what_a_hand_written_loop_does(
     assert_trained_alike(published(worker, "a"), loop.adapter())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", DECODER_AND_ENCODER)
 def test_a_receiver_starts_from_its_donors_matrices_and_the_base_models_head(
     family: str, worker_of: MakeWorker, work_of: MakeWork
@@ -152,6 +153,7 @@ def test_a_job_that_was_switched_for_another_comes_to_the_same_bits(
     assert digest(last, "c") == undisturbed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [3, *long(14)])
 def test_a_shared_run_goes_on_as_one(worker_of: MakeWorker, work_of: MakeWork, steps: int) -> None:
     worker = worker_of("bert")
