@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -161,6 +162,31 @@ def test_docker_runs_a_broker() -> None:
 def test_a_named_cluster_is_used_as_it_is(kafka: str) -> None:
     with broker(BrokerSettings(bootstrap_servers=kafka)) as bootstrap_servers:
         assert bootstrap_servers == kafka
+
+
+@pytest.mark.drill
+def test_a_broker_leaves_an_archive_of_classes_and_the_next_starts_from_it(tmp_path: Path) -> None:
+    jars = kafka_jars(BrokerSettings())
+    cache = tmp_path / "cache"
+    shutil.copytree(jars, cache / jars.name)
+    settings = BrokerSettings(cache_dir=cache)
+
+    def archives_in_use(kafka: LocalKafka) -> list[str]:
+        return [
+            map.path for map in psutil.Process(kafka.pid).memory_maps() if map.path.startswith(str(cache))
+        ]
+
+    with LocalKafka(tmp_path / "first", settings) as kafka:
+        assert not list(cache.glob("*.jsa"))
+    (archive,) = cache.glob("*.jsa")
+    with LocalKafka(tmp_path / "second", settings) as kafka:
+        assert str(archive) in archives_in_use(kafka)
+
+    archive.chmod(0o644)
+    archive.write_bytes(b"damaged" * 1_000)
+    with LocalKafka(tmp_path / "third", settings) as kafka:
+        assert kafka.pid is not None
+        assert str(archive) not in archives_in_use(kafka)
 
 
 def _configured_port(data_dir: Path) -> int:
