@@ -145,13 +145,7 @@ class Deployment:
     @property
     def services(self) -> list[Service]:
         """In the order of their start."""
-        return [*self._unique, *self.executors.values()]
-
-    @property
-    def _unique(self) -> list[Service]:
-        """Those with which nothing goes on if they cannot be kept running."""
-        server = [] if self.fork_server is None else [self.fork_server.service]
-        return [*server, self.worker, *self.solvers, self.clock, *self.lenders]
+        return [self.worker, *self.solvers, self.clock, *self.lenders, *self.executors.values()]
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -209,13 +203,17 @@ class Deployment:
         Raises:
             CommandError: it does not help with another service, or with any executor.
         """
-        for service in self._unique:
+        if self.fork_server is not None and self.fork_server.deaths():
+            self.say("fork-server died and is started again, and so are the executors that died with it")
+        for service in (self.worker, *self.solvers, self.clock, *self.lenders):
             if service.keep_running():
                 self.say(f"{service.name} died and is started again")
         self._stop_departed()
+        if self.fork_server is not None and not self.fork_server.is_ready:
+            return  # which a start of an executor would wait for
         self._start_due()
         for place, executor in self.executors.items():
-            if executor in self._due or self._retry_s.get(place, 0.0) > time.monotonic():
+            if self._retry_s.get(place, 0.0) > time.monotonic():
                 continue
             try:
                 if executor.keep_running():

@@ -15,6 +15,7 @@ from types import ModuleType
 from executors.workers.fork_server import PRELOADED, Surroundings, attached
 from executors.workers.forked_service import serve_forked
 from infra.deployment.service import STOP_TIMEOUT_S, Launch, Service, ServiceProcess, command
+from infra.errors import CommandError
 from schemas.interpreters import python_command
 
 _IMPORTED = (
@@ -26,24 +27,44 @@ _IMPORTED = (
     "executors.moe.serving.serving",
     "executors.moe.training.training",
 )
-_RETRY_S = 0.5
+_LOOK_EVERY_S = 0.1
 _context = multiprocessing.get_context("forkserver")
 _starting = threading.Lock()
 
 
 class ForkServer:
-    """Starts executors by forking them, as soon as it has imported what all of them need."""
+    """Starts executors by forking them, as soon as it has imported what all of them need.
 
-    def __init__(self, service: Service) -> None:
-        """Describe a server that was started, and that this process is attached to."""
+    It is started again when it dies. That is for threads of its own: a fork that has been asked for waits for
+    the next server, in whatever thread.
+    """
+
+    def __init__(self, service: Service, listener: socket.socket) -> None:
+        """Describe a server that this process is attached to."""
         self.service = service
+        self._listener = listener
         self._is_ready = threading.Event()
         self._is_over = threading.Event()
+        self._deaths = 0
+        self._fault: CommandError | None = None
+        self._keeping = threading.Thread(target=self._keep, name="fork-server", daemon=True)
+        self._probing = threading.Thread(target=self._probe, name="fork-server-probe", daemon=True)
 
     @property
     def is_ready(self) -> bool:
         """Whether it has imported everything: before, a fork would wait for that."""
         return self._is_ready.is_set()
+
+    def deaths(self) -> int:
+        """Return how often it has died, and was started again, since the last call.
+
+        Raises:
+            CommandError: it cannot be kept running.
+        """
+        if self._fault is not None:
+            raise self._fault
+        deaths, self._deaths = self._deaths, 0
+        return deaths
 
     def forked(self, name: str, environment: Mapping[str, str], function: str, *arguments: object) -> Launch:
         """Return what forks a process. It waits until the server is ready.
@@ -62,17 +83,39 @@ class ForkServer:
 
         return launch
 
-    def watch(self) -> None:
-        """Wait until it is ready, or over."""
-        while not (self._is_ready.is_set() or self._is_over.wait(_RETRY_S)):
-            with suppress(OSError, EOFError):  # it has died, and is started again
-                _start("ready", int, ()).join()
-                self._is_ready.set()
+    def start(self) -> None:
+        """Start it."""
+        self.service.start()
+        self._keeping.start()
+        self._probing.start()
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Stop it. What was forked from it has been stopped before."""
         self._is_over.set()
+        self._keeping.join()
         self.service.stop()
+        self._listener.close()  # whoever waits for a server that has died waits no more
+        self._probing.join()
+
+    def _keep(self) -> None:
+        while not self._is_over.wait(_LOOK_EVERY_S):
+            if self.service.exit_status is None:
+                continue
+            self._is_ready.clear()
+            try:
+                self.service.keep_running()
+            except CommandError as error:
+                self._fault = error
+                self._listener.close()
+                return
+            self._deaths += 1
+
+    def _probe(self) -> None:
+        while not self._is_over.wait(_LOOK_EVERY_S):
+            if not self._is_ready.is_set():
+                with suppress(OSError, EOFError):  # it has died just now
+                    _start("ready", int, ()).join()
+                    self._is_ready.set()
 
 
 @contextmanager
@@ -87,17 +130,13 @@ def fork_server(log_folder: Path, modules: Sequence[str] = _IMPORTED) -> Iterato
         listener.listen()
         arguments = ("-m", "executors.workers.fork_server", str(listener.fileno()), *modules)
         launch = command(python_command(*arguments), {}, inherited=listener.fileno())
-        server = ForkServer(Service("fork-server", launch, log_folder))
-        watching = threading.Thread(target=server.watch, name="fork-server", daemon=True)
+        server = ForkServer(Service("fork-server", launch, log_folder), listener)
         with attached(address):
-            server.service.start()
-            watching.start()
+            server.start()
             try:
                 yield server
             finally:
-                server.end()
-                listener.close()  # whoever waits for a server that has died waits no more
-                watching.join()
+                server.stop()
 
 
 class _Forked:
