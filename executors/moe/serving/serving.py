@@ -22,9 +22,10 @@ from executors.moe.ranks.life import Rank, live
 from executors.moe.ranks.messages import Joined, Placed, Progress, Told
 from executors.moe.serving.answers import NewestAnswers
 from executors.moe.serving.exchange import RankExchange
+from executors.moe.serving.kernels import ServiceKernels
 from executors.moe.serving.model import ServedModel
 from executors.moe.serving.requests import Prompts, Schedule, Step, StepWord
-from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up
+from executors.moe.serving.service import ExpertService, ServiceTerms
 from executors.moe.serving.statistics import Latencies, RoutedTokens, ServiceSummary
 from executors.node.files import write_folder
 from executors.workers.messages import Ended
@@ -90,7 +91,9 @@ def serve(rank: Rank) -> Ended:
         "the placement": _PLACEMENTS.dump_json(order.placement),
     }
     layers = model.take_experts(terms.most_experts_per_device, rank.device)
-    warm_up(terms, order.membership.world, model.experts)
+    kernels = ServiceKernels(
+        workload.scheme, workload.most_experts_per_device, order.membership.world, model.experts
+    )
     group = rank.meet()
     service = None
     try:
@@ -99,7 +102,7 @@ def serve(rank: Rank) -> Ended:
         compare(same, told.tolist())
         service = ExpertService(exchange, layers, terms)
         model.serve_by(service)
-        return _Serving(rank, workload, dataset, model, service, exchange).run()
+        return _Serving(rank, workload, dataset, model, service, exchange, kernels).run()
     finally:
         if service is not None:
             service.close()
@@ -134,8 +137,10 @@ class _Serving:
         model: ServedModel,
         service: ExpertService,
         exchange: RankExchange,
+        kernels: ServiceKernels,
     ) -> None:
         self._rank = rank
+        self._kernels = kernels
         self._workload = workload
         self._dataset = dataset
         self._model = model
@@ -170,6 +175,7 @@ class _Serving:
         self._rank.inbox.tell(Joined(samples_done=self._done, dataset_samples=len(self._dataset)))
         self._reported_s = self._progressed_s = time.monotonic()
         while True:
+            self._kernels.change_over()
             step = self._agree()
             if step is None or step.word == "over":
                 return self._end("stopped" if step is None else "finished")

@@ -1,0 +1,54 @@
+"""A service whose kernels nobody has compiled yet begins at once, and decides as one that has them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys, time
+import numpy as np
+from executors.moe.serving.kernels import ServiceKernels
+from executors.moe.serving.phases import Layout, Standing
+from solvers.experts.placement import Cluster, Demand
+from solvers.experts.schemes import SCHEMES
+
+RANKS, EXPERTS, MOST = 2, 6, 4
+
+def placed():
+    rng = np.random.default_rng(7)
+    cluster = Cluster(RANKS, MOST)
+    first = Standing.first(EXPERTS, cluster)
+    layout = Layout(SCHEMES["lina"], cluster, first, first.placement)
+    rows = []
+    for _ in range(20):
+        foretold, tokens = rng.integers(0, 90, (2, EXPERTS))
+        demand = Demand.of_counts(foretold)
+        settled = layout.settle(layout.plan(demand), demand, tokens)
+        rows.append((settled.placement.lists(), settled.split.tolist(), settled.is_revised))
+    return rows
+
+kernels = ServiceKernels("lina", MOST, RANKS, EXPERTS)
+before = placed()
+while not kernels.is_loaded:
+    time.sleep(0.05)
+kernels.change_over()
+assert placed() == before
+print(len({str(row) for row in before}))
+"""
+
+
+@pytest.mark.long
+def test_a_service_places_experts_interpreted_as_it_does_compiled(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10
+    assert any(tmp_path.rglob("*.nbi"))
