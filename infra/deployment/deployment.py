@@ -145,7 +145,8 @@ class Deployment:
     @property
     def services(self) -> list[Service]:
         """In the order of their start."""
-        return [self.worker, *self.solvers, self.clock, *self.lenders, *self.executors.values()]
+        server = [] if self.fork_server is None else [self.fork_server.service]
+        return [*server, self.worker, *self.solvers, self.clock, *self.lenders, *self.executors.values()]
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -294,10 +295,11 @@ class Deployment:
 
     def _start_due(self) -> None:
         if self.fork_server is not None and self.fork_server.is_ready:
-            while self._due:
-                service = self._due.pop(0)
-                service.start()
-                self.say(f"{service.name} starts")
+            due, self._due = self._due, []
+            for service in due:
+                if service in self.executors.values():  # its node may have left the cell since
+                    service.start()
+                    self.say(f"{service.name} starts")
 
     def _stop_departed(self) -> None:
         """Stop the executors of nodes that have left their cells: all that they report would be refused."""

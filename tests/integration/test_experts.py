@@ -90,7 +90,7 @@ def test_a_model_is_trained_on_two_nodes_and_served_and_its_experts_follow_the_r
     fleet.submit("served", serving_workload("trained"))
     fleet.await_completed("served")
     (done,) = fleet.completed("served")
-    assert done.samples_done == 1_000
+    assert done.samples_done == serving_workload("trained").total_samples
     assert any(report.job_id == "served" for report in fleet.events(ExpertsProfiled))
     first, *later = (each for each in fleet.decided(PlacementDecided) if each.job_id == "served")
     assert first.reason == "initial"
@@ -144,7 +144,7 @@ def test_what_is_killed_costs_a_generation_and_the_job_goes_on_from_its_checkpoi
     assert executor.pid is not None
     killed = psutil.Process(executor.pid)
     if victim == "a rank":
-        (killed,) = (each for each in killed.children(recursive=True) if is_rank(each))
+        (killed,) = ranks_of(killed)
     killed.kill()
     fleet.await_completed(job_id)
     (done,) = fleet.completed(job_id)
@@ -156,10 +156,13 @@ def test_what_is_killed_costs_a_generation_and_the_job_goes_on_from_its_checkpoi
     fleet.assert_proven()
 
 
-def is_rank(process: psutil.Process) -> bool:
-    """Whether it is forked from the server of an executor's processes."""
-    parent = process.parent()
-    return parent is not None and "forkserver" in " ".join(parent.cmdline()) and not process.children()
+def ranks_of(executor: psutil.Process) -> list[psutil.Process]:
+    """The processes that were forked beside an executor, and print to its log."""
+
+    def log(process: psutil.Process) -> str:
+        return os.readlink(f"/proc/{process.pid}/fd/2")
+
+    return [each for each in executor.parent().children() if each != executor and log(each) == log(executor)]
 
 
 @pytest.mark.drill

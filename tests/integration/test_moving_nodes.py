@@ -72,6 +72,12 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         target = Target(KafkaConnection(bootstrap_servers=broker.bootstrap_servers), "millrace")
         deployment = Deployment(Layout(root / "cells.yaml", folders, target), lambda _line: None)
         with deployment.running():
+
+            def run() -> bool:
+                deployment.keep_running()
+                return all(service.pid for service in deployment.executors.values())
+
+            until(run, "the executors run", READY_S)
             yield deployment
 
 
@@ -168,7 +174,6 @@ def test_a_node_joins_serves_is_lent_comes_back_and_retires_with_its_jobs(
         (answer,) = millrace("nodes", order, node, "--cell", CELL, *options)
         return answer
 
-    until(lambda: all(service.pid for service in deployment.executors.values()), "the executors run")
     joined = nodes("register", FRESH, "--zone", ZONE, "--gpu-type", "A40", "--tariff", "south")
     assert (joined["type"], joined["to_zone"]) == ("millrace.node.moved.v1", ZONE)
     assert status(deployment, FRESH) == (ZONE, "down"), "nobody has heard it yet"
