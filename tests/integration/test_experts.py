@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import pytest
@@ -159,8 +160,8 @@ def test_what_is_killed_costs_a_generation_and_the_job_goes_on_from_its_checkpoi
 def ranks_of(executor: psutil.Process) -> list[psutil.Process]:
     """The processes that were forked beside an executor, and print to its log."""
 
-    def log(process: psutil.Process) -> str:
-        return os.readlink(f"/proc/{process.pid}/fd/2")
+    def log(process: psutil.Process) -> Path:
+        return Path(f"/proc/{process.pid}/fd/2").readlink()
 
     return [each for each in executor.parent().children() if each != executor and log(each) == log(executor)]
 
