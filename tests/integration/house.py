@@ -184,9 +184,8 @@ def house(root: Path) -> Iterator[House]:
         def supervise() -> None:
             while not over.wait(0.5):
                 for service in deployment.services:
-                    # Without the limit of `keep_running`: here they die on purpose.
-                    if service.exit_status is not None:
-                        service.start()
+                    service.forgive()  # here they die on purpose
+                deployment.keep_running()
 
         with deployment.running():
             supervisor = threading.Thread(target=supervise, daemon=True)

@@ -107,7 +107,7 @@ def test_a_model_is_trained_on_two_nodes_and_served_and_its_experts_follow_the_r
     assert reports[-1].revision == later[-1].revision
     # It was the requests of the other kind that had them follow.
     shifted = next(report for report in reports if report.revision >= later[0].revision)
-    assert shifted.samples_done > 500
+    assert shifted.samples_done > done.samples_done / 2
     fleet.assert_proven()
 
 
