@@ -135,8 +135,8 @@ class Deployment:
     """By cell and node."""
     _present: Mapping[str, PresentCell] = field(default_factory=dict)
     """The cells as they were when executors were started first."""
-    _due: list[Service] = field(default_factory=list)
-    """Executors that are to be started, once the fork server is ready."""
+    _due: list[tuple[str, str]] = field(default_factory=list)
+    """The cell and node of executors that are to be started, once the fork server is ready."""
     _retry_s: dict[tuple[str, str], float] = field(default_factory=dict)
     """Executors that are left out until then, by the monotonic clock."""
     _decisions: LogReader | None = None
@@ -288,18 +288,17 @@ class Deployment:
                     "MILLRACE_THREADS": str(self.layout.executor_threads),
                 }
                 launch = self.fork_server.forked(node, environment, "executors.node.process:serve", node)
-                service = Service(f"executor-{cell}-{node}", launch, folders.logs)
-                self.executors[cell, node] = service
-                self._due.append(service)
+                self.executors[cell, node] = Service(f"executor-{cell}-{node}", launch, folders.logs)
+                self._due.append((cell, node))
         self._start_due()
 
     def _start_due(self) -> None:
         if self.fork_server is not None and self.fork_server.is_ready:
             due, self._due = self._due, []
-            for service in due:
-                if service in self.executors.values():  # its node may have left the cell since
-                    service.start()
-                    self.say(f"{service.name} starts")
+            for cell, node in due:
+                if executor := self.executors.get((cell, node)):  # it may have left the cell since
+                    executor.start()
+                    self.say(f"executor of {node} in cell {cell} starts")
 
     def _stop_departed(self) -> None:
         """Stop the executors of nodes that have left their cells: all that they report would be refused."""
