@@ -129,8 +129,10 @@ def bar(what: str) -> Iterator[Callable[[float], None]]:
     if _shown:
         progress = _shown[-1]
         before = progress.awaited
-        yield lambda part: progress.awaits(what, part)
-        progress.awaits(before)
+        try:
+            yield lambda part: progress.awaits(what, part)
+        finally:
+            progress.awaits(before)
         return
     stderr = Console(stderr=True)
     with Bar(

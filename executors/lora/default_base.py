@@ -76,6 +76,8 @@ def default_base_directory(recipe: Recipe | None = None) -> Path:
     with _exclusive(cache / f"{target.name}.lock"):
         if target.is_dir():
             return target
+        for left in cache.glob(f".{target.name}-*"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=cache))
         try:
             train_base(recipe, unfinished)

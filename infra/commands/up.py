@@ -62,7 +62,7 @@ def up(
             check_settings(described, folders, executors)
             if fresh:
                 _clear(folders, settings)
-            progress.awaits("the Kafka broker, which is fetched the first time")
+            progress.awaits("the Kafka broker")
             # It imports while the broker starts.
             forking = fork_server(folders.logs) if executors else nullcontext()
             with forking as server, watched_broker(settings) as broker:

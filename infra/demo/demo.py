@@ -45,6 +45,9 @@ LEDGER_FILE, DECISIONS_FILE = "ledger.jsonl", "decisions.jsonl"
 LEAST_PATIENCE_S, PATIENCE_S = 10.0, 600.0
 _PREFIX = "millrace"
 _CHECKPOINT_S = "2"
+_BYTES_PER_MIB = 1024 * 1024
+_LEAST_FREE_MIB = 256
+"""Nodes go offline with less than 64 MiB; the rest is for adapters, checkpoints and logs."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
     folders = demo_folders()
     with sole_user(folders):
         _empty(folders)
+        _check_room(folders)
         datasets, cutting_s = _cut_data(folders)
         pace = pace_of(cutting_s)
         progress.say(f"the data is cut from Python's standard library, in {cutting_s:.1f} s")
@@ -130,7 +134,7 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
                 "broker_start_timeout_s": settings.broker_start_timeout_s * pace,
             }
         )
-        progress.awaits("the Kafka broker, which is fetched the first time")
+        progress.awaits("the Kafka broker")
         with (
             fork_server(folders.logs) as server,
             default_model(folders, server) as await_model,
@@ -189,7 +193,7 @@ def _play(
     others = [scene for name, scene in scenes.items() if name != "market"]
     if "market" in scenes:
         stage.play([scenes["market"]])
-        _end(scenes["market"], progress)
+        _refuse_shortcomings(scenes["market"])
     if others:
         if "market" in scenes:
             _verify(auditor, progress)
@@ -197,16 +201,14 @@ def _play(
         await_model()
         stage.play(others)
         for scene in others:
-            _end(scene, progress)
+            _refuse_shortcomings(scene)
     progress.awaits()
     stage.drain(list(scenes.values()))
     return scenes
 
 
-def _end(scene: Scene, progress: Progress) -> None:
-    faults = scene.shortcomings
-    progress.say(f"*** {'; '.join(faults) if faults else scene.summary}")
-    if faults:
+def _refuse_shortcomings(scene: Scene) -> None:
+    if faults := scene.shortcomings:
         raise CommandError("; ".join(faults))
 
 
@@ -217,6 +219,7 @@ def _verify(auditor: KafkaConnection, progress: Progress) -> Verdict:
     progress.say(
         f"*** the log is folded again: {found}, {verdict.events} events, {verdict.decisions} decisions"
     )
+    progress.awaits()
     return verdict
 
 
@@ -242,6 +245,15 @@ def _empty(folders: Folders) -> None:
         for folder in (folders.datasets, folders.models):
             shutil.rmtree(folder, ignore_errors=True)
     folders.create()
+
+
+def _check_room(folders: Folders) -> None:
+    free_mib = shutil.disk_usage(folders.root).free // _BYTES_PER_MIB
+    if free_mib < _LEAST_FREE_MIB:
+        raise CommandError(
+            f"{folders.root} has {free_mib} MiB free, and the demo needs {_LEAST_FREE_MIB} MiB: "
+            "make room, or set MILLRACE_DATA_DIR to another folder"
+        )
 
 
 def _since(started_s: float, moment_s: float | None) -> float | None:

@@ -30,7 +30,7 @@ from schemas.lora_commands import SlotAssigned
 
 _BARGAIN, _LONG, _LAST = "bargain", "long-haul", "after-the-crash"
 _LONG_SLOTS = 3
-_LAST_SLACK_SLOTS = 3
+_LAST_SLACK_SLOTS = 8
 _MICROS_PER_S = 250_000
 """Bid per second of a slot: several times the price, for jobs that are to be admitted."""
 _BARGAIN_MICROS = 1

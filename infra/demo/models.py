@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from infra.deployment.folders import Folders
 from infra.deployment.fork_server import ForkServer
@@ -24,13 +24,18 @@ def default_model(folders: Folders, server: ForkServer) -> Iterator[Callable[[],
     function = "executors.lora.default_base:place_default_base"
     launch = server.forked("default-model", {}, function, str(folders.models / MODEL))
     making = Service("default-model", launch, folders.logs)
+
+    def begin() -> None:
+        with suppress(OSError, EOFError):  # the server is stopped before it was ready
+            making.start()
+
     # It begins when the server is ready, and meanwhile other services start.
-    beginning = threading.Thread(target=making.start)
+    beginning = threading.Thread(target=begin, daemon=True)
     beginning.start()
 
     def await_model() -> None:
-        beginning.join()
-        while making.exit_status != 0:
+        while beginning.is_alive() or making.exit_status != 0:
+            server.check()
             if making.exit_status is not None:
                 making.keep_running()
             time.sleep(_POLL_S)
@@ -38,5 +43,5 @@ def default_model(folders: Folders, server: ForkServer) -> Iterator[Callable[[],
     try:
         yield await_model
     finally:
-        beginning.join()
-        making.stop()
+        if not beginning.is_alive():
+            making.stop()

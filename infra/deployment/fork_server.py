@@ -55,14 +55,22 @@ class ForkServer:
         """Whether it has imported everything: before, a fork would wait for that."""
         return self._is_ready.is_set()
 
-    def deaths(self) -> int:
-        """Return how often it has died, and was started again, since the last call.
+    def check(self) -> None:
+        """Return if it runs, or is started again.
 
         Raises:
             CommandError: it cannot be kept running.
         """
         if self._fault is not None:
             raise self._fault
+
+    def deaths(self) -> int:
+        """Return how often it has died, and was started again, since the last call.
+
+        Raises:
+            CommandError: it cannot be kept running.
+        """
+        self.check()
         deaths, self._deaths = self._deaths, 0
         return deaths
 

@@ -7,7 +7,6 @@ that it is of this Java and these jars; if it is not, the classes are loaded fro
 import hashlib
 import shutil
 import uuid
-from contextlib import suppress
 from pathlib import Path
 
 
@@ -33,10 +32,13 @@ class ClassArchive:
         return self.uses or ["-Xlog:cds*=off", f"-XX:ArchiveClassesAtExit={self._made}"]
 
     def keep(self) -> None:
-        """Keep an archive that was made, for later starts."""
-        with suppress(OSError):  # it only saves time
+        """Keep an archive that was made, for later starts, if there is room."""
+        arriving = self._kept.with_name(f".{uuid.uuid4().hex}.jsa")
+        try:
             if self._made.exists():
-                arriving = self._kept.with_name(f".{uuid.uuid4().hex}.jsa")
                 shutil.copyfile(self._made, arriving)
                 arriving.replace(self._kept)
-                self._made.unlink()
+        except OSError:
+            arriving.unlink(missing_ok=True)  # it only saves time
+        finally:
+            self._made.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """A Kafka broker in a separate process on this machine."""
 
+import signal
 import socket
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from streams.kafka.faults import BrokerError
 
 _LOG4J_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _LOG_TAIL_LINES = 15
+_STOPPED_IN_ORDER = 128 + signal.SIGTERM
 # Beyond its time to stop, for the broker of a killed process to be gone.
 _ORPHAN_MARGIN_S = 5
 
@@ -112,9 +114,9 @@ class LocalKafka:
         """Stop the broker in order, or kill it when that takes too long, and let go of ports and data."""
         if self._process:
             self._process.stop()
+            if self._archive and self._process.exit_status == _STOPPED_IN_ORDER:
+                self._archive.keep()
             self._process = None
-        if self._archive:
-            self._archive.keep()
         while self._reservations:
             self._reservations.pop().close()
         self._data.lock.release()

@@ -106,10 +106,10 @@ class CellProcessor:
         """
         async for record in records:
             assignment = self._assignments
-            await self._until_ready(record)
-            if assignment != self._assignments:
-                continue  # while it waited, its partition was assigned anew: it will be delivered again
             try:
+                await self._until_ready(record)
+                if assignment != self._assignments:
+                    continue  # while it waited, its partition was assigned anew: it will be delivered again
                 await self._take(record)
             except RulesError:
                 # What could be decided is secured: who has the rules goes on from there.
@@ -216,7 +216,8 @@ class CellProcessor:
 
     async def _until_ready(self, record: ReadRecord) -> None:
         name = (record.key or b"").decode(errors="replace")
-        cell = self.cell(name)
+        # Among the snapshots are records that are of no cell, and whoever writes to the ledger may name them.
+        cell = None if "/" in name else self.cell(name)
         configuration = None if cell is None else cell.configuration
         if configuration is not None and self._ready.get(name) is not configuration:
             await self._ready_for(configuration)

@@ -10,6 +10,7 @@ from schemas.cells import CellConfigured, Zone
 from schemas.interpreters import python_command
 from schemas.kinds import KINDS
 from solvers.compiled import NotKeptError, change_over, compiling, interpret, loading
+from solvers.kernel_cache import kernels_folder
 from streams.worker.warm_up import warm_up
 
 _LOOK_EVERY_S = 0.5
@@ -65,8 +66,13 @@ class Kernels:
     async def _load(self, kind: str) -> None:
         if not await asyncio.to_thread(_is_loaded, kind):
             await _compile(kind)
-            # What could not be kept on disk is compiled here.
-            await asyncio.to_thread(_compile_here, kind)
+            if not await asyncio.to_thread(_is_loaded, kind):
+                _log.warning(
+                    "kernels of policy %s are not kept in %s, and compiled anew at each start: "
+                    "see to its rights and its room, or set NUMBA_CACHE_DIR to another folder",
+                    *(kind, kernels_folder()),
+                )
+                await asyncio.to_thread(_compile_here, kind)
         change_over()
 
 

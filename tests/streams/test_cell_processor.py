@@ -11,6 +11,7 @@ from schemas.clock import ClockTicked
 from streams.cell.rules import RULES
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.cell_processor import CellProcessor
+from streams.worker.partition import Coverage
 from streams.worker.publication import Publication
 from tests.streams import events
 
@@ -157,5 +158,17 @@ def test_events_of_a_cell_that_is_not_ready_wait_and_are_dropped_if_partitions_m
         await folding
         assert waiting == ["alpha"]
         assert made.last_offset(0) == (-1 if reassigned else 1)
+
+    asyncio.run(run())
+
+
+def test_a_foreign_record_with_the_key_of_a_coverage_is_a_dead_letter() -> None:
+    async def run() -> None:
+        async def foreign() -> AsyncIterator[ReadRecord]:
+            yield ReadRecord("t.ledger", 0, 0, None, b"/0", b"foreign", ())
+
+        made = processor(Broker(), {b"/0": Coverage(-1, {}).to_bytes()}, [], at_once)
+        await made.run(foreign())
+        assert made.last_offset(0) == 0
 
     asyncio.run(run())
