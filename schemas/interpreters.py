@@ -6,13 +6,6 @@ may have a `schemas` or a `token.py`, which no process of ours may import.
 
 import os
 import sys
-from contextlib import suppress
-from pathlib import Path
-from threading import Thread
-
-from schemas.services import EXIT_FAILED
-
-_LEAST_PRIORITY = 19
 
 
 def python_command(*arguments: str) -> list[str]:
@@ -29,19 +22,3 @@ def isolate_children() -> None:
     For processes of multiprocessing, where this process was started without that option.
     """
     os.environ["PYTHONSAFEPATH"] = "1"
-
-
-def stay_in_background() -> None:
-    """Have this process run when others leave it a core, and end when its standard input is closed."""
-    os.nice(_LEAST_PRIORITY)
-    # Linux may share the processor among sessions first, and then among the processes of each.
-    os.setsid()
-    with suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(_LEAST_PRIORITY))
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    # Not by the buffered reader, whose lock the interpreter wants at its end.
-    os.read(sys.stdin.fileno(), 1)
-    os._exit(EXIT_FAILED)

@@ -38,6 +38,8 @@ def default_model(folders: Folders, server: ForkServer) -> Iterator[Callable[[],
             server.check()
             if making.exit_status is not None:
                 making.keep_running()
+            elif making.pid is None and not beginning.is_alive():
+                begin()  # its server died before it was forked
             time.sleep(_POLL_S)
 
     try:

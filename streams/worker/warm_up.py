@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from pkgutil import resolve_name
 
+from schemas.background import stay_in_background
 from schemas.codec import Envelope
-from schemas.interpreters import stay_in_background
 from schemas.kinds import KINDS
 from streams.cell.cell import Cell, LedgerEvent
 

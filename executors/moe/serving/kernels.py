@@ -9,7 +9,8 @@ import sys
 import threading
 
 from executors.moe.serving.service import ServiceTerms, warm_up
-from schemas.interpreters import python_command, stay_in_background
+from schemas.background import stay_in_background
+from schemas.interpreters import python_command
 from solvers.compiled import NotKeptError, change_over, compiling, interpret, loading
 from solvers.experts.schemes import SCHEMES
 
