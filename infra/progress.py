@@ -54,7 +54,7 @@ class Progress:
 
     @property
     def awaited(self) -> str:
-        """What is waited for; empty where nothing is."""
+        """The thing that is waited for; empty where nothing is."""
         return self._awaited
 
     def awaits(self, what: str = "", part: float | None = None) -> None:

@@ -75,7 +75,7 @@ def _detach(duplicate: Any) -> _Descriptor:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a process has from whoever starts it, for one that is forked elsewhere."""
+    """The variables, the umask and the console of a process, for one that is forked elsewhere."""
 
     environment: Mapping[str, str]
     umask: int

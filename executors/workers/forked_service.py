@@ -26,7 +26,7 @@ def serve_forked(
     # Out of the group that Ctrl-C in a terminal reaches.
     os.setsid()
     libc = ctypes.CDLL(None)
-    # Without the server nobody learns how this process ends.
+    # The exit status of this process reaches the deployment through the server alone.
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(_PR_SET_NAME, name.encode())
     surroundings.enter()

@@ -52,7 +52,7 @@ class ForkServer:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has imported everything: before, a fork would wait for that."""
+        """True once it has imported everything; before, a fork waits for that."""
         return self._is_ready.is_set()
 
     def check(self) -> None:
