@@ -291,7 +291,7 @@ def test_a_request_from_long_ago_is_answered_without_a_solve(deployment: Deploym
     deployment.configure(CELL)
     ask(deployment, 0)
 
-    deployment.start_solver(max_request_age_s=0.001)
+    deployment.start_solver(max_request_age_s=0.01)
     until(lambda: len(outcomes(deployment, JobRejected)) == 3, "the batch decided")
 
     ((_, answer),) = answers(deployment)
