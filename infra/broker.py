@@ -14,9 +14,9 @@ from infra.kafka.docker import docker_answers, docker_kafka
 from infra.kafka.local import LocalKafka
 from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.kafka.storage import DataDirectory
-from schemas.codec import describe
 from schemas.extras import require_extra
 from schemas.kafka_connection import KafkaConnection, KafkaSettings
+from schemas.services import described_fault
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError, UnansweredError
 
@@ -87,7 +87,7 @@ def _named_cluster(settings: BrokerSettings, bootstrap_servers: str) -> RunningB
     try:
         connection = KafkaSettings(bootstrap_servers=bootstrap_servers)
     except ValidationError as error:
-        raise BrokerError(f"settings: {describe(error)}") from None
+        raise BrokerError(f"settings: {described_fault(error)}") from None
     try:
         Administration(connection, settings.bootstrap_timeout_s).await_broker()
     except UnansweredError as error:

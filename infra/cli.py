@@ -132,8 +132,8 @@ def run(arguments: list[str] | None = None) -> int:
     try:
         return app_with(asked)(args=arguments, prog_name="millrace", standalone_mode=False) or 0
     except typer.TyperException as error:
-        if error.format_message():  # without any arguments, the help has been shown instead
-            _say(error.format_message())
+        if message := error.format_message():  # without any arguments, the help has been shown instead
+            _say(message.replace("Value error, ", ""))
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED

@@ -5,7 +5,7 @@ The bytes are canonical: fields in the order of the model, no spaces. The hash c
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -282,15 +282,24 @@ def decode_decision(line: bytes | str) -> Decision:
     return Decision(record.id, record.cell, record.cause, record.time_s, outcome, record.chain)
 
 
-def describe(error: ValidationError) -> str:
-    """The first faults of a validation error on one line of bounded length, and how many more there are."""
+def describe(error: ValidationError, prefix: str = "") -> str:
+    """The first faults of a validation error on one line of bounded length, and how many more there are.
+
+    With a prefix, a value's place begins with the name of its environment variable.
+    """
     faults = own_faults(error)
     first = "; ".join(
-        ": ".join(filter(None, (".".join(map(str, fault["loc"])), message(fault))))
+        ": ".join(filter(None, (_place(fault["loc"], prefix), message(fault))))
         for fault in faults[:_MAX_FAULTS]
     )
     further = len(faults) - _MAX_FAULTS
     return _one_line(first, 1_000) + (f"; and {further} more" if further > 0 else "")
+
+
+def _place(path: Sequence[str | int], prefix: str) -> str:
+    if prefix and path:
+        path = (f"{prefix}{path[0]}".upper(), *path[1:])
+    return ".".join(map(str, path))
 
 
 def own_faults(error: ValidationError) -> list[ErrorDetails]:

@@ -9,6 +9,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
+ENVIRONMENT_PREFIX = "MILLRACE_"
+"""The start of the names of all environment variables that settings are read from."""
 _TLS_FIELDS = ("kafka_ca_file", "kafka_certificate_file", "kafka_key_file", "kafka_key_password")
 _SASL_FIELDS = (
     "kafka_sasl_mechanism",
@@ -130,7 +132,11 @@ class KafkaSettings(BaseSettings, KafkaConnection):
     """A connection from the environment: each field is the variable `MILLRACE_<FIELD>`."""
 
     model_config = SettingsConfigDict(
-        env_prefix="MILLRACE_", env_ignore_empty=True, frozen=True, extra="ignore", hide_input_in_errors=True
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        hide_input_in_errors=True,
     )
 
 

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import re
+import sys
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, ValidationError
@@ -9,7 +11,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from schemas.base import Identifier
 from schemas.codec import describe
-from schemas.kafka_connection import KafkaConnection
+from schemas.extras import MissingExtraError, require_extra
+from schemas.kafka_connection import ENVIRONMENT_PREFIX, KafkaConnection
 from schemas.outages import OutageFilter
 from schemas.text import plain
 
@@ -27,7 +30,7 @@ class ServiceSettings(BaseSettings, KafkaConnection):
     """Settings of one process: environment variables `MILLRACE_*`. Units are in the names."""
 
     model_config = SettingsConfigDict(
-        env_prefix="MILLRACE_",
+        env_prefix=ENVIRONMENT_PREFIX,
         env_ignore_empty=True,
         frozen=True,
         extra="ignore",
@@ -51,8 +54,12 @@ SETTINGS_FAULTS = (ValidationError, SettingsError)
 
 
 def described_fault(error: ValidationError | SettingsError) -> str:
-    """A fault of settings in one line."""
-    return describe(error) if isinstance(error, ValidationError) else str(error)
+    """A fault of settings in one line, with the names of the environment variables."""
+    if isinstance(error, ValidationError):
+        return describe(error, ENVIRONMENT_PREFIX)
+    # Its text has the variable's name among those of the library's classes.
+    (field,) = re.findall(r'field "(\w+)"', str(error))
+    return f"{ENVIRONMENT_PREFIX}{field.upper()}: no JSON"
 
 
 class PlainFormatter(logging.Formatter):
@@ -84,6 +91,20 @@ EXIT_UNFIT = 2
 """Settings, files, topics or the rules at hand are not fit: starting the service again does not help."""
 EXIT_UNANSWERED = 75
 """No broker answers: started again, the service works once one does. EX_TEMPFAIL of sysexits.h."""
+
+
+def require_extra_of(service: str, extra: str) -> None:
+    """See that the extra is installed that a service needs.
+
+    Raises:
+        SystemExit: with `EXIT_UNFIT` if it is not; the reason is a line on standard error.
+    """
+    try:
+        require_extra(extra)
+    except MissingExtraError as error:
+        sys.stderr.write(f"millrace {service}: {error}\n")
+        raise SystemExit(EXIT_UNFIT) from None
+
 
 OTHERS = 0o077
 """The umask under which files are for their owner alone."""

@@ -11,6 +11,8 @@ from numba import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 from platformdirs import user_cache_path
 
+COMPILED_WITHIN_S = 1_800.0
+"""A process that compiles kernels for longer hangs: it takes two minutes of a core, at low priority."""
 _DIGEST_BYTES = 16
 _SOLVERS = Path(__file__).parent
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Literal, Protocol
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from executors.node.room import Room
 from executors.node.settings import ExecutorSettings
-from schemas.codec import describe
 from schemas.commands import Command
 from schemas.extras import MissingExtraError
 from schemas.fleet import FleetEvent
+from schemas.services import SETTINGS_FAULTS, described_fault
 
 GROUP = "millrace.runners"
 
@@ -146,8 +146,8 @@ def find_runners(settings: ExecutorSettings) -> dict[str, RunnerKind]:
             kinds[name] = make()
         except MissingExtraError as error:
             raise UnfitError(f"runner {name}: {error}") from None
-        except ValidationError as error:
-            raise UnfitError(f"runner {name}: settings: {describe(error)}") from None
+        except SETTINGS_FAULTS as error:
+            raise UnfitError(f"runner {name}: settings: {described_fault(error)}") from None
         strange = [model.TYPE for model in kinds[name].commands if name != model.RUNNER]
         if strange:
             raise UnfitError(f"runner {name}: {', '.join(strange)} is for a runner of another name")

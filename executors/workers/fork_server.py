@@ -20,8 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-from schemas.extras import MissingExtraError, require_extra
-from schemas.services import EXIT_UNFIT
+from schemas.services import require_extra_of
 
 PRELOADED = (
     "torch",
@@ -110,11 +109,7 @@ def main(descriptor: int, modules: list[str]) -> None:
         SystemExit: on SIGTERM, or if a library is not installed.
     """
     signal.signal(signal.SIGTERM, _end_after_children)
-    try:
-        require_extra("executors")
-    except MissingExtraError as error:
-        sys.stderr.write(f"millrace fork server: {error}\n")
-        raise SystemExit(EXIT_UNFIT) from None
+    require_extra_of("fork server", "executors")
     prepare()
     for module in modules:
         import_module(module)

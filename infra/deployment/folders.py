@@ -79,7 +79,9 @@ class Folders:
             ):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CommandError(f"{error.filename}: {error.strerror}") from None
+            raise CommandError(
+                f"{error.filename}: {error.strerror}: set MILLRACE_DATA_DIR to a folder that can be written"
+            ) from None
 
     def clear(self) -> None:
         """Remove everything but datasets and models.

@@ -39,9 +39,10 @@ class ForkServer:
     the next server, in whatever thread.
     """
 
-    def __init__(self, service: Service, listener: socket.socket) -> None:
-        """Describe a server that this process is attached to."""
+    def __init__(self, service: Service, listener: socket.socket, address: Path) -> None:
+        """Describe a server that this process is attached to, and listens at an address."""
         self.service = service
+        self.address = address
         self._listener = listener
         self._is_ready = threading.Event()
         self._is_over = threading.Event()
@@ -138,7 +139,7 @@ def fork_server(log_folder: Path, modules: Sequence[str] = _IMPORTED) -> Iterato
         listener.listen()
         arguments = ("-m", "executors.workers.fork_server", str(listener.fileno()), *modules)
         launch = command(python_command(*arguments), {}, inherited=listener.fileno())
-        server = ForkServer(Service("fork-server", launch, log_folder), listener)
+        server = ForkServer(Service("fork-server", launch, log_folder), listener, address)
         with attached(address):
             server.start()
             try:

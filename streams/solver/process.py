@@ -9,8 +9,7 @@ from typing import NoReturn
 
 from confluent_kafka import KafkaException
 
-from schemas.extras import MissingExtraError, require_extra
-from schemas.services import EXIT_FAILED, EXIT_UNFIT, begin_service
+from schemas.services import EXIT_FAILED, EXIT_UNFIT, begin_service, require_extra_of
 from streams.kafka.faults import BrokerError, UnansweredError
 from streams.solver.service import SolverService, SolverSettings
 from streams.solver.solving import SolverProcess
@@ -26,10 +25,7 @@ def run_solver(settings: SolverSettings) -> None:
             broker answers at the start, and with `EXIT_FAILED` if it cannot go on; the reason is a line on
             standard error.
     """
-    try:
-        require_extra("solver")
-    except MissingExtraError as error:
-        _end(EXIT_UNFIT, str(error))
+    require_extra_of("solver", "solver")
     begin_service(settings)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,12 +10,10 @@ from schemas.cells import CellConfigured, Zone
 from schemas.interpreters import python_command
 from schemas.kinds import KINDS
 from solvers.compiled import NotKeptError, change_over, compiling, interpret, loading
-from solvers.kernel_cache import kernels_folder
+from solvers.kernel_cache import COMPILED_WITHIN_S, kernels_folder
 from streams.worker.warm_up import warm_up
 
 _LOOK_EVERY_S = 0.5
-_COMPILED_WITHIN_S = 1_800.0
-"""A compiler that takes longer hangs: it takes two minutes of a core, at the lowest priority."""
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +99,7 @@ async def _compile(kind: str) -> None:
     command = python_command("-m", "streams.worker.warm_up", kind)
     compiler = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE)
     try:
-        status = await asyncio.wait_for(compiler.wait(), _COMPILED_WITHIN_S)
+        status = await asyncio.wait_for(compiler.wait(), COMPILED_WITHIN_S)
     except TimeoutError:
         compiler.kill()
         status = await compiler.wait()

@@ -60,7 +60,8 @@ def test_nothing_to_run_a_broker_with_is_one_line(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert _failure(_own_broker_settings(tmp_path)) == (
         "No Kafka broker: install Java 17 or newer (the extra millrace[java] has one), start Docker "
-        "(with the extra millrace[docker]), or set MILLRACE_BOOTSTRAP_SERVERS to a running broker"
+        "(with the extra millrace[docker]), or, for all but the demo, set MILLRACE_BOOTSTRAP_SERVERS to a "
+        "running broker"
     )
 
 

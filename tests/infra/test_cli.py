@@ -103,6 +103,14 @@ FAULTS = {
         "no other policy takes it",
     ),
     "a trace that is none": (["simulate", "--trace", "{bad_trace}"], "bad_trace.csv: row 1: "),
+    "a scene that is none": (
+        ["demo", "--scene", "nope"],
+        "Invalid value for '--scene': 'nope' is not one of 'market'",
+    ),
+    "a data folder that is a file": (
+        ["up", "--data-dir", "{bad_bid}"],
+        "bad_bid.yaml: File exists: set MILLRACE_DATA_DIR to a folder that can be written",
+    ),
     "no trace": (["demo", "--trace", "{none}"], "none: No such file"),
     "a folder that is a file": (
         ["simulate", "--jobs", "1", "--span-slots", "1", "--out", "{bad_bid}"],

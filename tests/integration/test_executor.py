@@ -274,7 +274,7 @@ def test_an_executor_that_cannot_start_says_why(kafka: str, topic_prefix: str, t
     no_node = run_from_shell(tmp_path, **fields)
     assert (no_node.returncode, no_node.stderr) == (
         EXIT_UNFIT,
-        "millrace executor: settings: node: Field required\n",
+        "millrace executor: settings: MILLRACE_NODE: Field required\n",
     )
     no_topics = run_from_shell(tmp_path, "--node", "n1", **fields)
     assert no_topics.returncode == EXIT_UNFIT

@@ -1,8 +1,6 @@
 """The server from which test processes fork all executors, workers and ranks."""
 
 import os
-import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -12,13 +10,11 @@ from tempfile import TemporaryDirectory
 
 from executors.workers.fork_server import PRELOADED, attached
 from executors.workers.processes import warm_up
-from infra.kafka.process import SupervisedProcess
+from infra.deployment.fork_server import fork_server
 
-ROOT = Path(__file__).parents[2]
 SHARED = "MILLRACE_TESTS_FORK_SERVER"
 """The address of one that several test processes share."""
 PRELOADED_RANKS = "tests.support.preloaded_ranks"
-_STOP_S = 10.0
 
 
 @cache
@@ -34,24 +30,16 @@ def start_fork_server() -> None:
 def shared_fork_server() -> Iterator[None]:
     """Have one that the test processes started in the block share: to import and compile takes ten seconds of
     a core."""
-    with TemporaryDirectory(prefix="millrace-tests-") as folder, socket.socket(socket.AF_UNIX) as listener:
-        address = Path(folder) / "fork-server"
-        listener.bind(str(address))
-        listener.listen()
-        modules = [*PRELOADED, PRELOADED_RANKS, "executors.lora.slots.runner", "executors.node"]
-        server = SupervisedProcess(
-            [sys.executable, "-m", "executors.workers.fork_server", str(listener.fileno()), *modules],
-            working_dir=ROOT,
-            console_path=Path(folder) / "log",
-            stop_timeout_s=_STOP_S,
-            inherited=listener.fileno(),
-        )
-        os.environ[SHARED] = str(address)
+    modules = [*PRELOADED, PRELOADED_RANKS, "executors.lora.slots.runner", "executors.node"]
+    with (
+        TemporaryDirectory(prefix="millrace-tests-") as log_folder,
+        fork_server(Path(log_folder), modules) as server,
+    ):
+        os.environ[SHARED] = str(server.address)
         try:
             yield
         finally:
             del os.environ[SHARED]
-            server.kill()
 
 
 @contextmanager

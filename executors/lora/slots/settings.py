@@ -7,6 +7,7 @@ from platformdirs import user_data_path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from schemas.kafka_connection import ENVIRONMENT_PREFIX
 from schemas.services import SHORTEST_S
 
 
@@ -14,7 +15,7 @@ class LoraSettings(BaseSettings):
     """Settings of the runner. Units are in the names."""
 
     model_config = SettingsConfigDict(
-        env_prefix="MILLRACE_",
+        env_prefix=ENVIRONMENT_PREFIX,
         env_ignore_empty=True,
         frozen=True,
         extra="ignore",

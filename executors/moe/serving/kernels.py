@@ -13,9 +13,7 @@ from schemas.background import stay_in_background
 from schemas.interpreters import python_command
 from solvers.compiled import NotKeptError, change_over, compiling, interpret, loading
 from solvers.experts.schemes import SCHEMES
-
-_COMPILED_WITHIN_S = 1_800.0
-"""A compiler that takes longer hangs."""
+from solvers.kernel_cache import COMPILED_WITHIN_S
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +52,7 @@ class ServiceKernels:
         command = python_command("-m", "executors.moe.serving.kernels", *map(str, self._order))
         with subprocess.Popen(command, stdin=subprocess.PIPE) as compiler:
             try:
-                compiler.wait(_COMPILED_WITHIN_S)
+                compiler.wait(COMPILED_WITHIN_S)
             except subprocess.TimeoutExpired:
                 compiler.kill()
         # What could not be kept on disk is compiled here.

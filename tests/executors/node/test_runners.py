@@ -78,7 +78,7 @@ def test_what_the_lora_runner_cannot_do_without_is_looked_for_at_once(
     with pytest.raises(UnfitError, match="no Hugging Face model directory"):
         find_runners(settings("lora"))
     monkeypatch.setenv("MILLRACE_THREADS", "0")
-    with pytest.raises(UnfitError, match="runner lora: settings: threads: Input should be greater"):
+    with pytest.raises(UnfitError, match="runner lora: settings: MILLRACE_THREADS: Input should be greater"):
         find_runners(settings("lora"))
 
 
