@@ -149,13 +149,10 @@ def write_artefacts(folder: Path, report: dict[str, Any], tables: Sequence[Table
 
 def _draw(table: Table, path: Path) -> None:
     # Loaded here alone: it takes a second, and most runs draw nothing.
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
     table.chart.draw(axes, columns_of(table.columns, table.rows))
     axes.set_title(table.name)
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from scipy.stats import spearmanr
-
 from bench.charts import Bars
 from bench.figures import Measurement, Result, Table, Value
 from bench.merging.transfers import FULL, METRICS, QUICK, Extent, Pair, Transfers, measure_transfers
@@ -93,6 +91,9 @@ def rank_correlation(transfers: Transfers, scores: Mapping[Pair, float]) -> floa
     of = [scores[pair] for pair in pairs]
     if len(set(saved)) < 2 or len(set(of)) < 2:
         return 0.0  # what does not vary tells nothing
+    # Loaded here alone: it takes longer than all else of the benchmark.
+    from scipy.stats import spearmanr
+
     return float(spearmanr(of, saved).statistic)
 
 

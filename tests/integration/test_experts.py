@@ -104,10 +104,9 @@ def test_a_model_is_trained_on_two_nodes_and_served_and_its_experts_follow_the_r
     for decided in (first, *later):
         assert {each.node for each in told if each.revision == decided.revision} == NODES
     reports = fleet.routed("served")
-    assert reports[-1].revision == later[-1].revision
-    # It was the requests of the other kind that had them follow.
-    shifted = next(report for report in reports if report.revision >= later[0].revision)
-    assert shifted.samples_done > done.samples_done / 2
+    # Chance may have moved some before, but the requests of the other kind had them follow.
+    of_one_kind = [each.revision for each in reports if each.samples_done <= done.samples_done / 2]
+    assert max(of_one_kind) < reports[-1].revision <= later[-1].revision
     fleet.assert_proven()
 
 
