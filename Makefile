@@ -13,9 +13,10 @@ SMOLLM2 := smollm2/model/model.safetensors
 .PHONY: install demo test check test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels libraries lock schemas jars clean
 
 $(STAMP): requirements.lock pyproject.toml
+	@echo "Millrace is installed into $(VENV): half a minute, and longer where packages are downloaded first"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	touch $@
 

@@ -22,9 +22,12 @@ from pathlib import Path
 import platformdirs
 import torch
 import transformers
+from safetensors import SafetensorError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from schemas.errors import ReadableError
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -56,6 +59,16 @@ class Recipe:
         return blake2b(json.dumps([asdict(self), software]).encode(), digest_size=6).hexdigest()
 
 
+class BaseNotKeptError(ReadableError):
+    """The default base cannot be written to the cache."""
+
+    def __init__(self, cache: Path, error: Exception) -> None:
+        super().__init__(
+            f"the default base model cannot be kept in {cache} ({error}): "
+            "set MILLRACE_CACHE_DIR to a folder that can be written and has 10 MB free"
+        )
+
+
 def cache_directory() -> Path:
     """Folder for what can be made again: ``MILLRACE_CACHE_DIR``, else the user's cache folder."""
     override = os.environ.get("MILLRACE_CACHE_DIR")
@@ -66,16 +79,27 @@ def default_base_directory(recipe: Recipe | None = None) -> Path:
     """Return the Hugging Face directory of the default base; the first call trains and saves it.
 
     Processes that race for it wait for one of them, and a folder appears only once it is whole.
+
+    Raises:
+        BaseNotKeptError: it cannot be written to the cache.
     """
     recipe = recipe or Recipe()
     cache = cache_directory()
     target = cache / f"base-{recipe.digest()}"
-    if target.is_dir():
-        return target
+    if not target.is_dir():
+        try:
+            _make(recipe, target)
+        except (OSError, SafetensorError) as error:
+            raise BaseNotKeptError(cache, error) from error
+    return target
+
+
+def _make(recipe: Recipe, target: Path) -> None:
+    cache = target.parent
     cache.mkdir(parents=True, exist_ok=True)
     with _exclusive(cache / f"{target.name}.lock"):
         if target.is_dir():
-            return target
+            return
         for left in cache.glob(f".{target.name}-*"):  # by a process that was killed
             shutil.rmtree(left, ignore_errors=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=cache))
@@ -85,7 +109,6 @@ def default_base_directory(recipe: Recipe | None = None) -> Path:
             unfinished.rename(target)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-    return target
 
 
 def train_base(recipe: Recipe, directory: Path) -> None:

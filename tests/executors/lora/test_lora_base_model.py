@@ -16,7 +16,13 @@ from transformers import (
 )
 
 from executors.lora.base_model import BaseModelError, SharedBase, load_base
-from executors.lora.default_base import Recipe, cache_directory, default_base_directory
+from executors.lora.default_base import (
+    BaseNotKeptError,
+    Recipe,
+    cache_directory,
+    default_base_directory,
+)
+from tests.support.small_disk import small_disk
 
 SMALL = Recipe(
     vocabulary_size=300,
@@ -84,6 +90,24 @@ def test_the_default_base_is_kept_and_made_again_to_the_byte(
     assert weights[0].keys() == weights[1].keys()
     for name, tensor in weights[0].items():
         assert torch.equal(tensor, weights[1][name])
+
+
+def test_a_cache_without_room_for_the_default_base_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "cache", mib=1) as disk:
+        disk.fill(leave_bytes=16_384)
+        monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path / "cache"))
+        with pytest.raises(BaseNotKeptError, match=r"/cache \(.*No space.*\): set MILLRACE_CACHE_DIR to"):
+            default_base_directory(SMALL)
+        assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+
+
+def test_a_cache_that_is_a_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.raises(BaseNotKeptError, match=r"/file \(.*File exists.*\): set MILLRACE_CACHE_DIR to"):
+        default_base_directory(SMALL)
 
 
 def test_the_default_base_leaves_global_random_state_alone(
