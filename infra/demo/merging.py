@@ -68,10 +68,10 @@ def tuning_workload(
 
 _WORKLOADS = {
     # Shorter than what those are allowed that may learn from it: it comes first.
-    _DONOR: tuning_workload(_DONOR, 240),
-    _LEARNER: tuning_workload(_LEARNER, 300, _ACCURACY),
+    _DONOR: tuning_workload(_DONOR, 120),
+    _LEARNER: tuning_workload(_LEARNER, 150, _ACCURACY),
     # The same job, but for its weights, which are nobody else's.
-    _ALONE: tuning_workload(_LEARNER, 300, _ACCURACY, sharing=False),
+    _ALONE: tuning_workload(_LEARNER, 150, _ACCURACY, sharing=False),
     # Of another rank: no adapter of the others can begin with its weights.
     _STRANGER: tuning_workload(_STRANGER, 40, rank=4),
 }
