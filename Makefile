@@ -5,6 +5,7 @@ VENV := .venv
 unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LIBRARIES := $(VENV)/.compiled
 # How many tests at once: they wait for processes half of their time.
 AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 2, 8))")
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
@@ -36,10 +37,13 @@ kernels: $(STAMP)
 	$(BIN)/python -c "from streams.worker.warm_up import warm_up; warm_up()"
 
 # The byte code of the largest libraries and the small base model, which else each of the processes that test would
-# make for itself, or wait for: 30 s.
-libraries: $(STAMP)
-	$(BIN)/python -c "import bench.base_models.survey, matplotlib.pyplot, pyomo.environ, scipy.stats; \
+# make for itself, or wait for: 30 s, once for an installation.
+libraries: $(LIBRARIES)
+
+$(LIBRARIES): $(STAMP)
+	$(BIN)/python -c "import bench.base_models.survey, pyomo.environ, scipy.stats; \
 		from executors.lora.default_base import default_base_directory; default_base_directory()"
+	touch $@
 
 # By file, so that what the tests of one share is made once; not by group, since with pytest 9.2, pytest-xdist 3.8
 # ignores groups. Files begin in the order of the conftest, longest first, and not by number of tests, which leaves
