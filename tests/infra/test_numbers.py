@@ -92,7 +92,7 @@ def test_an_extreme_setting_of_the_broker_is_one_line(
     monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("MILLRACE_BROKER_PORT", value)
     assert cli.run(command) != 0
-    assert capsys.readouterr().err.splitlines()[-1].startswith("millrace: settings: broker_port: ")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("millrace: settings: MILLRACE_BROKER_PORT: ")
 
 
 @pytest.mark.parametrize("epoch_s", [4_102_444_800.0, 4_102_444_800.0 - 3_600])

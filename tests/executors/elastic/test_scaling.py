@@ -64,7 +64,8 @@ def test_a_worker_joins_and_leaves_in_the_middle(fleet: Fleet, alone: Trained) -
     assert 0 <= started[0] < started[1] < started[2] < 604
     # The node that was left says so once, with what the others go on from.
     (left,) = fleet.reports(RunProgressed, node="n2")
-    assert (left.run_id, left.complete, left.samples_done) == ("j/2", True, started[2])
+    assert (left.run_id, left.complete) == ("j/2", True)
+    assert started[1] <= left.samples_done <= started[2]
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ def test_an_interval_too_short_to_be_kept_is_one_line(monkeypatch, interval_s):
     monkeypatch.setenv("MILLRACE_LENDER_INTERVAL_S", interval_s)
     with pytest.raises(CommandError) as refused, settings_faults():
         LenderSettings()
-    assert "lender_interval_s" in str(refused.value)
+    assert "MILLRACE_LENDER_INTERVAL_S" in str(refused.value)
     assert "greater than or equal to 0.5" in str(refused.value)
 
 

@@ -24,8 +24,8 @@ def test_the_runner_obeys_commands_for_ranks(monkeypatch: pytest.MonkeyPatch, tm
         ("MILLRACE_DATASET_ROOT", "/nowhere", "dataset root /nowhere is no folder"),
         ("MILLRACE_MODEL_ROOT", "/nowhere", "model root /nowhere is no folder"),
         ("MILLRACE_WORKER_HOST", "192.0.2.1", "no network interface here has the address 192.0.2.1"),
-        ("MILLRACE_COLLECTIVE_TIMEOUT_S", "0", "collective_timeout_s"),
-        ("MILLRACE_EXPERT_MEMORY_GIB", "0", "expert_memory_gib"),
+        ("MILLRACE_COLLECTIVE_TIMEOUT_S", "0", "MILLRACE_COLLECTIVE_TIMEOUT_S: "),
+        ("MILLRACE_EXPERT_MEMORY_GIB", "0", "MILLRACE_EXPERT_MEMORY_GIB: "),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_loaded(
