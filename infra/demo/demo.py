@@ -213,11 +213,11 @@ def _refuse_shortcomings(scene: Scene) -> None:
 
 
 def _verify(auditor: KafkaConnection, progress: Progress) -> Verdict:
-    progress.awaits("the ledger to be folded again")
+    progress.awaits("the replay of the log")
     verdict = verify_kafka(auditor, _PREFIX)
     found = "every decision follows from it" if verdict.ok else "NOT VERIFIED"
     progress.say(
-        f"*** the log is folded again: {found}, {verdict.events} events, {verdict.decisions} decisions"
+        f"*** the log is replayed: {found}, {verdict.events} events, {verdict.decisions} decisions"
     )
     progress.awaits()
     return verdict
