@@ -80,6 +80,17 @@ def interpret() -> None:
     _held_back = []
 
 
+@contextmanager
+def interpreting() -> Iterator[None]:
+    """Have those kernels interpreted in the block."""
+    global _held_back
+    interpret()
+    try:
+        yield
+    finally:
+        _held_back = None
+
+
 def change_over() -> None:
     """Have the kernels run as machine code whose code is there. The others are still interpreted."""
     while _held_back:

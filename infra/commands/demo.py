@@ -24,6 +24,7 @@ from infra.errors import CommandError
 from infra.progress import Progress
 from infra.workloads.arrivals import arrivals_of
 from schemas.extras import require_extra
+from solvers.compiled import interpreting
 
 _TRACE = Path("../shared/traces/jobs_philly.csv.gz")
 
@@ -69,7 +70,8 @@ def demo(
     scenes = get_args(SceneName) if scene is None else (scene,)
     console = Console(highlight=False, stderr=json)
     try:
-        with interrupted_by_sigterm(), Progress(console, timed=True).shown() as progress:
+        # The worker's kernels may be being compiled, and for so few events none are needed.
+        with interrupted_by_sigterm(), interpreting(), Progress(console, timed=True).shown() as progress:
             progress.say("arrivals " + (f"from {source}" if source else f"generated, seed {seed}"))
             wish = Wish(scenes, arrivals, seed, secure, patience_s)
             result = run_demo(CELLS_DIRECTORY, wish, progress, started_s)

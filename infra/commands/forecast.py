@@ -6,11 +6,11 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from infra.commands.deciding import deciding
 from infra.commands.options import CellName, ExpectHead, Json, kept_heads
 from infra.commands.output import print_json, remark, say
 from infra.commands.what_if import check_ledger
 from infra.errors import CommandError
-from infra.progress import bar
 from infra.simulation.auction.price_forecast import forecast_from_ledger, own_forecasts
 from infra.simulation.what_if import ledger_configuration
 from infra.views.auction.offers import describe_basis
@@ -29,11 +29,11 @@ def forecast(
 ) -> None:
     """Show what the zones of a ledger begin the next day with: prices that they found, or a forecast."""
     name = ledger_configuration(ledger, cell).cell
-    with bar("folding the ledger again"):
+    with deciding("replaying the ledger"):
         head, notes = check_ledger(ledger, name, kept_heads(expect_head, cell))
     for note in notes:
         remark(note)
-    with bar("finding prices at which there is room for what was asked"):
+    with deciding("finding prices at which there is room for what was asked"):
         own = own_forecasts(ledger, cell)
         forecasts = forecast_from_ledger(ledger, cell, left_out=own)
     if not own and not forecasts:

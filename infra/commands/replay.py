@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from infra.commands.deciding import deciding
 from infra.commands.options import (
     DEFAULT_PREFIX,
     BootstrapServers,
@@ -18,7 +19,6 @@ from infra.commands.options import (
 )
 from infra.commands.output import print_json, remark, say
 from infra.errors import CommandError, disk_faults
-from infra.progress import bar
 from streams.replay.export import export
 from streams.replay.files import verify_files
 from streams.replay.heads import written
@@ -73,7 +73,7 @@ def replay(
         raise CommandError("--decisions goes with --from")
     if ledger is not None and export_to is not None:
         raise CommandError("--export reads Kafka and does not go with --from")
-    with bar("folding the ledger again"):
+    with deciding("replaying the log"):
         if ledger is not None:
             verdict = verify_files(ledger, decisions or ledger.with_name(DECISIONS_FILE), cell, kept)
         else:

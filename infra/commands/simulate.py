@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from infra.commands.deciding import deciding
 from infra.commands.log_files import LogFiles
 from infra.commands.options import (
     CELLS_DIRECTORY,
@@ -26,7 +27,6 @@ from infra.commands.tables import write_tables
 from infra.commands.what_if import show_what_if
 from infra.errors import CommandError
 from infra.files.events import read_timed_events, read_timed_jobs
-from infra.progress import bar
 from infra.simulation.alternative import Alternative, NodeAddition
 from infra.simulation.auction.policies import OtherPolicies, PolicyName
 from infra.simulation.edits import Edits, NodeCount, Setting
@@ -343,7 +343,7 @@ def _loads(cell: CellConfigured, load: str, span_s: float, seed: int) -> list[Ti
 def _run(cell: CellConfigured, simulation: Simulation, seed: int, out: Path | None, json: bool) -> None:
     """Simulate a cell, print what came of it, and keep no more than that."""
     board, measures = Board(cell.cell), measures_of(cell)
-    with LogFiles(out) if out is not None else nullcontext() as files, bar("simulating") as done:
+    with LogFiles(out) if out is not None else nullcontext() as files, deciding("simulating") as done:
 
         def take(step: Step) -> None:
             board.take_event(step.entry.envelope)

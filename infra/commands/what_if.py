@@ -6,12 +6,12 @@ from pathlib import Path
 
 from rich.table import Table
 
+from infra.commands.deciding import deciding
 from infra.commands.log_files import LogFiles
 from infra.commands.options import cell_of
 from infra.commands.output import console, print_json, remark
 from infra.commands.replay import DECISIONS_FILE, LEDGER_FILE, fault_of
 from infra.errors import CommandError
-from infra.progress import bar
 from infra.simulation.alternative import Alternative, check_comparable, losses
 from infra.simulation.edits import Edits
 from infra.simulation.what_if import WhatIf, ledger_configuration, recorded, what_if
@@ -140,13 +140,13 @@ def show_what_if(
     check_comparable(own, other)
     if out is not None and _same_file(out / LEDGER_FILE, ledger):
         raise CommandError(f"--out {out}: the new log would overwrite the ledger: choose another folder")
-    with bar("folding the ledger again"):
+    with deciding("replaying the ledger"):
         recording, before = recorded(ledger, cell, own)
         head, unproven = check_ledger(ledger, own.cell, kept)
     notes = [*unproven, *alternative.without_effect(base), *losses(own, other)]
     for note in notes:
         remark(note)
-    with LogFiles(out) if out is not None else nullcontext() as files, bar("simulating") as done:
+    with LogFiles(out) if out is not None else nullcontext() as files, deciding("simulating") as done:
         found = what_if(
             ledger,
             recording,

@@ -216,9 +216,7 @@ def _verify(auditor: KafkaConnection, progress: Progress) -> Verdict:
     progress.awaits("the replay of the log")
     verdict = verify_kafka(auditor, _PREFIX)
     found = "every decision follows from it" if verdict.ok else "NOT VERIFIED"
-    progress.say(
-        f"*** the log is replayed: {found}, {verdict.events} events, {verdict.decisions} decisions"
-    )
+    progress.say(f"*** the log is replayed: {found}, {verdict.events} events, {verdict.decisions} decisions")
     progress.awaits()
     return verdict
 

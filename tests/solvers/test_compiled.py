@@ -70,6 +70,17 @@ def test_installations_with_the_same_sources_share_compiled_code(sources: Path, 
     assert sorted((tmp_path / "cache").rglob("doubled*")) == files != []
 
 
+def test_kernels_are_interpreted_in_a_block_and_compiled_after_it(sources: Path, tmp_path: Path) -> None:
+    program = """
+from solvers.compiled import interpreting
+from solvers.elastic.doubled import doubled
+with interpreting():
+    print(doubled(4), doubled.signatures)
+print(doubled(4), len(doubled.signatures))
+"""
+    assert ran(program, sources, tmp_path / "cache").stdout == "8 []\n8 1\n"
+
+
 def test_a_folder_that_cannot_be_written_costs_no_result(sources: Path, tmp_path: Path) -> None:
     (tmp_path / "no-folder").write_text("")
     assert ran(DOUBLED, sources, tmp_path / "no-folder").stdout == "8 None\n"
