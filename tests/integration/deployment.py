@@ -182,7 +182,7 @@ class Deployment:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
         configurations = [configuration(cell).model_dump(mode="json") for cell in cells]
         (directory / "cells.yaml").write_text(yaml.safe_dump({"cells": configurations}))
-        ensure_topics(self.kafka, topics(prefix, partitions=partitions))
+        ensure_topics(self.kafka, topics(prefix, partitions, command_partitions=partitions))
 
     def topic(self, name: str) -> str:
         return topic_name(self.prefix, name)
