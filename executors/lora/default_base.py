@@ -116,7 +116,8 @@ def train_base(recipe: Recipe, directory: Path) -> None:
     text = "".join(_standard_library_text(recipe))
     tokenizer = _train_tokenizer(text, recipe)
     token_ids = torch.tensor(tokenizer.encode(text, add_special_tokens=False))
-    with torch.random.fork_rng(devices=()):
+    # More threads than free cores wait for each other, and sums depend on how many there are.
+    with torch.random.fork_rng(devices=()), _one_thread():
         torch.manual_seed(recipe.seed)
         model = LlamaForCausalLM(_llama_config(recipe, tokenizer))
         _train(model, token_ids, recipe)
@@ -188,6 +189,16 @@ def _train(model: LlamaForCausalLM, token_ids: Tensor, recipe: Recipe) -> None:
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager
