@@ -225,8 +225,9 @@ def _results(problem: EstimateProblem) -> list[MergeResult]:
 
 
 def _bound(saving: Saving) -> float:
-    """The part of its iterations that a receiver needs at most, as far as past merges tell."""
-    return max(1.0 - saving.least, _LEAST_RATIO)
+    """The part of its iterations that a receiver needs at most, as far as past merges tell: of scores that
+    hardly differ, they tell anything of others."""
+    return min(max(1.0 - saving.least, _LEAST_RATIO), MAX_RATIO)
 
 
 def _loss_shown(results: Sequence[MergeResult]) -> float:

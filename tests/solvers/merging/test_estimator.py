@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from schemas.merging.estimates import (
@@ -231,7 +231,11 @@ OUTCOMES = st.fixed_dictionaries(
 )
 
 
+NOTHING_SAVED = {"gain": None, "target": 1.0, "best": 0.0, "own_epochs": 1.0}
+
+
 @given(st.lists(st.tuples(OUTCOMES, EPOCHS | st.none()), max_size=6), FINITE)
+@example([({**NOTHING_SAVED, "score": 1 / 512}, None), ({**NOTHING_SAVED, "score": 0.0}, 1.0)], 1.0)
 @settings(deadline=None)
 def test_no_outcome_and_no_score_keeps_a_zone_from_an_answer(merges, score) -> None:
     outcomes = [past("red", "blue", epochs, **fields) for fields, epochs in merges]
