@@ -133,6 +133,7 @@ def run(arguments: list[str] | None = None) -> int:
         return app_with(asked)(args=arguments, prog_name="millrace", standalone_mode=False) or 0
     except typer.TyperException as error:
         if message := error.format_message():  # without any arguments, the help has been shown instead
+            # The words of Pydantic, by which typer checks choices.
             _say(message.replace("Value error, ", ""))
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):

@@ -82,7 +82,7 @@ def interpret() -> None:
 
 @contextmanager
 def interpreting() -> Iterator[None]:
-    """Have those kernels interpreted in the block."""
+    """Have all kernels interpreted in the block that were not compiled before it."""
     global _held_back
     interpret()
     try:

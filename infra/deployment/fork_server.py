@@ -40,7 +40,7 @@ class ForkServer:
     """
 
     def __init__(self, service: Service, listener: socket.socket, address: Path) -> None:
-        """Describe a server that this process is attached to, and listens at an address."""
+        """Describe a server that listens at `address`, and that this process is attached to."""
         self.service = service
         self.address = address
         self._listener = listener

@@ -225,8 +225,10 @@ def _results(problem: EstimateProblem) -> list[MergeResult]:
 
 
 def _bound(saving: Saving) -> float:
-    """The part of its iterations that a receiver needs at most, as far as past merges tell: of scores that
-    hardly differ, they tell anything of others."""
+    """The part of its iterations that a receiver needs at most, as far as past merges tell.
+
+    Where their scores hardly differ, the regression over them may give any number for another score.
+    """
     return min(max(1.0 - saving.least, _LEAST_RATIO), MAX_RATIO)
 
 
