@@ -29,6 +29,7 @@ from executors.tuner.heads import fresh_from
 from executors.tuner.opening import Job, adapter_for, open_job
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import InUse, Sample, Trainer
+from executors.workers.threads import one_thread
 from infra.demo.library import pieces, write_task
 from schemas.lora import Dataset
 from schemas.merging.commands import JobOrder
@@ -136,13 +137,8 @@ def measure_transfers(extent: Extent, seed: int) -> Transfers:
 
     The same seed gives the same iterations and scores on the same machine.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with TemporaryDirectory() as name:
-            return _Bench(Path(name), extent, seed).transfers()
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread(), TemporaryDirectory() as name:
+        return _Bench(Path(name), extent, seed).transfers()
 
 
 class _Bench:

@@ -1,11 +1,9 @@
 """How well the experts' popularity is foretold (thesis, section 4.7.3.2), on a model trained on real text."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Generator
 
 from bench.charts import Bars
@@ -16,6 +14,7 @@ from bench.moe.model_of_inference import ModelledService
 from bench.moe.tiny_model import EXPERTS, LAYERS, TOKENS, TinyModel
 from bench.moe.tiny_text import Text
 from executors.moe.serving.profiling import is_foretold
+from executors.workers.threads import one_thread
 from schemas.experts.workload import PUBLISHED_PATH_LENGTH
 from solvers.compiled import Floats, Ints
 from solvers.experts.paths import PathProfile, PopularityEstimator
@@ -59,18 +58,8 @@ class Selections:
 def measure_estimation(conditions: Conditions) -> Result:
     """`estimation_accuracy_pct`, Figures 4.9 and 4.19, and Tables 4.2 and 4.5."""
     sizes = QUICK if conditions.quick else FULL
-    with _one_thread():
+    with one_thread():
         return _measure(sizes, conditions.seed)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _measure(sizes: Sizes, seed: int) -> Result:

@@ -27,6 +27,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from executors.workers.threads import one_thread
 from schemas.errors import ReadableError
 
 END_OF_TEXT = "<|endoftext|>"
@@ -117,7 +118,7 @@ def train_base(recipe: Recipe, directory: Path) -> None:
     tokenizer = _train_tokenizer(text, recipe)
     token_ids = torch.tensor(tokenizer.encode(text, add_special_tokens=False))
     # More threads than free cores wait for each other, and sums depend on how many there are.
-    with torch.random.fork_rng(devices=()), _one_thread():
+    with torch.random.fork_rng(devices=()), one_thread():
         torch.manual_seed(recipe.seed)
         model = LlamaForCausalLM(_llama_config(recipe, tokenizer))
         _train(model, token_ids, recipe)
@@ -189,16 +190,6 @@ def _train(model: LlamaForCausalLM, token_ids: Tensor, recipe: Recipe) -> None:
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -197,7 +197,7 @@ class YmirEstimator:
             ratio = 1.0 - target.saved_epochs / target.own_epochs
             if candidate.score is not None:
                 ratio = trust * ratio + (1.0 - trust) * self.prior(candidate.score)
-            ratios[pair] = min(max(ratio + losses[candidate.mode], _LEAST_RATIO), MAX_RATIO)
+            ratios[pair] = _as_ratio(ratio + losses[candidate.mode])
         return ratios
 
 
@@ -225,11 +225,15 @@ def _results(problem: EstimateProblem) -> list[MergeResult]:
 
 
 def _bound(saving: Saving) -> float:
-    """The part of its iterations that a receiver needs at most, as far as past merges tell.
+    """The part of its iterations that a receiver needs at most, as far as past merges show it.
 
     Where their scores hardly differ, the regression over them may give any number for another score.
     """
-    return min(max(1.0 - saving.least, _LEAST_RATIO), MAX_RATIO)
+    return _as_ratio(1.0 - saving.least)
+
+
+def _as_ratio(part: float) -> float:
+    return min(max(part, _LEAST_RATIO), MAX_RATIO)
 
 
 def _loss_shown(results: Sequence[MergeResult]) -> float:

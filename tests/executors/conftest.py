@@ -4,18 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from executors.lora.base_model import SharedBase, load_base
+from executors.workers.threads import one_thread
 from tests.support.tiny_base import tiny_base_directory
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -103,7 +103,7 @@ FAULTS = {
         "no other policy takes it",
     ),
     "a trace that is none": (["simulate", "--trace", "{bad_trace}"], "bad_trace.csv: row 1: "),
-    "a scene that is none": (
+    "an unknown scene": (
         ["demo", "--scene", "nope"],
         "Invalid value for '--scene': 'nope' is not one of 'market'",
     ),

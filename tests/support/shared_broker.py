@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from infra.broker import broker
 from tests.support.fork_server import SHARED
@@ -24,9 +25,7 @@ def shared_broker() -> Iterator[str]:
     """Bootstrap servers of one. The first process that asks starts it, and stops it when no other uses it."""
     address = os.environ.get(SHARED)
     if address is None:
-        with ExitStack() as stack:
-            with _in_memory():
-                servers = stack.enter_context(broker(ephemeral=True))
+        with _broker() as servers:
             yield servers
         return
     folder = Path(address).parent
@@ -38,9 +37,8 @@ def shared_broker() -> Iterator[str]:
             own.touch()
             started = None
         else:
-            started = broker(ephemeral=True)
-            with _in_memory():
-                servers_file.write_text(started.__enter__())
+            started = _broker()
+            servers_file.write_text(started.__enter__())
         servers = servers_file.read_text()
     try:
         yield servers
@@ -58,16 +56,15 @@ def shared_broker() -> Iterator[str]:
 
 
 @contextmanager
-def _in_memory() -> Iterator[None]:
-    """Have temporary folders that the block makes lie in memory, where it has room: topics, of which tests
-    make thousands, take a broker half the processor time there."""
-    before = tempfile.tempdir
-    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _LEAST_FREE_BYTES:
-        tempfile.tempdir = str(_MEMORY)
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
+def _broker() -> Iterator[str]:
+    """Bootstrap servers of one whose data are in memory, where it has room: topics, of which tests make
+    thousands, take half the processor time there."""
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _LEAST_FREE_BYTES:
+                patch.setattr(tempfile, "tempdir", str(_MEMORY))
+            servers = stack.enter_context(broker(ephemeral=True))
+        yield servers
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Torch kept to one thread, so that a figure does not depend on how many cores are free."""
+"""Torch kept to one thread, so that results and figures do not depend on how many cores are free."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Meanwhile."""
+    """Have torch compute on one thread for the length of the block."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
