@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 # With it each of the hundreds of processes of the tests compiles all that it imports: torch takes 10 s more.
 unexport PYTHONDONTWRITEBYTECODE
+# Test processes that each compute on all cores wait for each other's threads.
+test test-slow test-long: export OMP_NUM_THREADS := 1
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LIBRARIES := $(VENV)/.compiled
@@ -11,7 +13,7 @@ AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 2, 8))")
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
 SMOLLM2 := smollm2/model/model.safetensors
 
-.PHONY: install demo test check test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels libraries lock schemas jars clean
+.PHONY: install demo test test-slow check test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels libraries lock schemas jars clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@echo "Millrace is installed into $(VENV): half a minute, and longer where packages are downloaded first"
@@ -50,7 +52,12 @@ $(LIBRARIES): $(STAMP)
 # the longest for the end. Those marked `alone` hold services to times: `make disturbances`.
 test:
 	$(MAKE) --jobs 3 --output-sync lint kernels libraries
-	$(BIN)/python -m pytest -m "not alone and not storm and not drill and not long" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not alone and not storm and not drill and not long and not slow" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
+
+# What takes seconds of a core, or minutes, and whose essence a shorter test has, such as all scenes of the demo.
+test-slow: $(STAMP)
+	$(MAKE) --jobs 3 --output-sync kernels libraries
+	$(BIN)/python -m pytest -m "slow and not drill and not long" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 # With the tests that `make test` leaves out as long, and all examples of the property tests, of which it draws a
 # sixtieth.
@@ -65,6 +72,7 @@ drills: $(STAMP)
 # Everything, one after another: some four hours.
 check:
 	$(MAKE) test
+	$(MAKE) test-slow
 	$(MAKE) test-long
 	$(MAKE) drills
 	$(MAKE) storm

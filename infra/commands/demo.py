@@ -26,8 +26,6 @@ from infra.workloads.arrivals import arrivals_of
 from schemas.extras import require_extra
 from solvers.compiled import interpreting
 
-_TRACE = Path("../shared/traces/jobs_philly.csv.gz")
-
 
 def demo(
     scene: Annotated[
@@ -37,7 +35,7 @@ def demo(
     trace: Annotated[
         Path | None,
         typer.Option(
-            help=f"CSV of a real trace to take arrivals from; by default {_TRACE} if it exists.",
+            help="CSV of a real trace to take arrivals from; by default they are generated.",
             metavar="FILE.csv",
             show_default=False,
         ),
@@ -65,14 +63,13 @@ def demo(
     started_s = time.monotonic()
     for extra in ("worker", "solver", "executors"):
         require_extra(extra)
-    source = trace or (_TRACE if _TRACE.is_file() else None)
-    arrivals = arrivals_of(source, bids, span_s, seed)
+    arrivals = arrivals_of(trace, bids, span_s, seed)
     scenes = get_args(SceneName) if scene is None else (scene,)
     console = Console(highlight=False, stderr=json)
     try:
         # The worker's kernels may be being compiled, and for so few events none are needed.
         with interrupted_by_sigterm(), interpreting(), Progress(console, timed=True).shown() as progress:
-            progress.say("arrivals " + (f"from {source}" if source else f"generated, seed {seed}"))
+            progress.say("arrivals " + (f"from {trace}" if trace else f"generated, seed {seed}"))
             wish = Wish(scenes, arrivals, seed, secure, patience_s)
             result = run_demo(CELLS_DIRECTORY, wish, progress, started_s)
     except KeyboardInterrupt:

@@ -7,7 +7,9 @@ from infra.commands.options import CELLS_DIRECTORY
 
 PAGE = CELLS_DIRECTORY.parents[1] / "docs" / "command-line.md"
 FIRST_COMMANDS = {
-    "a simulation and its replay": "millrace simulate --seed 3 --jobs 100",
+    "a simulation and its replay": pytest.param(
+        "millrace simulate --seed 3 --jobs 100", marks=pytest.mark.slow
+    ),
     "what if": "millrace simulate --cells infra/cells/demo.yaml --seed 7 --jobs 12",
 }
 LEFT_OUT = "…"

@@ -51,6 +51,7 @@ WITHOUT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "says"), WITHOUT.values(), ids=WITHOUT.keys())
 def test_a_command_says_which_extra_it_lacks(millrace, folder, arguments, says):
     done = folder.run(millrace, *arguments)
@@ -59,6 +60,7 @@ def test_a_command_says_which_extra_it_lacks(millrace, folder, arguments, says):
     assert says in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "extra"),
     [("streams.worker", "worker"), ("streams.solver", "solver"), ("executors.node", "executors")],

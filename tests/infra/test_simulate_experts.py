@@ -44,6 +44,7 @@ def test_each_job_and_each_placement_is_a_line_of_a_file(folder: Path) -> None:
     assert all(float(row["load"]) < float(row["load_before"]) for row in followed)
 
 
+@pytest.mark.slow
 def test_the_log_is_replayed_with_every_placement(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     capsys.readouterr()
     assert run(["replay", "--from", str(folder / "ledger.jsonl"), "--json"]) == 0

@@ -26,12 +26,14 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(tmp_path):
     assert {f"{package}/py.typed" for package in PACKAGES} <= inside
 
 
+@pytest.mark.slow
 def test_the_folder_is_hostile(hostile, millrace):
     refused = hostile.run(millrace.with_name("python"), "-m", "infra.cli", "--help")
     assert refused.returncode == 1
     assert hostile.imported
 
 
+@pytest.mark.slow
 def test_the_environment_runs_the_wheel(hostile, millrace):
     where = hostile.run(millrace.with_name("python"), "-P", "-c", "import infra; print(infra.__file__)")
     assert where.stdout.startswith(str(millrace.parents[1]))
@@ -47,6 +49,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "says"), COMMANDS.values(), ids=COMMANDS.keys())
 def test_a_command_imports_nothing_from_the_folder(hostile, millrace, arguments, says):
     done = hostile.run(millrace, *arguments)

@@ -12,7 +12,7 @@ import yaml
 from tests.integration.deployment import ROOT, UP_PATIENCE_S, until
 from tests.support.wheel import HostileFolder, install_wheel
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 NODE = "train-0"
 JOB = {

@@ -119,6 +119,7 @@ def test_jobs_of_an_installed_policy_are_done_shown_and_proven(
     assert b'"type":"millrace.solve.finished.v1"' in (out / "ledger.jsonl").read_bytes(), "a solver answered"
 
 
+@pytest.mark.slow
 def test_the_policy_is_simulated_like_any_other(
     millrace: Millrace, cells: Path, jobs: Path, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ def tour_blocks() -> list[str]:
     return re.findall(r"```bash\n(.*?)```", tour, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_the_tour_of_the_readme_does_what_it_says(port, tmp_path):
     first, *others = (block.replace("9092", str(port)) for block in tour_blocks())

@@ -397,6 +397,7 @@ def busy_values(slots: int, is_raided: bool, is_withdrawn: bool) -> tuple[list[i
     return values, fleet.levels.base
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("slots", "is_withdrawn"),
     [(48, False), *[pytest.param(120, kept, marks=pytest.mark.long) for kept in (False, True)]],

@@ -353,6 +353,7 @@ def fitting(source: random.Random, workload: LoraWorkload) -> LoraWorkload:
     return workload.model_copy(update={"work_samples": source.randint(10, 150)})
 
 
+@pytest.mark.slow
 def test_cells_of_mutated_configurations_answer_good_events() -> None:
     source = random.Random("configurations")
     # Intake lets no others pass: see `tests/streams/test_rules.py`.

@@ -197,6 +197,7 @@ def test_every_handler_is_called_by_some_ledger(monkeypatch: pytest.MonkeyPatch)
     assert called == set(HANDLERS) - UNGUARDED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["loans", "experts"])
 def test_a_stage_of_the_cell_that_raises_loses_no_other_event(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.round_robin import install
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_policy_that_is_installed_beside_the_product_needs_no_change_of_it(tmp_path: Path) -> None:
     """The cases run in a process of their own: what is installed is known from a process's start."""
     path = os.pathsep.join([str(install(tmp_path)), os.environ.get("PYTHONPATH", "")])

@@ -20,10 +20,12 @@ def found():
     return after_warm_up("streams.worker.warm_up", *SERVED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contender", SERVED)
 def test_a_day_needs_no_kernel_for_types_that_the_warm_up_had_not(found, contender):
     assert found["added"][contender] == []
 
 
+@pytest.mark.slow
 def test_a_second_warm_up_takes_no_second(found):
     assert found["again_s"] < 1

@@ -5,18 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from executors.elastic.processes import warm_up
 from executors.elastic.settings import ElasticSettings
 from tests.support.elastic_nodes import Fleet, workload
+from tests.support.fork_server import attached_to_shared, start_fork_server
 
 
 class DoomedNode:
-    """The process, seen from outside. It imports at once, and trains when it is told to."""
+    """The process, seen from outside."""
 
     def __init__(self, root: Path, settings: ElasticSettings) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.doomed_node", str(root)],
-            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={
@@ -27,12 +26,9 @@ class DoomedNode:
             },
         )
 
-    def begin(self) -> list[int]:
-        """Have it train on two workers, and return their process ids."""
-        assert self.process.stdin is not None
+    def workers(self) -> list[int]:
+        """Return the process ids of the two workers that it trains on, once it does."""
         assert self.process.stdout is not None
-        self.process.stdin.write("begin\n")
-        self.process.stdin.flush()
         return [int(word) for word in self.process.stdout.readline().split()]
 
     def close(self) -> None:
@@ -42,10 +38,9 @@ class DoomedNode:
 
 
 def _serve(root: Path) -> None:
-    warm_up()
+    start_fork_server()
     fleet = Fleet(root, ElasticSettings(progress_s=0.05))
     fleet.add("n9")
-    sys.stdin.readline()
     fleet.assign("j", 1, [("n9", 2)], workload(10**6, keeps=False))
     fleet.until(fleet.has_trained("j"))
     sys.stdout.write(" ".join(map(str, fleet.pids("n9"))) + "\n")
@@ -54,4 +49,5 @@ def _serve(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]))
+    with attached_to_shared():
+        _serve(Path(sys.argv[1]))

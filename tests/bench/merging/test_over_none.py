@@ -73,6 +73,7 @@ def test_the_full_form_has_both_halves_small_and_large_numbers_of_jobs_and_loads
     assert quick(SETTINGS).compared
 
 
+@pytest.mark.slow
 @measured
 @pytest.mark.parametrize(
     ("model", "jobs", "seed"),

@@ -8,7 +8,6 @@ import pytest
 
 from executors.elastic.settings import ElasticSettings
 from tests.support.classifiers import write_classifier
-from tests.support.doomed_node import DoomedNode
 from tests.support.elastic_nodes import DATASET, MODEL, Fleet, workload
 from tests.support.executors import write_dataset
 from tests.support.fork_server import start_fork_server
@@ -36,17 +35,8 @@ def elastic_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="session")
-def doomed_node(
-    elastic_settings: ElasticSettings, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[DoomedNode]:
-    node = DoomedNode(tmp_path_factory.mktemp("doomed"), elastic_settings)
-    yield node
-    node.close()
-
-
-@pytest.fixture(scope="session")
-def fork_server(doomed_node: DoomedNode) -> None:
-    """Warm, and so is the other process: the two import beside each other."""
+def fork_server() -> None:
+    """Warm."""
     start_fork_server()
 
 

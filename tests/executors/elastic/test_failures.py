@@ -5,10 +5,12 @@ import os
 import shutil
 import signal
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from executors.elastic.settings import ElasticSettings
 from executors.workers.folder import JobFolder
 from executors.workers.places import job_folder
 from schemas.fleet import RunFailed
@@ -138,8 +140,11 @@ def test_a_worker_that_its_node_does_not_hear_ends_and_leaves_others_no_reason(f
     assert JobFolder(job_folder(fleet.root / "state", CELL, "j")).read_failure(1) is None
 
 
-def test_the_workers_of_a_killed_node_are_gone_after_a_moment(doomed_node: DoomedNode) -> None:
-    pids = doomed_node.begin()
-    assert len(pids) == 2
-    doomed_node.process.kill()
-    assert all(is_gone_within(pid, 10.0) for pid in pids)
+def test_the_workers_of_a_killed_node_are_gone_after_a_moment(
+    elastic_settings: ElasticSettings, tmp_path: Path
+) -> None:
+    with closing(DoomedNode(tmp_path, elastic_settings)) as node:
+        pids = node.workers()
+        assert len(pids) == 2
+        node.process.kill()
+        assert all(is_gone_within(pid, 10.0) for pid in pids)

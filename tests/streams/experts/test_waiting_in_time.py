@@ -3,6 +3,7 @@ and none gives way too early."""
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,6 +74,7 @@ class Users:
                 assert world.time_s - waits_since_s <= self.bound_s
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(200))
 @given(st.integers(0, 2**32))
 def test_every_job_that_ends_begins_in_time_beside_services_that_never_do(seed: int):

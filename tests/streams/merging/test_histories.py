@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -261,6 +262,7 @@ def test_every_job_of_known_histories_ends_and_they_have_tasks_of_all_modes() ->
     assert modes == {"normal", "temporal", "spatial"}
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(30))
 @given(st.integers(0, 2**32), st.sampled_from(["shown", "expected"]))
 def test_every_job_of_any_history_ends(seed: int, merges: str) -> None:

@@ -242,6 +242,7 @@ def test_no_report_of_a_known_history_stops_a_cell(seed: int) -> None:
     check(seed)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(30))
 @given(st.integers(0, 2**32))
 def test_no_report_of_any_history_stops_a_cell(seed: int) -> None:

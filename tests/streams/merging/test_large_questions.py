@@ -101,6 +101,7 @@ def test_kinds_of_equal_step_times_share_a_table():
     assert problem.kinds_restricted == problem.jobs_left_out == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["ymir", pytest.param("optimus", marks=pytest.mark.long)])
 def test_where_tables_have_no_room_those_who_have_waited_longest_have_all_of_theirs(scheme):
     script = crowded(1_500, 120, scheme=scheme)
