@@ -8,8 +8,8 @@ test test-slow test-long: export OMP_NUM_THREADS := 1
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LIBRARIES := $(VENV)/.compiled
-# How many tests at once: they wait for processes half of their time.
-AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 2, 8))")
+# How many files of tests at once: one more than there are cores, since some wait for services.
+AT_ONCE := $(shell $(PYTHON) -c "import os; print(min(os.cpu_count() + 1, 8))")
 REVIEWS := reviews/vaderSentiment-3.3.2.tar.gz
 SMOLLM2 := smollm2/model/model.safetensors
 
