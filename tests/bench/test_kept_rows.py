@@ -26,6 +26,7 @@ def imported(path: Path) -> set[str]:
     return {file for file in files if (ROOT / file).exists()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deciding", [merging.DECIDING, elastic.DECIDING], ids=["merging", "elastic"])
 def test_whatever_a_run_imports_is_part_of_its_digest(deciding):
     covered = {str(path.relative_to(ROOT)) for path in files_of(deciding)} - {"requirements.lock"}

@@ -94,6 +94,7 @@ def test_people_read_the_figures_as_a_table(capsys: pytest.CaptureFixture[str]) 
         assert words in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["srtf", "tiresias", "optimus", "pollux", "themis", "titan"])
 def test_a_scheme_to_compare_with_runs_all_jobs_and_merges_none(
     capsys: pytest.CaptureFixture[str], scheme: str

@@ -118,6 +118,7 @@ def test_a_document_that_is_missing_stale_or_changed_is_reported(spec: Path) -> 
     assert check(spec) == []
 
 
+@pytest.mark.slow
 def test_a_break_with_any_release_is_reported(spec: Path) -> None:
     release("0.1.0", spec)
     release("0.2.0", spec)

@@ -181,6 +181,7 @@ NODE_SLOTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_free", [False, True], ids=["energy", "free"])
 @pytest.mark.parametrize("is_warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("node_slots", NODE_SLOTS.values(), ids=NODE_SLOTS)

@@ -82,6 +82,7 @@ def first_changed(events: tuple[LedgerEvent, ...], place: Place, number: Number)
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_least_and_the_most_of_every_number_raise_nowhere(name: str) -> None:
     events = ledger(name)

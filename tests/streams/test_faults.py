@@ -158,6 +158,7 @@ def check_fault(events: list[LedgerEvent], target: int, packed_before: bytes) ->
     return fault
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_handler_that_raises_loses_no_other_event(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     events = noted(ledger(name))

@@ -95,6 +95,7 @@ def whole_bytes(event: JobSubmitted) -> int:
     return job_bytes(event.workload, event.terms) + ZONE_BYTES
 
 
+@pytest.mark.slow
 def test_the_largest_state_of_a_large_cell_fits_into_a_snapshot() -> None:
     rng = random.Random(1)
     bench = Bench.configured(zones=(largest_zone(),), **LARGEST)

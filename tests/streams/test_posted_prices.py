@@ -165,6 +165,7 @@ def dearer_tariff(tariff: Tariff) -> Tariff:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("micros_per_kwh", [360 * UNIT, 0], ids=["energy", "free"])
 def test_in_a_money_worth_a_thousandth_all_is_decided_alike_and_costs_a_thousand_times(seed, micros_per_kwh):
@@ -194,6 +195,7 @@ def test_in_a_money_worth_a_thousandth_all_is_decided_alike_and_costs_a_thousand
     assert admitted > 20
 
 
+@pytest.mark.slow
 def test_where_energy_costs_parts_of_a_micro_rounding_decides_few_bids_otherwise():
     """A node-slot costs 342.9 micros, which no money has: one bid in 180 of twelve such days was decided
     otherwise."""

@@ -205,6 +205,7 @@ def test_an_altered_one_is_no_proof_that_the_worker_has_passed_those_before_it()
     assert (verdict.first.kind, verdict.first.decision_id) == ("altered", decision_id(altered))
 
 
+@pytest.mark.slow
 def test_the_head_is_that_of_what_is_there() -> None:
     """Awaited decisions are not in it, not even where one of an event's two is there."""
     cell = Cell("alpha")

@@ -215,6 +215,7 @@ def test_an_altered_byte_of_a_stretch_without_rules_breaks_its_chain(
         assert verdict_of(book, replace(LOG, decisions=decisions), live).has_faults
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("book", [FIRST, SECOND], ids=["first", "second"])
 def test_a_decision_that_is_missing_or_comes_twice_is_named(book: RuleBook) -> None:
     for place in range(0, len(LOG.decisions) - 1, 1 if LONG else 5):

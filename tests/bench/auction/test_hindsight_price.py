@@ -40,6 +40,7 @@ def test_on_a_tiny_day_no_price_at_all_brings_more(seed):
     assert MEASURES[HINDSIGHT_PRICE](CROWDED, seed)["welfare_micros"] == best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_where_there_is_room_a_task_buys_at_its_break_even_price_and_not_above(seed):
     roomy = replace(TINY, nodes=100)

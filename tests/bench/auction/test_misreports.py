@@ -43,6 +43,7 @@ def gainful(kind: str, policy=None, worlds: int = WORLDS, seed: int = 0) -> int:
     return len(tries_of(policy, seed, range(worlds), {kind: LIES[kind]})[kind].gains)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GAINLESS)
 def test_a_lie_that_is_closed_gains_in_no_world(kind):
     assert gainful(kind, worlds=examples(200)) == 0
@@ -92,6 +93,7 @@ def test_who_waits_with_a_bid_in_hand_has_a_plan_like_the_truth_and_pays_no_more
     assert paid_less > 0
 
 
+@pytest.mark.slow
 def test_a_claim_to_be_slower_gains_nothing_where_the_zone_has_measured_the_task():
     measured = [world for world in map(world_of, range(2 * WORLDS)) if world.has_row]
     assert len(measured) > WORLDS / 2

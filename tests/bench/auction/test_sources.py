@@ -29,6 +29,7 @@ def imported(path: Path) -> set[str]:
     return {file for file in files if (ROOT / file).exists()}
 
 
+@pytest.mark.slow
 def test_whatever_a_run_imports_is_part_of_the_digest():
     covered = {str(path.relative_to(ROOT)) for path in deciding_files()}
     for file in covered - HARNESS - {"requirements.lock"}:

@@ -44,6 +44,7 @@ def test_the_page_has_every_architecture_of_this_transformers(page: str) -> None
     assert verdicts(page).keys() == known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "model_type"), SAMPLE)
 def test_a_sample_of_the_page_holds(page: str, task: str, model_type: str) -> None:
     (known,) = [each for each in architectures() if each[:2] == (task, model_type)]

@@ -140,6 +140,7 @@ def test_at_night_the_same_tasks_arrive_at_a_part_of_the_rate_of_working_hours()
     assert hours == sorted(hours)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("per_slot", "load"), [(30.0, 1.95), (50.0, 3.25), (80.0, 5.2)])
 def test_the_papers_rates_load_a_hundred_mixed_nodes_as_declared(per_slot, load):
     assert load_of(PaperSetting(arrivals_per_slot=per_slot), seed=1) == pytest.approx(load, rel=0.06)

@@ -86,6 +86,7 @@ def test_a_right_base_is_proven_to_the_bit(base: SharedBase) -> None:
         assert 0 < deviation.found <= deviation.allowed <= 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason", "detail"),
     [

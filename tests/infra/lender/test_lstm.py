@@ -81,6 +81,7 @@ def test_a_history_with_gaps_is_learned_from_between_them():
     assert all(0 <= load <= 1 for load in trained.forecast(history(gappy), 20))
 
 
+@pytest.mark.slow
 def test_a_constant_history_gives_a_constant_forecast():
     past = history([0.5] * 200)
     assert train(past, steps=200).forecast(past, 3) == pytest.approx([0.5] * 3, abs=0.01)
@@ -152,6 +153,7 @@ def test_gaps_are_not_compared():
     assert selection.comparison.seasonal_error == pytest.approx(0.2)
 
 
+@pytest.mark.slow
 def test_on_noise_around_a_season_the_seasonal_forecast_stays():
     """The next burst cannot be told from the ones before, and the season is known exactly."""
     rng = random.Random(2)

@@ -1,5 +1,7 @@
 """The lender beside the very cell of production: what it says is taken, and what it wants back is in time."""
 
+import pytest
+
 from infra.lender.lending import Lender, LendingParameters
 from infra.lender.seasonal import SeasonalNaive
 from infra.lender.service import event_id_of
@@ -19,6 +21,7 @@ SERVERS = 30
 DAYS = 2
 
 
+@pytest.mark.slow
 def test_a_swing_of_days_is_lent_and_reclaimed_without_a_refusal_or_a_delay():
     nodes = tuple(Node(id=f"s{number:02}", gpu_type="fast", tariff="t") for number in range(SERVERS))
     lending = Lending(notice_s=240.0, borrowers=(Borrower(zone="z"),))

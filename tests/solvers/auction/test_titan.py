@@ -121,6 +121,7 @@ def test_where_the_gap_stays_open_the_program_has_the_rest_of_the_time_and_the_b
     assert by_columns.welfare_micros <= answer.bound_micros <= by_columns.bound_micros
 
 
+@pytest.mark.slow
 def test_the_bound_holds_for_all_the_room_though_the_program_sees_a_part(monkeypatch):
     asked = problem(3, bids=12, nodes=2, slots=6, most_slots=3, full=0.8)
     instance = instance_of(asked)

@@ -44,6 +44,7 @@ def certificate(bench: Bench) -> tuple[int, int]:
     return auctioneer.welfare.planned_micros, auctioneer.prices.bound_micros
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policies", ROUND_TRIPS, ids="-".join)
 @pytest.mark.parametrize("seed", seeds(3))
 def test_a_history_goes_on_when_the_kind_of_prices_changes(policies, seed):
@@ -139,6 +140,7 @@ def other_nodes(rng: random.Random, count: int) -> Event:
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(8))
 def test_a_history_goes_on_over_other_nodes_and_horizons(seed):
     rng = random.Random(f"nodes/{seed}")

@@ -372,6 +372,7 @@ def trained(true_samples_per_s: float, declared: float, seed: int) -> int:
     raise AssertionError("the job never ended")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 9))
 def test_claiming_more_than_the_truth_is_never_better_than_the_truth(seed):
     honest = trained(1.0, 1.0, seed)

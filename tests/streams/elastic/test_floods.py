@@ -84,6 +84,7 @@ def test_servers_are_not_held_for_the_end_of_a_job_that_is_late_for_long():
     assert flood.started_s["wide"] <= INTERVAL_S + PATIENCE_S + 5 * INTERVAL_S
 
 
+@pytest.mark.slow
 def test_one_wide_job_costs_others_little_while_servers_are_held_for_it():
     flood = Flood(zone_of(servers=3), gpus=0)
     flood.bench.send(submit("month", 30 * 86_400, user="ann"))

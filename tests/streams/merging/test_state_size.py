@@ -143,6 +143,7 @@ def test_what_is_known_stays_within_what_is_reserved_whatever_comes_and_goes(see
     assert again.state() == state
 
 
+@pytest.mark.slow
 def test_the_largest_of_everything_is_within_what_is_reserved():
     knowledge = Knowledge(POLICY.model_copy(update={"outcomes": (outcome("\1" * 64),) * MAX_OUTCOMES}))
     kinds = [knowledge.admit(workload(f"d{number}", accuracy=None)) for number in range(2 * KINDS_KEPT)]

@@ -10,6 +10,7 @@ from tests.support.merging_script import of
 MOST_S = 4 * 3_600.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["ymir", "tiresias", "themis"])
 def test_a_long_job_is_done_although_short_ones_never_cease_to_come(scheme: SchemeName) -> None:
     """One GPU, which they alone keep busy for three quarters of the time."""

@@ -50,6 +50,7 @@ def gradient_on(trainer: Trainer, batch: list[Sample], world: int) -> tuple[Tens
     return gradient, sums
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "computed-again"])
 @pytest.mark.parametrize(("world", "micro_batch_size"), [(1, 4), (3, 4), (8, 1)])
 @pytest.mark.parametrize("family", FAMILIES)

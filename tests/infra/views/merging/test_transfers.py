@@ -79,6 +79,7 @@ def test_a_heat_map_is_a_png(tmp_path: Path) -> None:
     assert (tmp_path / "map.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "hostile", [*HOSTILE.values(), "$\\frac{", "龍"], ids=[*HOSTILE, "mathtext", "script"]
 )

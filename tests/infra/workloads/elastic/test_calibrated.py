@@ -93,6 +93,7 @@ def test_the_baseline_fares_as_in_the_first_row_of_table_3_5(default_run):
     assert quantile(default_run.completion_s, 0.95) == pytest.approx(82_933, rel=0.05)
 
 
+@pytest.mark.slow
 def test_other_seeds_queue_less_or_more_but_load_the_cluster_alike(requests):
     run = run_baseline(requests, TRAINING_GPUS // 8, SPAN_S)
     assert run.utilisation == pytest.approx(0.72, abs=0.02)

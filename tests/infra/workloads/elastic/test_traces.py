@@ -91,6 +91,7 @@ def test_a_file_of_idle_jobs_is_refused():
         requests_as_recorded([TraceJob("idle", "u", 4.0, 0.0, 1)], gpus=16, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
 def test_real_traces_load_a_cluster_of_the_thesis_for_a_day(path):
     if not path.exists():

@@ -453,6 +453,7 @@ def test_more_classes_than_are_told_apart_keep_the_bound_above_and_the_state_sma
     assert prices.bound_micros <= 1e-6 * sum(net for net, _, _ in MANY_CLASSES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("units_per_slot", [1.0, 1e6, 1e18])
 def test_all_that_is_bid_counts_however_few_densities_are_told_apart(units_per_slot):
     """Offers of equal amounts for more and more units: where room is plenty, each counts in full."""

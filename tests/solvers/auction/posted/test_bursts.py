@@ -48,6 +48,7 @@ def test_a_first_burst_that_fits_is_sold_but_for_the_least_of_it(
     assert sold_part(room_part, deviation, 0, burst_slots, days=1) > least_part
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deviation", "least_part"), [(1.0, 0.93), (0.3, 0.87)])
 def test_a_burst_that_comes_every_morning_is_sold(deviation, least_part):
     assert sold_part(0.7, deviation, 54, 6, days=6) > least_part

@@ -135,6 +135,7 @@ def test_urgent_tasks_find_room_among_those_that_can_wait(seed):
     assert day.urgent_micros > 3 * day.lost_urgent_micros
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rogue_every", "rogue_node_slots", "most_part"),
     [(12, 1, 0.02), (4, 1, 0.1), (1, 8, 0.01)],

@@ -88,6 +88,7 @@ def test_bids_that_are_withdrawn_in_their_slot_are_no_habit_of_its_hour():
     assert other == pytest.approx(first, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [(3,), (9,), (8, 9, 10), (16, 17)])
 def test_a_flood_of_free_bids_in_some_hours_of_every_day_moves_prices_by_little(hours):
     flooded, usual = Days(HOUR_S), Days(HOUR_S)
