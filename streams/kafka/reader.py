@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -17,19 +17,22 @@ from streams.kafka.records import ReadRecord, read_record
 from streams.kafka.transactions import OpenTransactions
 
 _POLL_S = 10.0
-_PASSING = LEADER_ERRORS | {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError._TRANSPORT,
+_PATIENCE_S = {
+    **dict.fromkeys(LEADER_ERRORS, 60.0),
+    KafkaError.UNKNOWN_TOPIC_OR_PART: 10.0,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS: 10.0,
+    KafkaError._TRANSPORT: 10.0,
 }
-_PATIENCE_S = 10.0
-"""Time that a request is repeated while a partition is without its leader, as it is when just made."""
+"""Time that a request is repeated, by the error that it meets; with any other error it is not. A partition
+that was just made is without its leader for a moment, and on a slow machine for half a minute."""
 _RETRY_AFTER_S = 0.1
 _TRANSACTION_S = 1.0
 """A transaction that has been committed may be open for some milliseconds more, which is not worth a line."""
 _BATCH_RECORDS = 1_000
 _LONGEST_POLL_S = 0.5
 """Signals are heard between two polls."""
+
+_Answer = TypeVar("_Answer")
 
 _log = logging.getLogger(__name__)
 
@@ -278,16 +281,39 @@ class KafkaReader:
         low, high = self._ask(topic, lambda: self._ends.get_watermark_offsets(place, timeout=_POLL_S))
         return low, high
 
-    def _ask(self, topic: str, question: Callable[[], Any]) -> Any:
-        deadline_s = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                return question()
-            except KafkaException as error:
-                reason: KafkaError = error.args[0]
-                self._ends.poll(0)  # lets the client say why
-                if self._faults.lasting is not None:
-                    raise ReadError(self._faults.lasting) from None
-                if reason.code() not in _PASSING or time.monotonic() > deadline_s:
-                    raise ReadError(told(self._connection, reason, f"read topic {topic}")) from None
-                time.sleep(_RETRY_AFTER_S)
+    def _ask(self, topic: str, question: Callable[[], _Answer]) -> _Answer:
+        try:
+            return ask_again(question, self._note_faults)
+        except KafkaException as error:
+            raise ReadError(told(self._connection, error.args[0], f"read topic {topic}")) from None
+
+    def _note_faults(self) -> None:
+        self._ends.poll(0)  # lets the client say why
+        if self._faults.lasting is not None:
+            raise ReadError(self._faults.lasting) from None
+
+
+def ask_again(
+    question: Callable[[], _Answer],
+    between: Callable[[], None] = lambda: None,
+    now_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> _Answer:
+    """Repeat a question to Kafka while it fails with an error that passes.
+
+    Args:
+        between: called after each failure; what it raises ends the questions.
+
+    Raises:
+        KafkaException: an error that does not pass, or that has lasted for too long.
+    """
+    start_s = now_s()
+    while True:
+        try:
+            return question()
+        except KafkaException as error:
+            between()
+            patience_s = _PATIENCE_S.get(error.args[0].code())
+            if patience_s is None or now_s() - start_s > patience_s:
+                raise
+            sleep(_RETRY_AFTER_S)
