@@ -20,6 +20,7 @@ UNSAID_S = 2.0
 """A shorter wait is not worth a line."""
 REMINDER_S = 15.0
 _FILE_WIDTH = 110
+_SPINNER_WIDTH = 2
 _REFRESHES_PER_S = 4
 
 
@@ -70,7 +71,7 @@ class Progress:
         first = self._said_s == self._since_s
         if self._awaited and now_s - self._said_s >= (UNSAID_S if first else REMINDER_S):
             self._said_s = now_s
-            self.say(self._waiting(now_s))
+            self.say(self._waiting(now_s, self._awaited))
 
     @contextmanager
     def shown(self) -> Iterator[Self]:
@@ -101,15 +102,18 @@ class Progress:
             over.set()
             reminding.join()
 
-    def _waiting(self, now_s: float) -> str:
+    def _waiting(self, now_s: float, what: str) -> str:
         part = "" if self._part is None else f", {self._part:.0%} done"
-        return f"waiting for {self._awaited}{part} ({now_s - self._since_s:.0f} s)"
+        return f"waiting for {what}{part} ({now_s - self._since_s:.0f} s)"
 
     def _standing(self) -> Text | Spinner:
         if not self._awaited:
             return Text("")
-        line = textwrap.shorten(plain(self._waiting(self._clock())), self._width - 2, placeholder=" ...")
-        return Spinner("line", Text(line, "dim"))
+        now_s, what = self._clock(), plain(self._awaited)
+        room = self._width - _SPINNER_WIDTH - len(self._waiting(now_s, ""))
+        if len(what) > room:
+            what = f"{what[: max(room - 4, 0)]} ..."
+        return Spinner("line", Text(self._waiting(now_s, what), "dim"))
 
     def _remind_until(self, over: threading.Event) -> None:
         while not over.wait(1 / _REFRESHES_PER_S):

@@ -1,5 +1,6 @@
 """How kernels are compiled, when machine code takes over from the interpreter, and their arrays' types."""
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,8 @@ class _Thread(threading.local):
 _thread = _Thread()
 _held_back: list[Callable[[], None]] | None = None
 """Machine code that waits for `change_over`; None where the process does not interpret."""
+_left = math.inf
+"""Numbers that kernels may still be given before `interpreting` ends."""
 
 
 class Kernel(CPUDispatcher):
@@ -50,7 +53,7 @@ class Kernel(CPUDispatcher):
 
     def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
         """Return what numba calls where it has no machine code for the types of these arguments."""
-        if _held_back is None or _thread.compiles:
+        if _held_back is None or _thread.compiles or _is_spent(args):
             return super()._compile_for_args(*args, **kws)  # type: ignore[misc]
         return self._run_interpreted
 
@@ -81,14 +84,33 @@ def interpret() -> None:
 
 
 @contextmanager
-def interpreting() -> Iterator[None]:
-    """Have all kernels interpreted in the block that were not compiled before it."""
-    global _held_back
+def interpreting(most_elements: float = math.inf) -> Iterator[None]:
+    """Have all kernels interpreted in the block that were not compiled before it, until they have been given
+    so many numbers and elements of arrays: from then on they are compiled."""
+    global _held_back, _left
     interpret()
+    _left = most_elements
     try:
         yield
     finally:
-        _held_back = None
+        _held_back, _left = None, math.inf
+
+
+def _is_spent(args: tuple[Any, ...]) -> bool:
+    """Count what a kernel is given, and end the interpretation if that is too much."""
+    global _held_back, _left
+    _left -= _elements(args)
+    if _left >= 0:
+        return False
+    change_over()
+    _held_back = None
+    return True
+
+
+def _elements(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return value.size
+    return sum(map(_elements, value)) if isinstance(value, tuple) else 1
 
 
 def change_over() -> None:

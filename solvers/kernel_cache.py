@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from numba import config
@@ -22,6 +23,17 @@ _log = logging.getLogger(__name__)
 def kernels_folder() -> Path:
     """Return the folder of all machine code: NUMBA_CACHE_DIR, or one in the user's cache."""
     return Path(config.CACHE_DIR or user_cache_path("millrace") / "kernels")  # type: ignore[attr-defined]
+
+
+def keeping_fault() -> str:
+    """Return why no machine code can be kept on disk, and what to do; empty where it can be."""
+    folder = kernels_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return f"{folder}: {error.strerror}: set NUMBA_CACHE_DIR to a folder that can be written"
 
 
 @cache

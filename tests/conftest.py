@@ -21,14 +21,15 @@ settings.register_profile("millrace", max_examples=examples(100), deadline=None)
 settings.load_profile("millrace")
 
 LONGEST = (
+    "integration/test_elastic.py",
     "integration/test_demo.py",
+    "integration/test_merging.py",
+    "integration/test_experts.py",
     "integration/test_worker.py",
     "integration/test_transactions.py",
     "integration/test_connections.py",
     # A process with one test is given a second file at once, which then waits for that test: a short one.
     "integration/test_round_robin.py",
-    "integration/test_any_folder.py",
-    "integration/test_tour.py",
     "integration/test_solver.py",
     "integration/test_lender.py",
     "integration/test_full_disk.py",
@@ -39,7 +40,6 @@ LONGEST = (
     "integration/test_broker.py",
     "integration/test_executor.py",
     "integration/test_secured_deployment.py",
-    "integration/test_experts.py",
     "streams/test_posted_prices.py",
     "streams/test_posted_extremes.py",
     "streams/test_cell_fuzz.py",

@@ -97,7 +97,10 @@ def _show(result: DemoResult, screen: Progress) -> None:
     for adapter in result.summary.adapters[-1:]:
         asked = f"millrace explain {adapter.job_id} --from {folders.root / LEDGER_FILE}"
         screen.say(f"`{asked}` shows why and how a job was trained.")
-    screen.say("Next: `millrace up` runs a cell until Ctrl-C, and `millrace submit` sends it bids.")
+    screen.say(
+        "Next: `millrace up` runs a cell until Ctrl-C, and `millrace submit bids.yaml` sends it bids; "
+        "docs/command-line.md has such a file."
+    )
 
 
 def _fields(result: DemoResult) -> dict[str, object]:

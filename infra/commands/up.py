@@ -30,6 +30,7 @@ from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.log.target import Target
 from infra.progress import Progress
 from schemas.services import OTHERS
+from solvers.kernel_cache import keeping_fault
 
 _SUPERVISE_S = 0.5
 
@@ -60,6 +61,8 @@ def up(
     try:
         with interrupted_by_sigterm(), sole_user(folders), progress.shown():
             check_settings(described, folders, executors)
+            if fault := keeping_fault():
+                progress.say(f"kernels are compiled at each start, since they cannot be kept in {fault}")
             if fresh:
                 _clear(folders, settings)
             progress.awaits("the Kafka broker")

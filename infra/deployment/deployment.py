@@ -164,8 +164,6 @@ class Deployment:
         with ExitStack() as stack:
             if layout.run_executors and self.fork_server is None:
                 self.fork_server = stack.enter_context(fork_server(layout.folders.logs))
-            address = Address(layout.target.kafka.bootstrap_servers, layout.credentials)
-            stack.enter_context(published_address(layout.folders, address))
             name = os.environ.get("MILLRACE_WORKER_NAME") or layout.worker_name
             self.worker = self._service(
                 "worker", "worker", ["streams.worker"], {"MILLRACE_WORKER_NAME": name}
@@ -174,6 +172,9 @@ class Deployment:
             self.worker.start()
             self.say("worker starts")
             self._configure()
+            # Not before: a bid for a cell that is not configured yet is rejected.
+            address = Address(layout.target.kafka.bootstrap_servers, layout.credentials)
+            stack.enter_context(published_address(layout.folders, address))
             if layout.run_executors:
                 # Before the nodes are looked up, so that none leaves unnoticed.
                 decisions = LogReader(layout.target, [layout.target.topic(DECISIONS)], "end")

@@ -88,7 +88,7 @@ class SupervisedProcess:
         return self._supervisor.poll()
 
     def stop(self) -> None:
-        """Ask the command to stop, kill it after the timeout, and return when it is gone."""
+        """Ask the command to stop, kill it after the timeout or an interrupt, and return when it is gone."""
         self._end(b"", self._stop_timeout_s + _KILL_MARGIN_S)
 
     def kill(self) -> None:
@@ -103,6 +103,12 @@ class SupervisedProcess:
         try:
             self._supervisor.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            # The kernel kills the command with its supervisor.
-            self._supervisor.kill()
-            self._supervisor.wait()
+            self._kill_now()
+        except KeyboardInterrupt:  # by somebody who does not want to wait for an end in order
+            self._kill_now()
+            raise
+
+    def _kill_now(self) -> None:
+        # The kernel kills the command with its supervisor.
+        self._supervisor.kill()
+        self._supervisor.wait()

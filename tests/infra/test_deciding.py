@@ -1,5 +1,7 @@
 """A command that decides says why its first run takes longer."""
 
+from pathlib import Path
+
 import numba
 import pytest
 
@@ -11,7 +13,20 @@ def test_it_says_once_that_kernels_are_compiled(capsys: pytest.CaptureFixture[st
         assert numba.njit(lambda number: number + 1)(1) == 2
         assert numba.njit(lambda number: number + 2)(1) == 3
     assert capsys.readouterr().err == (
-        "millrace: kernels are compiled first, once for this version of Millrace: a minute or two\n"
+        "millrace: kernels are compiled, which takes a minute or two, once for this version of Millrace\n"
+    )
+
+
+def test_it_says_so_where_they_are_not_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "file"))
+    with deciding("testing"):
+        numba.njit(lambda number: number + 4)(1)
+    assert capsys.readouterr().err == (
+        "millrace: kernels are compiled, which takes a minute or two, as in each run, since they cannot be "
+        f"kept in {tmp_path / 'file'}: File exists: set NUMBA_CACHE_DIR to a folder that can be written\n"
     )
 
 

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,6 +76,18 @@ def test_stop_kills_a_command_that_does_not_end(
     _wait_for(tmp_path / "ready")
     process.stop()
     assert process.exit_status == 128 + signal.SIGKILL
+
+
+def test_an_interrupted_stop_kills_at_once(run: Callable[[str], SupervisedProcess], tmp_path: Path) -> None:
+    process = run("trap '' TERM; touch ready; while :; do sleep 0.01; done")
+    _wait_for(tmp_path / "ready")
+    pid = _pid(process)
+    interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        process.stop()
+    interrupt.join()
+    assert is_gone_within(pid, 5.0)
 
 
 def test_kill_does_not_ask(run: Callable[[str], SupervisedProcess]) -> None:

@@ -81,6 +81,18 @@ def test_waits_are_said_while_a_command_is_blocked() -> None:
     assert screen.lines == ["waiting for the broker (60 s)"]
 
 
+def test_on_a_terminal_a_wait_for_much_is_shortened_and_keeps_its_seconds() -> None:
+    screen = Screen(80)
+    screen.progress.awaits("a-job-of-a-long-name, " * 10)
+    with screen.progress.shown():
+        screen.now_s = 23.0
+        while "(23 s)" not in screen.lines[-1]:
+            pass
+        assert " ... (23 s)" in screen.lines[-1]
+        line = screen.lines[-1]
+        assert len(line[line.rindex("waiting") :]) <= 77
+
+
 def test_how_far_a_step_is_stands_with_what_is_awaited() -> None:
     screen = Screen()
     screen.progress.awaits("the broker")

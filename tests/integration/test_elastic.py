@@ -25,7 +25,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield fleet
 
 
-@pytest.mark.drill
 def test_an_elastic_job_spreads_to_a_lent_server_and_gives_it_back_in_time(fleet: Fleet) -> None:
     work_samples = 2_000
     fleet.submit("wide", work_samples, max_workers=2, heterogeneous=True)

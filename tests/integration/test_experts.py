@@ -68,6 +68,21 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield fleet
 
 
+def test_a_model_is_trained_on_two_nodes_and_then_served_by_its_popularity(fleet: Fleet) -> None:
+    fleet.submit("short", training_workload(64))
+    fleet.await_completed("short")
+    assert {each.node for each in fleet.decided(RanksAssigned) if each.job_id == "short"} == NODES
+    fleet.publish_trained("short")
+    fleet.submit("short-served", serving_workload("short"))
+    fleet.await_completed("short-served")
+    (done,) = fleet.completed("short-served")
+    assert done.samples_done == serving_workload("short").total_samples
+    first = next(each for each in fleet.decided(PlacementDecided) if each.job_id == "short-served")
+    assert first.reason == "initial"
+    assert {each.node for each in fleet.decided(ExpertsPlaced) if each.job_id == "short-served"} == NODES
+    fleet.assert_proven()
+
+
 @pytest.mark.drill
 def test_a_model_is_trained_on_two_nodes_and_served_and_its_experts_follow_the_requests(
     fleet: Fleet,

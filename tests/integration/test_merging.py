@@ -46,6 +46,22 @@ def submitted(job_id: str, workload: TuningWorkload) -> JobSubmitted:
     )
 
 
+def test_of_two_jobs_one_learns_from_the_other_and_both_are_done(fleet: WatchedDeployment) -> None:
+    jobs = {
+        "teacher": tuning_workload("code-pages", 120),
+        "learner": tuning_workload("more-code-pages", 150, accuracy=0.2),
+    }
+    fleet.send(*(submitted(job_id, workload) for job_id, workload in jobs.items()))
+    for job_id in jobs:
+        fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done", READY_S)
+    (judged,) = fleet.decided(MergeJudged)
+    assert (judged.job_id, judged.partner, judged.reason) == ("learner", "teacher", "finished")
+    assert judged.iterations < judged.iterations_alone
+    accuracy = {each.job_id: each.accuracy for each in fleet.events(TaskEvaluated) if each.phase == "own"}
+    assert accuracy["learner"] >= 0.2
+    fleet.assert_proven()
+
+
 @pytest.mark.drill
 def test_of_four_jobs_two_are_merged_a_merge_is_undone_and_all_are_done(fleet: WatchedDeployment) -> None:
     jobs = {

@@ -81,6 +81,17 @@ print(doubled(4), len(doubled.signatures))
     assert ran(program, sources, tmp_path / "cache").stdout == "8 []\n8 1\n"
 
 
+def test_what_is_much_to_interpret_is_compiled_within_the_block(sources: Path, tmp_path: Path) -> None:
+    program = """
+from solvers.compiled import interpreting
+from solvers.elastic.doubled import doubled
+with interpreting(most_elements=3):
+    for number in range(5):
+        print(doubled(number), len(doubled.signatures))
+"""
+    assert ran(program, sources, tmp_path / "cache").stdout == "0 0\n2 0\n4 0\n6 1\n8 1\n"
+
+
 def test_a_folder_that_cannot_be_written_costs_no_result(sources: Path, tmp_path: Path) -> None:
     (tmp_path / "no-folder").write_text("")
     assert ran(DOUBLED, sources, tmp_path / "no-folder").stdout == "8 None\n"
