@@ -11,7 +11,7 @@ from infra.views.board import Board
 from infra.views.jobs import Job
 from infra.views.loans import holdings
 from infra.views.summary import Summary
-from infra.views.text import units, written
+from infra.views.text import counted, units, written
 from schemas.loans import LoanChanged
 from schemas.text import plain
 
@@ -24,7 +24,7 @@ def board_view(board: Board, most_jobs: int) -> RenderableType:
     jobs = board.jobs.by_id.values()
     counts = Counter(job.state for job in jobs)
     parts = [
-        f"{len(jobs)} jobs",
+        counted(len(jobs), "job"),
         *(f"{count} {state}" for state, count in sorted(counts.items())),
         f"revenue {units(board.revenue_micros)}",
         *(line for figures in board.figures if (line := figures.headline())),

@@ -65,7 +65,7 @@ class AuctionView(PolicyView):
             case JobAdmitted() if evidence.bid_micros is not None:
                 plan = evidence.offer and evidence.offer.plan
                 slots = [slot for slot, _ in plan.node_slots] if plan else []
-                when = f", trains in slots {slots[0]} to {slots[-1]}" if slots else ""
+                when = f", trains in {_slots(slots[0], slots[-1])}" if slots else ""
                 return f"{outcome.job_id} admitted: bid {bid}, pays {units(outcome.payment_micros)}{when}"
             case JobRejected() if evidence.lowest_winning_bid_micros is not None:
                 lowest = units(evidence.lowest_winning_bid_micros)
@@ -76,6 +76,10 @@ class AuctionView(PolicyView):
             case SolveRequested(question=Question(kind="batch", counts=counts)):
                 return f"zone {outcome.zone} asks a solver to schedule {counts['bids']} bids together"
         return None
+
+
+def _slots(first: int, last: int) -> str:
+    return f"slot {first}" if first == last else f"slots {first} to {last}"
 
 
 def _workload(lora: LoraWorkload) -> str:
