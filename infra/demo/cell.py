@@ -30,6 +30,8 @@ def write_cell(source: Path, target: Path, policies: Collection[str], pace: floa
     for zone in cell["zones"]:
         if "lending" in zone:
             _lengthen(zone["lending"], "notice_s", pace)
+        if "solve_limit_s" in zone["policy"]:
+            _lengthen(zone["policy"], "solve_limit_s", pace)
     target.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
 

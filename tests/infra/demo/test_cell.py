@@ -31,6 +31,8 @@ def test_slots_and_time_limits_are_longer_on_a_slow_machine(tmp_path: Path) -> N
     assert slow.node_timeout_s == 3 * usual.node_timeout_s
     notices = [zone.lending.notice_s for cell in (usual, slow) for zone in cell.zones if zone.lending]
     assert notices[1] == 3 * notices[0]
+    (usual_tuning,), (slow_tuning,) = (written(tmp_path, {"merging"}, pace).zones for pace in (1.0, 3.0))
+    assert slow_tuning.policy.solve_limit_s == 3 * usual_tuning.policy.solve_limit_s
 
 
 @pytest.mark.parametrize(
