@@ -55,9 +55,10 @@ test:
 	$(BIN)/python -m pytest -m "not alone and not storm and not drill and not long and not slow" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 # What takes seconds of a core, or minutes, and whose essence a shorter test has, such as all scenes of the demo.
+# `make test-slow TESTS=tests/integration`
 test-slow: $(STAMP)
 	$(MAKE) --jobs 3 --output-sync kernels libraries
-	$(BIN)/python -m pytest -m "slow and not drill and not long" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest $(or $(TESTS),tests) -m "slow and not drill and not long" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 # With the tests that `make test` leaves out as long, and all examples of the property tests, of which it draws a
 # sixtieth.
