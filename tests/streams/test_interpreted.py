@@ -15,7 +15,7 @@ def compiled():
     return decided("compiled")
 
 
-@pytest.mark.parametrize("mode", [pytest.param("interpreted", marks=pytest.mark.slow), "changing"])
+@pytest.mark.parametrize("mode", ["interpreted", "changing"])
 def test_machine_code_decides_as_the_interpreter_does(compiled, mode):
     assert compiled["golden"] == CHAIN.read_text().strip()
     assert decided(mode) == compiled
