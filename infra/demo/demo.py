@@ -46,7 +46,7 @@ LEAST_PATIENCE_S, PATIENCE_S = 10.0, 600.0
 _PREFIX = "millrace"
 _CHECKPOINT_S = "2"
 _SAID_PACE = 1.1
-"""What takes hardly longer is not worth a line."""
+"""A smaller pace is not worth a line."""
 _BYTES_PER_MIB = 1024 * 1024
 _LEAST_FREE_MIB = 256
 """Nodes go offline with less than 64 MiB; the rest is for adapters, checkpoints and logs."""

@@ -104,7 +104,7 @@ class SupervisedProcess:
             self._supervisor.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._kill_now()
-        except KeyboardInterrupt:  # by somebody who does not want to wait for an end in order
+        except KeyboardInterrupt:  # an interrupt while it stops in order: it is not waited for any longer
             self._kill_now()
             raise
 

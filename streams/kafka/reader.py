@@ -288,7 +288,7 @@ class KafkaReader:
             raise ReadError(told(self._connection, error.args[0], f"read topic {topic}")) from None
 
     def _note_faults(self) -> None:
-        self._ends.poll(0)  # lets the client say why
+        self._ends.poll(0)  # calls `error_cb` with the reason, if there is one
         if self._faults.lasting is not None:
             raise ReadError(self._faults.lasting) from None
 
