@@ -3,7 +3,11 @@
 import logging
 import os
 import re
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, ValidationError
@@ -118,6 +122,20 @@ def begin_service(settings: ServiceSettings) -> None:
     if settings.kafka_security_protocol != "PLAINTEXT":
         os.umask(OTHERS)
     begin_log(settings.log_level)
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """Set an event on SIGTERM or SIGINT, for the length of the block. Call it from the main thread."""
+    stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def begin_log(level: int | str) -> None:

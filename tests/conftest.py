@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import signal
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
@@ -70,7 +71,9 @@ _STACK = pytest.StashKey[ExitStack]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the processes that test beside each other share a fork server."""
+    """Have the processes that test beside each other share a fork server, and take SIGINT."""
+    # A script has what it starts in the background ignore SIGINT, and all its children with it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     stack = config.stash[_STACK] = ExitStack()
     if hasattr(config, "workerinput"):
         stack.enter_context(attached_to_shared())

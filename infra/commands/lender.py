@@ -1,7 +1,5 @@
 """`millrace lender` and `millrace load`: what the inference side of a cell says, in the foreground."""
 
-import signal
-import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -26,7 +24,7 @@ from infra.lender.reporting import LoadReporter
 from infra.lender.zones import lending_zone
 from infra.workloads.elastic.load_files import read_load_samples
 from schemas.inference import InferenceLoadReported
-from schemas.services import begin_service
+from schemas.services import begin_service, stopped_by_signals
 
 Cell = Annotated[str, typer.Option(help="The zone's cell.", show_default=False)]
 Zone = Annotated[str, typer.Option(help="The zone that lends, one with `lending`.", show_default=False)]
@@ -48,7 +46,8 @@ def lender(
         settings = LenderSettings(**target.kafka.as_fields(), topic_prefix=target.prefix)
     begin_service(settings)
     tell = print_json if json else lambda _line: None
-    LenderService(target, settings, cell, zone, tell, _stopped_by_signal()).serve()
+    with stopped_by_signals() as stop:
+        LenderService(target, settings, cell, zone, tell, stop).serve()
 
 
 def load(
@@ -100,38 +99,31 @@ def load(
     loads = None if file is None else read_load_samples(file)
     server = None if prometheus is None else Prometheus(prometheus)
     target = target_of(bootstrap_servers, topic_prefix, "inference")
-    stop = _stopped_by_signal()
-    found = lending_zone(target, cell, zone, stop)
-    if found is None:
-        return
-    reporter = LoadReporter(target, cell, zone, remark)
+    with stopped_by_signals() as stop:
+        found = lending_zone(target, cell, zone, stop)
+        if found is None:
+            return
+        reporter = LoadReporter(target, cell, zone, remark)
 
-    def published(event: InferenceLoadReported) -> None:
-        if json:
-            print_json(event.model_dump(mode="json"))
-        else:
-            say(f"load {event.load:.4f} at {event.time_s:.3f}")
+        def published(event: InferenceLoadReported) -> None:
+            if json:
+                print_json(event.model_dump(mode="json"))
+            else:
+                say(f"load {event.load:.4f} at {event.time_s:.3f}")
 
-    if loads is not None:
-        reporter.replay(loads, pace, stop, published)
-        return
-    assert server is not None
-    assert query is not None
-    if per_server is None:
-        reporter.measure(partial(server.load, query), every_s, stop, published)
-        return
-    with PresenceReader(target, found, start_s, stop) as servers:
+        if loads is not None:
+            reporter.replay(loads, pace, stop, published)
+            return
+        assert server is not None
+        assert query is not None
+        if per_server is None:
+            reporter.measure(partial(server.load, query), every_s, stop, published)
+            return
+        with PresenceReader(target, found, start_s, stop) as servers:
 
-        def ask() -> MeasuredLoad:
-            presence = servers.present()
-            expected = presence.expected(time.time())
-            return server.load_by_server(query, per_server, presence.owned, expected)
+            def ask() -> MeasuredLoad:
+                presence = servers.present()
+                expected = presence.expected(time.time())
+                return server.load_by_server(query, per_server, presence.owned, expected)
 
-        reporter.measure(ask, every_s, stop, published)
-
-
-def _stopped_by_signal() -> threading.Event:
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
+            reporter.measure(ask, every_s, stop, published)

@@ -1,7 +1,6 @@
 """`millrace worker`, `executor`, `solver` and `clock`: one service each, in the foreground."""
 
 import os
-import signal
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +26,7 @@ from infra.errors import CommandError
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
 from schemas.cells import CellConfigured
+from schemas.services import stopped_by_signals
 
 _CONFIGURATION_POLL_S = 1.0
 
@@ -111,13 +111,11 @@ def clock(
             raise CommandError(f"{cells}: has no cell {cell}, it has {', '.join(sorted(names))}")
         names = {cell}
     target = target_of(bootstrap_servers, topic_prefix, "operators")
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    configurations = _configurations(target, names, stop)
-    if configurations:
-        with EventPublisher(target, "millrace/clock") as publisher:
-            run_clock(publisher, configurations, stop, interval_s)
+    with stopped_by_signals() as stop:
+        configurations = _configurations(target, names, stop)
+        if configurations:
+            with EventPublisher(target, "millrace/clock") as publisher:
+                run_clock(publisher, configurations, stop, interval_s)
 
 
 def _cell_with(log: Target, node: str, cell: str | None) -> PresentCell:

@@ -1,7 +1,6 @@
 """The solver process: from its settings to an orderly stop."""
 
 import logging
-import signal
 import sys
 import threading
 from contextlib import closing
@@ -9,7 +8,7 @@ from typing import NoReturn
 
 from confluent_kafka import KafkaException
 
-from schemas.services import EXIT_FAILED, EXIT_UNFIT, begin_service, require_extra_of
+from schemas.services import EXIT_FAILED, EXIT_UNFIT, begin_service, require_extra_of, stopped_by_signals
 from streams.kafka.faults import BrokerError, UnansweredError
 from streams.solver.service import SolverService, SolverSettings
 from streams.solver.solving import SolverProcess
@@ -27,11 +26,8 @@ def run_solver(settings: SolverSettings) -> None:
     """
     require_extra_of("solver", "solver")
     begin_service(settings)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     try:
-        with closing(SolverProcess(settings.solve_overrun_s)) as solver:
+        with stopped_by_signals() as stop, closing(SolverProcess(settings.solve_overrun_s)) as solver:
             service = _connected(settings, solver, stop)
             try:
                 service.serve()
