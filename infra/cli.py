@@ -7,19 +7,20 @@ An error is one line on standard error and a status that is not 0: 2 for an inva
 import errno
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 import typer
 
+from infra.start import EXIT_INTERRUPTED
 from schemas.errors import ReadableError
 from schemas.extras import missing_extra
 from schemas.interpreters import isolate_children
 from schemas.text import plain
 
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -119,18 +120,20 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
 )
 
 
-def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a command and end the process with its status."""
+def main(arguments: list[str] | None = None, loaded: Callable[[], None] = lambda: None) -> NoReturn:
+    """Run a command and end the process with its status; see `run`."""
     isolate_children()
-    sys.exit(run(arguments))
+    sys.exit(run(arguments, loaded))
 
 
-def run(arguments: list[str] | None = None) -> int:
-    """Run a command and return its status."""
+def run(arguments: list[str] | None = None, loaded: Callable[[], None] = lambda: None) -> int:
+    """Run a command and return its status; `loaded` is called once the command is imported."""
     arguments = sys.argv[1:] if arguments is None else arguments
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
     try:
-        return app_with(asked)(args=arguments, prog_name="millrace", standalone_mode=False) or 0
+        app = app_with(asked)
+        loaded()
+        return app(args=arguments, prog_name="millrace", standalone_mode=False) or 0
     except typer.TyperException as error:
         if message := error.format_message():  # without any arguments, the help has been shown instead
             # The words of Pydantic, by which typer checks choices.

@@ -1,0 +1,49 @@
+"""`millrace` before its command is imported."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def started(change: str) -> tuple[int, str]:
+    """The status of `millrace --help`, changed by these lines, and what it prints on a terminal."""
+    ours, theirs = pty.openpty()
+    script = f"import sys\nfrom infra import start\n{change}\nsys.argv = ['millrace', '--help']\nstart.main()"
+    command = [sys.executable, "-c", script]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    try:
+        while part := os.read(ours, 4096):
+            said += part
+    except OSError:  # the process has closed the other end
+        pass
+    finally:
+        os.close(ours)
+    return process.wait(), said.decode()
+
+
+def test_a_command_that_takes_long_to_load_says_so():
+    assert started("start.NOTICE_AFTER_S = 0.0") == (
+        0,
+        "millrace: loading, which takes seconds the first time after an installation\r\n",
+    )
+
+
+def test_one_that_is_loaded_at_once_says_nothing():
+    assert started("start.NOTICE_AFTER_S = 60.0") == (0, "")
+
+
+def test_an_interrupt_while_it_loads_is_no_traceback():
+    interrupted = """
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+"""
+    assert started(interrupted) == (130, "")
