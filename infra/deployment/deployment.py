@@ -17,7 +17,7 @@ from infra.deployment.cells import PresentCell, layout_changes, present_cells
 from infra.deployment.configuring import configure_cells
 from infra.deployment.executors import executor_environment, served_nodes
 from infra.deployment.folders import Address, Folders, published_address
-from infra.deployment.fork_server import ForkServer, fork_server
+from infra.deployment.fork_server import Forks, fork_server
 from infra.deployment.service import Service, command
 from infra.errors import CommandError
 from infra.kafka.file_lock import FileLock, LockedError
@@ -121,7 +121,7 @@ class Deployment:
     layout: Layout
     say: Callable[[str], None]
     """Takes a line about what is being done."""
-    fork_server: ForkServer | None = None
+    fork_server: Forks | None = None
     """Executors are forked from it; where none is given, from one of its own."""
     cells: list[CellConfigured] = field(default_factory=list)
     """As their ledgers have them; known once it runs."""
@@ -145,7 +145,7 @@ class Deployment:
     @property
     def services(self) -> list[Service]:
         """In the order of their start."""
-        server = [] if self.fork_server is None else [self.fork_server.service]
+        server = () if self.fork_server is None else self.fork_server.services
         return [*server, self.worker, *self.solvers, self.clock, *self.lenders, *self.executors.values()]
 
     @contextmanager

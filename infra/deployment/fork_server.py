@@ -32,8 +32,48 @@ _context = multiprocessing.get_context("forkserver")
 _starting = threading.Lock()
 
 
-class ForkServer:
-    """Starts executors by forking them, as soon as it has imported what all of them need.
+class Forks:
+    """Starts executors by forking them from the server that this process is attached to, which others keep
+    running."""
+
+    @property
+    def services(self) -> Sequence[Service]:
+        """What is kept running for it."""
+        return ()
+
+    @property
+    def is_ready(self) -> bool:
+        """True once it has imported everything; before, a fork waits for that."""
+        return True
+
+    def deaths(self) -> int:
+        """Return how often it has died, and was started again, since the last call.
+
+        Raises:
+            CommandError: it cannot be kept running.
+        """
+        return 0
+
+    def forked(self, name: str, environment: Mapping[str, str], function: str, *arguments: object) -> Launch:
+        """Return what forks a process. It waits until the server is ready.
+
+        Args:
+            name: what tools call the process.
+            environment: added to the environment of this process.
+            function: `module:function` that the process calls.
+        """
+
+        def launch(log_path: Path) -> ServiceProcess:
+            with log_path.open("ab") as log:
+                surroundings = Surroundings.of_this_process({**os.environ, **environment}, log.fileno())
+                called = (function, arguments, name, surroundings, STOP_TIMEOUT_S)
+                return _Forked(_start(name, serve_forked, called))
+
+        return launch
+
+
+class ForkServer(Forks):
+    """A server of this process, which imports what all executors need.
 
     It is started again when it dies. That is for threads of its own: a fork that has been asked for waits for
     the next server, in whatever thread.
@@ -52,8 +92,11 @@ class ForkServer:
         self._probing = threading.Thread(target=self._probe, name="fork-server-probe", daemon=True)
 
     @property
+    def services(self) -> Sequence[Service]:
+        return (self.service,)
+
+    @property
     def is_ready(self) -> bool:
-        """True once it has imported everything; before, a fork waits for that."""
         return self._is_ready.is_set()
 
     def check(self) -> None:
@@ -66,31 +109,9 @@ class ForkServer:
             raise self._fault
 
     def deaths(self) -> int:
-        """Return how often it has died, and was started again, since the last call.
-
-        Raises:
-            CommandError: it cannot be kept running.
-        """
         self.check()
         deaths, self._deaths = self._deaths, 0
         return deaths
-
-    def forked(self, name: str, environment: Mapping[str, str], function: str, *arguments: object) -> Launch:
-        """Return what forks a process. It waits until the server is ready.
-
-        Args:
-            name: what tools call the process.
-            environment: added to the environment of this process.
-            function: `module:function` that the process calls.
-        """
-
-        def launch(log_path: Path) -> ServiceProcess:
-            with log_path.open("ab") as log:
-                surroundings = Surroundings.of_this_process({**os.environ, **environment}, log.fileno())
-                called = (function, arguments, name, surroundings, STOP_TIMEOUT_S)
-                return _Forked(_start(name, serve_forked, called))
-
-        return launch
 
     def start(self) -> None:
         """Start it."""

@@ -121,11 +121,13 @@ class Fleet(WatchedDeployment):
 
 
 @contextmanager
-def running_fleet(root: Path) -> Iterator[Fleet]:
+def running_fleet(bootstrap_servers: str, root: Path) -> Iterator[Fleet]:
     """The deployment, all of whose executors are online."""
     folders = Folders(root)
     folders.create()
     write_datasets(folders.datasets, seed=1)
     shutil.copytree(default_base_directory(), folders.models / "tiny-llama")
-    with watched(Fleet, CELLS, folders, {**HASTE, "MILLRACE_CHECKPOINT_S": "1"}, executors=3) as fleet:
+    with watched(
+        Fleet, bootstrap_servers, CELLS, folders, {**HASTE, "MILLRACE_CHECKPOINT_S": "1"}, executors=3
+    ) as fleet:
         yield fleet

@@ -20,8 +20,8 @@ def until(question: Callable[[], object], what: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(tmp_path_factory.mktemp("elastic")) as fleet:
+def fleet(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with running_fleet(kafka, tmp_path_factory.mktemp("elastic")) as fleet:
         yield fleet
 
 

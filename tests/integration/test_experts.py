@@ -59,12 +59,12 @@ class Fleet(WatchedDeployment):
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folders = Folders(tmp_path_factory.mktemp("experts"))
     folders.create()
     write_texts(folders.datasets)
     shutil.copytree(default_base_directory(), folders.models / MODEL)
-    with watched(Fleet, CELLS, folders, {"MILLRACE_CHECKPOINT_S": "1"}, executors=2) as fleet:
+    with watched(Fleet, kafka, CELLS, folders, {"MILLRACE_CHECKPOINT_S": "1"}, executors=2) as fleet:
         yield fleet
 
 

@@ -151,7 +151,7 @@ KINDS: dict[str, Draw] = {
 
 
 @pytest.fixture
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folders = Folders(tmp_path_factory.mktemp("kills"))
     folders.create()
     datasets = list(write_datasets(folders.datasets, seed=1))
@@ -160,7 +160,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     shutil.copytree(default_base_directory(), folders.models / MODEL)
     cells = ROOT / "infra" / "cells" / CELL_FILE
     settings = {**HASTE, "MILLRACE_CHECKPOINT_S": "1"}
-    with watched(Fleet, cells, folders, settings, EXECUTORS) as fleet:
+    with watched(Fleet, kafka, cells, folders, settings, EXECUTORS) as fleet:
         fleet.datasets = datasets
         yield fleet
 

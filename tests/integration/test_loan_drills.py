@@ -21,8 +21,8 @@ STOPPED_S = 30.0
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    with running_fleet(tmp_path_factory.mktemp("drills")) as fleet:
+def fleet(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with running_fleet(kafka, tmp_path_factory.mktemp("drills")) as fleet:
         yield fleet
 
 

@@ -30,13 +30,15 @@ CELLS = ROOT / "infra" / "cells" / "tuning.yaml"
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedDeployment]:
+def fleet(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedDeployment]:
     folders = Folders(tmp_path_factory.mktemp("merging"))
     folders.create()
     write_tasks(folders.datasets)
     programs = pieces(("asyncio/*.py", "unittest/*.py"), seed=2)
     write_task(folders.datasets, "programs", programs[:300], held_back=60)
-    with watched(WatchedDeployment, CELLS, folders, {"MILLRACE_CHECKPOINT_S": "2"}, executors=1) as fleet:
+    with watched(
+        WatchedDeployment, kafka, CELLS, folders, {"MILLRACE_CHECKPOINT_S": "2"}, executors=1
+    ) as fleet:
         yield fleet
 
 

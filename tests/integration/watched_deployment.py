@@ -1,12 +1,12 @@
 """A deployment that a test watches through its log."""
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from infra.broker import LocalKafka
 from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
 from infra.log.publisher import EventPublisher
@@ -21,6 +21,7 @@ from streams.kafka.reader import KafkaReader
 from streams.kafka.records import ReadRecord
 from streams.replay.sources import verify_kafka
 from tests.integration.deployment import until
+from tests.support.fork_server import shared_forks
 
 READY_S = 120.0
 
@@ -117,17 +118,21 @@ Watched = TypeVar("Watched", bound=WatchedDeployment)
 
 @contextmanager
 def watched(
-    kind: type[Watched], cells: Path, folders: Folders, settings: Mapping[str, str], executors: int
+    kind: type[Watched],
+    bootstrap_servers: str,
+    cells: Path,
+    folders: Folders,
+    settings: Mapping[str, str],
+    executors: int,
 ) -> Iterator[Watched]:
-    """A deployment on a broker of its own, with so many executors, all of which are online."""
-    with LocalKafka(folders.broker) as broker:
-        target = Target(KafkaConnection(bootstrap_servers=broker.bootstrap_servers), "millrace")
-        deployment = Deployment(Layout(cells, folders, target, settings=settings), print)
-        with deployment.running():
-            fleet = kind(deployment)
-            fleet.begin()
-            try:
-                fleet.until(lambda: len(fleet.online()) == executors, "all executors")
-                yield fleet
-            finally:
-                fleet.end()
+    """A deployment on a broker that others may use, with so many executors, all of which are online."""
+    target = Target(KafkaConnection(bootstrap_servers=bootstrap_servers), f"watched-{uuid.uuid4().hex[:12]}")
+    deployment = Deployment(Layout(cells, folders, target, settings=settings), print, shared_forks())
+    with deployment.running():
+        fleet = kind(deployment)
+        fleet.begin()
+        try:
+            fleet.until(lambda: len(fleet.online()) == executors, "all executors")
+            yield fleet
+        finally:
+            fleet.end()

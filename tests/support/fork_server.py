@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from executors.workers.fork_server import PRELOADED, attached
 from executors.workers.processes import warm_up
-from infra.deployment.fork_server import fork_server
+from infra.deployment.fork_server import Forks, fork_server
 
 SHARED = "MILLRACE_TESTS_FORK_SERVER"
 """The address of one that several test processes share."""
@@ -40,6 +40,11 @@ def shared_fork_server() -> Iterator[None]:
             yield
         finally:
             del os.environ[SHARED]
+
+
+def shared_forks() -> Forks | None:
+    """What forks from that one, if there is one."""
+    return Forks() if SHARED in os.environ else None
 
 
 @contextmanager
