@@ -176,6 +176,7 @@ def inference(deployment: Deployment, tmp_path: Path) -> Iterator[Inference]:
     inference.close()
 
 
+@pytest.mark.slow
 def test_a_load_that_falls_lends_servers_and_one_that_rises_has_them_back_in_time(inference):
     inference.start_lender()
     until(lambda: len(inference.on_loan()) == 7, f"seven servers on loan: {inference.output()}")

@@ -193,6 +193,7 @@ def test_a_cell_that_names_old_rules_comes_under_the_newest_while_events_flow(
     assert deployment.count(RULES_STATES) == 1 + len(stale)
 
 
+@pytest.mark.slow
 def test_a_worker_that_meets_newer_rules_ends_and_who_has_them_goes_on(deployment: Deployment) -> None:
     worker = decided_by_the_first(deployment)
     cell = Cell("alpha")

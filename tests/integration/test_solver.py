@@ -157,6 +157,7 @@ def test_bids_of_a_slot_are_admitted_together_with_the_plans_of_a_solver(deploym
     assert solver.wait() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status"),
     [(signal.SIGKILL, -signal.SIGKILL), pytest.param(signal.SIGTERM, 0, marks=pytest.mark.drill)],

@@ -46,6 +46,7 @@ def test_cells_move_when_their_worker_dies(kafka: str, topic_prefix: str, tmp_pa
         deployment.stop_workers()
 
 
+@pytest.mark.slow
 def test_bids_that_lie_in_the_other_workers_partition_are_decided_and_hold_up_nobody(
     deployment: Deployment,
 ) -> None:
