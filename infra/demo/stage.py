@@ -19,7 +19,6 @@ from infra.views.words import happening
 from schemas.access import Role
 from schemas.base import Event, ZoneView
 from schemas.cells import CellConfigured, Zone
-from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
 from schemas.commands import Command
 from schemas.decisions import JobCompleted, JobOutcome, JobRefunded, JobRejected
@@ -79,8 +78,6 @@ class Stage:
     first_adapter_s: float | None = None
     """Likewise, when the first one was completed."""
     _last_event_s: float = field(default_factory=time.monotonic)
-    _has_ticked: bool = False
-    """Whether the cell knows the time: before, it plans for slots that may be over."""
 
     @property
     def cell(self) -> CellConfigured:
@@ -110,8 +107,7 @@ class Stage:
         )
 
     def online(self, *policies: str) -> Iterator[str]:
-        """Start the executors of these policies' zones that do not run yet, and wait for their nodes, and for
-        the clock."""
+        """Start the executors of these policies' zones that do not run yet, and wait for their nodes."""
         zones = {self.zone(policy).id for policy in policies}
         self.deployment.start_executors(zones)
         while waiting := [
@@ -120,8 +116,6 @@ class Stage:
             if node.owner in zones and node.status != "up"
         ]:
             yield f"{first_of(waiting, _SHOWN_NODES)} to come online"
-        while not self._has_ticked:
-            yield "the clock"
 
     def play(self, scenes: Sequence[Scene]) -> None:
         """Play scenes beside each other until all are over.
@@ -166,7 +160,6 @@ class Stage:
         if _is_progress(record):
             self._last_event_s = now_s
         if isinstance(record, Envelope):
-            self._has_ticked |= isinstance(record.event, ClockTicked)
             return
         if isinstance(record.outcome, JobOutcome) and self.first_decision_s is None:
             self.first_decision_s = now_s

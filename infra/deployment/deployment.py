@@ -26,11 +26,13 @@ from infra.log.target import Target
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.access import DEFAULT_GROUPS, ROLES, Role
 from schemas.cells import CellConfigured
+from schemas.clock import ClockTicked
+from schemas.codec import InvalidRecordError, decode_event
 from schemas.decisions import NodeMoved
 from schemas.interpreters import python_command
 from schemas.kafka_connection import KafkaConnection
 from schemas.kinds import KINDS
-from schemas.topics import DECISIONS, topics
+from schemas.topics import DECISIONS, LEDGER, topics
 from streams.kafka.reader import ReadError
 from streams.worker.cells_file import CellsFile
 
@@ -80,6 +82,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 WORKER_READY_S = 600.0
 """Time for a worker to accept its cells: it takes seconds on an idle machine, and minutes on a busy one."""
 EXECUTOR_RETRY_S = 60.0
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -171,10 +174,7 @@ class Deployment:
             stack.callback(self.worker.stop)
             self.worker.start()
             self.say("worker starts")
-            self._configure()
-            # Not before: a bid for a cell that is not configured yet is rejected.
-            address = Address(layout.target.kafka.bootstrap_servers, layout.credentials)
-            stack.enter_context(published_address(layout.folders, address))
+            new = self._configure()
             if layout.run_executors:
                 # Before the nodes are looked up, so that none leaves unnoticed.
                 decisions = LogReader(layout.target, [layout.target.topic(DECISIONS)], "end")
@@ -189,9 +189,14 @@ class Deployment:
                 "clock", "operators", ["infra.cli", "clock", str(layout.cells_file)], {}
             )
             stack.callback(self.clock.stop)
-            self.clock.start()
-            self.say("clock runs")
-            self._start_lenders(present, stack)
+            with LogReader(layout.target, [layout.target.topic(LEDGER)], "end") as ledger:
+                self.clock.start()
+                self._start_lenders(present, stack)
+                self._await_ticks(new, ledger)
+            # Not before: a bid for a cell that is not configured is rejected, and one for a cell without
+            # the time is planned for slots that are over.
+            address = Address(layout.target.kafka.bootstrap_servers, layout.credentials)
+            stack.enter_context(published_address(layout.folders, address))
             if layout.run_executors:
                 self._present = present
                 self.start_executors(layout.first_zones)
@@ -236,7 +241,8 @@ class Deployment:
         self.say(f"{error}; the others go on, and it is tried again in {EXECUTOR_RETRY_S:.0f} s")
         self.executors[place].forgive()
 
-    def _configure(self) -> None:
+    def _configure(self) -> set[str]:
+        """See that all cells are configured, and return those that were not before."""
         layout = self.layout
         cells_file = CellsFile.read(layout.cells_file)
         configured = configure_cells(
@@ -254,6 +260,20 @@ class Deployment:
             else:
                 self.say(f"cell {name} goes on")
         self.cells = [cell.configuration for cell in configured]
+        return {cell.configuration.cell for cell in configured if cell.is_new}
+
+    def _await_ticks(self, cells: set[str], ledger: LogReader) -> None:
+        """Return when each of these cells has been told the time."""
+        waiting = set(cells)
+        while waiting:
+            self.worker.check_alive()
+            self.clock.check_alive()
+            for record in ledger.poll(_POLL_S):
+                with suppress(InvalidRecordError):
+                    event = decode_event(record.value, record.headers).event
+                    if isinstance(event, ClockTicked):
+                        waiting.discard(event.cell)
+        self.say("clock runs")
 
     def _start_solver(self, stack: ExitStack) -> None:
         solver = self._service("solver", "solver", ["streams.solver"], {})

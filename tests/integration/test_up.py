@@ -7,6 +7,12 @@ import psutil
 import pytest
 
 from infra.cli import run
+from infra.deployment.folders import running_address
+from schemas.clock import ClockTicked
+from schemas.codec import decode_event
+from schemas.jobs import JobSubmitted
+from schemas.kafka_connection import KafkaConnection
+from streams.kafka.reader import KafkaReader
 from tests.integration.deployment import DEMO_CELLS, UP_PATIENCE_S, bids_file, demo_bid, until
 from tests.support.processes import is_gone_within
 
@@ -43,6 +49,20 @@ def test_up_stops_in_order_keeps_its_data_and_forgets_them_when_told_to(
     up.await_ready()
     assert "cell demo is configured" in up.output
     assert run(["explain", "kept"]) == 1
+    assert up.interrupt() == 130
+
+
+@pytest.mark.slow
+def test_the_first_bid_that_it_can_be_sent_finds_a_cell_that_knows_the_time(start_up, tmp_path, monkeypatch):
+    up = start_up()
+    monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
+    address = until(running_address, "the address of the deployment", UP_PATIENCE_S)
+    assert run(["submit", bids_file(tmp_path / "bids.yaml", demo_bid("first", 3))]) == 0
+    with KafkaReader(KafkaConnection(bootstrap_servers=address.bootstrap_servers)) as reader:
+        ledger = list(reader.read(reader.slice("millrace.ledger")))
+    kinds = [type(decode_event(record.value, record.headers).event) for record in ledger]
+    assert kinds.index(ClockTicked) < kinds.index(JobSubmitted)
+    up.await_ready()
     assert up.interrupt() == 130
 
 

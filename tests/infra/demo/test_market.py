@@ -12,7 +12,6 @@ from infra.demo.cell import CELL_FILE, write_cell
 from infra.demo.market import Market
 from infra.errors import CommandError
 from infra.workloads.arrivals import generate
-from schemas.auction.evidence import JobReplanned
 from schemas.changes import ZoneConfigured
 from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobRefunded
@@ -62,14 +61,6 @@ def test_all_is_shown_and_only_the_kill_changes_plans(play: Play) -> None:
     assert play.market.slipped == set()
     assert all(job.state in ("completed", "rejected") for job in play.stage.board.jobs.by_id.values())
     assert play.stage.board.jobs.by_id["bargain"].reason == "price_not_below_bid"
-
-
-def test_nothing_is_planned_before_the_cell_knows_the_time(play: Play) -> None:
-    play.log.next_tick_s = EPOCH_S + 9.0
-    play.run()
-    assert play.market.shortcomings == []
-    outcomes = [decision.outcome for decision in play.log.bench.decisions]
-    assert not [each for each in outcomes if isinstance(each, JobReplanned) and "first" in each.job_id]
 
 
 def test_it_lasts_a_minute(play: Play) -> None:

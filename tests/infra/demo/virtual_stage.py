@@ -44,11 +44,11 @@ class VirtualLog:
     slowdown: Callable[[RunOrder], float] = lambda _order: 1.0
     bench: Bench = field(init=False)
     boards: Boards = field(default_factory=Boards)
-    next_tick_s: float = EPOCH_S
     sent: list[Event] = field(default_factory=list)
     """Events that the demo has sent."""
     _coming: list[tuple[float, Event]] = field(default_factory=list)
     _done: dict[str, int] = field(default_factory=dict)
+    _next_tick_s: float = EPOCH_S
 
     def __post_init__(self) -> None:
         self.bench = Bench(Cell(self.cell.cell))
@@ -72,9 +72,10 @@ class VirtualLog:
 
     def poll(self, timeout_s: float) -> list[Envelope | Decision]:
         self.clock.now_s += timeout_s
-        while self.next_tick_s <= self.clock.now_s:
-            self._coming.append((self.next_tick_s, ClockTicked(cell=self.cell.cell, time_s=self.next_tick_s)))
-            self.next_tick_s += 1.0
+        while self._next_tick_s <= self.clock.now_s:
+            tick = ClockTicked(cell=self.cell.cell, time_s=self._next_tick_s)
+            self._coming.append((self._next_tick_s, tick))
+            self._next_tick_s += 1.0
         records: list[Envelope | Decision] = []
         while due := [each for each in self._coming if each[0] <= self.clock.now_s]:
             first = min(due, key=lambda each: each[0])
