@@ -59,6 +59,7 @@ def test_the_shared_broker_answers_on_loopback_alone(kafka: str) -> None:
     assert kafka.startswith("127.0.0.1:")
 
 
+@pytest.mark.slow
 def test_data_survives_a_stop_and_a_start_on_another_port(data_dir: Path) -> None:
     former_port = _configured_port(data_dir)
     # Held here, so that the broker must take another.

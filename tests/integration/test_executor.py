@@ -192,6 +192,7 @@ def test_a_newer_slot_ends_the_older_and_a_cancelled_job_stops(fleet: Executors)
     assert fleet.told(RunProgressed, job_id="ousted", complete=True) == []
 
 
+@pytest.mark.slow
 def test_a_killed_executor_resumes_its_slot_from_the_checkpoint(fleet: Executors, base: SharedBase) -> None:
     job = order("survivor", LONG, work=LONG, dropout=0.1)
     fleet.assign("n1", order("done", 8), job)

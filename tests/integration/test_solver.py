@@ -130,6 +130,7 @@ def ledger_text(deployment: Deployment) -> str:
     return "\n".join((record.value or b"").decode() for record in deployment.records("ledger"))
 
 
+@pytest.mark.slow
 def test_bids_of_a_slot_are_admitted_together_with_the_plans_of_a_solver(deployment: Deployment) -> None:
     deployment.start_worker()
     solver = deployment.start_solver()

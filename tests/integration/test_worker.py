@@ -402,12 +402,20 @@ def test_gap_is_fatal_and_says_so(deployment: Deployment) -> None:
     ("settings", "line"),
     [
         pytest.param({"topic_prefix": "absent"}, "topics are missing", id="topics"),
-        pytest.param({"cells_file": "absent.yaml"}, "absent.yaml: No such file", id="cells' file"),
+        pytest.param(
+            {"cells_file": "absent.yaml"},
+            "absent.yaml: No such file",
+            id="cells' file",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             {"session_timeout_s": "soon"}, "settings: MILLRACE_SESSION_TIMEOUT_S: Input", id="a setting"
         ),
         pytest.param(
-            {"node_partitions": "{"}, "settings: MILLRACE_NODE_PARTITIONS: no JSON", id="a setting in JSON"
+            {"node_partitions": "{"},
+            "settings: MILLRACE_NODE_PARTITIONS: no JSON",
+            id="a setting in JSON",
+            marks=pytest.mark.slow,
         ),
         pytest.param({"node_partitions": json.dumps({"n1": 99})}, "node n1 is given partition 99", id="node"),
     ],
