@@ -1,6 +1,7 @@
 """Kafka's jars in a cache, which is filled on first use: by download, or else by Maven."""
 
 import hashlib
+import logging
 import shutil
 import sys
 import tempfile
@@ -18,6 +19,8 @@ from streams.kafka.faults import BrokerError
 _CENTRAL = "https://repo.maven.apache.org/maven2"
 _STAGING_PREFIX = ".staging-"
 
+_log = logging.getLogger(__name__)
+
 
 def kafka_version() -> str:
     """The Kafka version that pom.xml pins."""
@@ -28,21 +31,24 @@ def kafka_version() -> str:
 
 
 def kafka_jars(settings: BrokerSettings) -> Path:
-    """Return the folder with Kafka's jars, fetched on first use.
+    """Return the folder with Kafka's jars, fetched on first use and again where one of them is damaged.
 
-    The folder appears under its name in one rename, when every jar in it has been compared with its pin: an
-    existing one can be trusted.
+    The folder appears under its name in one rename, when every jar in it has been compared with its pin, and
+    each use compares them again: 0.2 s.
 
     Raises:
         BrokerError: the jars are not in the cache, and cannot be fetched in time or kept there.
     """
     jars = settings.cache_dir / _folder_name()
-    if jars.is_dir():
+    if _are_whole(jars):
         return jars
     try:
         settings.cache_dir.mkdir(parents=True, exist_ok=True)
         with FileLock(settings.cache_dir / "lock").held(settings.broker_download_timeout_s):
-            if not jars.is_dir():
+            if not _are_whole(jars):
+                if jars.exists():
+                    _log.warning("Kafka's jars in %s are damaged, and are fetched again", jars)
+                    shutil.rmtree(jars)
                 _fetch(jars, settings)
     except LockedError as error:
         raise BrokerError(
@@ -55,6 +61,14 @@ def kafka_jars(settings: BrokerSettings) -> Path:
             "set MILLRACE_CACHE_DIR to a folder that can be written and has 50 MB free"
         ) from error
     return jars
+
+
+def _are_whole(jars: Path) -> bool:
+    try:
+        check_jars(pinned_jars(), jars)
+    except (DownloadError, OSError):
+        return False
+    return True
 
 
 def _folder_name() -> str:

@@ -4,10 +4,13 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from textwrap import shorten
 
 from streams.kafka.faults import BrokerError
 
 POM = Path(__file__).with_name("pom.xml")
+_LONGEST_REASON = 160
+"""Characters of a reason of Maven's, which names all that led to it."""
 _CENTRAL = {"central", "*", "external:*"}
 
 
@@ -74,4 +77,4 @@ def copy_jars(maven: str, folder: Path, timeout_s: float | None, *, by_coordinat
 def _first_error(output: str) -> str:
     # Colour codes may come before the mark, even in batch mode.
     errors = (line.partition("[ERROR] ")[2].removesuffix(" -> [Help 1]") for line in output.splitlines())
-    return next(filter(None, errors), "no reason given")
+    return shorten(next(filter(None, errors), "no reason given"), _LONGEST_REASON, placeholder=" ...")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from infra.kafka.distribution import kafka_jars, kafka_version
-from infra.kafka.jars import pinned_jars
+from infra.kafka.jars import check_jars, pinned_jars
 from infra.kafka.settings import BrokerSettings
 from streams.kafka.faults import BrokerError
 from tests.support.small_disk import small_disk
@@ -121,6 +121,24 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
+def _at_rest(repository: MavenRepository) -> Counter[str]:
+    """The requests so far, with those that a killed process has sent and that are read late."""
+    before = repository.requests.copy()
+    while True:
+        time.sleep(0.5)
+        if repository.requests == before:
+            return before
+        before = repository.requests.copy()
+
+
+def test_a_damaged_jar_is_fetched_again(repository: MavenRepository, settings: BrokerSettings) -> None:
+    folder = kafka_jars(settings)
+    (folder / JARS[0].name).write_bytes(b"cut short")
+    (folder / JARS[1].name).unlink()
+    assert kafka_jars(settings) == folder
+    check_jars(JARS, folder)
+
+
 def test_a_cache_is_filled_once_by_two_processes_after_one_that_was_killed(
     tmp_path: Path, repository: MavenRepository
 ) -> None:
@@ -133,7 +151,7 @@ def test_a_cache_is_filled_once_by_two_processes_after_one_that_was_killed(
     assert not list(cache.glob("kafka-*"))
     repository.answers.set()
 
-    before = repository.requests.copy()
+    before = _at_rest(repository)
     racing = [_fetch(cache, repository), _fetch(cache, repository)]
     folders = {Path(process.communicate()[0].strip()) for process in racing}
     assert [process.returncode for process in racing] == [0, 0]
