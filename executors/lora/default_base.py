@@ -79,7 +79,8 @@ def cache_directory() -> Path:
 def default_base_directory(recipe: Recipe | None = None) -> Path:
     """Return the Hugging Face directory of the default base; the first call trains and saves it.
 
-    Processes that race for it wait for one of them, and a folder appears only once it is whole.
+    Processes that race for it wait for one of them, and a folder appears only once it is whole. One that was
+    damaged since is made anew: its digest lies beside it.
 
     Raises:
         BaseNotKeptError: it cannot be written to the cache.
@@ -87,7 +88,7 @@ def default_base_directory(recipe: Recipe | None = None) -> Path:
     recipe = recipe or Recipe()
     cache = cache_directory()
     target = cache / f"base-{recipe.digest()}"
-    if not target.is_dir():
+    if not _is_whole(target):
         try:
             _make(recipe, target)
         except (OSError, SafetensorError) as error:
@@ -99,8 +100,9 @@ def _make(recipe: Recipe, target: Path) -> None:
     cache = target.parent
     cache.mkdir(parents=True, exist_ok=True)
     with _exclusive(cache / f"{target.name}.lock"):
-        if target.is_dir():
+        if _is_whole(target):
             return
+        shutil.rmtree(target, ignore_errors=True)
         for left in cache.glob(f".{target.name}-*"):  # by a process that was killed
             shutil.rmtree(left, ignore_errors=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=cache))
@@ -108,8 +110,28 @@ def _make(recipe: Recipe, target: Path) -> None:
             train_base(recipe, unfinished)
             unfinished.chmod(0o755)
             unfinished.rename(target)
+            _digest_file(target).write_text(_digest_of(target), encoding="ascii")
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _is_whole(target: Path) -> bool:
+    try:
+        return _digest_file(target).read_text(encoding="ascii") == _digest_of(target)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _digest_file(target: Path) -> Path:
+    return target.with_name(f"{target.name}.digest")
+
+
+def _digest_of(target: Path) -> str:
+    digest = blake2b(digest_size=16)
+    for path in sorted(target.iterdir()):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def train_base(recipe: Recipe, directory: Path) -> None:

@@ -92,6 +92,15 @@ def test_the_default_base_is_kept_and_made_again_to_the_byte(
         assert torch.equal(tensor, weights[1][name])
 
 
+def test_a_damaged_default_base_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_CACHE_DIR", str(tmp_path))
+    weights = default_base_directory(SMALL) / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:1_000])
+    assert default_base_directory(SMALL) == weights.parent
+    assert weights.read_bytes() == whole
+
+
 def test_a_cache_without_room_for_the_default_base_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
