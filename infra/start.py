@@ -1,15 +1,20 @@
 """The start of `millrace`: it imports nothing that takes time, and says so where the command's imports do."""
 
+import os
+import signal
 import sys
 import threading
 from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
 NOTICE_AFTER_S = 1.5
+_WITH_PROGRESS = ("up", "demo")
+"""Commands that report their progress on standard error without a terminal, too."""
 
 
 def main() -> NoReturn:
-    """Run a command and end the process with its status, after Ctrl-C at any moment with 130."""
+    """Run a command and end the process with its status, after Ctrl-C with 130."""
+    _open_closed_streams()
     try:
         notice = threading.Timer(NOTICE_AFTER_S, _notice)
         notice.daemon = True
@@ -19,9 +24,19 @@ def main() -> NoReturn:
         cli.main(loaded=notice.cancel)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+    finally:
+        # A second Ctrl-C would end the process by a signal while it ends with its status.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _open_closed_streams() -> None:
+    """Replace what the caller has closed, in the order of the descriptors: the lowest free one is taken."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 def _notice() -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write("millrace: loading, which takes seconds the first time after an installation\n")
+    if sys.stderr.isatty() or sys.argv[1:2] in ([command] for command in _WITH_PROGRESS):
+        sys.stderr.write("millrace: loading, which takes longer the first time after an installation\n")
         sys.stderr.flush()

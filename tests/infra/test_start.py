@@ -30,7 +30,7 @@ def started(change: str) -> tuple[int, str]:
 def test_a_command_that_takes_long_to_load_says_so():
     assert started("start.NOTICE_AFTER_S = 0.0") == (
         0,
-        "millrace: loading, which takes seconds the first time after an installation\r\n",
+        "millrace: loading, which takes longer the first time after an installation\r\n",
     )
 
 
@@ -47,3 +47,10 @@ class Interrupt:
 sys.meta_path.insert(0, Interrupt())
 """
     assert started(interrupted) == (130, "")
+
+
+def test_closed_streams_are_no_traceback():
+    script = "import sys; from infra import start; sys.argv = ['millrace', 'schemas', 'print']; start.main()"
+    shell = f'exec {sys.executable} -c "{script}" >&- <&-'
+    ended = subprocess.run(["sh", "-c", shell], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
