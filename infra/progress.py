@@ -53,6 +53,10 @@ class Progress:
         )
         self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
+    def command(self, line: str) -> None:
+        """Show a line that is to be copied: indented, and not broken."""
+        self._console.print(f"  {plain(line)}", markup=False, highlight=False, soft_wrap=True)
+
     @property
     def awaited(self) -> str:
         """The thing that is waited for; empty where nothing is."""

@@ -1,5 +1,8 @@
 """`millrace demo`."""
 
+import os
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Annotated, get_args
@@ -89,18 +92,26 @@ def _show(result: DemoResult, screen: Progress) -> None:
     for name, scene in result.scenes.items():
         screen.say(f"{name}: {scene.summary}")
     screen.say(f"log: {verdict_line(result.verdict)}")
-    folders = result.folders
+    folders, millrace = result.folders, _as_typed()
+    screen.say("")
     screen.say(
         f"It took {result.duration_s:.0f} s. Adapters are in {folders.adapters}, beside the log; "
         "the next demo replaces them."
     )
     for adapter in result.summary.adapters[-1:]:
-        asked = f"millrace explain {adapter.job_id} --from {folders.root / LEDGER_FILE}"
-        screen.say(f"`{asked}` shows why and how a job was trained.")
-    screen.say(
-        "Next: `millrace up` runs a cell until Ctrl-C, and `millrace submit bids.yaml` sends it bids; "
-        "docs/command-line.md has such a file."
-    )
+        screen.say("Why and how one of them was trained:")
+        screen.command(f"{millrace} explain {adapter.job_id} --from {folders.root / LEDGER_FILE}")
+    screen.say("A cell of your own, until Ctrl-C, and bids for it from another terminal:")
+    screen.command(f"{millrace} up")
+    screen.command(f"{millrace} submit {result.bids}")
+
+
+def _as_typed() -> str:
+    """The command `millrace` as it can be typed in this folder."""
+    script = Path(sys.argv[0])
+    if shutil.which("millrace") or script.name != "millrace":
+        return "millrace"
+    return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)
 
 
 def _fields(result: DemoResult) -> dict[str, object]:
@@ -109,6 +120,7 @@ def _fields(result: DemoResult) -> dict[str, object]:
         "replay_ok": result.verdict.ok,
         "scenes": {name: not scene.shortcomings for name, scene in result.scenes.items()},
         "folder": str(result.folders.root),
+        "bids": str(result.bids),
         "first_decision_s": result.first_decision_s,
         "first_adapter_s": result.first_adapter_s,
         "duration_s": result.duration_s,

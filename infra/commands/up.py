@@ -56,11 +56,11 @@ def up(
     cells = cells.absolute()
     described = cells_of(cells, 0.0)  # so that a bad file is refused before anything starts
     folders = Folders((data_dir or default_data_dir()).absolute())
-    settings = _broker_settings(folders, secure)
     progress = Progress(Console(highlight=False, stderr=True))
     try:
         with interrupted_by_sigterm(), sole_user(folders), progress.shown():
             check_settings(described, folders, executors)
+            settings = _broker_settings(folders, secure)
             if fault := keeping_fault():
                 progress.say(f"kernels are compiled at each start, since they cannot be kept in {fault}")
             if fresh:
@@ -96,8 +96,7 @@ def up(
 def _run(broker: RunningBroker, layout: Layout, server: ForkServer | None, progress: Progress) -> None:
     """Run services, and start again what dies, until an interrupt."""
     folders = layout.folders
-    deployment = Deployment(layout, progress.say, server)
-    progress.awaits("the worker")
+    deployment = Deployment(layout, progress.say, server, progress.awaits)
     with (
         deployment.running(),
         NodesAwaited(layout.connection("auditor"), layout.target.prefix, set(deployment.executors)) as nodes,

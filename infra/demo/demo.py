@@ -1,5 +1,6 @@
 """The demo from end to end: a whole deployment, its scenes, and a replay of the log."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,12 +17,17 @@ from infra.demo.loans import LoanScene, haste
 from infra.demo.market import Market
 from infra.demo.merging import MergingScene, write_tasks
 from infra.demo.models import default_model
+from infra.demo.next_steps import write_next_steps
 from infra.demo.stage import Scene, Stage, running_stage
 from infra.deployment.deployment import Layout, principals, sole_user
 from infra.deployment.folders import Folders, default_data_dir
 from infra.deployment.fork_server import fork_server
+from infra.deployment.settings_check import check_settings
 from infra.errors import CommandError, disk_faults
-from infra.kafka.settings import broker_settings
+from infra.kafka.distribution import kafka_jars
+from infra.kafka.docker import docker_answers
+from infra.kafka.java import find_java
+from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.log.target import Target
 from infra.progress import Progress
 from infra.views.summary import Summary, summarise
@@ -43,6 +49,7 @@ POLICIES: Mapping[SceneName, tuple[str, ...]] = {
 """Policies of the zones that each scene needs. The market comes first."""
 LEDGER_FILE, DECISIONS_FILE = "ledger.jsonl", "decisions.jsonl"
 LEAST_PATIENCE_S, PATIENCE_S = 10.0, 600.0
+_CELLS_FILE = "cells.yaml"
 _PREFIX = "millrace"
 _CHECKPOINT_S = "2"
 _SAID_PACE = 1.1
@@ -72,6 +79,8 @@ class DemoResult:
     summary: Summary
     verdict: Verdict
     scenes: Mapping[SceneName, Scene]
+    bids: Path
+    """A file of bids for the cell of `millrace up`."""
     faulty_adapters: list[str]
     """Jobs of bids whose adapter is not on disk as the log has it."""
     first_decision_s: float | None
@@ -116,8 +125,8 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
     """
     folders = demo_folders()
     with sole_user(folders):
+        settings = _checked_settings(folders, cells / CELL_FILE, wish)
         _empty(folders)
-        _check_room(folders)
         datasets, cutting_s = _cut_data(folders)
         pace = pace_of(cutting_s)
         progress.say(f"the data is cut from Python's standard library, in {cutting_s:.1f} s")
@@ -125,16 +134,13 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
             progress.say(
                 f"this machine is slow or busy: the demo's slots and time limits are {pace:.1f} times as long"
             )
+        if os.environ.get("MILLRACE_BOOTSTRAP_SERVERS"):
+            progress.say("MILLRACE_BOOTSTRAP_SERVERS is not used: the demo runs a broker of its own")
         policies = {policy for scene in wish.scenes for policy in POLICIES[scene]}
-        cells_file = folders.root / "cells.yaml"
+        cells_file = folders.root / _CELLS_FILE
         write_cell(cells / CELL_FILE, cells_file, policies, pace)
-        settings = broker_settings()
         settings = settings.model_copy(
-            update={
-                "bootstrap_servers": None,
-                "broker_secure": wish.secure or settings.broker_secure,
-                "broker_start_timeout_s": settings.broker_start_timeout_s * pace,
-            }
+            update={"broker_start_timeout_s": settings.broker_start_timeout_s * pace}
         )
         progress.awaits("the Kafka broker")
         with (
@@ -160,6 +166,7 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
             with disk_faults(folders.root):
                 files = folders.root / LEDGER_FILE, folders.root / DECISIONS_FILE
                 export(connections["auditor"], _PREFIX, *files, verdict.settled)
+            bids = write_next_steps(folders, datasets[0], Folders(default_data_dir().absolute()))
             progress.awaits("the broker and the fork server to stop")
         progress.awaits()
         market = scenes.get("market")
@@ -168,6 +175,7 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
             summary=summarise(stage.board),
             verdict=verdict,
             scenes=scenes,
+            bids=bids,
             faulty_adapters=faulty_adapters(folders.adapters, market.completed)
             if isinstance(market, Market)
             else [],
@@ -237,6 +245,22 @@ def _cut_data(folders: Folders) -> tuple[tuple[Dataset, ...], float]:
     write_tasks(folders.datasets)
     write_texts(folders.datasets)
     return datasets, time.monotonic() - start_s
+
+
+def _checked_settings(folders: Folders, cells_file: Path, wish: Wish) -> BrokerSettings:
+    """Settings of the demo's broker, once all that can be known beforehand lets a demo start: the last one's
+    files are kept where it does not."""
+    folders.create()
+    _check_room(folders)
+    check_settings(load_cells(cells_file, epoch_s=0.0), folders, run_executors=True)
+    settings = broker_settings()
+    if not docker_answers():
+        find_java()
+        if (folders.root / _CELLS_FILE).exists():
+            kafka_jars(settings)
+    return settings.model_copy(
+        update={"bootstrap_servers": None, "broker_secure": wish.secure or settings.broker_secure}
+    )
 
 
 def _empty(folders: Folders) -> None:

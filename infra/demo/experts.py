@@ -108,9 +108,8 @@ class ExpertsScene:
         """See `Scene`."""
         last = self.placements[-1].layers[0]
         return (
-            f"{_TRAINED} trained on {_RANKS} ranks, {self.doubles / self.routed:.0%} of its tokens with two "
-            f"experts; {_SERVED} answered {self.completed[_SERVED].samples_done} requests, and its experts "
-            f"were placed {len(self.placements)} times: at last {last.gain:.0%} less on the busiest device"
+            f"a model of experts was trained and answered {self.completed[_SERVED].samples_done} requests; "
+            f"moving its experts took {last.gain:.0%} off the busiest device"
         )
 
     def play(self) -> Iterator[str]:

@@ -76,9 +76,7 @@ class LoanScene:
     @property
     def summary(self) -> str:
         """See `Scene`."""
-        return (
-            f"{self._lent} was lent while its load was low: {_JOB} trained on both, and it was back in time"
-        )
+        return "an idle inference server was lent to a training job, which used both, and was back in time"
 
     def play(self) -> Iterator[str]:
         """See `Scene`."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from infra.demo.speeds import FirstRun, zone_at
 from infra.demo.stage import Record, Stage, refuse_lost
 from infra.views.jobs import Job
-from infra.views.text import counted, time_s_of
+from infra.views.text import counted, first_of, time_s_of
 from infra.workloads.arrivals import Arrival
 from infra.workloads.auction.bids import BidDraw, Demands, draw_quotes
 from infra.workloads.timed import TimedEvent
@@ -104,7 +104,10 @@ class Market:
     @property
     def shortcomings(self) -> list[str]:
         """See `Scene`."""
-        found = [f"{job_id} was refunded, and not because of the kill" for job_id in sorted(self.lost)]
+        found = []
+        if self.lost:
+            lost = first_of(sorted(self.lost), 2)
+            found.append(f"refunded, and not because of the kill, as the lines above say: {lost}")
         if self.killed_node is None:
             return [*found, "no executor was killed"]
         if not self.saved:
@@ -121,8 +124,8 @@ class Market:
         refunds = f" and {refunded} refunded" if refunded else ""
         return (
             f"{counted(len(states), 'bid')}: {states.count('completed')} adapters trained, "
-            f"{states.count('rejected')} rejected by their price or deadline{refunds}; "
-            f"{self.killed_node} was killed, and {', '.join(self.saved)} completed all the same"
+            f"{states.count('rejected')} rejected{refunds}; "
+            f"{self.killed_node} was killed, and {first_of(self.saved, 1)} completed all the same"
         )
 
     def play(self) -> Iterator[str]:
@@ -220,8 +223,9 @@ class Market:
     def _trade(self, waiting: deque[TimedEvent[JobSubmitted]]) -> Iterator[str]:
         """Submit each bid at its time and kill an executor meanwhile; until every job is over, those for the
         killed node too."""
+        bids, slot_s = counted(len(waiting), "bid"), self.stage.cell.slot_s
         self.stage.progress.say(
-            f"*** {counted(len(waiting), 'bid')} and a longer job, which a crash will meet"
+            f"*** {bids} and a longer job, which a crash will meet; plans are made in slots of {slot_s:g} s"
         )
         row, *elsewhere = self._rows()
         self._bid(_LONG, row, _LONG_SLOTS, 2 * self._zone.horizon_slots, elsewhere=elsewhere)

@@ -102,9 +102,8 @@ class MergingScene:
         """See `Scene`."""
         assert self.judged is not None, "it has shown what it was to show"
         return (
-            f"{_LEARNER} learned from {self.judged.partner}, and was done after "
-            f"{self.iterations(_LEARNER)} iterations; {_ALONE}, the same without sharing, took "
-            f"{self.iterations(_ALONE)}"
+            f"a job that learned from another was done after {self.iterations(_LEARNER)} iterations; "
+            f"the same job alone took {self.iterations(_ALONE)}"
         )
 
     def iterations(self, job_id: str) -> int:

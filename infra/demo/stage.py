@@ -206,12 +206,11 @@ def running_stage(
         CommandError: a service does not come up.
         BrokerError: the topics are not what they must be.
     """
-    deployment = Deployment(layout, progress.say, server)
+    deployment = Deployment(layout, progress.say, server, progress.awaits)
     with ExitStack() as stack:
         publishers = {
             role: stack.enter_context(EventPublisher(targets[role], "millrace/demo")) for role in _PUBLISHERS
         }
-        progress.awaits("the worker")
         stack.enter_context(deployment.running())
         stack.callback(progress.awaits, "the services to stop")
         follower = stack.enter_context(BoardFollower(targets["auditor"]))

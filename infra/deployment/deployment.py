@@ -36,6 +36,11 @@ from schemas.topics import DECISIONS, LEDGER, topics
 from streams.kafka.reader import ReadError
 from streams.worker.cells_file import CellsFile
 
+WORKER_READY_S = 600.0
+"""Time for a worker to accept its cells: it takes seconds on an idle machine, and minutes on a busy one."""
+EXECUTOR_RETRY_S = 60.0
+_POLL_S = 0.5
+
 
 def principals(broker: RunningBroker, prefix: str) -> dict[Role, KafkaConnection]:
     """Return the connection of each role. On a secured broker of ours each is given its rights first.
@@ -79,12 +84,6 @@ def interrupted_by_sigterm() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-WORKER_READY_S = 600.0
-"""Time for a worker to accept its cells: it takes seconds on an idle machine, and minutes on a busy one."""
-EXECUTOR_RETRY_S = 60.0
-_POLL_S = 0.5
-
-
 @dataclass(frozen=True)
 class Layout:
     """Services to run, and their places."""
@@ -126,6 +125,8 @@ class Deployment:
     """Takes a line about what is being done."""
     fork_server: Forks | None = None
     """Executors are forked from it; where none is given, from one of its own."""
+    awaits: Callable[[str], None] = lambda _what: None
+    """Takes what is waited for, until it is called again."""
     cells: list[CellConfigured] = field(default_factory=list)
     """As their ledgers have them; known once it runs."""
     worker: Service = field(init=False)
@@ -172,9 +173,10 @@ class Deployment:
                 "worker", "worker", ["streams.worker"], {"MILLRACE_WORKER_NAME": name}
             )
             stack.callback(self.worker.stop)
+            self.awaits("the worker")
             self.worker.start()
             self.say("worker starts")
-            new = self._configure()
+            self._configure()
             if layout.run_executors:
                 # Before the nodes are looked up, so that none leaves unnoticed.
                 decisions = LogReader(layout.target, [layout.target.topic(DECISIONS)], "end")
@@ -192,7 +194,7 @@ class Deployment:
             with LogReader(layout.target, [layout.target.topic(LEDGER)], "end") as ledger:
                 self.clock.start()
                 self._start_lenders(present, stack)
-                self._await_ticks(new, ledger)
+                self._await_ticks(ledger)
             # Not before: a bid for a cell that is not configured is rejected, and one for a cell without
             # the time is planned for slots that are over.
             address = Address(layout.target.kafka.bootstrap_servers, layout.credentials)
@@ -241,8 +243,7 @@ class Deployment:
         self.say(f"{error}; the others go on, and it is tried again in {EXECUTOR_RETRY_S:.0f} s")
         self.executors[place].forgive()
 
-    def _configure(self) -> set[str]:
-        """See that all cells are configured, and return those that were not before."""
+    def _configure(self) -> None:
         layout = self.layout
         cells_file = CellsFile.read(layout.cells_file)
         configured = configure_cells(
@@ -260,19 +261,19 @@ class Deployment:
             else:
                 self.say(f"cell {name} goes on")
         self.cells = [cell.configuration for cell in configured]
-        return {cell.configuration.cell for cell in configured if cell.is_new}
 
-    def _await_ticks(self, cells: set[str], ledger: LogReader) -> None:
-        """Return when each of these cells has been told the time."""
-        waiting = set(cells)
+    def _await_ticks(self, ledger: LogReader) -> None:
+        """Return when each cell has been told the time since this start."""
+        self.awaits("the clock")
+        waiting = {cell.cell for cell in self.cells}
         while waiting:
-            self.worker.check_alive()
-            self.clock.check_alive()
-            for record in ledger.poll(_POLL_S):
-                with suppress(InvalidRecordError):
-                    event = decode_event(record.value, record.headers).event
-                    if isinstance(event, ClockTicked):
-                        waiting.discard(event.cell)
+            self.keep_running()
+            with suppress(ReadError):  # the broker is being started again
+                for record in ledger.poll(_POLL_S):
+                    with suppress(InvalidRecordError):
+                        event = decode_event(record.value, record.headers).event
+                        if isinstance(event, ClockTicked):
+                            waiting.discard(event.cell)
         self.say("clock runs")
 
     def _start_solver(self, stack: ExitStack) -> None:

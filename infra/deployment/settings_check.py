@@ -1,4 +1,4 @@
-"""The settings of all services of a deployment, checked before anything is started."""
+"""The settings of all services of a deployment and of its broker, checked before anything is started."""
 
 import os
 import sys
@@ -12,12 +12,14 @@ from infra.deployment.cells import first_layout
 from infra.deployment.executors import executor_environment, served_nodes
 from infra.deployment.folders import Folders
 from infra.errors import CommandError
+from infra.kafka.settings import broker_settings
 from infra.lender.settings import LenderSettings
 from schemas.cells import CellConfigured
 from schemas.extras import MissingExtraError, require_extra
 from schemas.kafka_connection import KafkaConnection
 from schemas.kinds import KINDS
 from schemas.services import SETTINGS_FAULTS, ServiceSettings, described_fault
+from streams.kafka.faults import BrokerError
 from streams.solver.service import SolverSettings
 from streams.worker.settings import WorkerSettings
 
@@ -42,6 +44,10 @@ def check_settings(cells: Sequence[CellConfigured], folders: Folders, run_execut
 
 
 def _faults(cells: Sequence[CellConfigured], folders: Folders, run_executors: bool) -> Iterator[str]:
+    try:
+        broker_settings()
+    except BrokerError as error:
+        yield str(error)
     kinds: dict[str, type[ServiceSettings]] = {"worker": WorkerSettings}
     zones = [zone for cell in cells for zone in cell.zones]
     if any(KINDS[zone.policy.kind].solves for zone in zones):

@@ -70,8 +70,10 @@ def test_every_fault_is_named_at_once(
 ) -> None:
     monkeypatch.setenv("MILLRACE_SESSION_TIMEOUT_S", "soon")
     monkeypatch.setenv("MILLRACE_LEAST_FREE_MIB", "-1")
+    monkeypatch.setenv("MILLRACE_BROKER_HEAP_MIB", "x")
     assert run(["up", str(CELLS / "demo.yaml"), "--data-dir", str(tmp_path)]) == 1
     told = capsys.readouterr().err
+    assert "MILLRACE_BROKER_HEAP_MIB" in told
     assert "settings of the worker" in told
     assert "settings of executors" in told
 

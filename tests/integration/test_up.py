@@ -7,13 +7,15 @@ import psutil
 import pytest
 
 from infra.cli import run
-from infra.deployment.folders import running_address
+from infra.demo.datasets import write_datasets
+from infra.demo.next_steps import write_next_steps
+from infra.deployment.folders import Folders, running_address
 from schemas.clock import ClockTicked
 from schemas.codec import decode_event
 from schemas.jobs import JobSubmitted
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.reader import KafkaReader
-from tests.integration.deployment import DEMO_CELLS, UP_PATIENCE_S, bids_file, demo_bid, until
+from tests.integration.deployment import DEMO_CELLS, UP_PATIENCE_S, Up, bids_file, demo_bid, until
 from tests.support.processes import is_gone_within
 
 
@@ -54,16 +56,41 @@ def test_up_stops_in_order_keeps_its_data_and_forgets_them_when_told_to(
 
 @pytest.mark.slow
 def test_the_first_bid_that_it_can_be_sent_finds_a_cell_that_knows_the_time(start_up, tmp_path, monkeypatch):
+    interrupted = start_up()
+    until(lambda: "cell demo is configured" in interrupted.output, "the cell", UP_PATIENCE_S)
+    assert interrupted.interrupt() == 130
     up = start_up()
     monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path / "data"))
     address = until(running_address, "the address of the deployment", UP_PATIENCE_S)
     assert run(["submit", bids_file(tmp_path / "bids.yaml", demo_bid("first", 3))]) == 0
     with KafkaReader(KafkaConnection(bootstrap_servers=address.bootstrap_servers)) as reader:
         ledger = list(reader.read(reader.slice("millrace.ledger")))
+    assert "clock runs" not in interrupted.output, "it was interrupted before"
     kinds = [type(decode_event(record.value, record.headers).event) for record in ledger]
     assert kinds.index(ClockTicked) < kinds.index(JobSubmitted)
     up.await_ready()
     assert up.interrupt() == 130
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_bids_that_the_demo_leaves_are_for_the_cell_of_up(tmp_path, monkeypatch, capsys):
+    home = Folders(tmp_path / "data")
+    demo = Folders(home.root / "demo")
+    demo.create()
+    bids = write_next_steps(demo, write_datasets(demo.datasets, seed=0)[0], home)
+    monkeypatch.setenv("MILLRACE_DATA_DIR", str(home.root))
+    monkeypatch.delenv("MILLRACE_BOOTSTRAP_SERVERS", raising=False)
+    up = Up(tmp_path / "up.log")
+    try:
+        until(lambda: "2 of 2 nodes" in up.output, "its nodes", UP_PATIENCE_S)
+        assert run(["submit", str(bids)]) == 0
+        said = capsys.readouterr().out
+        assert "my-first-adapter admitted" in said
+        assert "too-cheap rejected (price_not_below_bid)" in said
+        until(lambda: list(home.adapters.rglob("adapter_model.safetensors")), "the adapter", UP_PATIENCE_S)
+    finally:
+        assert up.interrupt() == 130
 
 
 def test_children_die_with_a_parent_that_is_killed(start_up):

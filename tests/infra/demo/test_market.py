@@ -99,7 +99,9 @@ def test_only_a_refund_of_the_killed_node_is_no_fault(play: Play) -> None:
     play.market.note([refund(hit)])
     assert play.market.shortcomings == []
     play.market.note([refund(spared)])
-    assert play.market.shortcomings == [f"{spared} was refunded, and not because of the kill"]
+    assert play.market.shortcomings == [
+        f"refunded, and not because of the kill, as the lines above say: {spared}"
+    ]
 
 
 def test_a_first_job_that_is_refunded_ends_the_demo(play: Play) -> None:
