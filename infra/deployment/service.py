@@ -1,6 +1,7 @@
 """One service of a deployment: a process that is restarted when it dies."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,6 +17,8 @@ KEPT_LOGS = 3
 """Older parts of a service's log that are kept beside the present one, `<name>.log.1` being the newest."""
 STOP_TIMEOUT_S = 25.0
 """A little more than the services themselves take to stop in order."""
+_LOG_START = re.compile(r"^\S+ \S+ [A-Z]+ [\w.]+: ")
+"""Time, level and logger: see `schemas.services.PlainFormatter`."""
 
 
 class ServiceProcess(Protocol):
@@ -141,9 +144,9 @@ class Service:
             self._process = None
 
     def last_line(self) -> str:
-        """The last thing it said since it was last started."""
+        """The last thing it said since it was last started, without what begins each line of a log."""
         lines = [line for line in self._log().splitlines() if line.strip()]
-        return lines[-1] if lines else f"it says nothing, see {self.log_path}"
+        return _LOG_START.sub("", lines[-1]) if lines else f"it says nothing, see {self.log_path}"
 
     def _log(self) -> str:
         try:

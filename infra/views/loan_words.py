@@ -24,7 +24,8 @@ def describe_loan(record: Event | Outcome) -> list[str] | None:
         case OfferAnswered():
             return [_answered(record), *_refusals(record)]
         case LoanChanged():
-            return [_changed(record)]
+            reclaim = f" (reclaim {record.reclaim_id})" if record.reclaim_id is not None else ""
+            return [f"{_changed(record)}{reclaim}"]
         case ReclaimPlanned():
             return [_planned(record)]
         case ReclaimEnded():
@@ -33,14 +34,12 @@ def describe_loan(record: Event | Outcome) -> list[str] | None:
 
 
 def loan_happening(outcome: Outcome) -> str | None:
-    """A line for a watcher; None for what is not about loans."""
+    """A line for a watcher; None for what is not about loans, and for what the change of each loan says."""
     match outcome:
-        case OfferAnswered():
+        case OfferAnswered() if outcome.refused or not outcome.lent:
             return ". ".join([_answered(outcome), *_refusals(outcome)])
         case LoanChanged():
             return _changed(outcome)
-        case ReclaimPlanned():
-            return _planned(outcome)
         case ReclaimEnded():
             return _ended(outcome)
     return None
@@ -65,15 +64,14 @@ def _refusals(answer: OfferAnswered) -> list[str]:
 
 
 def _changed(loan: LoanChanged) -> str:
-    reclaim = f" (reclaim {loan.reclaim_id})" if loan.reclaim_id is not None else ""
     match loan.status:
         case "on_loan":
             return f"{loan.server} of zone {loan.owner} is on loan to zone {loan.borrower}"
         case "draining":
             by = "" if loan.due_s is None else f", to be back by {written(loan.due_s)}"
-            return f"{loan.server} is on its way back from zone {loan.borrower} to {loan.owner}{by}{reclaim}"
+            return f"{loan.server} is on its way back from zone {loan.borrower} to {loan.owner}{by}"
         case "returned":
-            return f"{loan.server} is back from zone {loan.borrower} in zone {loan.owner}{reclaim}"
+            return f"{loan.server} is back from zone {loan.borrower} in zone {loan.owner}"
 
 
 def _planned(reclaim: ReclaimPlanned) -> str:

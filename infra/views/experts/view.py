@@ -80,8 +80,8 @@ class ExpertsView(PolicyView):
                 layers = counted(len(outcome.layers), "layer")
                 before, after = _mean_loads(outcome.layers)
                 return (
-                    f"{outcome.job_id} placement {outcome.revision} ({outcome.reason}), {layers}: busiest "
-                    f"device {before:.2f} -> {after:.2f} of the mean"
+                    f"{outcome.job_id} placement {outcome.revision} ({outcome.reason}), {layers}: the "
+                    f"busiest device has {before:.2f} -> {after:.2f} times the mean load"
                 )
             case ZoneServed():
                 return f"zone {outcome.zone}: {next(_served(outcome))}"

@@ -33,7 +33,7 @@ def requested_words(record: SolveRequested) -> list[str] | None:
             return [f"a solver is asked to share {gpus} among {jobs}", *_left_out(counts)]
         case "estimate":
             kinds, past = counted(counts["kinds"], "kind"), counted(counts["merges"], "past merge")
-            return [f"a solver estimates what {kinds} of jobs need, alone and merged; {past} known"]
+            return [f"a solver estimates the iterations of {kinds} of job, alone and merged; {past} known"]
     return None
 
 

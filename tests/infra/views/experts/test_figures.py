@@ -127,6 +127,6 @@ def test_a_watcher_hears_of_ranks_and_placements_and_how_the_zone_stands():
     said = heard(script())
     assert "s queued beside 0 other jobs: needs 4 ranks" in said
     assert any(
-        line.startswith("s placement 2 (popularity_shifted), 1 layer: busiest device ") for line in said
+        line.startswith("s placement 2 (popularity_shifted), 1 layer: the busiest device ") for line in said
     )
     assert any("zone z: 0 train, 1 serve, 1 wait; devices in use: 4 of 4" in line for line in said)
