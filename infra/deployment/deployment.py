@@ -166,6 +166,7 @@ class Deployment:
         layout = self.layout
         ensure_topics(layout.target.kafka, topics(layout.target.prefix))
         with ExitStack() as stack:
+            ledger = stack.enter_context(LogReader(layout.target, [layout.target.topic(LEDGER)], "end"))
             if layout.run_executors and self.fork_server is None:
                 self.fork_server = stack.enter_context(fork_server(layout.folders.logs))
             name = os.environ.get("MILLRACE_WORKER_NAME") or layout.worker_name
@@ -176,6 +177,12 @@ class Deployment:
             self.awaits("the worker")
             self.worker.start()
             self.say("worker starts")
+            # It waits for the cells by itself, and imports beside the worker.
+            self.clock = self._service(
+                "clock", "operators", ["infra.cli", "clock", str(layout.cells_file)], {}
+            )
+            stack.callback(self.clock.stop)
+            self.clock.start()
             self._configure()
             if layout.run_executors:
                 # Before the nodes are looked up, so that none leaves unnoticed.
@@ -187,14 +194,10 @@ class Deployment:
             if any(KINDS[zone.policy.kind].solves for zone in zones):
                 self._start_solver(stack)
             stack.callback(self._stop_executors)
-            self.clock = self._service(
-                "clock", "operators", ["infra.cli", "clock", str(layout.cells_file)], {}
-            )
+            # Of those that run now, it is stopped first.
             stack.callback(self.clock.stop)
-            with LogReader(layout.target, [layout.target.topic(LEDGER)], "end") as ledger:
-                self.clock.start()
-                self._start_lenders(present, stack)
-                self._await_ticks(ledger)
+            self._start_lenders(present, stack)
+            self._await_ticks(ledger)
             # Not before: a bid for a cell that is not configured is rejected, and one for a cell without
             # the time is planned for slots that are over.
             address = Address(layout.target.kafka.bootstrap_servers, layout.credentials)

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from schemas.codec import decode_event_line
-from solvers.compiled import change_over, compiling, interpret
+from solvers.compiled import Kernel, change_over, compiling, interpret
 from streams.cell.cell import Cell, LedgerEvent
 from streams.worker.warm_up import warm_up
 from tests.streams.elastic.test_histories import History as ElasticHistory
@@ -27,20 +27,31 @@ _POLLUX_STEPS = 30
 _TABLES = ("auction-default", "auction-published") if LONG else ()
 
 
-def decided(mode: Mode) -> dict[str, str]:
-    """Return, by history, the chain of a cell that decided it, or the digest of a policy's table.
+class Decided(NamedTuple):
+    """Histories that a process has decided."""
+
+    chains: dict[str, str]
+    """By history, the chain of a cell that decided it, or the digest of a policy's table."""
+    interpreted: tuple[int, int]
+    """Calls of kernels that were interpreted before the middle of the histories, and after it."""
+
+
+def decided(mode: Mode) -> Decided:
+    """Decide all histories in a process.
 
     In mode "changing" the process changes from the interpreter to machine code in the middle of all
     histories; the tables follow.
     """
     program = f"from {__name__} import report; report({mode!r})"
     ran = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
-    chains: dict[str, str] = json.loads(ran.stdout)
-    return chains
+    chains, (before, after) = json.loads(ran.stdout)
+    return Decided(chains, (before, after))
 
 
 def report(mode: Mode) -> None:
     """Print what `decided` returns."""
+    calls = itertools.count()
+    _count_interpreted(calls)
     if mode != "compiled":
         interpret()
     if mode == "changing":
@@ -50,13 +61,24 @@ def report(mode: Mode) -> None:
     for _, steps in histories.values():
         for _ in itertools.islice(steps, _STEPS):
             pass
+    before = next(calls)
     change_over()
     for _, steps in histories.values():
         for _ in steps:
             pass
     found = {name: cell.chain.hex() for name, (cell, _) in histories.items()}
     found |= {name: blake2b(table(name).encode()).hexdigest() for name in _TABLES}
-    print(json.dumps(found))  # noqa: T201
+    print(json.dumps((found, (before, next(calls) - before - 1))))  # noqa: T201
+
+
+def _count_interpreted(calls: "itertools.count[int]") -> None:
+    run = Kernel._run_interpreted
+
+    def counted(self: Kernel, *args: Any) -> Any:
+        next(calls)
+        return run(self, *args)
+
+    Kernel._run_interpreted = counted
 
 
 def _histories() -> Iterator[tuple[str, tuple[Cell, Iterator[None]]]]:
