@@ -101,6 +101,8 @@ def happening(decision: Decision) -> str | None:
             return f"{outcome.job_id} {_completed(outcome, 3)}"
         case SolveRequested():
             return f"zone {outcome.zone} asks a solver: {outcome.question.kind}"
+        case NodeStatusChanged(reason="awaited"):
+            return f"{outcome.node} is to come online"
         case NodeStatusChanged():
             words = outcome.detail if outcome.detail.isprintable() else ascii(outcome.detail)
             detail = f": {words}" if words else ""
