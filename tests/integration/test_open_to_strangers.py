@@ -92,7 +92,11 @@ def test_a_secured_deployment_that_has_trained_has_no_file_and_no_other_port_for
     up.await_ready()
     logs = [folders.logs / f"executor-demo-{node}.log" for node in ("node-a100", "train-0")]
     # A bid must not lose its slots to executors that still load.
-    until(lambda: all("node online" in log.read_text() for log in logs), "both nodes are online", PATIENCE_S)
+    until(
+        lambda: all(log.exists() and "node online" in log.read_text() for log in logs),
+        "both nodes are online",
+        PATIENCE_S,
+    )
     monkeypatch.setenv("MILLRACE_DATA_DIR", str(folders.root))
     bid = demo_bid("small", 3)
     bid["workload"]["dataset"] = {"path": "language.jsonl", "samples": 24}
