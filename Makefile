@@ -15,11 +15,14 @@ SMOLLM2 := smollm2/model/model.safetensors
 
 .PHONY: install demo test test-slow check test-long drills storm disturbances kills golden bench figures bench-auction bench-elastic bench-merging bench-moe reviews smollm2 base-models lint kernels libraries lock schemas jars clean
 
+NO_PACKAGES := { echo "make install: packages cannot be fetched: check the network, or set PIP_INDEX_URL and UV_INDEX_URL \
+	to an index that can be reached" >&2; exit 1; }
+
 $(STAMP): requirements.lock pyproject.toml
 	@echo "Millrace is installed into $(VENV): half a minute, and longer where packages are downloaded first"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 1 uv || $(NO_PACKAGES)
+	$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements.lock || $(NO_PACKAGES)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	touch $@
 

@@ -119,13 +119,13 @@ class Market:
     @property
     def summary(self) -> str:
         """See `Scene`."""
-        states = [job.state for job in self._jobs]
+        states, saved = [job.state for job in self._jobs], counted(len(self.saved), "job")
         refunded = states.count("refunded")
         refunds = f" and {refunded} refunded" if refunded else ""
         return (
             f"{counted(len(states), 'bid')}: {states.count('completed')} adapters trained, "
             f"{states.count('rejected')} rejected{refunds}; "
-            f"{self.killed_node} was killed, and {first_of(self.saved, 1)} completed all the same"
+            f"{self.killed_node} was killed, and {saved} planned on it completed all the same"
         )
 
     def play(self) -> Iterator[str]:
