@@ -135,7 +135,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
         yield stop
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def begin_log(level: int | str) -> None:

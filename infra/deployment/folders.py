@@ -79,8 +79,10 @@ class Folders:
             ):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            is_file = isinstance(error, FileExistsError | NotADirectoryError)
+            reason = "there is a file in its place" if is_file else error.strerror
             raise CommandError(
-                f"{error.filename}: {error.strerror}: set MILLRACE_DATA_DIR to a folder that can be written"
+                f"{error.filename}: {reason}: set MILLRACE_DATA_DIR to a folder that can be written"
             ) from None
 
     def clear(self) -> None:

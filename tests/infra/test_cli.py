@@ -109,7 +109,7 @@ FAULTS = {
     ),
     "a data folder that is a file": (
         ["up", "--data-dir", "{bad_bid}"],
-        "bad_bid.yaml: File exists: set MILLRACE_DATA_DIR to a folder that can be written",
+        "bad_bid.yaml: there is a file in its place: set MILLRACE_DATA_DIR to a folder that can be written",
     ),
     "no trace": (["demo", "--trace", "{none}"], "none: No such file"),
     "a folder that is a file": (

@@ -120,3 +120,19 @@ def test_a_deployment_decides_solves_and_serves_a_node(start, hostile, millrace,
     assert "every decision follows from the ledger" in verified.stdout + verified.stderr
     assert "died" not in up.read_text()
     assert hostile.imported == []
+
+
+@pytest.mark.drill
+def test_the_demo_forks_executors_that_train(hostile, millrace, data):
+    played = subprocess.run(
+        [str(millrace), "demo", "--scene", "market"],
+        cwd=hostile.path,
+        env=hostile.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert played.returncode == 0, played.stdout[-3_000:] + played.stderr
+    assert "log: every decision follows from the ledger" in played.stdout
+    assert list((data / "demo" / "adapters").rglob("adapter_model.safetensors"))
+    assert hostile.imported == []
