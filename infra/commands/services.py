@@ -28,7 +28,7 @@ from infra.log.target import Target
 from schemas.cells import CellConfigured
 from schemas.services import stopped_by_signals
 
-_CONFIGURATION_POLL_S = 1.0
+_CONFIGURATION_POLL_S = 0.25
 
 
 def worker(
