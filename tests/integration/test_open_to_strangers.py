@@ -26,7 +26,7 @@ PAGE = ROOT / "docs" / "security.md"
 PATIENCE_S = 240.0
 LISTENERS = {
     "kafka.Kafka": {"broker: clients", "broker: internal", "broker: controller"},
-    "forkserver": {"meeting of a generation", "Gloo and NCCL", "coordinator of expert ranks"},
+    "fork_server": {"meeting of a generation", "Gloo and NCCL", "coordinator of expert ranks"},
 }
 """By a part of the command line of the process that listens, the rows of the page that it may be."""
 
