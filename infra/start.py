@@ -8,7 +8,7 @@ from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
 NOTICE_AFTER_S = 1.5
-_WITH_PROGRESS = ("up", "demo")
+_WITH_PROGRESS = {"up", "demo"}
 """Commands that report their progress on standard error without a terminal, too."""
 
 
@@ -37,6 +37,6 @@ def _open_closed_streams() -> None:
 
 
 def _notice() -> None:
-    if sys.stderr.isatty() or sys.argv[1:2] in ([command] for command in _WITH_PROGRESS):
+    if sys.stderr.isatty() or not _WITH_PROGRESS.isdisjoint(sys.argv[1:2]):
         sys.stderr.write("millrace: loading, which takes longer the first time after an installation\n")
         sys.stderr.flush()

@@ -1,6 +1,5 @@
 """The demo from end to end: a whole deployment, its scenes, and a replay of the log."""
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -125,7 +124,7 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
     """
     folders = demo_folders()
     with sole_user(folders):
-        settings = _checked_settings(folders, cells / CELL_FILE, wish)
+        settings = _checked_settings(folders, cells / CELL_FILE)
         _empty(folders)
         datasets, cutting_s = _cut_data(folders)
         pace = pace_of(cutting_s)
@@ -134,13 +133,17 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
             progress.say(
                 f"this machine is slow or busy: the demo's slots and time limits are {pace:.1f} times as long"
             )
-        if os.environ.get("MILLRACE_BOOTSTRAP_SERVERS"):
+        if settings.bootstrap_servers is not None:
             progress.say("MILLRACE_BOOTSTRAP_SERVERS is not used: the demo runs a broker of its own")
         policies = {policy for scene in wish.scenes for policy in POLICIES[scene]}
         cells_file = folders.root / _CELLS_FILE
         write_cell(cells / CELL_FILE, cells_file, policies, pace)
         settings = settings.model_copy(
-            update={"broker_start_timeout_s": settings.broker_start_timeout_s * pace}
+            update={
+                "bootstrap_servers": None,
+                "broker_secure": wish.secure or settings.broker_secure,
+                "broker_start_timeout_s": settings.broker_start_timeout_s * pace,
+            }
         )
         progress.awaits("the Kafka broker")
         with (
@@ -247,9 +250,9 @@ def _cut_data(folders: Folders) -> tuple[tuple[Dataset, ...], float]:
     return datasets, time.monotonic() - start_s
 
 
-def _checked_settings(folders: Folders, cells_file: Path, wish: Wish) -> BrokerSettings:
-    """Settings of the demo's broker, once all that can be known beforehand lets a demo start: the last one's
-    files are kept where it does not."""
+def _checked_settings(folders: Folders, cells_file: Path) -> BrokerSettings:
+    """The environment's settings of a broker, once all that can be known beforehand lets a demo start: the
+    last one's files are kept where it does not."""
     folders.create()
     _check_room(folders)
     check_settings(load_cells(cells_file, epoch_s=0.0), folders, run_executors=True)
@@ -258,9 +261,7 @@ def _checked_settings(folders: Folders, cells_file: Path, wish: Wish) -> BrokerS
         find_java()
         if (folders.root / _CELLS_FILE).exists():
             kafka_jars(settings)
-    return settings.model_copy(
-        update={"bootstrap_servers": None, "broker_secure": wish.secure or settings.broker_secure}
-    )
+    return settings
 
 
 def _empty(folders: Folders) -> None:

@@ -266,7 +266,7 @@ class Deployment:
         self.cells = [cell.configuration for cell in configured]
 
     def _await_ticks(self, ledger: LogReader) -> None:
-        """Return when each cell has been told the time since this start."""
+        """Return when the ledger has a tick of each cell since this start."""
         self.awaits("the clock")
         waiting = {cell.cell for cell in self.cells}
         while waiting:

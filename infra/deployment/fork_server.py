@@ -38,7 +38,7 @@ class Forks:
 
     @property
     def services(self) -> Sequence[Service]:
-        """What is kept running for it."""
+        """Services that are kept running for it."""
         return ()
 
     @property

@@ -43,7 +43,7 @@ def shared_fork_server() -> Iterator[None]:
 
 
 def shared_forks() -> Forks | None:
-    """What forks from that one, if there is one."""
+    """Forks from that one, if there is one."""
     return Forks() if SHARED in os.environ else None
 
 
