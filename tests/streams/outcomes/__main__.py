@@ -1,6 +1,9 @@
 """`make golden`: record what every policy decides anew, after a change of decisions that is meant."""
 
+from tests.streams.outcomes.gangs import GANG_POLICIES, gang_table
 from tests.streams.outcomes.table import POLICIES, path, table
 
 for name in POLICIES:
     path(name).write_text(table(name))
+for name in GANG_POLICIES:
+    path(name).write_text(gang_table(name))
