@@ -96,16 +96,6 @@ class Record(BaseModel):
     )
 
 
-MAX_DETAIL_LENGTH = 2_000
-
-
-def _clipped(detail: str) -> str:
-    return detail[:MAX_DETAIL_LENGTH]
-
-
-Detail = Annotated[str, AfterValidator(_clipped)]
-"""Details of a reason, cut to a length fit for a log: a decision is never refused for its words."""
-
 Amount = Annotated[int, Field(ge=0)]
 """Micros that were computed: what bounds an input must not refuse an outcome."""
 

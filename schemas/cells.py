@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from schemas.base import (
     HOURS_PER_DAY,
@@ -17,6 +18,7 @@ from schemas.base import (
     SamplesPerSecond,
     UnixTime,
 )
+from schemas.facts import Fact, Fault
 from schemas.kinds import AnyPolicy
 from schemas.lora import MAX_RANK
 from schemas.rules import RULES_VERSION, RulesVersion
@@ -165,28 +167,40 @@ class Zone(Record):
     def _consistent(self) -> Self:
         types = {gpu.name for gpu in self.gpu_types}
         if not self.nodes:
-            raise ValueError(f"zone {self.id}: a zone keeps at least one node")
+            raise self._fault("no_node_left", "a zone keeps at least one node")
         _refuse_repeats(f"zone {self.id}: gpu type", [gpu.name for gpu in self.gpu_types])
         _refuse_repeats(f"zone {self.id}: node", [node.id for node in self.nodes])
         for gpu in self.gpu_types:
             if gpu.memory_gib - self.base_model_memory_gib < LEAST_ROOM_GIB:
-                raise ValueError(
-                    f"zone {self.id}: a node of type {gpu.name} has {gpu.memory_gib} GiB, too small for "
-                    f"base model {self.base_model}, which takes {self.base_model_memory_gib} GiB"
+                raise self._fault(
+                    "base_model_too_large",
+                    f"a node of type {gpu.name} has {gpu.memory_gib} GiB, too small for base model "
+                    f"{self.base_model}, which takes {self.base_model_memory_gib} GiB",
+                    gpu_type=gpu.name,
+                    memory_gib=gpu.memory_gib,
+                    base_model_gib=self.base_model_memory_gib,
                 )
         for node in self.nodes:
             if node.gpu_type not in types:
-                raise ValueError(
-                    f"zone {self.id}: node {node.id} is of type {node.gpu_type}, which the zone lacks"
+                raise self._fault(
+                    "unknown_gpu_type",
+                    f"node {node.id} is of type {node.gpu_type}, which the zone lacks",
+                    node=node.id,
+                    gpu_type=node.gpu_type,
                 )
-        for fault in self.policy.faults(self):
-            raise ValueError(f"zone {self.id}: {fault}")
+        for word, message, facts in self.policy.faults(self):
+            raise self._fault(word, message, **facts)
         for row in self.throughput:
             if row.gpu_type not in types:
-                raise ValueError(
-                    f"zone {self.id}: a throughput row names gpu type {row.gpu_type}, which the zone lacks"
+                raise self._fault(
+                    "unknown_gpu_type",
+                    f"a throughput row names gpu type {row.gpu_type}, which the zone lacks",
+                    gpu_type=row.gpu_type,
                 )
         return self
+
+    def _fault(self, word: str, message: str, **facts: Fact) -> PydanticCustomError:
+        return _fault(word, f"zone {self.id}: {message}", zone=self.id, **facts)
 
     @property
     def node_classes(self) -> set[tuple[str, str]]:
@@ -225,14 +239,22 @@ class CellConfigured(Event):
         for zone in self.zones:
             for gpu in zone.gpu_types:
                 if gpu.samples_per_s * self.slot_s < 1:
-                    raise ValueError(
+                    raise _fault(
+                        "gpu_type_too_slow",
                         f"zone {zone.id}: a node of type {gpu.name} trains less than one sample in a slot of "
-                        f"{self.slot_s} s"
+                        f"{self.slot_s} s",
+                        zone=zone.id,
+                        gpu_type=gpu.name,
+                        slot_s=self.slot_s,
                     )
             if not tariffs.issuperset(node.tariff for node in zone.nodes):
                 node = next(node for node in zone.nodes if node.tariff not in tariffs)
-                raise ValueError(
-                    f"zone {zone.id}: node {node.id} pays tariff {node.tariff}, which the cell lacks"
+                raise _fault(
+                    "unknown_tariff",
+                    f"zone {zone.id}: node {node.id} pays tariff {node.tariff}, which the cell lacks",
+                    zone=zone.id,
+                    node=node.id,
+                    tariff=node.tariff,
                 )
         self._refuse_unfit_borrowers()
         self._refuse_more_state_than_a_snapshot_holds()
@@ -276,32 +298,51 @@ class CellConfigured(Event):
             _refuse_repeats(f"zone {zone.id}: borrower", borrowers)
             for borrower in borrowers:
                 if borrower not in zones:
-                    raise ValueError(f"zone {zone.id} lends to zone {borrower}, which the cell lacks")
+                    raise _fault(
+                        "unknown_borrower",
+                        f"zone {zone.id} lends to zone {borrower}, which the cell lacks",
+                        zone=zone.id,
+                        borrower=borrower,
+                    )
                 if borrower == zone.id:
-                    raise ValueError(f"zone {zone.id} lends to itself: name other zones as borrowers")
+                    raise _fault(
+                        "lends_to_itself",
+                        f"zone {zone.id} lends to itself: name other zones as borrowers",
+                        zone=zone.id,
+                    )
 
     def _refuse_more_state_than_a_snapshot_holds(self) -> None:
         sizes = {zone.id: zone.policy.node_slots(zone) for zone in self.zones}
         node_slots = sum(sizes.values())
         if node_slots > MAX_NODE_SLOTS:
             largest = max(self.zones, key=lambda zone: sizes[zone.id])
-            raise ValueError(
+            raise _fault(
+                "too_many_node_slots",
                 f"cell {self.cell}: horizon_slots x nodes is {node_slots} over all zones "
                 f"({node_slots * BYTES_PER_NODE_SLOT / 2**20:.0f} MiB), at most {MAX_NODE_SLOTS} "
                 f"({MAX_NODE_SLOTS * BYTES_PER_NODE_SLOT / 2**20:.0f} MiB) are held: zone {largest.id} has "
-                f"{largest.horizon_slots} slots x {len(largest.nodes)} nodes = {sizes[largest.id]}"
+                f"{largest.horizon_slots} slots x {len(largest.nodes)} nodes = {sizes[largest.id]}",
+                node_slots=node_slots,
+                most_node_slots=MAX_NODE_SLOTS,
+                zone=largest.id,
             )
         remembered = 2 * self.duplicate_window_events
         if remembered > MAX_REMEMBERED_IDS:
-            raise ValueError(
+            raise _fault(
+                "window_too_large",
                 f"cell {self.cell}: duplicate_window_events {self.duplicate_window_events}, of events and of "
-                f"jobs, is {remembered} ids, at most {MAX_REMEMBERED_IDS} are held"
+                f"jobs, is {remembered} ids, at most {MAX_REMEMBERED_IDS} are held",
+                remembered_ids=remembered,
+                most_remembered_ids=MAX_REMEMBERED_IDS,
             )
         if self.live_jobs_bytes < LEAST_LIVE_JOBS_BYTES:
-            raise ValueError(
+            raise _fault(
+                "no_room_for_live_jobs",
                 f"cell {self.cell}: {node_slots} node-slots, {remembered} ids, {len(self.zones)} zones and "
                 f"{len(self.vendors)} vendors with a quote in each leave {self.live_jobs_bytes} bytes of a "
-                f"snapshot to live jobs, at least {LEAST_LIVE_JOBS_BYTES} are needed: make a second cell"
+                f"snapshot to live jobs, at least {LEAST_LIVE_JOBS_BYTES} are needed: make a second cell",
+                left_bytes=self.live_jobs_bytes,
+                needed_bytes=LEAST_LIVE_JOBS_BYTES,
             )
 
     def _refuse_costs_beyond_exact_sums(self) -> None:
@@ -312,10 +353,16 @@ class CellConfigured(Event):
                 slot_micros = dearest[tariff] * power_kw[gpu_type] * self.slot_s / 3_600
                 horizon_micros = slot_micros * zone.horizon_slots
                 if horizon_micros > MAX_HORIZON_COST_MICROS:
-                    raise ValueError(
+                    raise _fault(
+                        "costs_too_high",
                         f"zone {zone.id}: a node of type {gpu_type} under tariff {tariff} may cost "
                         f"{horizon_micros:.3g} micros over {zone.horizon_slots} slots, at most "
-                        f"{MAX_HORIZON_COST_MICROS:.3g} are added up exactly"
+                        f"{MAX_HORIZON_COST_MICROS:.3g} are added up exactly",
+                        zone=zone.id,
+                        gpu_type=gpu_type,
+                        tariff=tariff,
+                        cost_micros=horizon_micros,
+                        most_cost_micros=MAX_HORIZON_COST_MICROS,
                     )
 
 
@@ -325,5 +372,9 @@ def _refuse_repeats(what: str, names: list[str]) -> None:
         return
     for name in names:
         if name in seen:
-            raise ValueError(f"{what} {name} is given twice")
+            raise _fault("given_twice", f"{what} {name} is given twice", name=name)
         seen.add(name)
+
+
+def _fault(word: str, message: str, **facts: Fact) -> PydanticCustomError:
+    return Fault(word, message, facts).error

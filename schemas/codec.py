@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from schemas.base import Event, Identifier, Outcome, Record, UnixTime
+from schemas.facts import Facts
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
 from schemas.text import plain
 
@@ -294,6 +295,15 @@ def describe(error: ValidationError, prefix: str = "") -> str:
     )
     further = len(faults) - _MAX_FAULTS
     return _one_line(first, 1_000) + (f"; and {further} more" if further > 0 else "")
+
+
+def facts_of(error: ValidationError) -> Facts:
+    """The first fault of a validation error for a log: a word, its place, and the facts of its context."""
+    fault = own_faults(error)[0]
+    context = fault.get("ctx", {})
+    facts = {name: value for name, value in context.items() if isinstance(value, int | float | str | tuple)}
+    place = {"field": _place(fault["loc"], "")} if fault["loc"] else {}
+    return {"case": fault["type"], **place, **facts}
 
 
 def _place(path: Sequence[str | int], prefix: str) -> str:

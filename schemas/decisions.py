@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from schemas.base import Amount, Detail, Identifier, Outcome, Samples
+from pydantic import Field
+
+from schemas.base import Amount, Identifier, Outcome, Samples
+from schemas.facts import Facts, Message
 from schemas.kinds import AnyEvidence, reasons
 
 JobStateName = Literal["waiting", "admitted", "rejected", "withdrawn", "refunded", "completed"]
@@ -110,7 +113,7 @@ class JobRejected(JobOutcome):
     STATE: ClassVar = "rejected"
 
     reason: RejectionReason
-    detail: Detail
+    facts: Facts = Field(default_factory=dict)
 
     @property
     def is_of_another_job(self) -> bool:
@@ -125,7 +128,7 @@ class JobQuoted(Outcome):
     quote_id: Identifier
     zone: Identifier
     reason: Literal["plan_found"] | RejectionReason
-    detail: Detail
+    facts: Facts = Field(default_factory=dict)
     evidence: AnyEvidence | None = None
 
 
@@ -142,7 +145,7 @@ class JobRefunded(JobOutcome):
     STATE: ClassVar = "refunded"
 
     reason: RefundReason
-    detail: Detail
+    facts: Facts = Field(default_factory=dict)
     remaining_samples: Samples
     refund_micros: Amount
     retained_micros: Amount
@@ -226,7 +229,7 @@ class NodeStatusChanged(Outcome):
     status: NodeStatus
     reason: NodeStatusReason
     """`awaited`: the cell waits for word that the node is fit for this zone."""
-    detail: Detail = ""
+    message: Message = ""
     """Message of the node, for an operator."""
 
 
@@ -267,11 +270,6 @@ class EventWithoutEffect(Outcome):
     reason: str
     """Reason, from a closed list that each decision narrows."""
 
-    @property
-    def explanation(self) -> str:
-        """Explanation of the reason, in words."""
-        raise NotImplementedError
-
 
 class EventIgnored(EventWithoutEffect):
     """An event of the ledger changed nothing, for this reason."""
@@ -279,11 +277,7 @@ class EventIgnored(EventWithoutEffect):
     TYPE: ClassVar = "millrace.event.ignored.v1"
 
     reason: IgnoredReason
-    detail: Detail
-
-    @property
-    def explanation(self) -> str:
-        return self.detail
+    facts: Facts = Field(default_factory=dict)
 
 
 class EventFaulted(EventWithoutEffect):
@@ -303,8 +297,3 @@ class EventFaulted(EventWithoutEffect):
     """The method of the policy, or the stage of the cell, that raised it."""
     job_id: Identifier | None
     """The job that the event is about, if it names one."""
-
-    @property
-    def explanation(self) -> str:
-        where = f"the cell, {self.place}" if self.zone is None else f"zone {self.zone}, {self.place}"
-        return f"{self.exception} in {where}: an error of the program, see the worker's log"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field
 
 from schemas.base import Event, Kinded, Outcome
+from schemas.facts import Fault
 
 if TYPE_CHECKING:
     from schemas.access import Role
@@ -45,8 +46,8 @@ class PolicySettings(Kinded):
     """Whether the zone's jobs share its base model, which every node must hold; otherwise they bring models
     of their own."""
 
-    def faults(self, zone: "Zone") -> Iterator[str]:  # noqa: ARG002
-        """Yield the faults of a zone's configuration for this policy, a line for each."""
+    def faults(self, zone: "Zone") -> Iterator[Fault]:  # noqa: ARG002
+        """Yield the faults of a zone's configuration for this policy."""
         yield from ()
 
     def node_slots(self, zone: "Zone") -> int:  # noqa: ARG002

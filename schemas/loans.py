@@ -2,7 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from schemas.base import Detail, Identifier, Outcome, Record, View
+from pydantic import Field
+
+from schemas.base import Identifier, Outcome, Record, View
+from schemas.facts import Facts
 
 LoanStatus = Literal["on_loan", "draining", "returned"]
 """`draining`: it is on its way back; its borrower clears it."""
@@ -53,7 +56,7 @@ class RefusedServers(Record):
 
     reason: OfferRefusal
     servers: tuple[Identifier, ...]
-    detail: Detail = ""
+    facts: Facts = Field(default_factory=dict)
 
 
 class OfferAnswered(Outcome):

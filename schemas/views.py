@@ -2,9 +2,12 @@
 
 from typing import ClassVar
 
-from schemas.base import Identifier, Micros, Record, Text, UnixTime
+from pydantic import Field
+
+from schemas.base import Identifier, Micros, Record, UnixTime
 from schemas.cells import Zone
 from schemas.decisions import JobStateName
+from schemas.facts import Facts
 
 
 class JobState(Record):
@@ -23,7 +26,7 @@ class JobState(Record):
     state: JobStateName
     reason: str
     """The reason of the decision, of that decision's closed list."""
-    detail: Text = ""
+    facts: Facts = Field(default_factory=dict)
     decision_id: str
     time_s: UnixTime | None
     """The cell's clock at the decision."""

@@ -21,6 +21,7 @@ from infra.files.events import read_jobs, read_quote_requests, read_vendor_quote
 from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
+from infra.views.sentences import sentence
 from infra.views.text import units
 from infra.views.words import describe, happening
 from schemas.auction.quotes import QUOTES, VendorLeft, VendorQuoted
@@ -103,11 +104,11 @@ def _tell(job: JobSubmitted, decision: Decision, json: bool) -> None:
         case JobAdmitted():
             fields |= {"state": "admitted", "payment_micros": outcome.payment_micros}
         case JobRejected():
-            fields |= {"state": "rejected", "reason": outcome.reason, "detail": outcome.detail}
+            fields |= {"state": "rejected", "reason": outcome.reason, "facts": outcome.facts}
         case EventWithoutEffect():
-            raise CommandError(f"{job.job_id}: not decided: {outcome.explanation}")
+            raise CommandError(f"{job.job_id}: not decided: {sentence(outcome)}")
         case _:
-            raise CommandError(f"{job.job_id}: not decided: {getattr(outcome, 'detail', outcome.TYPE)}")
+            raise CommandError(f"{job.job_id}: not decided: {outcome.TYPE}")
     line = happening(decision)
     assert line is not None
     show(json, fields, line)
@@ -130,7 +131,7 @@ def quote(
     answers = ask(target, JOBS, "millrace/quote", requests, lambda request: request.quote_id, timeout_s)
     for request, answer in answers:
         if isinstance(answer.outcome, EventWithoutEffect):
-            raise CommandError(f"{request.quote_id}: not answered: {answer.outcome.explanation}")
+            raise CommandError(f"{request.quote_id}: not answered: {sentence(answer.outcome)}")
         if not isinstance(answer.outcome, JobQuoted):
             raise CommandError(f"{request.quote_id}: not answered: {answer.outcome.TYPE}")
         if json:
@@ -158,7 +159,7 @@ def vendor_quote(
     target = target_of(bootstrap_servers, topic_prefix, "vendors")
     for quote, decision in ask(target, QUOTES.name, "millrace/vendor-quote", quotes, _about, timeout_s):
         if isinstance(decision.outcome, EventWithoutEffect):
-            raise CommandError(decision.outcome.explanation)
+            raise CommandError(sentence(decision.outcome))
         if json:
             print_json({"type": quote.TYPE, **quote.model_dump(mode="json")})
         else:

@@ -19,6 +19,7 @@ from infra.commands.options import (
 )
 from infra.commands.output import print_json, say
 from infra.errors import CommandError
+from infra.views.sentences import sentence
 from infra.views.words import happening
 from schemas.changes import (
     CellChange,
@@ -141,7 +142,7 @@ def _send(
     for _, decision in ask(target, CELLS, "millrace/nodes", [event], lambda _: name, timeout_s):
         outcome = decision.outcome
         if isinstance(outcome, EventWithoutEffect):
-            raise CommandError(f"{name}: {outcome.reason}: {outcome.explanation}")
+            raise CommandError(f"{name}: {outcome.reason}: {sentence(outcome)}")
         if json:
             print_json({"type": outcome.TYPE, **outcome.model_dump(mode="json")})
         else:

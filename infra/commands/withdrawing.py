@@ -21,6 +21,7 @@ from infra.errors import CommandError
 from infra.log.publisher import EventPublisher
 from infra.log.reader import LogReader
 from infra.log.target import Target
+from infra.views.sentences import sentence
 from infra.views.words import describe
 from schemas.codec import Decision
 from schemas.codec import describe as describe_fault
@@ -97,7 +98,7 @@ def tell(job_id: str, decision: Decision, json: bool) -> None:
             }
             show(json, fields, f"{job_id} {describe(outcome)[0]}")
         case EventWithoutEffect():
-            raise CommandError(f"{job_id}: not withdrawn ({outcome.reason}): {outcome.explanation}")
+            raise CommandError(f"{job_id}: not withdrawn ({outcome.reason}): {sentence(outcome)}")
         case _:
             raise CommandError(f"{job_id}: over before it was withdrawn: {describe(outcome)[0]}")
 

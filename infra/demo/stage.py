@@ -14,6 +14,7 @@ from infra.log.reader import BoardFollower
 from infra.log.target import Target
 from infra.progress import Progress
 from infra.views.board import Board
+from infra.views.sentences import sentence
 from infra.views.text import first_of
 from infra.views.words import happening
 from schemas.access import Role
@@ -188,7 +189,7 @@ def refuse_lost(records: Sequence[Record], job_ids: Sequence[str]) -> None:
         if isinstance(record, Decision) and isinstance(record.outcome, JobRefunded | JobRejected):
             lost = record.outcome
             if lost.job_id in job_ids:
-                raise CommandError(f"{lost.job_id} is {lost.STATE} ({lost.reason}): {lost.detail}")
+                raise CommandError(f"{lost.job_id} is {lost.STATE} ({lost.reason}): {sentence(lost)}")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from infra.errors import CommandError
 from infra.log.answers import Answers, Refusal
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
+from infra.views.sentences import sentence
 from schemas.cells import CellConfigured
 from schemas.decisions import CellAccepted, EventIgnored
 from schemas.topics import CELLS
@@ -81,7 +82,7 @@ def _publish(
             if isinstance(answer.outcome, EventIgnored) and answer.outcome.reason == _OVERTAKEN:
                 overtaken.add(cell)
             elif not isinstance(answer.outcome, CellAccepted):
-                raise CommandError(f"cell {cell} is not accepted: {getattr(answer.outcome, 'detail', '')}")
+                raise CommandError(f"cell {cell} is not accepted: {sentence(answer.outcome)}")
     if waiting:
         cells_left = ", ".join(sorted(cell.cell for cell in waiting.values()))
         raise CommandError(f"no worker has accepted {cells_left} within {timeout_s:g} s")

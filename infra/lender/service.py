@@ -17,6 +17,7 @@ from infra.lender.zones import lending_zone, loans, zone_states
 from infra.log.publisher import EventPublisher, PublishError
 from infra.log.reader import LogReader
 from infra.log.target import ANSWER_TIMEOUT_S, Target
+from infra.views.sentences import sentence
 from schemas.access import use_of_topics
 from schemas.codec import Decision, InvalidRecordError, decode_decision, decode_event
 from schemas.decisions import EventFaulted, EventIgnored, EventWithoutEffect, NodeMoved
@@ -173,8 +174,8 @@ class LenderService:
 
     def _follow(self, decision: Decision) -> None:
         match decision.outcome:
-            case EventWithoutEffect(reason=reason, explanation=detail) if self._lender.awaits(decision.cause):
-                _log.warning("ignored %s: %s (%s)", decision.cause, reason, detail)
+            case EventWithoutEffect() as ignored if self._lender.awaits(decision.cause):
+                _log.warning("ignored %s: %s (%s)", decision.cause, ignored.reason, sentence(ignored))
             case ReclaimEnded(owner=self._zone, status="overdue", reclaim_id=reclaim, missing=missing):
                 _log.warning("overdue reclaim=%s missing=%s", reclaim, ",".join(missing))
         self._lender.take_outcome(decision.outcome, decision.cause, decision.time_s or 0.0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from infra.views.sentences import sentence
 from infra.views.text import first_of, lasting, written
 from schemas.base import Event, Outcome
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
@@ -58,7 +59,7 @@ def _answered(answer: OfferAnswered) -> str:
 def _refusals(answer: OfferAnswered) -> list[str]:
     return [
         f"not lent ({refused.reason}): {servers(refused.servers)}"
-        + (f"; {refused.detail}" if refused.detail else "")
+        + (f"; {words}" if (words := sentence(refused)) else "")
         for refused in answer.refused
     ]
 

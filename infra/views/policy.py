@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pkgutil import resolve_name
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from infra.views.jobs import Job
@@ -57,6 +58,8 @@ class PolicyView:
     """
 
     figures: type[PolicyFigures] = PolicyFigures
+    sentences: Mapping[str, str] = MappingProxyType({})
+    """For reasons of the policy's decisions: see `infra.views.sentences`."""
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:  # noqa: ARG002
         """What is said of this job in a record that speaks of several, such as a problem for a solver: the

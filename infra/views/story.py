@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from infra.views.jobs import Jobs
 from infra.views.policy import policy_views
+from infra.views.sentences import sentence
 from infra.views.text import time_s_of
 from schemas.base import Event, Outcome, ZoneView
 from schemas.codec import Decision, Envelope
@@ -84,8 +85,8 @@ class Story:
             InvalidRecordError: its id is none that a cell gives.
         """
         match outcome := decision.outcome:
-            case EventIgnored() if self.job_id in outcome.detail or outcome.reason == "duplicate_event":
-                self._ignored[decision.place[0]] = f"ignored ({outcome.reason}): {outcome.detail}"
+            case EventIgnored() if _is_about(outcome, self.job_id) or outcome.reason == "duplicate_event":
+                self._ignored[decision.place[0]] = f"ignored ({outcome.reason}): {sentence(outcome)}"
         own = self._own_part(decision.outcome)
         chapter = None if own is None else Chapter(decision.place, decision.time_s, decision.id, own)
         if isinstance(zone := decision.outcome, ZoneView):
@@ -158,3 +159,8 @@ def _in_time(chapters: Iterable[Chapter]) -> Iterator[Chapter]:
                 floor_s = max(floor_s, since_s) if time_s == clock_s else since_s
                 clock_s, since_s = time_s, -math.inf
                 yield replace(chapter, time=max(clock_s, floor_s))
+
+
+def _is_about(ignored: EventIgnored, job_id: str) -> bool:
+    job_ids = ignored.facts.get("job_ids", ())
+    return ignored.facts.get("job_id") == job_id or (isinstance(job_ids, tuple) and job_id in job_ids)

@@ -10,6 +10,7 @@ from rich.text import Text
 from infra.views.board import Board
 from infra.views.jobs import Job
 from infra.views.loans import holdings
+from infra.views.sentences import sentence
 from infra.views.summary import Summary
 from infra.views.text import counted, units, written
 from schemas.loans import LoanChanged
@@ -45,7 +46,7 @@ def _fault_lines(board: Board) -> Iterator[Text]:
     """Number of events that faulted and of records left out here, with the last of them."""
     fault = board.last_fault
     if fault is not None:
-        last = f"the last one {plain(fault.event_id)} ({fault.event_type}): {fault.explanation}"
+        last = f"the last one {plain(fault.event_id)} ({fault.event_type}): {sentence(fault)}"
         yield Text(f"{board.faults} events faulted, {last}", "red")
     if board.omissions:
         last = plain(board.last_omission)

@@ -2,6 +2,7 @@
 
 from infra.views.loan_words import describe_loan, loan_happening
 from infra.views.policy import policy_views
+from infra.views.sentences import sentence
 from infra.views.text import units
 from schemas.base import Event, Kinded, Outcome, Record
 from schemas.codec import Decision
@@ -40,9 +41,9 @@ def describe(record: Event | Outcome) -> list[str]:
             pays = units(record.payment_micros)
             return [f"admitted ({record.reason}): pays {pays}", *_behind(record.evidence)]
         case JobRejected():
-            return [f"rejected ({record.reason}): {record.detail}", *_behind(record.evidence)]
+            return [f"rejected ({record.reason}){_because(record)}", *_behind(record.evidence)]
         case JobQuoted():
-            return [f"{record.reason}: {record.detail}", *_behind(record.evidence)]
+            return [f"{record.reason}{_because(record)}", *_behind(record.evidence)]
         case SolveRequested():
             return [f"a solver is asked: {record.question.kind}"]
         case SolveFinished():
@@ -62,7 +63,7 @@ def describe(record: Event | Outcome) -> list[str]:
             return [f"{record.node} fails at {record.samples_done} samples: {record.error}"]
         case JobRefunded():
             kept = record.retained_micros and f", {units(record.retained_micros)} retained"
-            return [f"refunded {units(record.refund_micros)}{kept or ''} ({record.reason}): {record.detail}"]
+            return [f"refunded {units(record.refund_micros)}{kept or ''} ({record.reason}){_because(record)}"]
         case JobWithdrawn():
             returned, retained = units(record.returned_micros), units(record.retained_micros)
             return [f"withdrawn: {returned} returned, {retained} retained"]
@@ -92,7 +93,7 @@ def happening(decision: Decision) -> str | None:
         case JobAdmitted():
             return f"{outcome.job_id} admitted ({outcome.reason}): pays {units(outcome.payment_micros)}"
         case JobRejected():
-            return f"{outcome.job_id} rejected ({outcome.reason}): {outcome.detail}"
+            return f"{outcome.job_id} rejected ({outcome.reason}){_because(outcome)}"
         case JobRefunded():
             return f"{outcome.job_id} refunded {units(outcome.refund_micros)} ({outcome.reason})"
         case JobWithdrawn():
@@ -104,9 +105,9 @@ def happening(decision: Decision) -> str | None:
         case NodeStatusChanged(reason="awaited"):
             return f"{outcome.node} is to come online"
         case NodeStatusChanged():
-            words = outcome.detail if outcome.detail.isprintable() else ascii(outcome.detail)
-            detail = f": {words}" if words else ""
-            return f"{outcome.node} is {outcome.status} ({outcome.reason}){detail}"
+            words = outcome.message if outcome.message.isprintable() else ascii(outcome.message)
+            message = f": {words}" if words else ""
+            return f"{outcome.node} is {outcome.status} ({outcome.reason}){message}"
         case NodeMoved(to_zone=None):
             return f"{outcome.node} has left zone {outcome.from_zone} and the cell ({outcome.reason})"
         case NodeMoved():
@@ -120,7 +121,12 @@ def happening(decision: Decision) -> str | None:
 
 
 def _faulted(fault: EventFaulted) -> str:
-    return f"event {fault.event_id} ({fault.event_type}) changed nothing: {fault.explanation}"
+    return f"event {fault.event_id} ({fault.event_type}) changed nothing: {sentence(fault)}"
+
+
+def _because(record: Record) -> str:
+    words = sentence(record)
+    return f": {words}" if words else ""
 
 
 def _completed(job: JobCompleted, decimals: int) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from schemas.base import HOURS_PER_DAY, LEAST_S, Identifier, Micros, Record
+from schemas.facts import Fault
 from schemas.kind import PolicySettings
 
 if TYPE_CHECKING:
@@ -119,12 +120,16 @@ class AuctionPolicy(MarketPolicy):
         per_slot = _BYTES_PER_CLASS_SLOT * len(zone.node_classes) + _BYTES_PER_OPEN_SLOT
         return per_slot * zone.horizon_slots + _BYTES_OF_DEMAND
 
-    def faults(self, zone: "Zone") -> Iterator[str]:
+    def faults(self, zone: "Zone") -> Iterator[Fault]:
         """More classes of nodes than can be searched; some of the bounds, or settings that need them without;
         opening prices of a GPU type that the zone lacks, or that has them twice."""
         missing = [name for name in _BOUNDS if getattr(self, name) is None]
         if 0 < len(missing) < len(_BOUNDS):
-            yield f"declares some bounds on bids and not {', '.join(missing)}: give all of them, or none"
+            yield Fault(
+                "bounds_missing",
+                f"declares some bounds on bids and not {', '.join(missing)}: give all of them, or none",
+                {"settings": tuple(missing)},
+            )
         elif missing and (
             needless := [
                 name
@@ -132,22 +137,34 @@ class AuctionPolicy(MarketPolicy):
                 if getattr(self, name) != field.default
             ]
         ):
-            yield (
+            yield Fault(
+                "bounds_not_declared",
                 f"{', '.join(needless)} belongs to declared bounds: give {', '.join(_BOUNDS)}, or "
-                "let the zone find its prices without it"
+                "let the zone find its prices without it",
+                {"settings": tuple(needless)},
             )
         if (classes := len(zone.node_classes)) > MAX_NODE_CLASSES:
-            yield (
+            yield Fault(
+                "too_many_node_classes",
                 f"{classes} pairs of gpu type and tariff, but the exact search takes at most "
-                f"{MAX_NODE_CLASSES}: split the zone"
+                f"{MAX_NODE_CLASSES}: split the zone",
+                {"classes": classes, "most_classes": MAX_NODE_CLASSES},
             )
         types = {gpu.name for gpu in zone.gpu_types}
         named: set[str] = set()
         for prices in self.opening_prices:
             if prices.gpu_type in named:
-                yield f"opening prices of gpu type {prices.gpu_type} is given twice"
+                yield Fault(
+                    "given_twice",
+                    f"opening prices of gpu type {prices.gpu_type} is given twice",
+                    {"gpu_type": prices.gpu_type},
+                )
             elif prices.gpu_type not in types:
-                yield f"opening prices name gpu type {prices.gpu_type}, which the zone lacks"
+                yield Fault(
+                    "unknown_gpu_type",
+                    f"opening prices name gpu type {prices.gpu_type}, which the zone lacks",
+                    {"gpu_type": prices.gpu_type},
+                )
             named.add(prices.gpu_type)
 
 
@@ -172,13 +189,15 @@ class TitanPolicy(MarketPolicy):
     relative_gap: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The search ends when its plan is proven to be this close to the best."""
 
-    def faults(self, zone: "Zone") -> Iterator[str]:
+    def faults(self, zone: "Zone") -> Iterator[Fault]:
         """More room than a solver can be told of."""
         node_slots = self.node_slots(zone)
         if node_slots > MAX_BATCH_NODE_SLOTS:
-            yield (
+            yield Fault(
+                "too_many_node_slots",
                 f"{zone.horizon_slots} slots x {len(zone.nodes)} nodes = {node_slots}, but a solver is asked "
-                f"about at most {MAX_BATCH_NODE_SLOTS}: split the zone, or plan fewer slots ahead"
+                f"about at most {MAX_BATCH_NODE_SLOTS}: split the zone, or plan fewer slots ahead",
+                {"node_slots": node_slots, "most_node_slots": MAX_BATCH_NODE_SLOTS},
             )
 
 

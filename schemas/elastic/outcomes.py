@@ -2,8 +2,11 @@
 
 from typing import ClassVar, Literal
 
-from schemas.base import Amount, Detail, Identifier, Outcome, Samples
+from pydantic import Field
+
+from schemas.base import Amount, Identifier, Outcome, Samples
 from schemas.elastic.commands import Member
+from schemas.facts import Facts
 from schemas.kind import Evidence
 
 ServerPool = Literal["training", "loaned"]
@@ -50,8 +53,8 @@ class JobResized(Outcome):
     remaining_s: float
     """Time of the job's remaining work with these workers; with the base demand while it waits."""
     samples_done: Samples
-    detail: Detail = ""
-    """Cause of the change: the job that it made way for, or the server that was lost."""
+    facts: Facts = Field(default_factory=dict)
+    """Cause of the change: the jobs that it made way for, or the node that was lost."""
 
 
 class QueuedJob(Evidence):

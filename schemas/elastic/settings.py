@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from schemas.base import LEAST_S, Identifier
+from schemas.facts import Fault
 from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
 
 if TYPE_CHECKING:
@@ -71,17 +72,23 @@ class ElasticPolicy(PolicySettings):
         """Slots are nothing to it."""
         return self.interval_s
 
-    def faults(self, zone: "Zone") -> Iterator[str]:
+    def faults(self, zone: "Zone") -> Iterator[Fault]:
         """A reference GPU type that the zone lacks, or GPUs that are far slower than it."""
         speeds = {gpu.name: gpu.samples_per_s / gpu.gpus for gpu in zone.gpu_types}
         if self.reference_gpu_type not in speeds:
-            yield f"the reference gpu type is {self.reference_gpu_type}, which the zone lacks"
+            yield Fault(
+                "unknown_reference_gpu_type",
+                f"the reference gpu type is {self.reference_gpu_type}, which the zone lacks",
+                {"gpu_type": self.reference_gpu_type},
+            )
             return
         reference = speeds[self.reference_gpu_type]
         for name, speed in speeds.items():
             if reference > MAX_SLOWNESS * speed:
-                yield (
+                yield Fault(
+                    "gpu_type_too_slow",
                     f"a GPU of type {name} trains {speed:g} samples/s and one of the reference type "
                     f"{self.reference_gpu_type} {reference:g}, more than {MAX_SLOWNESS:,} times as many: "
-                    "check samples_per_s, or leave the type out"
+                    "check samples_per_s, or leave the type out",
+                    {"gpu_type": name, "samples_per_s": speed, "reference_samples_per_s": reference},
                 )

@@ -2,8 +2,11 @@
 
 from typing import ClassVar, Literal
 
-from schemas.base import Amount, Detail, Identifier, Outcome, Record, ZoneView
+from pydantic import Field
+
+from schemas.base import Amount, Identifier, Outcome, Record, ZoneView
 from schemas.experts.commands import LayerPlacement, RankMember
+from schemas.facts import Facts
 from schemas.kind import Evidence
 
 PlacementReason = Literal["initial", "popularity_shifted", "devices_changed"]
@@ -71,7 +74,7 @@ class RanksChanged(Outcome):
     reason: RanksChangeReason
     members: tuple[RankMember, ...]
     """Empty where it has none."""
-    detail: Detail = ""
+    facts: Facts = Field(default_factory=dict)
 
 
 class ServedModel(Record):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Detail, PositiveSamples, Record
+from schemas.base import PositiveSamples, Record
 from schemas.fleet import Loss
 from schemas.kind import Problem, Solution
 from schemas.merging.reports import MAX_TRACE
@@ -111,13 +111,25 @@ class EstimateProblem(Problem):
         return {"kinds": len(self.kinds), "merges": len(self.outcomes)}
 
 
+LossFault = Literal[
+    "too_few_losses",
+    "loss_not_finite",
+    "loss_negative",
+    "losses_all_zero",
+    "losses_scatter",
+    "flat_loss_curve",
+]
+"""`losses_scatter`: no fall of the loss stands out from the scatter of single batches. `flat_loss_curve`: the
+curve that fits best does not fall."""
+
+
 class KindEstimate(Record):
     """Forecast for jobs of a kind that run alone."""
 
     iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)]
     """Until the target (K_i, Eq. 2)."""
-    fault: Detail = ""
-    """Why its loss trace is of no use, if it is."""
+    fault: LossFault | None = None
+    """Why its loss trace is of no use; None where it is of use."""
     task: TaskName | None = None
     """Task of the kind, from the question: the log has the answer, and not the question."""
 

@@ -2,7 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from schemas.base import Amount, Detail, Identifier, Outcome, Record, ZoneView
+from pydantic import Field
+
+from schemas.base import Amount, Identifier, Outcome, Record, ZoneView
+from schemas.facts import Facts
 from schemas.kind import Evidence
 from schemas.merging.commands import TaskMember, TransferMode
 
@@ -51,7 +54,7 @@ class JobForetold(Outcome):
     reason: ForetoldReason
     """`profiled`: no solver has looked at the profile yet, and it is taken to need all iterations that it may
     have. `estimated`: a solver has, and tells by what its kind, or else others, have needed until their
-    targets. `unusable_profile`: it was refused for what `detail` says, and the job runs unmerged; likewise
+    targets. `unusable_profile`: it was refused for what `facts` name, and the job runs unmerged; likewise
     `profile_failed`."""
     iterations: Amount
     """Until its target (K_i), of all that it may have."""
@@ -59,7 +62,7 @@ class JobForetold(Outcome):
     """With one GPU, or with one pipeline."""
     loader_s: float
     memory_gib: float
-    detail: Detail = ""
+    facts: Facts = Field(default_factory=dict)
 
 
 class MergeForetold(Record):
@@ -93,7 +96,7 @@ class TaskChanged(Outcome):
     """Time of its remaining work with these GPUs, as forecast; 0 where it has none."""
     foretold: tuple[MergeForetold, ...] = ()
     """Forecasts of a new merge."""
-    detail: Detail = ""
+    facts: Facts = Field(default_factory=dict)
 
 
 class MergeJudged(Outcome):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from schemas.base import LEAST_S, Gib, Record
+from schemas.facts import Fault
 from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
 from schemas.merging.estimates import MAX_OUTCOMES, PastMerge
 from schemas.merging.reports import MeasuredStep
@@ -104,8 +105,12 @@ class MergingPolicy(PolicySettings):
         """Slots are nothing to it."""
         return min(self.interval_s, self.idle_interval_s or self.interval_s, 10.0)
 
-    def faults(self, zone: "Zone") -> Iterator[str]:
+    def faults(self, zone: "Zone") -> Iterator[Fault]:
         """Several GPU types, for which one lookup table is not enough."""
         if len(zone.gpu_types) > 1:
-            names = ", ".join(gpu.name for gpu in zone.gpu_types)
-            yield f"a merging zone has GPUs of one type, not of {names}: make a zone of each"
+            names = tuple(gpu.name for gpu in zone.gpu_types)
+            yield Fault(
+                "several_gpu_types",
+                f"a merging zone has GPUs of one type, not of {', '.join(names)}: make a zone of each",
+                {"gpu_types": names},
+            )

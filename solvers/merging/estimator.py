@@ -91,7 +91,7 @@ class YmirEstimator:
     def answer(self, problem: EstimateProblem) -> EstimateSolution:
         """Everything that a zone asks. Pairs of kinds without a sound loss curve are left out."""
         kinds = tuple(self._alone(facts, problem) for facts in problem.kinds)
-        sound = [index for index, kind in enumerate(kinds) if not kind.fault]
+        sound = [index for index, kind in enumerate(kinds) if kind.fault is None]
         return EstimateSolution(kinds=kinds, transfers=tuple(self._transfers(problem, kinds, sound)))
 
     def _alone(self, facts: KindFacts, problem: EstimateProblem) -> KindEstimate:
@@ -100,7 +100,7 @@ class YmirEstimator:
         with that; or others in part of what they were allowed. While nothing has ended, all that it is
         allowed, so that nothing unknown is promised to end early."""
         curve = self.fit(facts.losses)
-        fault = f"losses: {curve.detail}" if isinstance(curve, UnusableTrace) else ""
+        fault = curve.fault if isinstance(curve, UnusableTrace) else None
         if facts.target_accuracy is None:
             iterations = facts.most_iterations
         elif facts.finished_iterations is not None:

@@ -8,11 +8,13 @@ so L falls for ever, towards b0. Not every trace has such a curve, and then the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
+
+from schemas.merging.estimates import LossFault
 
 FEWEST_LOSSES: Final = 8
 """Twice the coefficients: of fewer, any four-parameter curve tells more about noise than about training."""
@@ -60,9 +62,7 @@ class FittedCurve(NamedTuple):
 class UnusableTrace(NamedTuple):
     """There is no curve; the job may still run, unmerged."""
 
-    reason: Literal["too_few", "not_finite", "not_positive", "not_falling"]
-    detail: str
-    """A sentence for the job's owner."""
+    fault: LossFault
 
 
 class CurveFit(Protocol):
@@ -102,20 +102,19 @@ def fit_loss_curve(losses: Sequence[float]) -> FittedCurve | UnusableTrace:
     quadratic, linear, constant, floor = (float(value) for value in fit.x)
     curve = LossCurve(quadratic / len(trace) ** 2, linear / len(trace), constant, floor)
     if curve.loss(1) <= curve.loss(len(trace)):
-        return UnusableTrace("not_falling", "the curve that fits the losses best is flat")
+        return UnusableTrace("flat_loss_curve")
     return FittedCurve(curve, float(np.sqrt(np.mean((_curve(fit.x, parts) - trace) ** 2))))
 
 
 def _unusable(losses: Sequence[float]) -> UnusableTrace | None:
     if len(losses) < FEWEST_LOSSES:
-        return UnusableTrace("too_few", f"{len(losses)} losses, at least {FEWEST_LOSSES} are needed")
-    for iteration, loss in enumerate(losses, 1):
-        if not np.isfinite(loss):
-            return UnusableTrace("not_finite", f"the loss of iteration {iteration} is {loss}")
-        if loss < 0:
-            return UnusableTrace("not_positive", f"the loss of iteration {iteration} is {loss:g}")
+        return UnusableTrace("too_few_losses")
+    if not np.isfinite(losses).all():
+        return UnusableTrace("loss_not_finite")
+    if min(losses) < 0:
+        return UnusableTrace("loss_negative")
     if max(losses) == 0:
-        return UnusableTrace("not_positive", "all losses are 0: there is nothing to learn")
+        return UnusableTrace("losses_all_zero")
     quarter = len(losses) // 4
     first = np.asarray(losses[:quarter], dtype=np.float64)
     last = np.asarray(losses[-quarter:], dtype=np.float64)
@@ -125,11 +124,7 @@ def _unusable(losses: Sequence[float]) -> UnusableTrace | None:
     steps = np.diff(np.asarray(losses, dtype=np.float64))
     error = float(np.median(np.abs(steps))) / quarter**0.5
     if fall <= _STANDARD_ERRORS * error or fall <= 0:
-        return UnusableTrace(
-            "not_falling",
-            f"the mean loss of the first {quarter} iterations is {first.mean():.4g}, of the last {quarter} "
-            f"{last.mean():.4g}: no fall beyond their scatter, which more profile_iterations may show",
-        )
+        return UnusableTrace("losses_scatter")
     return None
 
 

@@ -36,7 +36,7 @@ from streams.cell.rules import (
 )
 from streams.policies.policy import ZonePolicy
 
-SNAPSHOT_VERSION = 29
+SNAPSHOT_VERSION = 30
 """Of the layout of a packed state; the rules that it is of have a version of their own."""
 _NO_JOBS = JobRegister(0, LiveBytes(0))
 
@@ -331,11 +331,9 @@ class Cell:
                 self._configured = ConfiguredCell.first(self.name, envelope, event, rules)
                 yield CellAccepted(reason="first_configuration", zones=tuple(self.zones))
             elif isinstance(event, JobSubmitted | JobQuoteRequested):
-                yield refused(event, "cell_not_configured", f"cell {self.name} has no configuration yet")
+                yield refused(event, "cell_not_configured")
             else:
-                yield EventIgnored(
-                    reason="cell_not_configured", detail=f"{event.TYPE} before any configuration"
-                )
+                yield EventIgnored(reason="cell_not_configured", facts={"event_type": event.TYPE})
         else:
             yield from self._configured.react(envelope)
 

@@ -18,6 +18,7 @@ from schemas.changes import (
     ZoneConfigured,
 )
 from schemas.decisions import EventIgnored, IgnoredReason, NodeMoved, ZoneAccepted
+from schemas.facts import Fact
 from schemas.registry import runners_of
 from streams.cell.layout import InvalidLayoutError, Layout
 from streams.cell.nodes import Departure, NodeChange, NodePool, commands_nodes
@@ -30,10 +31,10 @@ Departures = Mapping[str, Departure]
 class RefusedError(Exception):
     """An event changes nothing, for this reason."""
 
-    def __init__(self, reason: IgnoredReason, detail: str) -> None:
-        super().__init__(detail)
+    def __init__(self, reason: IgnoredReason, **facts: Fact) -> None:
+        super().__init__(reason, facts)
         self.reason: IgnoredReason = reason
-        self.detail = detail
+        self.facts = facts
 
 
 class Changes:
@@ -53,9 +54,9 @@ class Changes:
         try:
             yield from self._carry_out(event)
         except RefusedError as refused:
-            yield EventIgnored(reason=refused.reason, detail=refused.detail)
+            yield EventIgnored(reason=refused.reason, facts=refused.facts)
         except InvalidLayoutError as error:
-            yield EventIgnored(reason="invalid_configuration", detail=str(error))
+            yield EventIgnored(reason="invalid_configuration", facts=error.facts)
 
     def settle(self) -> Iterator[Outcome]:
         """Let the nodes go that are to leave and that their zones need no more."""
@@ -127,7 +128,7 @@ class Changes:
         try:
             layout = self._layout.after(destinations)
         except InvalidLayoutError as error:
-            raise RefusedError("invalid_configuration", str(error)) from None
+            raise RefusedError("invalid_configuration", **error.facts) from None
         self._refuse_broken_promises(layout, dict.fromkeys(destinations.values()))
         return layout
 
@@ -154,11 +155,11 @@ class Changes:
                 yield from self._return(event)
             case NodeCordoned():
                 if self._nodes.is_cordoned(self._known(event.node)):
-                    raise RefusedError("nothing_changes", f"node {event.node} is cordoned")
+                    raise RefusedError("nothing_changes", case="cordoned", node=event.node)
                 yield from self.pass_on(self._nodes.cordon(event.node))
             case NodeUncordoned():
                 if not self._nodes.is_cordoned(self._known(event.node)):
-                    raise RefusedError("nothing_changes", f"node {event.node} is not cordoned")
+                    raise RefusedError("nothing_changes", case="not_cordoned", node=event.node)
                 yield from self.pass_on(self._nodes.uncordon(event.node))
 
     def _configure(self, event: ZoneConfigured) -> Iterator[Outcome]:
@@ -166,22 +167,17 @@ class Changes:
         layout = before.with_zone(event)
         is_new = zone.id not in before.zones
         if not is_new and before.zones[zone.id].policy.kind != zone.policy.kind:
-            raise RefusedError(
-                "breaks_a_promise",
-                f"zone {zone.id} keeps its policy, {before.zones[zone.id].policy.kind}: configure a new zone",
-            )
+            policy = before.zones[zone.id].policy.kind
+            raise RefusedError("breaks_a_promise", case="other_policy", zone=zone.id, policy=policy)
         lent = next((server for server, loan in self._nodes.loans.items() if loan.owner == zone.id), None)
         if zone.lending is None and lent is not None:
-            raise RefusedError(
-                "breaks_a_promise",
-                f"zone {zone.id} keeps `lending` while servers are on loan, such as {lent}",
-            )
+            raise RefusedError("breaks_a_promise", case="servers_on_loan", zone=zone.id, server=lent)
         listed = {node.id for node in zone.nodes}
         owned = {node for node, owner in before.owner_of.items() if owner == zone.id}
         retiring = {node for node, to in self._nodes.leaving.items() if to.to_zone is None}
         given_up = sorted(owned - listed - retiring)
         if layout.owned == before.owned and not given_up and not listed & retiring:
-            raise RefusedError("nothing_changes", f"zone {zone.id} is configured so")
+            raise RefusedError("nothing_changes", case="zone_is_so", zone=zone.id)
         kept = listed & retiring
         departures = {node: to for node, to in self._destinations.items() if node not in kept}
         self._refuse_stranded(layout, {**departures, **dict.fromkeys(given_up)})
@@ -206,7 +202,7 @@ class Changes:
             if self._is_retiring(event, owner):
                 yield from self.pass_on(self._nodes.keep(event.node, "registered"))
                 return
-            raise RefusedError("node_already_registered", f"node {event.node} is owned by zone {owner}")
+            raise RefusedError("node_already_registered", node=event.node, zone=owner)
         layout = self._layout.with_node(event)
         if self._nodes.loans:
             self._refuse_stranded(layout, self._destinations)
@@ -229,7 +225,7 @@ class Changes:
     def _retire(self, node: str) -> Iterator[Outcome]:
         present, departure = self._nodes.leaving.get(self._known(node)), Departure(None, "retired")
         if present == departure:
-            raise RefusedError("nothing_changes", f"node {node} is leaving the cell")
+            raise RefusedError("nothing_changes", case="leaving_the_cell", node=node)
         self._layout_after(node, departure)
         yield from self.pass_on(self._nodes.send_off(node, departure))
 
@@ -237,9 +233,9 @@ class Changes:
         node, layout = self._staying(event.node), self._layout
         self._refuse_unknown_zone(event.zone)
         if layout.owner_of[node] == event.zone:
-            raise RefusedError("nothing_changes", f"zone {event.zone} owns node {node}")
+            raise RefusedError("nothing_changes", case="own_node", zone=event.zone, node=node)
         if node in layout.lent:
-            raise RefusedError("node_already_lent", f"node {node} is lent to zone {layout.lent[node]}")
+            raise RefusedError("node_already_lent", node=node, zone=layout.lent[node])
         yield from self._send_off(node, Departure(event.zone, "lent"))
 
     def _return(self, event: NodeReturned) -> Iterator[Outcome]:
@@ -248,9 +244,7 @@ class Changes:
         if departure is not None and departure.reason == "lent":
             yield from self.pass_on(self._nodes.keep(node, "returned"))
         elif node not in layout.lent:
-            raise RefusedError(
-                "node_not_lent", f"node {node} serves zone {layout.zone_of[node]}, which owns it"
-            )
+            raise RefusedError("node_not_lent", node=node, zone=layout.zone_of[node])
         else:
             yield from self._send_off(self._staying(node), Departure(layout.owner_of[node], "returned"))
 
@@ -327,21 +321,21 @@ class Changes:
 
     def _known(self, node: str) -> str:
         if self._nodes.zone_of(node) is None:
-            raise RefusedError("unknown_node", f"cell {self._cell} has no node {node}")
+            raise RefusedError("unknown_node", node=node)
         return node
 
     def _staying(self, node: str) -> str:
         if self._known(node) in self._nodes.leaving:
-            raise RefusedError("node_leaving", f"node {node} is leaving zone {self._layout.zone_of[node]}")
+            raise RefusedError("node_leaving", node=node, zone=self._layout.zone_of[node])
         return node
 
     def _refuse_unknown_zone(self, zone: str) -> None:
         if zone not in self._layout.zones:
-            raise RefusedError("unknown_zone", f"cell {self._cell} has no zone {zone}")
+            raise RefusedError("unknown_zone", zone=zone)
 
     def _refuse_broken_promises(self, layout: Layout, zones: Iterable[str]) -> None:
         for promise in self._zones.broken_promises(layout, zones):
-            raise RefusedError("breaks_a_promise", promise)
+            raise RefusedError("breaks_a_promise", **promise)
 
 
 def _asks_more(before: Zone, after: Zone) -> bool:

@@ -1,14 +1,15 @@
 """A cell that has a configuration: the effect of each event on its jobs, its nodes and its zones."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from schemas.base import Event, Outcome, kind_of
 from schemas.cells import CellConfigured
-from schemas.changes import CellChange, ZoneConfigured
+from schemas.changes import CellChange
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.commands import RunDisowned
 from schemas.decisions import EventIgnored, JobQuoted, JobRejected, RejectionReason
+from schemas.facts import NO_FACTS, Fact, Facts
 from schemas.fleet import (
     CommandRefused,
     FleetEvent,
@@ -106,7 +107,7 @@ class ConfiguredCell:
         if not self._recent.note(writer_of(envelope.event), envelope.id):
             yield EventIgnored(
                 reason="duplicate_event",
-                detail=f"event {envelope.id} of {writer_of(envelope.event)} was already folded in",
+                facts={"event_id": envelope.id, "writer": writer_of(envelope.event)},
             )
             return
         yield from staged("dispatch", self._dispatch(envelope.event))
@@ -144,15 +145,15 @@ class ConfiguredCell:
             case CellChange():
                 yield from self._decided(self._changes.take(event))
             case CellConfigured():
-                yield EventIgnored(
-                    reason="cell_already_configured",
-                    detail=f"cell {self.name} has a configuration: change a zone by {ZoneConfigured.TYPE}",
-                )
+                yield EventIgnored(reason="cell_already_configured")
             case RulesAdopted():
                 yield EventIgnored(
                     reason="stale_adoption",
-                    detail=f"rules {event.rules} were to follow rules {event.previous_rules} after ledger "
-                    f"offset {event.state_offset}, and that is not where the cell is",
+                    facts={
+                        "rules": event.rules,
+                        "previous_rules": event.previous_rules,
+                        "state_offset": event.state_offset,
+                    },
                 )
             case _:
                 yield from self._pass_on(event)
@@ -166,9 +167,7 @@ class ConfiguredCell:
 
     def _tick(self, time_s: float) -> Iterator[Outcome]:
         if self.time_s is not None and time_s < self.time_s:
-            yield EventIgnored(
-                reason="clock_went_back", detail=f"it is {self.time_s} s, the tick says {time_s} s"
-            )
+            yield EventIgnored(reason="clock_went_back", facts={"time_s": self.time_s, "tick_time_s": time_s})
             return
         self.time_s = time_s
         yield from self._loans.pass_deadlines(time_s)
@@ -177,7 +176,7 @@ class ConfiguredCell:
     def _submit(self, event: JobSubmitted) -> Iterator[Outcome]:
         # Before all else: no refusal may be taken for the end of another job under this id.
         if self.jobs.knows(event.job_id, event.user):
-            yield refused(event, "duplicate_job", f"job {event.job_id} was decided before")
+            yield refused(event, "duplicate_job")
         elif (refusal := self._refusal(event)) is not None:
             yield refused(event, *refusal)
         elif (full := self.jobs.no_room_for(job := Job.of(event))) is not None:
@@ -191,18 +190,17 @@ class ConfiguredCell:
         refusal = self._refusal(event)
         return self._asked[event.zone].quote(event) if refusal is None else refused(event, *refusal)
 
-    def _refusal(self, event: JobSubmitted | JobQuoteRequested) -> tuple[RejectionReason, str] | None:
+    def _refusal(self, event: JobSubmitted | JobQuoteRequested) -> tuple[RejectionReason, Facts] | None:
         """Why no zone is asked about a job or a quote, if none is."""
         kind = self._zones.kind_of(event.zone)
         if kind is None:
-            return "unknown_zone", f"cell {self.name} has no zone {event.zone}"
+            return "unknown_zone", {"zone": event.zone}
         if type(event.workload) not in kind.workloads:
-            runs = ", ".join(map(kind_of, kind.workloads))
-            return "workload_not_taken", f"zone {event.zone} runs {runs}, not {event.workload.kind}"
+            taken = tuple(map(kind_of, kind.workloads))
+            return "workload_not_taken", {"workload": event.workload.kind, "taken": taken}
         terms = kind.terms if isinstance(event, JobSubmitted) else kind.quoted_terms
         if type(event.terms) not in terms:
-            taken = ", ".join(map(kind_of, terms)) or "none"
-            return "terms_not_taken", f"zone {event.zone} takes {taken} here, not {event.terms.kind}"
+            return "terms_not_taken", {"terms": event.terms.kind, "taken": tuple(map(kind_of, terms))}
         return None
 
     def _withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
@@ -210,18 +208,25 @@ class ConfiguredCell:
         if job is None:
             yield _unknown_job(event.job_id)
         elif job.user != event.user:
-            yield EventIgnored(reason="not_the_owner", detail=f"job {event.job_id} is of another user")
+            yield EventIgnored(reason="not_the_owner", facts={"job_id": event.job_id})
         else:
             yield from self._decided(self._asked[job.zone].withdrawn(job))
 
     def _hear(self, event: FleetEvent) -> Iterator[Outcome]:
         if self.nodes.zone_of(event.node) is None:
-            yield EventIgnored(reason="unknown_node", detail=f"cell {self.name} has no node {event.node}")
+            yield EventIgnored(reason="unknown_node", facts={"node": event.node})
             return
         yield from self._decided(self._changes.pass_on(self.nodes.take(event)))
         if isinstance(event, CommandRefused):
-            detail = f"node {event.node} refuses command {event.command_id}, {event.reason}: {event.detail}"
-            yield EventIgnored(reason="command_refused", detail=detail)
+            yield EventIgnored(
+                reason="command_refused",
+                facts={
+                    "node": event.node,
+                    "command_id": event.command_id,
+                    "refusal": event.reason,
+                    "message": event.detail,
+                },
+            )
             yield from self._decided(self._refused_runs(event))
         elif isinstance(event, RunReport):
             yield from self._hear_run(event)
@@ -264,7 +269,7 @@ class ConfiguredCell:
         zone = self._asked.get(event.zone)
         if zone is None:
             yield EventIgnored(
-                reason="unknown_solve", detail=f"cell {self.name} has no zone {event.zone} to ask a solver"
+                reason="unknown_solve", facts={"zone": event.zone, "request_id": event.request_id}
             )
         else:
             yield from self._decided(zone.solved(event))
@@ -275,17 +280,19 @@ class ConfiguredCell:
         for zone in takers:
             yield from self._decided(zone.take(event))
         if not takers:
-            yield EventIgnored(
-                reason="no_zone_takes_it", detail=f"cell {self.name} has no zone that takes {event.TYPE}"
-            )
+            yield EventIgnored(reason="no_zone_takes_it", facts={"event_type": event.TYPE})
 
 
-def refused(event: JobSubmitted | JobQuoteRequested, reason: RejectionReason, detail: str) -> Outcome:
+def refused(
+    event: JobSubmitted | JobQuoteRequested, reason: RejectionReason, facts: Mapping[str, Fact] = NO_FACTS
+) -> Outcome:
     """The answer where no zone was asked."""
     if isinstance(event, JobQuoteRequested):
-        return JobQuoted(quote_id=event.quote_id, zone=event.zone, reason=reason, detail=detail)
-    return JobRejected(job_id=event.job_id, user=event.user, zone=event.zone, reason=reason, detail=detail)
+        return JobQuoted(quote_id=event.quote_id, zone=event.zone, reason=reason, facts=dict(facts))
+    return JobRejected(
+        job_id=event.job_id, user=event.user, zone=event.zone, reason=reason, facts=dict(facts)
+    )
 
 
 def _unknown_job(job_id: str) -> EventIgnored:
-    return EventIgnored(reason="unknown_job", detail=f"job {job_id} is over, or was never admitted")
+    return EventIgnored(reason="unknown_job", facts={"job_id": job_id})

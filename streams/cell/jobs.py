@@ -14,7 +14,7 @@ from schemas.decisions import JobOutcome
 from schemas.jobs import JobSubmitted
 from schemas.kind import Terms, Workload
 from schemas.kinds import AnyTerms, AnyWorkload
-from streams.cell.live_bytes import LiveBytes, document_bytes, documents_of
+from streams.cell.live_bytes import LiveBytes, Refusal, document_bytes, documents_of
 from streams.cell.packing import pack, unpack
 from streams.cell.recent_ids import RecentIds
 
@@ -136,7 +136,7 @@ class JobRegister:
         decision, or one of this user lost, within the window."""
         return job_id in self.live or self._won.knows(_ANYBODY, job_id) or self._lost.knows(user, job_id)
 
-    def no_room_for(self, job: Job) -> str | None:
+    def no_room_for(self, job: Job) -> Refusal:
         """Why the cell cannot keep one job more; None if it can."""
         return self._live_bytes.refuse_growth(job.state_bytes)
 

@@ -10,13 +10,18 @@ from pydantic import ValidationError
 from schemas.base import Record
 from schemas.cells import CellConfigured, Node, Zone
 from schemas.changes import NodeRegistered, ZoneConfigured
-from schemas.codec import MAX_VALUE_BYTES, describe
+from schemas.codec import MAX_VALUE_BYTES, facts_of
+from schemas.facts import Facts
 
 R = TypeVar("R", bound=Record)
 
 
 class InvalidLayoutError(Exception):
-    """A change would leave no valid configuration."""
+    """A change would leave no valid configuration, for what the facts name."""
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.facts = facts
 
 
 @dataclass(frozen=True)
@@ -102,8 +107,7 @@ class Layout:
         count = len(layout.owned_json)
         if count > MAX_VALUE_BYTES:
             raise InvalidLayoutError(
-                f"the configuration of cell {owned.cell} would take {count} bytes, at most {MAX_VALUE_BYTES} "
-                "are kept: make a second cell"
+                {"case": "configuration_too_long", "bytes": count, "most_bytes": MAX_VALUE_BYTES}
             )
         return layout
 
@@ -135,4 +139,4 @@ def _with(record: R, **changes: Any) -> R:
     try:
         return type(record)(**{**fields, **changes})
     except ValidationError as error:
-        raise InvalidLayoutError(describe(error)) from None
+        raise InvalidLayoutError(facts_of(error)) from None

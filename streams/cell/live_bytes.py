@@ -8,7 +8,11 @@ change. It is not part of the state: restoring jobs counts them again.
 from collections import Counter
 
 from schemas.cells import MAX_WAITING_BYTES
+from schemas.facts import Fact, Facts
 from schemas.kind import Terms, Workload
+
+Refusal = Facts | None
+"""Facts of a refusal; None where nothing is refused."""
 
 _BYTES_BESIDE_WORKLOAD_AND_TERMS = 448
 """Of a job, packed, in the register: ids of 128 characters, its state, and how far it is."""
@@ -38,7 +42,7 @@ def document_bytes(documents: tuple[str, str]) -> int:
 
 
 class LiveBytes:
-    """Of all zones of one cell. Everything that is refused comes with the reason in words."""
+    """Of all zones of one cell. Whatever is refused comes with the facts of a `cell_full`."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.total = 0
@@ -67,35 +71,38 @@ class LiveBytes:
         if not self._waiting[user]:
             del self._waiting[user]
 
-    def refuse_job(self, count: int) -> str | None:
+    def refuse_job(self, count: int) -> Refusal:
         """Why a job that takes `count` bytes more cannot be admitted; None if it can."""
-        return _refuse("the live jobs of the cell", self.total, count, self._limit_admitted)
+        return _refuse("live_jobs", self.total, count, self._limit_admitted)
 
-    def refuse_share(self, user: str, held: int, count: int) -> str | None:
+    def refuse_share(self, user: str, held: int, count: int) -> Refusal:
         """Why jobs of a user that cost nothing and hold `held` bytes cannot take `count` more; None if they
         can. They may hold as many as are left then. So no user takes the room of all others, and one who is
         alone has half of it."""
         left = max(self._limit_admitted - self.total - count, 0)
         if held + count <= left:
             return None
-        return (
-            f"jobs of user {user} hold {held} bytes, and with {count} more they would hold more than the "
-            f"{left} that are left for others: submit it again when some are over"
-        )
+        return {
+            "case": "jobs_of_user",
+            "user": user,
+            "held_bytes": held,
+            "more_bytes": count,
+            "left_bytes": left,
+        }
 
-    def refuse_growth(self, count: int) -> str | None:
+    def refuse_growth(self, count: int) -> Refusal:
         """Why live jobs cannot take `count` bytes more at all; None if they can."""
-        return _refuse("the live jobs of the cell", self.total, count, self._limit)
+        return _refuse("live_jobs", self.total, count, self._limit)
 
-    def refuse_waiting(self, user: str, count: int) -> str | None:
+    def refuse_waiting(self, user: str, count: int) -> Refusal:
         """Why bids of this user that wait for a solver cannot take `count` bytes more; None if they can."""
         of_user, waiting = self._waiting.get(user, 0), self._waiting_total
-        return _refuse(
-            f"the waiting bids of user {user}", of_user, count, self._limit_waiting_of_user
-        ) or _refuse("the waiting bids of the cell", waiting, count, self._limit_waiting)
+        return _refuse("waiting_of_user", of_user, count, self._limit_waiting_of_user, user=user) or _refuse(
+            "waiting", waiting, count, self._limit_waiting
+        )
 
 
-def _refuse(whose: str, held: int, more: int, limit: int) -> str | None:
+def _refuse(case: str, held: int, more: int, limit: int, **about: Fact) -> Refusal:
     if held + more <= limit:
         return None
-    return f"{whose} hold {held} of {limit} bytes, and {more} more find no room until some are over"
+    return {"case": case, **about, "held_bytes": held, "more_bytes": more, "limit_bytes": limit}

@@ -72,7 +72,7 @@ class Loans:
                 case CapacityReclaimed():
                     yield from self._reclaim(event, lending, _known(time_s))
         except RefusedError as refused:
-            yield EventIgnored(reason=refused.reason, detail=refused.detail)
+            yield EventIgnored(reason=refused.reason, facts=refused.facts)
 
     def pass_deadlines(self, time_s: float) -> Iterator[Outcome]:
         """Report the reclaims whose time is over."""
@@ -162,9 +162,9 @@ class Loans:
     def _lender(self, id: str) -> tuple[Zone, Lending]:
         zone = next((zone for zone in self._layout.owned.zones if zone.id == id), None)
         if zone is None:
-            raise RefusedError("unknown_zone", f"cell {self._cell} has no zone {id}")
+            raise RefusedError("unknown_zone", zone=id)
         if zone.lending is None:
-            raise RefusedError("zone_does_not_lend", f"zone {id} is configured without `lending`")
+            raise RefusedError("zone_does_not_lend", zone=id)
         return zone, zone.lending
 
     def _note_load(self, event: InferenceLoadReported, lender: Zone, time_s: float) -> None:
@@ -173,8 +173,7 @@ class Loans:
         latest = self._loads.get(event.zone)
         if latest is not None and event.time_s < latest.time_s:
             raise RefusedError(
-                "stale_load",
-                f"zone {event.zone} has told its load at {latest.time_s} s, this one is of {event.time_s} s",
+                "stale_load", zone=event.zone, time_s=event.time_s, latest_time_s=latest.time_s
             )
         serving = set(event.serving)
         own = tuple(node.id for node in lender.nodes if node.id in serving)
@@ -195,7 +194,7 @@ class Loans:
             layout = self._changes.layout_for(lent)
         except RefusedError as refused:
             for server in lent:
-                refusals.add(server, "breaks_a_promise", refused.detail)
+                refusals.add(server, "breaks_a_promise", refused.facts)
             lent = {}
         yield OfferAnswered(
             owner=lender.id, offer_id=event.offer_id, lent=tuple(lent), refused=refusals.records()
@@ -211,7 +210,7 @@ class Loans:
         owner, id = event.zone, event.reclaim_id
         last = self._last_reclaims.get(owner, [])
         if (owner, id) in self._reclaims or id in last:
-            raise RefusedError("duplicate_reclaim", f"zone {owner} has made reclaim {id} before")
+            raise RefusedError("duplicate_reclaim", zone=owner, reclaim_id=id)
         on_loan = {
             server: loan
             for server, loan in self._nodes.loans.items()
@@ -220,15 +219,20 @@ class Loans:
         if event.servers > len(on_loan):
             raise RefusedError(
                 "more_than_on_loan",
-                f"reclaim {id} wants {event.servers} servers, and {len(on_loan)} of zone {owner} are on loan "
-                "and not on their way back",
+                zone=owner,
+                reclaim_id=id,
+                servers=event.servers,
+                servers_on_loan=len(on_loan),
             )
         notice_s = max(loan.notice_s for loan in on_loan.values())
         if event.due_s < time_s + notice_s:
             raise RefusedError(
                 "due_too_soon",
-                f"reclaim {id} wants servers back by {event.due_s} s, and it is {time_s} s: zone {owner} "
-                f"guarantees {notice_s} s",
+                zone=owner,
+                reclaim_id=id,
+                due_s=event.due_s,
+                time_s=time_s,
+                notice_s=notice_s,
             )
         chosen = self._chosen(on_loan, lending, event.servers, event.due_s)
         self._last_reclaims[owner] = [*last, id][-REMEMBERED_RECLAIMS:]
@@ -302,5 +306,5 @@ def _described(server: str, loan: Loan, status: LoanStatus | None = None) -> Loa
 def _known(time_s: float | None) -> float:
     """The cell's time, which notice is counted from."""
     if time_s is None:
-        raise RefusedError("no_time_yet", "the cell's clock has not ticked yet")
+        raise RefusedError("no_time_yet")
     return time_s

@@ -102,7 +102,7 @@ class NodePool:
             if unfit is not None:
                 self._barred[event.node] = None
                 yield unfit
-                yield from self._lose(event.node, "offline", "")
+                yield from self._lose(event.node, "offline")
                 return
             self._barred.pop(event.node, None)
         if isinstance(event, NodeOnline):
@@ -110,7 +110,7 @@ class NodePool:
         if isinstance(event, NodeOffline):
             yield from self._lose(event.node, "offline", event.reason)
         elif isinstance(event, NodeSilent):
-            yield from self._lose(event.node, "silent", "")
+            yield from self._lose(event.node, "silent")
         elif isinstance(event, CommandRefused) and event.node in self._down:
             pass  # a node that has gone offline still refuses what was under way to it
         elif event.node not in self._barred:
@@ -169,7 +169,7 @@ class NodePool:
     def await_word(self, node: str) -> Iterator[Outcome | NodeChange]:
         """Take a node for down until it announces that it is fit for the zone that it serves now."""
         self._barred[node] = None
-        yield from self._lose(node, "awaited", "")
+        yield from self._lose(node, "awaited")
 
     def told_anew(self, node: str) -> Iterator[NodeChange]:
         """Yield what a zone must know of a node that has come to it: it assumes new nodes to be up and
@@ -179,10 +179,10 @@ class NodePool:
         if node in self._cordoned:
             yield NodeChange(node, "cordoned")
 
-    def described(self, node: str, reason: NodeStatusReason, detail: str = "") -> NodeStatusChanged:
+    def described(self, node: str, reason: NodeStatusReason, message: str = "") -> NodeStatusChanged:
         """The node as it is now, and since when."""
         zone, status = self.layout.zone_of[node], self.status_of(node)
-        return NodeStatusChanged(zone=zone, node=node, status=status, reason=reason, detail=detail)
+        return NodeStatusChanged(zone=zone, node=node, status=status, reason=reason, message=message)
 
     def state(self) -> dict[str, Any]:
         """Everything that the configuration does not say, of types that msgpack writes."""
@@ -206,12 +206,12 @@ class NodePool:
         self.loans.update({server: Loan(*fields) for server, *fields in state["loans"]})
 
     def _lose(
-        self, node: str, reason: Literal["offline", "silent", "awaited"], detail: str
+        self, node: str, reason: Literal["offline", "silent", "awaited"], message: str = ""
     ) -> Iterator[Outcome | NodeChange]:
         self._heard.pop(node, None)
         if node not in self._down:
             self._down[node] = None
-            yield self.described(node, reason, detail)
+            yield self.described(node, reason, message)
             yield NodeChange(node, "down")
 
 
@@ -223,12 +223,19 @@ def commands_nodes(zone: Zone) -> bool:
 def _unfit(sign: SignOfLife, zone: Zone) -> EventIgnored | None:
     """Why a node is of no use to its zone, if it is."""
     if zone.policy.shares_base_model and sign.base_model != zone.base_model:
-        detail = f"node {sign.node} holds {sign.base_model}, not {zone.base_model}"
-        return EventIgnored(reason="wrong_base_model", detail=detail)
+        return EventIgnored(
+            reason="wrong_base_model",
+            facts={
+                "node": sign.node,
+                "base_model": sign.base_model,
+                "zone": zone.id,
+                "zone_base_model": zone.base_model,
+            },
+        )
     missing = runners_of(zone.policy.kind) - set(sign.runners)
     if missing:
-        detail = (
-            f"node {sign.node} lacks what policy {zone.policy.kind} commands: {', '.join(sorted(missing))}"
+        return EventIgnored(
+            reason="runner_missing",
+            facts={"node": sign.node, "policy": zone.policy.kind, "runners": tuple(sorted(missing))},
         )
-        return EventIgnored(reason="runner_missing", detail=detail)
     return None

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from schemas.cells import Lending, Zone
+from schemas.facts import NO_FACTS, Fact, Facts
 from schemas.loans import OfferRefusal, RefusedServers
 from streams.cell.nodes import NodePool
 from streams.cell.shares import least_kept, next_borrower
@@ -26,17 +27,17 @@ class Refusals:
 
     def __init__(self) -> None:
         self._servers: dict[OfferRefusal, list[str]] = {}
-        self._details: dict[OfferRefusal, str] = {}
+        self._facts: dict[OfferRefusal, Facts] = {}
 
-    def add(self, server: str, reason: OfferRefusal, detail: str = "") -> None:
-        """One more; the first detail of a reason stands for all."""
+    def add(self, server: str, reason: OfferRefusal, facts: Mapping[str, Fact] = NO_FACTS) -> None:
+        """One more; the facts of the first server stand for all that are refused for the reason."""
         self._servers.setdefault(reason, []).append(server)
-        self._details.setdefault(reason, detail)
+        self._facts.setdefault(reason, dict(facts))
 
     def records(self) -> tuple[RefusedServers, ...]:
         """For the answer."""
         return tuple(
-            RefusedServers(reason=reason, servers=tuple(servers), detail=self._details[reason])
+            RefusedServers(reason=reason, servers=tuple(servers), facts=self._facts[reason])
             for reason, servers in self._servers.items()
         )
 
@@ -84,16 +85,20 @@ def share_out(
         gpu_type = gpu_type_of[server]
         borrower = next_borrower(lending, held, [zone for zone in held if gpu_type in knows[zone]])
         if borrower is None:
-            refusals.add(server, "no_fitting_borrower", f"no borrower of zone {lender.id} knows a {gpu_type}")
+            refusals.add(server, "no_fitting_borrower", {"gpu_type": gpu_type})
         elif load is None:
-            detail = f"zone {lender.id} has reported no load in the last {lending.load_valid_s:g} s"
-            refusals.add(server, "no_load_report", detail)
+            refusals.add(server, "no_load_report", {"load_valid_s": lending.load_valid_s})
         elif len(lent) >= spare:
             refusals.add(
                 server,
                 "inside_headroom",
-                f"{at_home - len(lent)} of {len(gpu_type_of)} servers are left: a load of {load.load} with "
-                f"headroom {lending.headroom} needs {at_home - spare}",
+                {
+                    "left_servers": at_home - len(lent),
+                    "own_servers": len(gpu_type_of),
+                    "load": load.load,
+                    "headroom": lending.headroom,
+                    "needed_servers": at_home - spare,
+                },
             )
         else:
             lent[server] = borrower

@@ -12,7 +12,7 @@ from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.loan import Loan
 from streams.cell.places import Place, note, placed
-from streams.policies.policy import ZoneContext, ZonePolicy
+from streams.policies.policy import BrokenPromise, ZoneContext, ZonePolicy
 
 
 class Zones:
@@ -75,26 +75,27 @@ class Zones:
         """Bytes of the live jobs in a snapshot."""
         return self._live.total
 
-    def broken_promises(self, layout: Layout, ids: Iterable[str]) -> Iterator[str]:
-        """Yield the promises to jobs that could not be kept with these zones as another layout has them, a
-        line for each. No node is missing there that one of them needs."""
+    def broken_promises(self, layout: Layout, ids: Iterable[str]) -> Iterator[BrokenPromise]:
+        """Yield the promises to jobs that could not be kept with these zones as another layout has them. No
+        node is missing there that one of them needs."""
         if self._live.total > layout.present.live_jobs_bytes:
-            yield (
-                f"the live jobs of the cell hold {self._live.total} bytes of a snapshot, and "
-                f"{layout.present.live_jobs_bytes} would be left to them"
-            )
+            yield {
+                "case": "live_jobs",
+                "held_bytes": self._live.total,
+                "left_bytes": layout.present.live_jobs_bytes,
+            }
         for id in ids:
             before, after = self._layout.zones.get(id), layout.zones[id]
             if before is not None and before != after:
                 yield from self._broken_promises_of(before, self._context(layout, after))
 
-    def _broken_promises_of(self, before: Zone, context: ZoneContext) -> Iterator[str]:
+    def _broken_promises_of(self, before: Zone, context: ZoneContext) -> Iterator[BrokenPromise]:
         id, after = before.id, context.zone
         job = next((job.job_id for job in self._jobs.live.values() if job.zone == id), None)
         if after.policy.shares_base_model and before.base_model != after.base_model and job is not None:
-            yield f"zone {id} keeps base model {before.base_model} while it has jobs, such as {job}"
+            yield {"case": "other_base_model", "zone": id, "base_model": before.base_model, "job_id": job}
         for promise in self.asked[id].broken_promises(context):
-            yield f"zone {id}: {promise}"
+            yield {"zone": id, **promise}
 
     def arrange(self, layout: Layout) -> Iterator[Outcome]:
         """Configure the zones that are not as they were, and add the new ones."""

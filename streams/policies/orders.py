@@ -6,6 +6,7 @@ long, the command or a report is lost, or the node does not have the run: then t
 
 from typing import Any
 
+from schemas.facts import Facts
 from schemas.fleet import RunFailed
 from streams.cell.jobs import Job
 
@@ -62,16 +63,17 @@ class OrderClock:
         """
         return self.elapsed_s - heard_s > self.timeout_s + _TIMES_EXPECTED * quiet_s
 
-    def failure(self, job: Job, run_id: str, node: str, heard_s: float) -> RunFailed:
+    def failure(self, job: Job, run_id: str, node: str, heard_s: float) -> "SilentRun":
         """Return the event that replaces the report of such a run."""
-        return RunFailed(
+        return SilentRun(
             cell=self._cell,
             node=node,
             run_id=run_id,
             job_id=job.job_id,
             samples_done=job.samples_done,
-            error=f"node {node} has reported nothing of run {run_id} for {self.elapsed_s - heard_s:.0f} s",
+            error="",
             permanent=False,
+            silent_s=self.elapsed_s - heard_s,
         )
 
     def state(self) -> list[Any]:
@@ -81,6 +83,24 @@ class OrderClock:
     def restore(self, state: list[Any]) -> None:
         """Take a state."""
         self.elapsed_s, self._time_s, self._checked_s = state
+
+
+class SilentRun(RunFailed):
+    """A run that counts as failed since nothing is heard of it. No node reports it, and no log has it."""
+
+    silent_s: float
+
+
+def facts_of_failure(report: RunFailed) -> Facts:
+    """Return the facts of a run's failure, for `run_failed`."""
+    if isinstance(report, SilentRun):
+        return {
+            "case": "silent",
+            "node": report.node,
+            "run_id": report.run_id,
+            "silent_s": report.silent_s,
+        }
+    return {"node": report.node, "error": report.error}
 
 
 def retry_delay_s(failures: int) -> float:

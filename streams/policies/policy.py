@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured, Zone
+from schemas.facts import Facts
 from schemas.fleet import RunFailed, RunReport
 from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
@@ -13,6 +14,9 @@ from streams.cell.jobs import Job
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.loan import Loan
 from streams.cell.nodes import NodeChange
+
+BrokenPromise = Facts
+"""Facts of a refusal for `breaks_a_promise`; a `case` among them."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,9 @@ class ZonePolicy(Protocol):
         """A node has refused the command to begin a run of a live job, which has failed there. Any node says
         so that was to have a part of the run, not only the one that reports for all."""
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[str]:
-        """What was promised to admitted jobs and could not be kept if the zone were configured so, a line for
-        each promise. No nodes are missing but such as were `free_to_leave`."""
+    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
+        """What was promised to admitted jobs and could not be kept if the zone were configured so. No nodes
+        are missing but such as were `free_to_leave`."""
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
         """The zone is configured so from now on: nodes have joined it or left, or it has other settings. The

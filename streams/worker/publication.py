@@ -70,11 +70,11 @@ def job_state(decision: Decision) -> JobState | None:
     further: dict[str, Any] = {}
     match outcome:
         case JobRejected():
-            further = {"detail": outcome.detail}
+            further = {"facts": outcome.facts}
         case JobWithdrawn():
             further = {"returned_micros": outcome.returned_micros}
         case JobRefunded():
-            further = {"detail": outcome.detail, "returned_micros": outcome.refund_micros}
+            further = {"facts": outcome.facts, "returned_micros": outcome.refund_micros}
         case JobCompleted():
             further = {"adapter_path": outcome.adapter_path, "adapter_digest": outcome.adapter_digest}
     return JobState(

@@ -166,9 +166,9 @@ def test_states(bench, job_id, state):
 
 def test_a_second_bid_under_a_jobs_id_does_not_change_its_state(bench):
     told = story(bench, "j")
-    assert [chapter.record.reason for chapter in told.chapters if hasattr(chapter.record, "detail")] == [
-        "duplicate_job"
-    ]
+    assert [
+        chapter.record.reason for chapter in told.chapters if isinstance(chapter.record, JobRejected)
+    ] == ["duplicate_job"]
     assert told.state == "completed"
 
 

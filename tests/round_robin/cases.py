@@ -113,7 +113,7 @@ def test_a_full_cell_takes_no_more_until_a_job_is_over(bench: Bench) -> None:
     bench.send(submitted("a"))
     live.add(limit * 7 // 8 - live.total)
     (rejected,) = bench.send(submitted("b"))
-    assert (rejected.reason, "the live jobs of the cell hold" in rejected.detail) == ("cell_full", True)
+    assert (rejected.reason, rejected.facts["case"]) == ("cell_full", "live_jobs")
     live.add(limit - live.total)
     (refused,) = bench.send(submitted("c"))
     assert (refused.reason, refused.evidence) == ("cell_full", None)
@@ -134,7 +134,7 @@ def test_a_node_without_the_runner_gets_no_job(bench: Bench) -> None:
     unfit = NodeOnline(cell="c", node="a1", base_model="tiny", runners=("lora",))
     ignored, down = bench.send(unfit)
     assert (ignored.reason, down.status) == ("runner_missing", "down")
-    assert "lacks what policy round_robin commands: counting" in ignored.detail
+    assert ignored.facts == {"node": "a1", "policy": "round_robin", "runners": ("counting",)}
     (order,) = orders(bench.send(submitted("a")))
     assert order.node == "a2"
 

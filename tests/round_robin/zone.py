@@ -5,7 +5,6 @@ from typing import Any, cast
 
 from schemas.base import Event, Outcome
 from schemas.decisions import (
-    EventIgnored,
     JobAdmitted,
     JobCompleted,
     JobRefunded,
@@ -17,7 +16,8 @@ from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished, SolveRequested
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
-from streams.policies.policy import ZoneContext
+from streams.policies.ignored import no_such_run, unknown_solve
+from streams.policies.policy import BrokenPromise, ZoneContext
 from tests.round_robin.kind import CountWorkload, QueuePlace, RoundRobinPolicy, SortProblem, SortSolution
 from tests.support.counting_commands import CountCancelled, CountOrdered
 
@@ -52,7 +52,7 @@ class RoundRobinZone:
                 user=job.user,
                 zone=self._zone,
                 reason="cell_full",
-                detail=full,
+                facts=full,
             )
             return
         self._live.add(PLACE_BYTES)
@@ -86,8 +86,7 @@ class RoundRobinZone:
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
         if self._running.get(report.node) != (job.job_id, report.run_id):
-            detail = f"job {job.job_id} has no run {report.run_id} on node {report.node}"
-            yield EventIgnored(reason="stale_report", detail=detail)
+            yield no_such_run(report)
             return
         job.samples_done = report.samples_done
         match report:
@@ -109,7 +108,7 @@ class RoundRobinZone:
                     user=job.user,
                     zone=self._zone,
                     reason="run_failed",
-                    detail=report.error,
+                    facts={"node": report.node, "error": report.error},
                     remaining_samples=self._goal(job) - job.samples_done,
                     refund_micros=0,
                     retained_micros=0,
@@ -136,7 +135,7 @@ class RoundRobinZone:
             self._queue.insert(0, job_id)
         yield from self._assign()
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[str]:
+    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
         yield from ()  # a job of the queue runs whenever there is a node
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
@@ -169,7 +168,7 @@ class RoundRobinZone:
 
     def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
         if answer.request_id != self._asked:
-            yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
+            yield unknown_solve(answer)
             return
         self._asked = None
         if isinstance(answer.solution, SortSolution):

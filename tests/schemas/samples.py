@@ -37,4 +37,4 @@ CONFIGURED: dict[str, Any] = {
     ],
     "vendors": ["label-co"],
 }
-IGNORED: dict[str, Any] = {"reason": "unknown_job", "detail": "no zone knows job job-9"}
+IGNORED: dict[str, Any] = {"reason": "unknown_job", "facts": {"job_id": "job-9"}}

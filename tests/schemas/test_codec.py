@@ -91,9 +91,7 @@ def test_the_canonical_bytes_are_pinned() -> None:
     outcome = DECISION_TYPES["millrace.event.ignored.v1"].model_validate_json(json.dumps(IGNORED))
     assert Decision("cell-1-7-0", "cell-1", "event-1", None, outcome, CHAIN).canonical == (
         b'{"id":"cell-1-7-0","type":"millrace.event.ignored.v1","cell":"cell-1","cause":"event-1","time_s":null,'
-        b'"data":{"reason":"unknown_job","detail":"no zone knows job job-9"},"chain":"'
-        + CHAIN.encode()
-        + b'"}'
+        b'"data":{"reason":"unknown_job","facts":{"job_id":"job-9"}},"chain":"' + CHAIN.encode() + b'"}'
     )
 
 
@@ -400,7 +398,7 @@ REFUSED_DECISIONS = {
     "no chain": ({k: v for k, v in DECISION.items() if k != "chain"}, "chain: Field required"),
     "bad chain": (DECISION | {"chain": "xyz"}, "chain: String should match"),
     "unknown field": (DECISION | {"x": 1}, "x: Extra inputs"),
-    "bad outcome": (DECISION | {"data": {"reason": "whim", "detail": ""}}, "reason: Input should be"),
+    "bad outcome": (DECISION | {"data": {"reason": "whim", "facts": {}}}, "reason: Input should be"),
     "lone surrogate": (DECISION | {"cause": "\ud800"}, "hex escape"),
 }
 

@@ -43,7 +43,7 @@ def test_a_bid_that_understates_is_rejected_and_told_what_would_do(bench: Bench)
     assert isinstance(rejected, JobRejected)
     assert isinstance(quoted, JobQuoted)
     assert rejected.reason == quoted.reason == "memory_understated"
-    least_gib = float(rejected.detail.split("take at least ")[1].split()[0])
+    least_gib = rejected.facts["least_gib"]
     (admitted,) = bench.send(bid("k", memory_gib=least_gib, hyperparameters=LARGE))
     assert isinstance(admitted, JobAdmitted)
 
@@ -145,10 +145,7 @@ def test_a_run_that_took_more_than_was_declared_ends_the_job_and_what_was_spent_
     refunded, *_ = bench.send(report(node, 2.5))
     assert isinstance(refunded, JobRefunded)
     assert refunded.reason == "memory_understated"
-    assert (
-        refunded.detail
-        == f"slot 0: a step took 2.5 GiB of node {node}, and 2.0 GiB are reserved, as declared"
-    )
+    assert refunded.facts == {"slot": 0, "node": node, "memory_gib": 2.5, "reserved_gib": 2.0}
     assert (refunded.refund_micros, refunded.retained_micros) == (3 * UNIT // 2, UNIT // 2)
 
 

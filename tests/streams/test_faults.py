@@ -305,7 +305,7 @@ def test_how_deep_the_caller_is_does_not_matter(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_decision_that_cannot_be_encoded_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def unencodable(_zone: AuctionZone, _time_s: float) -> Iterator[Outcome]:
-        yield EventIgnored.model_construct(reason="unknown_job", detail="half an emoji: \ud83d")
+        yield EventIgnored.model_construct(reason="unknown_job", facts={"error": "half an emoji: \ud83d"})
 
     bench = Bench.configured()
     monkeypatch.setattr(AuctionZone, "wake", unencodable)

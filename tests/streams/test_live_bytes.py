@@ -119,7 +119,7 @@ def test_the_largest_state_of_a_large_cell_fits_into_a_snapshot() -> None:
         pass
     (rejected,) = outcome
     assert isinstance(rejected, JobRejected)
-    assert (rejected.reason, "hold" in rejected.detail) == ("cell_full", True)
+    assert (rejected.reason, rejected.facts["case"]) == ("cell_full", "live_jobs")
     check_live_bytes(bench.cell)
     bench.send(*(NodeCordoned(cell="c", node=node.id) for node in NODES))
     seven_eighths = 7 * configuration.live_jobs_bytes // 8
@@ -197,7 +197,8 @@ def test_a_plan_that_is_made_again_has_room_where_a_bid_has_none_but_not_without
     node = next(iter(bench.zone.fleet.nodes[row] for row in bench.zone.book.jobs["j"].rows.values()))
     refunded = next(outcome for outcome in bench.send(offline(node)) if isinstance(outcome, JobRefunded))
     assert (refunded.reason, refunded.refund_micros) == ("node_lost", admitted.payment_micros)
-    assert "their plan is too long to keep: the live jobs of the cell hold" in refunded.detail
+    assert refunded.facts["case"] == "plan_too_long"
+    assert refunded.facts["held_bytes"] + refunded.facts["more_bytes"] > refunded.facts["limit_bytes"]
     market = bench.zone.auctioneer.market
     assert (market.free_samples[:, 2] == 50).all(), "its new plan is given up too"
 

@@ -51,15 +51,15 @@ def test_a_bid_that_loses_pays_nothing_and_says_why() -> None:
     bench.send(bid(units=1.0))
     (rejected,) = states(bench)
     assert (rejected.state, rejected.payment_micros) == ("rejected", None)
-    assert rejected.detail
+    assert rejected.facts == {"bid_micros": 1_000_000, "lowest_winning_bid_micros": 2_000_001}
 
 
 def test_users_whose_bids_lose_under_the_same_id_each_keep_their_own_state() -> None:
     bench = Bench.configured()
     bench.send(bid(units=1.0, user="ann"), bid(units=2.0, user="ben"))
-    assert {key: state.detail for key, state in view(bench)} == {
-        "c/ann/j": "the bid of 1000000 is not above the price: 2000001 wins",
-        "c/ben/j": "the bid of 2000000 is not above the price: 2000001 wins",
+    assert {key: state.facts["bid_micros"] for key, state in view(bench)} == {
+        "c/ann/j": 1_000_000,
+        "c/ben/j": 2_000_000,
     }
 
 

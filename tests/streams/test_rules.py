@@ -68,7 +68,7 @@ def test_each_event_is_decided_by_the_rules_that_hold_there() -> None:
     for event in LOG.ledger:
         for decision in cell.handle(event):
             outcome = decision.outcome
-            if isinstance(outcome, JobRejected) and f"below {FLOOR_MICROS}" in outcome.detail:
+            if isinstance(outcome, JobRejected) and outcome.facts.get("floor_micros") == FLOOR_MICROS:
                 refused.append(event.offset)
     assert refused
     assert min(refused) > ADOPTED

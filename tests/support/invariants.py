@@ -19,6 +19,7 @@ from streams.cell.live_bytes import job_bytes
 from streams.policies.auction.job import ZONE_BYTES
 from streams.policies.auction.outlook import LATE_REPORT_SLOTS
 from streams.policies.auction.zone import AuctionZone
+from tests.support.sentences import check_sentences
 
 GRACE_SLOTS = 1
 """The report of a job's last slot is waited for until the slot after it is over; for `LATE_REPORT_SLOTS`
@@ -56,6 +57,7 @@ def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
     bid = event.envelope.event if isinstance(event.envelope.event, JobSubmitted) else None
     rewound = cell.snapshot() if bid is not None else b""
     decisions = cell.handle(event)
+    check_sentences(decisions)
     check_live_bytes(cell)
     assert list(cell.broken_invariants()) == []
     moved = any(isinstance(decision.outcome, NodeMoved) for decision in decisions)

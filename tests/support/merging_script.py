@@ -8,7 +8,13 @@ from schemas.cells import CellConfigured
 from schemas.changes import ZoneConfigured
 from schemas.fleet import NodeOnline, NodeSilent, RunFailed, RunFinished, RunProgressed
 from schemas.merging.commands import TransferMode
-from schemas.merging.estimates import EstimateProblem, EstimateSolution, KindEstimate, TransferEstimate
+from schemas.merging.estimates import (
+    EstimateProblem,
+    EstimateSolution,
+    KindEstimate,
+    LossFault,
+    TransferEstimate,
+)
 from schemas.merging.problems import MergeSolution, Share
 from schemas.merging.reports import MeasuredStep, ProfileReported, TaskEvaluated
 from schemas.solves import SolveFinished, SolveRequested
@@ -55,7 +61,7 @@ class Script:
         self.time_s = 0.0
         self.asked: SolveRequested | None = None
         """The plan that was asked for last."""
-        self.curve_fault = ""
+        self.curve_fault: LossFault | None = None
         """Why estimates have all loss curves to be of no use."""
         defaults = {"interval_s": INTERVAL_S, "idle_interval_s": None, "prewarm_s": 0.0}
         self.send(cell or merging_cell(nodes, gpus, **{**defaults, **policy}), tick(0.0))

@@ -41,7 +41,7 @@ class FlooredZone(AuctionZone):
             user=job.user,
             zone=job.zone,
             reason="price_not_below_bid",
-            detail=f"bid {self._refused} below {FLOOR_MICROS} micros",
+            facts={"refused_bids": self._refused, "floor_micros": FLOOR_MICROS},
         )
 
     def state(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import msgpack
 from schemas.codec import Decision
 from streams.cell.cell import Cell, LedgerEvent
 from tests.support.cells import Bench
+from tests.support.sentences import check_sentences
 
 RESTORED_EVERY = 7
 ZONE = "z"
@@ -25,6 +26,7 @@ class TwinBench(Bench):
 
     def _handle(self, entry: LedgerEvent) -> list[Decision]:
         decisions = self.cell.handle(entry)
+        check_sentences(decisions)
         assert self.twin.handle(entry) == decisions
         assert list(self.cell.broken_invariants()) == []
         self._check_live_bytes()

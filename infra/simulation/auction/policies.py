@@ -59,7 +59,7 @@ class OtherPolicies:
         zones = tuple(zone.model_copy(update={"policy": policies[zone.id]}) for zone in cell.zones)
         for zone in zones:
             for fault in zone.policy.faults(zone):
-                raise CommandError(f"zone {zone.id}: {fault}")
+                raise CommandError(f"zone {zone.id}: {fault.message}")
         return cell.model_copy(update={"zones": zones})
 
     def _policy(self, zone: Zone, source: str) -> PolicySettings:

@@ -2,7 +2,9 @@
 
 from infra.views.auction.figures import AuctionFigures
 from infra.views.auction.offers import describe_offer, describe_plan
+from infra.views.auction.sentences import SENTENCES
 from infra.views.policy import PolicyView
+from infra.views.sentences import sentence
 from infra.views.text import units, written
 from schemas.auction.batches import BatchSolution
 from schemas.auction.evidence import AuctionEvidence, JobReplanned, evidence_of
@@ -18,6 +20,7 @@ class AuctionView(PolicyView):
     """See `PolicyView`."""
 
     figures = AuctionFigures
+    sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
         """Return the job's run in a slot's command, or its plan in a solver's answer."""
@@ -92,7 +95,7 @@ def _workload(lora: LoraWorkload) -> str:
 
 def _answer(quoted: JobQuoted, evidence: AuctionEvidence) -> str:
     if evidence.offer is None or evidence.offer.price is None:
-        return f"no price ({quoted.reason}): {quoted.detail}"
+        return f"no price ({quoted.reason}): {sentence(quoted)}"
     if quoted.reason != "plan_found":
-        return f"no bid wins now ({quoted.reason}): {quoted.detail}"
+        return f"no bid wins now ({quoted.reason}): {sentence(quoted)}"
     return f"a bid of {units(evidence.lowest_winning_bid_micros)} wins now"

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from infra.views.elastic.figures import ElasticFigures, pools_of, servers_of
+from infra.views.elastic.sentences import SENTENCES
 from infra.views.policy import PolicyView
+from infra.views.sentences import sentence
 from infra.views.text import counted, first_of, lasting, written
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted, JobQuoted
@@ -19,6 +21,7 @@ class ElasticView(PolicyView):
     """See `PolicyView`."""
 
     figures = ElasticFigures
+    sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
         """Of servers that are cleared all, since it tells whom the job was preempted for, and with whom. Of a
@@ -45,7 +48,10 @@ class ElasticView(PolicyView):
                 return [_forecast(told)]
             case JobQuoted(evidence=ElasticForecast() as forecast):
                 jobs = f"jobs that wait now: {forecast.jobs_waiting}"
-                return [_forecast(forecast), f"{told.detail}; {jobs}"]
+                return [
+                    _forecast(forecast),
+                    f"as things stand: later jobs, loans and reclaims change it; {jobs}",
+                ]
             case JobResized():
                 return list(_resized(told))
             case ServersCleared():
@@ -119,6 +125,7 @@ def _resized(size: JobResized) -> Iterator[str]:
     difference = size.workers - size.workers_before
     workers, before = counted(size.workers, "worker"), counted(size.workers_before, "worker")
     where = f" on {servers_of(size.servers)} ({pools_of(size)})" if size.servers else ""
+    why = sentence(size)
     match size.reason:
         case "started" | "resumed":
             yield f"{size.reason} with {workers}{where}"
@@ -129,19 +136,19 @@ def _resized(size: JobResized) -> Iterator[str]:
         case "moved":
             yield f"keeps {workers}, in other places{where}"
         case "servers_reclaimed":
-            yield f"goes on with {workers}, {-difference} fewer{where}: {size.detail}"
+            yield f"goes on with {workers}, {-difference} fewer{where}: {why}"
         case "preempted":
-            yield f"preempted, loses {before} and is queued again: {size.detail}"
+            yield f"preempted, loses {before} and is queued again: {why}"
         case "node_lost":
-            yield f"loses {before} with a node and is queued again: {size.detail}"
+            yield f"loses {before} with a node and is queued again: {why}"
         case "run_failed":
-            yield f"is queued again, as a run failed: {size.detail}"
+            yield f"is queued again, as a run failed: {why}"
         case "stopped":
-            yield f"its {before} are told to stop: {size.detail}"
-    if size.reason in ("started", "resumed") and size.detail:
-        yield size.detail
-    if size.reason == "scaled_in" and size.detail:
-        yield f"makes way for {size.detail}"
+            yield f"its {before} are told to stop: {why}"
+    if size.reason in ("started", "resumed") and why:
+        yield why
+    if size.reason == "scaled_in" and why:
+        yield f"makes way for {why}"
     if size.reason == "preempted":
         yield "without its workers there it would be below its base demand"
     if size.reason != "stopped":

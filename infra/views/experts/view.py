@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from infra.views.experts.figures import ExpertsFigures, placed_on
+from infra.views.experts.sentences import SENTENCES
 from infra.views.policy import PolicyView
+from infra.views.sentences import sentence
 from infra.views.text import counted, written
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted
@@ -25,6 +27,7 @@ class ExpertsView(PolicyView):
     """See `PolicyView`."""
 
     figures = ExpertsFigures
+    sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
         """Of a zone's standing the service alone."""
@@ -125,16 +128,16 @@ def _queue_place(place: QueuedRanks) -> str:
 
 
 def _changed(change: RanksChanged) -> str:
-    detail = f": {change.detail}" if change.detail else ""
+    why = f": {words}" if (words := sentence(change)) else ""
     match change.reason:
         case "started" | "resumed":
             return f"{change.reason} with {placed_on(change.members)}, generation {change.generation}"
         case "preempted" | "node_lost":
-            return f"loses its ranks and is queued again ({change.reason}){detail}"
+            return f"loses its ranks and is queued again ({change.reason}){why}"
         case "gave_way":
-            return f"gives way and is queued again{detail}"
+            return f"gives way and is queued again{why}"
         case "run_failed":
-            return f"loses its ranks, as a run failed{detail}"
+            return f"loses its ranks, as a run failed{why}"
         case "withdrawn":
             return "its ranks are told to stop, as its user withdraws it"
         case "ended":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from infra.views.sentences import sentence_of
 from infra.views.text import counted
 from schemas.merging.estimates import EstimateSolution
 from schemas.merging.problems import MergeSolution, Share
@@ -57,7 +58,11 @@ def answered_words(record: SolveFinished) -> list[str] | None:
         case EstimateSolution() as answer:
             gains = sum(each.receiver_gain > 0 for each in answer.transfers)
             pairs = counted(len(answer.transfers), "pair")
-            faults = [f"kind {place}: {kind.fault}" for place, kind in enumerate(answer.kinds) if kind.fault]
+            faults = [
+                f"kind {place}: {sentence_of('unusable_profile', {'case': kind.fault})}"
+                for place, kind in enumerate(answer.kinds)
+                if kind.fault is not None
+            ]
             return [f"the solver has estimated {pairs} of kinds, of which {gains} gain", *faults]
     return None
 

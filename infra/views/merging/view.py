@@ -1,6 +1,7 @@
 """Descriptions of the merging policy's own types: workloads, profiles, tasks, merges, plans and commands."""
 
 from infra.views.merging.figures import MergingFigures
+from infra.views.merging.sentences import SENTENCES
 from infra.views.merging.solves import answered_words, competing_words, requested_words
 from infra.views.merging.words import (
     changed_words,
@@ -35,6 +36,7 @@ class MergingView(PolicyView):
     """See `PolicyView`."""
 
     figures = MergingFigures
+    sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
         """Return a record of a task whole, as it names the jobs of the merge, and a merge's result for its

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from infra.views.merging.figures import chain, places, worth
+from infra.views.sentences import sentence
 from infra.views.text import counted, lasting, signed_percent
 from schemas.merging.commands import TransferMode
 from schemas.merging.outcomes import (
@@ -74,9 +75,9 @@ def foretold_words(told: JobForetold) -> Iterator[str]:
         case "kind_finished":
             yield f"jobs of equal data and hyperparameters have ended: {iterations} until its target"
         case "unusable_profile":
-            yield f"its profile was refused, so it runs unmerged: {told.detail}"
+            yield f"its profile was refused, so it runs unmerged: {sentence(told)}"
         case "profile_failed":
-            yield f"its profile run failed, so it runs unmerged: {told.detail}"
+            yield f"its profile run failed, so it runs unmerged: {sentence(told)}"
     yield (
         f"a step takes {_seconds(told.step_s)} with the fewest GPUs, its data loader "
         f"{_seconds(told.loader_s)}, and it needs {told.memory_gib:.3g} GiB beside the base model"
@@ -124,7 +125,7 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
     """What happened to a task, and further lines on what is expected of it."""
     gpus, before = counted(change.gpus, "GPU"), counted(change.gpus_before, "GPU")
     where = f" on {places(change.members)}" if change.members else ""
-    why = f": {change.detail}" if change.detail else ""
+    why = f": {words}" if (words := sentence(change)) else ""
     match change.reason:
         case "started" | "resumed":
             yield f"{change.reason} with {gpus}{where}"

@@ -10,6 +10,7 @@ from schemas.auction.evidence import MemorySource, SpeedSource
 from schemas.auction.settings import AuctionPolicy
 from schemas.cells import ThroughputRow, Zone
 from schemas.decisions import RejectionReason
+from schemas.facts import Fact
 from schemas.lora import LoraHyperparameters, LoraWorkload
 from schemas.lora_commands import MAX_RUNS_PER_SLOT
 from solvers.auction.market.fleet import Fleet, gib_up
@@ -104,10 +105,10 @@ def covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]
 class UnjudgeableError(Exception):
     """A task that no plan can be sought for, whatever the load."""
 
-    def __init__(self, reason: RejectionReason, detail: str) -> None:
-        super().__init__(detail)
+    def __init__(self, reason: RejectionReason, **facts: Fact) -> None:
+        super().__init__(reason, facts)
         self.reason: RejectionReason = reason
-        self.detail = detail
+        self.facts = facts
 
 
 class Demand(NamedTuple):
@@ -145,8 +146,9 @@ class Demand(NamedTuple):
         if not any(samples):
             raise UnjudgeableError(
                 "larger_than_a_node",
-                f"no node of zone {zone.id} holds {memory_gib} GiB and at least one but at most a node's "
-                f"capacity of samples per slot, at speeds {speeds} samples/s",
+                memory_gib=memory_gib,
+                gpu_types=tuple(speeds),
+                fastest_samples_per_s=max(speeds.values(), default=0.0),
             )
         return cls.sized(work_samples, np.array(samples, np.int64), memory_gib, fleet)
 
@@ -205,8 +207,13 @@ def _refuse_understated_memory(workload: LoraWorkload, zone: Zone) -> None:
         shape = workload.hyperparameters
         raise UnjudgeableError(
             "memory_understated",
-            f"{workload.memory_gib} GiB are declared, but rank {shape.rank} and {shape.batch_size} sequences "
-            f"of {shape.sequence_length} tokens take at least {gib_up(least_gib)} GiB on {zone.base_model}",
+            case="below_least",
+            declared_gib=cast(float, workload.memory_gib),
+            least_gib=gib_up(least_gib),
+            rank=shape.rank,
+            batch_size=shape.batch_size,
+            sequence_length=shape.sequence_length,
+            base_model=zone.base_model,
         )
 
 
@@ -218,14 +225,15 @@ def least_counted_gib(fleet: Fleet) -> float:
 def _speeds_and_memory(workload: LoraWorkload, zone: Zone, fleet: Fleet) -> tuple[dict[str, float], float]:
     types = {gpu.name for gpu in zone.gpu_types}
     if unknown := sorted((workload.speed_samples_per_s or {}).keys() - types):
-        raise UnjudgeableError("unknown_gpu_type", f"zone {zone.id} has no gpu type {', '.join(unknown)}")
+        raise UnjudgeableError("unknown_gpu_type", gpu_types=tuple(unknown))
     rows = covering_rows(workload.hyperparameters, zone)
     if not rows and (workload.speed_samples_per_s is None or workload.memory_gib is None):
         shape = workload.hyperparameters
         raise UnjudgeableError(
             "no_throughput_known",
-            f"zone {zone.id} has no throughput row for batch size {shape.batch_size} that covers rank "
-            f"{shape.rank} and sequence length {shape.sequence_length}: give speed and memory in the bid",
+            rank=shape.rank,
+            batch_size=shape.batch_size,
+            sequence_length=shape.sequence_length,
         )
     speeds = {speed.gpu_type: speed.samples_per_s for speed in counted_speeds(workload, rows)}
     return speeds, counted_memory(workload, rows, fleet).gib

@@ -20,7 +20,7 @@ def vendor_options(
     if not workload.needs_preprocessing:
         return [VendorOption(None, 0, 0)]
     if not quotes:
-        raise UnjudgeableError("no_vendor", "the task needs pre-processing and no vendor quotes")
+        raise UnjudgeableError("no_vendor")
     return [
         VendorOption(vendor, _price_micros(quote, workload), _delay_slots(quote, workload, slot_s))
         for vendor, quote in sorted(quotes.items())

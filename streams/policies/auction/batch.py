@@ -10,6 +10,7 @@ import numpy as np
 from schemas.auction.batches import BatchProblem, OfferedBid, OfferedNodes, SolvedPlan
 from schemas.auction.settings import TitanPolicy
 from schemas.cells import Zone
+from schemas.facts import Facts
 from schemas.solves import SolveRequested
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.fleet import GIB_QUANTUM, Calendar, Fleet, NodeClass
@@ -113,7 +114,7 @@ def batch_request(
     )
 
 
-def placement_of_plan(plan: SolvedPlan, request: Request, market: Market) -> Placement | str:
+def placement_of_plan(plan: SolvedPlan, request: Request, market: Market) -> Placement | Facts:
     """Where a solver's plan puts a task, whether there is room or not; or what makes it no plan of the task.
 
     The vendor begins when the plan is applied, so training begins no earlier than its delay from now on.
@@ -122,18 +123,28 @@ def placement_of_plan(plan: SolvedPlan, request: Request, market: Market) -> Pla
     ready_slot = market.first_slot + request.options[0].delay_slots
     last_slot = min(request.last_slot, market.first_slot + market.horizon_slots - 1)
     if not all(early < late for early, late in pairwise(slots)):
-        return "its slots do not ascend"
+        return {"case": "slots_do_not_ascend"}
     if slots[0] < ready_slot or slots[-1] > last_slot:
-        return f"it uses slots {slots[0]} to {slots[-1]}, not within {ready_slot} to {last_slot}"
+        return {
+            "case": "slots_out_of_range",
+            "plan_first_slot": slots[0],
+            "plan_last_slot": slots[-1],
+            "ready_slot": ready_slot,
+            "last_slot": last_slot,
+        }
     fleet = market.fleet
     if unknown := sorted({node for _, node in plan.node_slots} - fleet.row_of.keys()):
-        return f"the zone has no node {', '.join(unknown)}"
+        return {"case": "unknown_nodes", "nodes": tuple(unknown)}
     rows = tuple(fleet.row_of[node] for _, node in plan.node_slots)
     samples = [int(request.demand.samples[fleet.class_of_row[row]]) for row in rows]
     if min(samples) == 0:
-        return "the task cannot run on every node of it"
+        return {"case": "node_does_not_fit"}
     if sum(samples) < request.demand.work_samples:
-        return f"it trains {sum(samples)} of {request.demand.work_samples} samples"
+        return {
+            "case": "too_few_samples",
+            "samples": sum(samples),
+            "work_samples": request.demand.work_samples,
+        }
     return Placement(slots, rows)
 
 

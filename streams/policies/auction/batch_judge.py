@@ -7,6 +7,7 @@ malformed, or whose node-slots are no longer free, is not applied: its bid is re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Self
 
 from schemas.auction.batches import BatchSolution, SolvedPlan
@@ -14,6 +15,7 @@ from schemas.auction.settings import TitanPolicy
 from schemas.base import Outcome
 from schemas.cells import Zone
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected, JobWithdrawn, RejectionReason
+from schemas.facts import Fact, Facts
 from schemas.solves import SolveFinished
 from solvers.auction.baselines.on_arrival import drawn_vendor, in_time
 from solvers.auction.market.demand import UnjudgeableError
@@ -22,7 +24,7 @@ from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.search import Schedule, describe
 from streams.cell.jobs import Job
-from streams.cell.live_bytes import LiveBytes
+from streams.cell.live_bytes import LiveBytes, Refusal
 from streams.policies.auction.batch import (
     WaitingBid,
     batch_request,
@@ -33,20 +35,21 @@ from streams.policies.auction.batch import (
     unpacked,
 )
 from streams.policies.auction.job import ZONE_BYTES, planned_bytes
-from streams.policies.auction.judge import Bid, Verdicts, unknown_solve, why_not
+from streams.policies.auction.judge import Bid, Verdicts, why_not
 from streams.policies.auction.offers import standing
+from streams.policies.ignored import unknown_solve
 
 MOST_BIDS = 200
 """Most bids of one request: some tens of milliseconds of the cell's time when its answer comes. The others
 wait for the request of the next slot."""
-_Fault = tuple[RejectionReason, str]
+_Fault = tuple[RejectionReason, Facts]
 """Why a solver's plan is not applied."""
 
 
 class BatchJudge:
     """See `Judge`."""
 
-    quote_remark = "this is what a bid alone would meet now: the bids of a slot are decided together"
+    quote_facts: Mapping[str, Fact] = MappingProxyType({"case": "decided_together"})
 
     def __init__(
         self,
@@ -92,7 +95,7 @@ class BatchJudge:
             self._waiting[request.id] = WaitingBid(bid, request, counted)
             self._count(self._waiting[request.id])
 
-    def full(self, user: str, job_bytes: int, schedule: Schedule) -> str | None:  # noqa: ARG002
+    def full(self, user: str, job_bytes: int, schedule: Schedule) -> Refusal:  # noqa: ARG002
         waiting_bytes = job_bytes + ZONE_BYTES
         return self._live.refuse_waiting(user, waiting_bytes) or self._live.refuse_job(waiting_bytes)
 
@@ -148,7 +151,7 @@ class BatchJudge:
         if strangers := sorted(plans.keys() - bids.keys()):
             yield EventIgnored(
                 reason="unknown_job",
-                detail=f"request {event.request_id} has no such bids any more: {', '.join(strangers)}",
+                facts={"case": "bids_gone", "request_id": event.request_id, "job_ids": tuple(strangers)},
             )
         faults: dict[str, _Fault | None] = {}
         for job_id, bid in bids.items():
@@ -170,7 +173,7 @@ class BatchJudge:
                     demand = demand_of(held.bid, self._zone, self._market.fleet, self._calendar)
                 except UnjudgeableError as error:
                     self._forget(bids, held)
-                    yield self._verdicts.rejected(held.bid, error.reason, error.detail, None)
+                    yield self._verdicts.rejected(held.bid, error.reason, error.facts, None)
                 else:
                     bids[job_id] = replace(held, request=held.request._replace(demand=demand))
 
@@ -224,25 +227,24 @@ class BatchJudge:
         if not plans:
             return None
         if len(plans) > 1:
-            return _infeasible("it is planned more than once")
+            return "plan_not_feasible", {"case": "planned_twice"}
         request = self._present(bid)
         placement = placement_of_plan(plans[0], request, self._market)
-        if isinstance(placement, str):
-            return _infeasible(placement)
+        if isinstance(placement, dict):
+            return "plan_not_feasible", placement
         schedule = describe(self._market, request.demand, request.options[0], placement)
         appraisal = self._auctioneer.appraise_plan(request, schedule)
         price = appraisal.price
         assert price is not None, "there is a plan"
         if bid.bid.bid_micros <= price.micros:
-            return _infeasible(
-                f"it costs {price.micros:.0f} micros, which the bid of {bid.bid.bid_micros} is not above"
-            )
+            facts = {"price_micros": price.micros, "bid_micros": bid.bid.bid_micros}
+            return "plan_not_feasible", {"case": "costs_too_much", **facts}
         full = self._live.refuse_job(planned_bytes(placement))
         if full is not None:
             return "cell_full", full
         award = self._auctioneer.award(bid.bid.bid_micros, request.demand, schedule, price, bid.counted)
         if award is None:
-            return _infeasible("its node-slots have not the room any more")
+            return "plan_not_feasible", {"case": "room_gone"}
         return self._verdicts.admitted(bid.bid, request, appraisal, award)
 
     def _forget(self, bids: dict[str, WaitingBid], bid: WaitingBid) -> None:
@@ -262,15 +264,11 @@ class BatchJudge:
     ) -> JobRejected:
         appraisal = self._auctioneer.appraise(self._present(bid))
         if fault is not None:
-            reason, detail = fault
+            reason, facts = fault
         elif appraisal.price is None or bid.bid.bid_micros <= appraisal.price.micros:
-            reason, detail = why_not(appraisal, bid.bid.bid_micros)
+            reason, facts = why_not(appraisal, bid.bid.bid_micros)
         elif solution.status == "none":
-            reason, detail = "solver_found_nothing", f"the solver found no plan in {solve_s:.1f} s"
+            reason, facts = "solver_found_nothing", {"solve_s": solve_s}
         else:
-            reason, detail = "not_in_schedule", "the best schedule found for the slot's bids leaves it out"
-        return self._verdicts.rejected(bid.bid, reason, detail, appraisal)
-
-
-def _infeasible(fault: str) -> _Fault:
-    return "plan_not_feasible", f"the solver's plan does not hold: {fault}"
+            reason, facts = "not_in_schedule", {}
+        return self._verdicts.rejected(bid.bid, reason, facts, appraisal)

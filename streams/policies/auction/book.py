@@ -7,6 +7,7 @@ from typing import Literal
 from schemas.base import Outcome
 from schemas.cells import Zone
 from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
+from schemas.facts import Facts
 from schemas.fleet import RunFinished
 from schemas.lora_commands import RunCancelled, RunOrder, SlotAssigned
 from solvers.auction.market.demand import Demand
@@ -165,24 +166,24 @@ class JobBook:
             self.add(PlannedJob.unpack(packed, jobs))
 
     def refund(
-        self, job: PlannedJob, reason: Setback | Literal["deadline_passed"], detail: str
+        self, job: PlannedJob, reason: Setback | Literal["deadline_passed"], facts: Facts
     ) -> Iterator[Outcome]:
         """Give a job up whose user is not to blame: all of the payment goes back."""
         self._welfare.refunded_micros += self.give_up_node_slots(job) - job.bid_micros
-        yield from self._end(job, reason, detail, job.payment_micros)
+        yield from self._end(job, reason, facts, job.payment_micros)
 
-    def end_at_fault(self, job: PlannedJob, fault: Fault, detail: str) -> Iterator[Outcome]:
+    def end_at_fault(self, job: PlannedJob, fault: Fault, facts: Facts) -> Iterator[Outcome]:
         """Give a job up for what its task, its data or its declaration is: its user gets back no more than a
         withdrawal gives, or failing on purpose would be a free way out."""
         unspent_micros = self._unspent_micros(job)
         self._welfare.failed_micros += self.give_up_node_slots(job) - job.bid_micros
-        yield from self._end(job, fault, detail, unspent_micros)
+        yield from self._end(job, fault, facts, unspent_micros)
 
     def _end(
         self,
         job: PlannedJob,
         reason: Setback | Fault | Literal["deadline_passed"],
-        detail: str,
+        facts: Facts,
         refund_micros: int,
     ) -> Iterator[Outcome]:
         self._remove(job)
@@ -191,7 +192,7 @@ class JobBook:
             user=job.job.user,
             zone=self._zone.id,
             reason=reason,
-            detail=detail,
+            facts=facts,
             remaining_samples=job.remaining_samples,
             refund_micros=refund_micros,
             retained_micros=job.payment_micros - refund_micros,

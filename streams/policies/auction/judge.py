@@ -8,7 +8,8 @@ from schemas.auction.bids import Task, bid_micros_of
 from schemas.auction.evidence import AuctionEvidence, Offer
 from schemas.base import Outcome
 from schemas.cells import Zone
-from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected, RejectionReason
+from schemas.decisions import JobAdmitted, JobQuoted, JobRejected, RejectionReason
+from schemas.facts import NO_FACTS, Fact, Facts
 from schemas.jobs import JobQuoteRequested
 from schemas.lora import LoraWorkload
 from schemas.solves import SolveFinished
@@ -18,10 +19,11 @@ from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer, Award
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.search import Schedule
 from streams.cell.jobs import Job
-from streams.cell.live_bytes import LiveBytes
+from streams.cell.live_bytes import LiveBytes, Refusal
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.job import PlannedJob, planned_bytes
 from streams.policies.auction.offers import certificate_of, offer_of
+from streams.policies.ignored import unknown_solve
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Verdicts:
         )
 
     def rejected(
-        self, bid: Bid, reason: RejectionReason, detail: str, appraisal: Appraisal | None
+        self, bid: Bid, reason: RejectionReason, facts: Facts, appraisal: Appraisal | None
     ) -> JobRejected:
         """A loser; without appraisal where its task could not even be judged."""
         return JobRejected(
@@ -89,7 +91,7 @@ class Verdicts:
             user=bid.job.user,
             zone=self._zone.id,
             reason=reason,
-            detail=detail,
+            facts=facts,
             evidence=self._judgement(bid, appraisal),
         )
 
@@ -98,8 +100,8 @@ class Verdicts:
         request: JobQuoteRequested,
         workload: LoraWorkload,
         found: Appraisal | UnjudgeableError,
-        remark: str,
-        full: str | None,
+        remark: Mapping[str, Fact],
+        full: Refusal,
     ) -> JobQuoted:
         """The answer to a request for a quote.
 
@@ -111,18 +113,18 @@ class Verdicts:
         """
         reason: RejectionReason | Literal["plan_found"]
         if isinstance(found, UnjudgeableError):
-            offer, reason, detail = None, found.reason, found.detail
+            offer, reason, facts = None, found.reason, found.facts
         else:
             offer = self._offer(workload, found)
             if found.schedule is None:
-                reason, detail = why_not(found, 0)
+                reason, facts = why_not(found, 0)
             else:
-                reason, detail = ("plan_found", remark) if full is None else ("cell_full", full)
+                reason, facts = ("plan_found", dict(remark)) if full is None else ("cell_full", full)
         return JobQuoted(
             quote_id=request.quote_id,
             zone=self._zone.id,
             reason=reason,
-            detail=detail,
+            facts=facts,
             evidence=AuctionEvidence(offer=offer),
         )
 
@@ -139,36 +141,36 @@ class Verdicts:
         return offer_of(appraisal, speeds, memory, self._fleet.nodes, self._calendar)
 
 
-def why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, str]:
+def why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, Facts]:
     """Why a bid loses against an appraisal."""
     price, room = appraisal.price, appraisal.room
     if price is not None and bid_micros <= price.micros:
-        return (
-            "price_not_below_bid",
-            f"the bid of {bid_micros} is not above the price: {price.lowest_winning_bid_micros} wins",
-        )
+        facts: Facts = {
+            "bid_micros": bid_micros,
+            "lowest_winning_bid_micros": price.lowest_winning_bid_micros,
+        }
+        return "price_not_below_bid", facts
     if appraisal.binding == "time":
-        return "deadline_too_soon", (
-            "even with every node free, the work does not fit before the deadline, within the zone's horizon"
-        )
-    return (
-        "no_room_before_deadline",
-        f"of {room.node_slots} node-slots before the deadline {room.with_room} have room: "
-        f"{room.node_closed} are on nodes that are down, cordoned or leaving, {room.without_compute} lack "
-        f"compute, {room.without_memory} lack memory",
-    )
+        return "deadline_too_soon", {}
+    return "no_room_before_deadline", {
+        "node_slots": room.node_slots,
+        "with_room": room.with_room,
+        "node_closed": room.node_closed,
+        "without_compute": room.without_compute,
+        "without_memory": room.without_memory,
+    }
 
 
 class Judge(Protocol):
     """Decides about the bids of one zone."""
 
-    quote_remark: str
-    """What a quote with a plan means here."""
+    quote_facts: Mapping[str, Fact]
+    """Facts of a quote with a plan: a `case` that says what it means here."""
 
     def bid(self, bid: Bid, request: Request) -> Iterator[Outcome]:
         """A bid whose task can be judged."""
 
-    def full(self, user: str, job_bytes: int, schedule: Schedule) -> str | None:
+    def full(self, user: str, job_bytes: int, schedule: Schedule) -> Refusal:
         """Why the cell could not keep a job of this user with this plan; None where it could."""
 
     def has(self, job_id: str) -> bool:
@@ -196,7 +198,7 @@ class Judge(Protocol):
 class ImmediateJudge:
     """See `Judge`: every bid is judged as it comes, and nothing is kept."""
 
-    quote_remark = "this is what a bid would meet now"
+    quote_facts = NO_FACTS
 
     def __init__(self, auctioneer: Auctioneer, verdicts: Verdicts, live: LiveBytes) -> None:
         self._auctioneer = auctioneer
@@ -219,7 +221,7 @@ class ImmediateJudge:
         else:
             yield self._verdicts.admitted(bid, request, appraisal, award)
 
-    def full(self, user: str, job_bytes: int, schedule: Schedule) -> str | None:  # noqa: ARG002
+    def full(self, user: str, job_bytes: int, schedule: Schedule) -> Refusal:  # noqa: ARG002
         return self._live.refuse_job(job_bytes + planned_bytes(schedule.placement))
 
     def has(self, job_id: str) -> bool:  # noqa: ARG002
@@ -242,10 +244,3 @@ class ImmediateJudge:
 
     def restore(self, state: dict[str, Any], jobs: Mapping[str, Job]) -> None:
         """Nothing was kept."""
-
-
-def unknown_solve(event: SolveFinished) -> EventIgnored:
-    """The response to an answer that no bid waits for."""
-    return EventIgnored(
-        reason="unknown_solve", detail=f"zone {event.zone} waits for no answer to request {event.request_id}"
-    )

@@ -15,11 +15,13 @@ from solvers.auction.market.demand import Demand, UnjudgeableError, least_counte
 from solvers.auction.market.fleet import Fleet
 from solvers.auction.market.market import Market
 from streams.policies.auction.job import PlannedJob
-from streams.policies.policy import ZoneContext
+from streams.policies.policy import BrokenPromise, ZoneContext
 
 
-def broken_promises(market: Market, jobs: Mapping[str, PlannedJob], context: ZoneContext) -> Iterator[str]:
-    """A line for each job or node whose plans would not hold.
+def broken_promises(
+    market: Market, jobs: Mapping[str, PlannedJob], context: ZoneContext
+) -> Iterator[BrokenPromise]:
+    """Jobs and nodes whose plans would not hold.
 
     Args:
         market: as it is now, with every node that is planned on.
@@ -32,11 +34,16 @@ def broken_promises(market: Market, jobs: Mapping[str, PlannedJob], context: Zon
     yield from _of_nodes(market, jobs, fleet)
 
 
-def _of_job(job: PlannedJob, market: Market, fleet: Fleet, context: ZoneContext) -> Iterator[str]:
+def _of_job(job: PlannedJob, market: Market, fleet: Fleet, context: ZoneContext) -> Iterator[BrokenPromise]:
     ahead = job.ahead(market.first_slot)
     horizon_slots = context.zone.horizon_slots
     if ahead.slots and ahead.slots[-1] >= market.first_slot + horizon_slots:
-        yield f"job {job.job_id} is planned in slot {ahead.slots[-1]}, beyond {horizon_slots} slots ahead"
+        yield {
+            "case": "beyond_the_horizon",
+            "job_id": job.job_id,
+            "slot": ahead.slots[-1],
+            "horizon_slots": horizon_slots,
+        }
     try:
         # Of each quota as if it were all of the work: that is trained in one slot, or cannot be.
         demands = {
@@ -45,7 +52,7 @@ def _of_job(job: PlannedJob, market: Market, fleet: Fleet, context: ZoneContext)
             if quota
         }
     except UnjudgeableError as error:
-        yield f"job {job.job_id} could not be planned again: {error.detail}"
+        yield {"case": "unjudgeable", "job_id": job.job_id, "because": error.reason, **error.facts}
         return
     for slot, row in ahead.node_slots():
         if not job.quotas[slot]:
@@ -54,17 +61,26 @@ def _of_job(job: PlannedJob, market: Market, fleet: Fleet, context: ZoneContext)
         node, before = market.fleet.nodes[row], market.fleet.classes[market.fleet.class_of_row[row]]
         index = fleet.class_of_row[fleet.row_of[node]]
         if fleet.classes[index].gpu_type != before.gpu_type:
-            yield f"job {job.job_id} is planned on node {node}, which would be no {before.gpu_type} any more"
+            yield {
+                "case": "other_gpu_type",
+                "job_id": job.job_id,
+                "node": node,
+                "gpu_type": before.gpu_type,
+            }
             return
         if demand.samples[index] < job.quotas[slot]:
-            yield (
-                f"job {job.job_id} is to train {job.quotas[slot]} samples in slot {slot} on node {node}, "
-                f"which would train {demand.samples[index]}"
-            )
+            yield {
+                "case": "quota_too_large",
+                "job_id": job.job_id,
+                "slot": slot,
+                "node": node,
+                "quota_samples": job.quotas[slot],
+                "samples": int(demand.samples[index]),
+            }
             return
 
 
-def _of_nodes(market: Market, jobs: Mapping[str, PlannedJob], fleet: Fleet) -> Iterator[str]:
+def _of_nodes(market: Market, jobs: Mapping[str, PlannedJob], fleet: Fleet) -> Iterator[BrokenPromise]:
     runs = Counter(
         node_slot for job in jobs.values() for node_slot in job.ahead(market.first_slot).node_slots()
     )
@@ -77,11 +93,15 @@ def _of_nodes(market: Market, jobs: Mapping[str, PlannedJob], fleet: Fleet) -> I
         samples = float(np.max(market.capacity_samples[old] - market.free_samples[:, old]))
         gib = float(np.max(market.capacity_gib[old] - market.free_gib[:, old]))
         if samples > node_class.capacity_samples or gib > node_class.capacity_gib:
-            yield (
-                f"on node {node} {samples:.0f} samples per slot and {gib} GiB are taken, and it would have "
-                f"{node_class.capacity_samples:.0f} samples and {node_class.capacity_gib} GiB"
-            )
+            yield {
+                "case": "node_too_small",
+                "node": node,
+                "taken_samples": samples,
+                "taken_gib": gib,
+                "capacity_samples": float(node_class.capacity_samples),
+                "capacity_gib": float(node_class.capacity_gib),
+            }
         # Tasks that were counted for less are followed by tasks that fill what a larger node has left.
         grown_gib = node_class.capacity_gib - market.capacity_gib[old]
         if grown_gib > 0 and most_runs.get(int(old), 0) + grown_gib / least_gib > MAX_RUNS_PER_SLOT:
-            yield f"node {node} could get more than {MAX_RUNS_PER_SLOT} runs in a slot: its jobs end first"
+            yield {"case": "too_many_runs", "node": node, "most_runs": MAX_RUNS_PER_SLOT}

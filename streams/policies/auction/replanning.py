@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from schemas.auction.evidence import JobReplanned, Plan
 from schemas.base import Outcome
 from schemas.cells import Zone
+from schemas.facts import Facts
 from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Auctioneer
@@ -104,11 +105,12 @@ class Replanner:
             return
         if setback == "behind_plan" and 2 * job.lacking_samples > short:
             # A step that outlasts its slot takes the time of the next ones, which then begin late or never.
-            detail = (
-                f"the plan is short of {short} samples, and its runs trained {job.lacking_samples} less than "
-                "the declared speed promises for the time that they had"
-            )
-            yield from self._book.end_at_fault(job, "slower_than_declared", detail)
+            facts: Facts = {
+                "case": "plan_short",
+                "short_samples": short,
+                "lacking_samples": job.lacking_samples,
+            }
+            yield from self._book.end_at_fault(job, "slower_than_declared", facts)
         else:
             yield from self._replan(job, setback, budget_steps)
 
@@ -146,16 +148,16 @@ class Replanner:
         self._auctioneer.release(held, job.demand)
         self._book.forget_ahead(job)
         found = self._plan(job, missing, max(first_slot, job.ready_slot), budget_steps)
-        if isinstance(found, str) and setback == "node_leaving":
+        if isinstance(found, dict) and setback == "node_leaving":
             # What was promised goes first: the node leaves later.
             self._market.hold(held, job.demand)
             self._book.hold(job, held, job.demand)
             return
-        if isinstance(found, str):
+        if isinstance(found, dict):
             self._welfare.refunded_micros += before
             late = job.last_slot < first_slot
-            detail = f"{missing} samples are left and {found} ({setback})"
-            yield from self._book.refund(job, "deadline_passed" if late else setback, detail)
+            facts = {"missing_samples": missing, "setback": setback, **found}
+            yield from self._book.refund(job, "deadline_passed" if late else setback, facts)
             return
         demand, schedule = found
         self._book.hold(job, schedule.placement, demand)
@@ -166,22 +168,22 @@ class Replanner:
 
     def _plan(
         self, job: PlannedJob, missing: int, first_slot: int, budget_steps: int
-    ) -> tuple[Demand, Schedule] | str:
+    ) -> tuple[Demand, Schedule] | Facts:
         """The demand of what is missing and its schedule, the room taken; or why there is none."""
         try:
             demand = Demand.of(job.workload, missing, self._zone, self._market.fleet, self._calendar.slot_s)
         except UnjudgeableError as error:
-            return f"the zone is not what it was: {error.detail}"
+            return {"case": "unjudgeable", "because": error.reason, **error.facts}
         schedule = self._auctioneer.replan(
             demand, job.priced, job.density_micros, first_slot, job.last_slot, budget_steps
         )
         if schedule is None:
-            return f"no plan trains them by slot {job.last_slot}"
+            return {"case": "no_plan", "last_slot": job.last_slot}
         self._steps += schedule.search_steps
         full = self._live.refuse_growth(NODE_SLOT_BYTES * len(schedule.placement.slots))
         if full is not None:
             self._auctioneer.release(schedule.placement, demand)
-            return f"their plan is too long to keep: {full}"
+            return {**full, "case": "plan_too_long"}
         return demand, schedule
 
     def _replanned(

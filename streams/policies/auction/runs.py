@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from schemas.base import Outcome
+from schemas.facts import Facts
 from schemas.fleet import RunFailed, RunProgressed, RunReport, RunStarted
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB
 from streams.policies.auction.book import JobBook
@@ -23,10 +24,12 @@ class Runs:
         job.start_run(slot, report.samples_done)
         dataset, counted = job.workload.dataset, report.dataset_samples
         if job.workload.needs_preprocessing and counted is not None and counted > dataset.samples:
-            detail = (
-                f"{dataset.path} holds {counted} samples, its vendor was paid to prepare {dataset.samples}"
-            )
-            yield from self._book.end_at_fault(job, "dataset_size_misstated", detail)
+            facts: Facts = {
+                "path": dataset.path,
+                "counted_samples": counted,
+                "declared_samples": dataset.samples,
+            }
+            yield from self._book.end_at_fault(job, "dataset_size_misstated", facts)
         else:
             yield from self._replanner.check(job, "behind_plan")
 
@@ -73,7 +76,8 @@ class Runs:
             return
         job.end_run(slot)
         if report.permanent:
-            yield from self._book.end_at_fault(job, "run_failed", report.error)
+            facts: Facts = {"node": report.node, "error": report.error}
+            yield from self._book.end_at_fault(job, "run_failed", facts)
         else:
             yield from self._replanner.check(job, "run_failed")
 
@@ -87,17 +91,23 @@ class Runs:
     def _end_as_too_large(
         self, job: PlannedJob, slot: int, report: RunProgressed | RunFailed
     ) -> Iterator[Outcome]:
-        detail = (
-            f"slot {slot}: a step took {report.memory_gib} GiB of node {report.node}, and "
-            f"{job.demand.memory_gib} GiB are reserved, as declared"
-        )
-        yield from self._book.end_at_fault(job, "memory_understated", detail)
+        assert report.memory_gib is not None
+        facts: Facts = {
+            "slot": slot,
+            "node": report.node,
+            "memory_gib": report.memory_gib,
+            "reserved_gib": job.demand.memory_gib,
+        }
+        yield from self._book.end_at_fault(job, "memory_understated", facts)
 
     def _end_as_too_slow(
         self, job: PlannedJob, slot: int, report: RunProgressed, lacking: int
     ) -> Iterator[Outcome]:
-        detail = (
-            f"slot {slot}: {report.node_s:.1f} s of node {report.node} trained {lacking} samples "
-            "less than the declared speed promises, and the other node-slots do not make up for that"
-        )
-        yield from self._book.end_at_fault(job, "slower_than_declared", detail)
+        facts: Facts = {
+            "case": "run_short",
+            "slot": slot,
+            "node": report.node,
+            "node_s": report.node_s,
+            "lacking_samples": lacking,
+        }
+        yield from self._book.end_at_fault(job, "slower_than_declared", facts)

@@ -7,6 +7,7 @@ from schemas.auction.bids import Task
 from schemas.auction.quotes import QuoteAccepted, VendorLeft, VendorQuoted
 from schemas.base import Event, Outcome
 from schemas.decisions import EventIgnored
+from schemas.facts import Fact, Facts
 from schemas.fleet import (
     RunFailed,
     RunFinished,
@@ -24,7 +25,7 @@ from solvers.auction.mechanism.auctioneer import Appraisal
 from solvers.auction.mechanism.mechanism import Request
 from solvers.compiled import Floats, Ints
 from streams.cell.jobs import Job
-from streams.cell.live_bytes import job_bytes
+from streams.cell.live_bytes import Refusal, job_bytes
 from streams.cell.nodes import NodeChange
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.invariants import broken_invariants
@@ -35,7 +36,8 @@ from streams.policies.auction.policies import auctioneer_of, judge_of, market_of
 from streams.policies.auction.promises import broken_promises
 from streams.policies.auction.replanning import Replanner
 from streams.policies.auction.runs import Runs
-from streams.policies.policy import ZoneContext
+from streams.policies.ignored import no_such_run
+from streams.policies.policy import BrokenPromise, ZoneContext
 
 
 class AuctionZone:
@@ -82,7 +84,7 @@ class AuctionZone:
                 )
                 market.closes_at[self.fleet.row_of[server]] = ends + 1
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[str]:
+    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
         yield from broken_promises(self.auctioneer.market, self.book.jobs, context)
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
@@ -104,7 +106,7 @@ class AuctionZone:
             request = self.request(job.job_id, bid.workload, bid.deadline_s)
         except UnjudgeableError as error:
             # No scheduler could have found it a plan, so nothing is added to the bound.
-            yield self._verdicts.rejected(bid, error.reason, error.detail, None)
+            yield self._verdicts.rejected(bid, error.reason, error.facts, None)
         else:
             yield from self.judge.bid(bid, request)
 
@@ -113,14 +115,14 @@ class AuctionZone:
         if planned is None:
             yield from self.judge.withdraw(job)
         elif planned.started(self.auctioneer.market.first_slot):
-            yield EventIgnored(reason="job_already_started", detail=f"job {job.job_id} has started")
+            yield EventIgnored(reason="job_already_started", facts={"job_id": job.job_id})
         else:
             yield from self.book.withdraw(planned)
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         task = Task.of(request)
         found: Appraisal | UnjudgeableError
-        full = None
+        full: Refusal = None
         try:
             found = self.auctioneer.appraise(self.request(request.quote_id, task.workload, task.deadline_s))
         except UnjudgeableError as error:
@@ -130,23 +132,23 @@ class AuctionZone:
                 full = self.judge.full(
                     request.user, job_bytes(request.workload, request.terms), found.schedule
                 )
-        return self._verdicts.quoted(request, task.workload, found, self.judge.quote_remark, full)
+        return self._verdicts.quoted(request, task.workload, found, self.judge.quote_facts, full)
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
         planned = self.book.jobs.get(job.job_id)
         if planned is None:
-            yield _stale(f"job {job.job_id} waits for its verdict and has no runs")
+            yield _stale("no_verdict_yet", job)
             return
         slot = slot_of_run(report.run_id, job.job_id)
         if slot is None:
-            yield _stale(f"job {job.job_id} has no run {report.run_id} in this zone")
+            yield no_such_run(report)
             return
         if planned.rows.get(slot, -1) != self.fleet.row_of.get(report.node) or slot > self.book.present_slot:
-            yield _stale(f"job {job.job_id} was not assigned to node {report.node} in slot {slot}")
+            yield _stale("not_assigned", job, node=report.node, slot=slot)
             return
         if slot < planned.run_slot and not isinstance(report, RunFinished):
             # A job has moved on since: what it had done by then says nothing of where it is.
-            yield _stale(f"job {job.job_id} runs in slot {planned.run_slot}, the report is of slot {slot}")
+            yield _stale("overtaken", job, slot=slot, run_slot=planned.run_slot)
             yield from self._runs.overtake(planned, slot, report)
             return
         match report:
@@ -157,14 +159,12 @@ class AuctionZone:
             case RunFailed():
                 yield from self._runs.fail(planned, slot, report)
             case RunFinished(adapter_path=None):
-                yield _stale(f"job {job.job_id} is not finished without an adapter")
+                yield _stale("no_adapter", job)
             case RunFinished() if report.samples_done >= planned.workload.work_samples:
                 yield from self.book.complete(planned, report)
             case RunFinished():
-                yield _stale(
-                    f"job {job.job_id} is not finished at {report.samples_done} of "
-                    f"{planned.workload.work_samples} samples"
-                )
+                samples = planned.workload.work_samples
+                yield _stale("not_finished", job, samples_done=report.samples_done, work_samples=samples)
 
     def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
         yield from self.run_changed(job, failed)
@@ -199,11 +199,8 @@ class AuctionZone:
         if not isinstance(event, VendorQuoted | VendorLeft):
             raise TypeError(f"an auction zone takes no {event.TYPE}")
         if event.vendor not in self._vendors:
-            known = ", ".join(self._vendors) or "none"
-            yield EventIgnored(
-                reason="unknown_vendor",
-                detail=f"cell {event.cell} has no vendor {event.vendor}: its vendors are {known}",
-            )
+            facts: Facts = {"vendor": event.vendor, "vendors": tuple(self._vendors)}
+            yield EventIgnored(reason="unknown_vendor", facts=facts)
         elif isinstance(event, VendorQuoted):
             self._quotes[event.vendor] = event
             yield QuoteAccepted(zone=self.zone.id, vendor=event.vendor, reason="quoted")
@@ -269,5 +266,5 @@ class AuctionZone:
         return self.fleet.classes[class_index].full_cost_micros(slots, self.calendar)
 
 
-def _stale(detail: str) -> EventIgnored:
-    return EventIgnored(reason="stale_report", detail=detail)
+def _stale(case: str, job: Job, **facts: Fact) -> EventIgnored:
+    return EventIgnored(reason="stale_report", facts={"case": case, "job_id": job.job_id, **facts})

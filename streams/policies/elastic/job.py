@@ -7,12 +7,13 @@ from typing import Any, NamedTuple, Self, cast
 
 from schemas.elastic.outcomes import ServerPool
 from schemas.elastic.workload import ElasticWorkload
+from schemas.facts import Facts
 from schemas.fleet import RunFinished, RunProgressed
 from solvers.elastic.speedup import linear_speedup
 from streams.cell.jobs import Job
 
-_BYTES_PER_JOB = 2_344
-"""Packed, beside its nodes: numbers, what a finished run said, an error, and when its user had the turn."""
+_BYTES_PER_JOB = 2_344 + 256
+"""Packed, beside its nodes: numbers, what a finished run said, a failure, and when its user had the turn."""
 _BYTES_PER_NODE = 16
 """Packed, beside its id: a number."""
 
@@ -55,8 +56,8 @@ class ElasticJob:
     """When it was queued last. Says nothing of a job that has workers."""
     finished: RunFinished | None = None
     """Its work is done; it is over once no node has a worker."""
-    given_up: str | None = None
-    """Why it ends without: the run's error, or an empty text where its user withdraws it."""
+    given_up: Facts | None = None
+    """Why it ends without: facts of the run's failure, or none where its user withdraws it."""
     heard_s: float = 0.0
     """Time of the last order or report of its present generation, by the zone's `OrderClock`."""
     quiet_s: float = 0.0

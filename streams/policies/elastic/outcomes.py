@@ -1,12 +1,13 @@
 """Decisions on a job: changes of its workers, releases, and its end."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from schemas.base import Outcome
 from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
 from schemas.elastic.commands import Member, ReleaseReason, WorkersReleased
 from schemas.elastic.outcomes import JobResized, ResizeReason
+from schemas.facts import NO_FACTS, Fact
 from streams.policies.elastic.job import ElasticJob
 
 _RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
@@ -22,12 +23,11 @@ _RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
 """Verdicts for workers that leave."""
 
 
-@dataclass(frozen=True)
-class Why:
+class Why(NamedTuple):
     """The reason for a change of a job's workers."""
 
     reason: ResizeReason
-    detail: str = ""
+    facts: Mapping[str, Fact] = NO_FACTS
     by_s: float | None = None
     """When workers that go must be gone; None where nobody waits for their servers."""
 
@@ -46,7 +46,7 @@ def resized(zone: str, job: ElasticJob, before: int, remaining_s: float, why: Wh
         servers=tuple(Member(node=node, workers=count) for node, count in job.members.items()),
         remaining_s=remaining_s,
         samples_done=job.job.samples_done,
-        detail=why.detail,
+        facts=dict(why.facts),
     )
 
 
@@ -85,7 +85,7 @@ def ended(zone: str, job: ElasticJob) -> Outcome:
             user=user,
             zone=zone,
             reason="run_failed",
-            detail=job.given_up,
+            facts=job.given_up,
             remaining_samples=max(job.workload.work_samples - job.job.samples_done, 0),
             refund_micros=0,
             retained_micros=0,

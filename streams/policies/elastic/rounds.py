@@ -1,13 +1,14 @@
 """One round of allocation: what a scheme is asked about the jobs, and how its grants are carried out."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 
 from schemas.base import Outcome
 from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload
+from schemas.facts import NO_FACTS, Fact, Facts
 from solvers.elastic.allocation import POOLS
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Demand, Grant, Pool, Scheme
@@ -66,7 +67,7 @@ class Rounds:
         for turn in list(turns.all):
             served = self._serve(turn, resizable)
             if served is not None:
-                yield from self._carry_out(served, "it had waited for too long, and came first")
+                yield from self._carry_out(served, {"case": "waited_too_long"})
                 # None is resized twice in a round.
                 resizable = [job for job in resizable if job.job.job_id not in served.resized]
         held = turns.held
@@ -143,19 +144,21 @@ class Rounds:
                 break
         return placing
 
-    def _carry_out(self, placing: Placing, detail: str = "") -> Iterator[Outcome]:
+    def _carry_out(self, placing: Placing, facts: Mapping[str, Fact] = NO_FACTS) -> Iterator[Outcome]:
         """Start and resize jobs as they are placed.
 
         Args:
-            detail: why those start that do.
+            facts: why those start that do.
         """
         workforce = self._workforce
         started = [change for change in placing.started if change.workers]
-        made_way = f"jobs that waited: {len(started)}" if started else "jobs that gain more"
+        made_way: Facts = {"case": "jobs_gain_more"}
+        if started:
+            made_way = {"case": "jobs_waited", "jobs": len(started)}
         for change in placing.shrunk:
             yield from workforce.regroup(change.job, change.held, 0, change.grant, made_way)
         for change in started:
-            yield from workforce.start(change.job, change.workers, change.grant, detail)
+            yield from workforce.start(change.job, change.workers, change.grant, facts)
         for change in placing.grown:
             yield from workforce.regroup(change.job, change.held, change.added, change.grant, made_way)
 

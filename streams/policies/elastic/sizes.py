@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 from schemas.cells import Node
 from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import ElasticWorkload
+from schemas.facts import Facts
 from solvers.elastic.demand import Pool
 from streams.policies.policy import ZoneContext
 
@@ -84,7 +85,7 @@ class Sizes:
         is_own = node.id not in self._loans and workers_per_worker == 1
         return "training" if is_own else "loaned", gpus, workers_per_worker
 
-    def fault(self, shape: Shape, without: Collection[str] = ()) -> str | None:
+    def fault(self, shape: Shape, without: Collection[str] = ()) -> Facts | None:
         """Why a job of this shape would not run even if it were alone, and all loans were given back; None if
         it would.
 
@@ -96,10 +97,11 @@ class Sizes:
         room = self._room(gpus_per_worker) - lacking
         if room >= shape.min_workers:
             return None
-        return (
-            f"{shape.min_workers} workers of {shape.gpus_per_worker} GPUs each, and the zone's own servers "
-            f"have room for {room}"
-        )
+        return {
+            "min_workers": shape.min_workers,
+            "gpus_per_worker": gpus_per_worker,
+            "room_workers": room,
+        }
 
     def is_own(self, node: str) -> bool:
         """Whether it is a training server."""

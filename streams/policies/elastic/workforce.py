@@ -1,22 +1,23 @@
 """The workers of a zone's jobs: who has which, on which servers, and the commands when that changes."""
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from schemas.base import Outcome
 from schemas.elastic.commands import WorkersAssigned
 from schemas.elastic.outcomes import JobResized, ResizeReason
+from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Grant
 from solvers.elastic.leaving import leave
 from solvers.elastic.lent import hosted_job
-from streams.cell.live_bytes import LiveBytes
+from streams.cell.live_bytes import LiveBytes, Refusal
 from streams.policies.elastic.job import ElasticJob, QueueEntry, generation_of
 from streams.policies.elastic.outcomes import Why, ended, released, resized
 from streams.policies.elastic.sizes import Shape
-from streams.policies.orders import MOST_FAILURES, OrderClock, retry_delay_s
+from streams.policies.orders import MOST_FAILURES, OrderClock, facts_of_failure, retry_delay_s
 
 
 class Workforce:
@@ -56,7 +57,7 @@ class Workforce:
             self._busy.setdefault(node, {})[job.job.job_id] = None
         self._note(job)
 
-    def refuse(self, job: ElasticJob) -> str | None:
+    def refuse(self, job: ElasticJob) -> Refusal:
         """Why there is no room in the snapshot for a new job; None if there is."""
         user, count = job.job.user, job.state_bytes
         held = self._held.get(user, 0) + job.job.state_bytes
@@ -143,17 +144,19 @@ class Workforce:
             return left_s
         return max(left_s, self.time_s - job.due_s)
 
-    def start(self, job: ElasticJob, workers: int, grant: Grant, detail: str) -> Iterator[Outcome]:
+    def start(
+        self, job: ElasticJob, workers: int, grant: Grant, facts: Mapping[str, Fact]
+    ) -> Iterator[Outcome]:
         """Have a job that waits start with so many workers, which the cluster has for it."""
         has_flexible = workers > job.workload.min_workers
         job.pool, job.flexible_pool = grant.pool, grant.flexible_pool if has_flexible else None
         reason: ResizeReason = "resumed" if job.generation else "started"
         if self.time_s is not None:
             job.due_s = self.time_s + self.base_left_s(job)
-        yield from self._assign(job, workers, Why(reason, detail))
+        yield from self._assign(job, workers, Why(reason, facts))
 
     def regroup(
-        self, job: ElasticJob, held: int, added: int, grant: Grant, made_way: str
+        self, job: ElasticJob, held: int, added: int, grant: Grant, made_way: Mapping[str, Fact]
     ) -> Iterator[Outcome]:
         """Have a running job go on with the workers that the cluster has for it.
 
@@ -170,7 +173,7 @@ class Workforce:
         reason: ResizeReason = (
             "scaled_out" if workers > before else "scaled_in" if workers < before else "moved"
         )
-        yield from self._assign(job, workers, Why(reason, made_way if workers < before else ""))
+        yield from self._assign(job, workers, Why(reason, made_way if workers < before else NO_FACTS))
 
     def leave_servers(self, job: ElasticJob, servers: Sequence[str], why: Why) -> Iterator[Outcome]:
         """Have a running job go on without its workers on these servers, if that leaves it its base demand.
@@ -181,7 +184,7 @@ class Workforce:
         job_id, cluster = job.job.job_id, self.cluster
         if hosted_job(cluster, job_id).is_preempted_without(servers):
             if why.by_s is not None:
-                yield from self._put_back(job, Why("preempted", why.detail, why.by_s))
+                yield from self._put_back(job, Why("preempted", why.facts, why.by_s))
             return
         for server in servers:
             leave(cluster, job_id, server)
@@ -220,7 +223,7 @@ class Workforce:
             self._let_go(job)
         elif job.members:
             # They were to be replaced and were done first: who was to join does not know that it is over.
-            yield from self._dismiss(job, Why("stopped", "its work is done"))
+            yield from self._dismiss(job, Why("stopped", {"case": "work_done"}))
         if job.clearing.get(finished.node) == generation:
             self._cleared(job, finished.node)
         yield from self._settle(job)
@@ -254,19 +257,19 @@ class Workforce:
         """
         job.failures += 1
         if report.permanent or job.failures >= MOST_FAILURES:
-            job.given_up = report.error or "the run failed"
+            job.given_up = facts_of_failure(report)
             why = Why("stopped", job.given_up)
         else:
-            why = Why("run_failed", report.error)
+            why = Why("run_failed", facts_of_failure(report))
         if backs_off:
             job.retry_s = self.orders.elapsed_s + retry_delay_s(job.failures)
         yield from self.lose(job, report.node, why)
 
-    def give_up(self, job: ElasticJob, why: str) -> Iterator[Outcome]:
-        """End a job that is not done; see `ElasticJob.given_up`."""
-        job.given_up = why
+    def give_up(self, job: ElasticJob) -> Iterator[Outcome]:
+        """End a job that its user withdraws."""
+        job.given_up = {}
         if job.members:
-            yield from self._dismiss(job, Why("stopped", why or "its user withdraws it"))
+            yield from self._dismiss(job, Why("stopped", {"case": "withdrawn"}))
         yield from self._settle(job)
 
     def lose(self, job: ElasticJob, node: str, why: Why) -> Iterator[Outcome]:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from schemas.base import Event, Outcome
 from schemas.cells import Node
-from schemas.decisions import EventIgnored, JobAdmitted, JobQuoted, JobRejected
+from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
 from schemas.elastic.outcomes import QueuedJob
 from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload
@@ -28,8 +28,9 @@ from streams.policies.elastic.sizes import Shape, Sizes
 from streams.policies.elastic.staffing import ROUNDS_BETWEEN, Staffing, staffed
 from streams.policies.elastic.turns import Turns
 from streams.policies.elastic.workforce import Workforce
+from streams.policies.ignored import job_ending, no_such_run, unknown_solve
 from streams.policies.orders import OrderClock
-from streams.policies.policy import ZoneContext
+from streams.policies.policy import BrokenPromise, ZoneContext
 
 
 class ElasticZone:
@@ -68,7 +69,7 @@ class ElasticZone:
                 user=job.user,
                 zone=self._zone.id,
                 reason="cell_full" if too_large is None else "larger_than_the_zone",
-                detail=too_large or full or "",
+                facts=too_large or full or {},
             )
             return
         self._arrivals += 1
@@ -87,10 +88,10 @@ class ElasticZone:
     def withdrawn(self, job: Job) -> Iterator[Outcome]:
         entry = self._workforce.jobs[job.job_id]
         if entry.is_ending:
-            yield EventIgnored(reason="job_ending", detail=f"job {job.job_id} is ending already")
+            yield job_ending(job.job_id)
         else:
             self._changed = True
-            yield from self._workforce.give_up(entry, "")
+            yield from self._workforce.give_up(entry)
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         workload = cast(ElasticWorkload, request.workload)
@@ -100,13 +101,12 @@ class ElasticZone:
                 quote_id=request.quote_id,
                 zone=self._zone.id,
                 reason="larger_than_the_zone",
-                detail=too_large,
+                facts=too_large,
             )
         return JobQuoted(
             quote_id=request.quote_id,
             zone=self._zone.id,
             reason="plan_found",
-            detail="as things stand: later jobs, loans and reclaims change it",
             evidence=forecast(
                 workload,
                 self._workforce,
@@ -129,8 +129,7 @@ class ElasticZone:
             is_member = generation <= entry.generation  # it was done before it heard of its new workers
         is_clearing = generation is not None and entry.clearing.get(report.node) == generation
         if not (is_member or is_clearing):
-            detail = f"job {job.job_id} has no run {report.run_id} on node {report.node}"
-            yield EventIgnored(reason="stale_report", detail=detail)
+            yield no_such_run(report)
             return
         if is_member and report.node == entry.leader:
             # A leader that has reported progress repeats the report now and then.
@@ -152,7 +151,7 @@ class ElasticZone:
                 self._workforce.await_leader(entry, report.node)
                 return
             case RunProgressed(complete=True) if is_member:
-                why = Why("run_failed", f"node {report.node} has ended its run")
+                why = Why("run_failed", {"case": "ended", "node": report.node})
                 self._workforce.progress(entry, report.samples_done)
                 yield from self._workforce.lose(entry, report.node, why)
             case RunFinished() | RunFailed() | RunProgressed(complete=True):
@@ -183,21 +182,21 @@ class ElasticZone:
             for job in self._workforce.jobs_on(change.node):
                 if self._workforce.run_on(job, change.node) in change.runs:
                     continue
-                why = Why("node_lost", f"node {change.node} is {change.status}")
+                why = Why("node_lost", {"node": change.node, "status": change.status})
                 yield from self._workforce.lose(job, change.node, why)
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return self._choose(lent_by(self._workforce.cluster, servers), count).servers
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[str]:
+    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
         sizes = Sizes(context)
         for shape in sorted(self._workforce.shapes):
             fault = sizes.fault(shape)
             if fault is not None:
-                yield f"a job that was admitted would never run: it takes {fault}"
+                yield {"case": "job_never_runs", **fault}
         for server in self._altered(context.zone.nodes, sizes):
             if not self._workforce.cluster.server(server).is_empty:
-                yield f"server {server} has workers, and would have other GPUs or another speed"
+                yield {"case": "server_in_use", "server": server}
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
         self._configure(context)
@@ -233,7 +232,7 @@ class ElasticZone:
             yield staffed(self._zone.id, self._workforce, self._turns, on_loan, self._choose)
 
     def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
-        yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
+        yield unknown_solve(answer)
 
     def broken_invariants(self) -> Iterator[str]:
         yield from broken_invariants(self._zone.id, self._workforce, self._jobs)
@@ -321,7 +320,7 @@ class ElasticZone:
             if due and hosted_job(self._workforce.cluster, job_id).is_preempted_without(nodes):
                 nodes = due  # nobody waits for the others
             dues_s = [due_s for node in nodes if (due_s := self._wanted[node]) is not None]
-            why = Why("servers_reclaimed", f"gives back {', '.join(nodes)}", min(dues_s, default=None))
+            why = Why("servers_reclaimed", {"servers": tuple(nodes)}, min(dues_s, default=None))
             before = self._workforce.gpus_of(job)
             changed += self._workforce.leave_servers(job, nodes, why)
             cleared.note(job, before)

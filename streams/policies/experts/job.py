@@ -6,6 +6,7 @@ from typing import Any, Self, cast
 
 from schemas.experts.commands import MoeWorkload
 from schemas.experts.workload import MoeServeWorkload
+from schemas.facts import Facts, facts_bytes
 from schemas.fleet import RunFinished
 from solvers.experts.drift import DriftRule
 from solvers.experts.placement import Cluster
@@ -59,7 +60,7 @@ class MoeJob:
     """Popularity of a service that has reported any."""
     finished: RunFinished | None = None
     """Its work is done; it is over once no node has a rank."""
-    given_up: str | None = None
+    given_up: Facts | None = None
     """Why it ends without: the run's error, or an empty text where its user withdraws it."""
     is_time_over: bool = False
     """Whether it ends because a service has reached its time."""
@@ -140,8 +141,9 @@ class MoeJob:
         nodes = (*self.members, *self.members, *self.clearing, self.leader)
         names = sum(_BYTES_PER_NODE + len(node) for node in nodes) + len(self.job.user)
         told = 0 if self.popularity is None else self.popularity.state_bytes
-        texts = (self.given_up or "", self.finished.model_dump_json() if self.finished else "")
-        return _BYTES_PER_JOB + names + told + sum(len(text.encode()) for text in texts)
+        finished = "" if self.finished is None else self.finished.model_dump_json()
+        failure = facts_bytes(self.given_up or {})
+        return _BYTES_PER_JOB + names + told + failure + len(finished.encode())
 
     def to_state(self) -> list[Any]:
         """Everything that the register has not, of types that msgpack writes."""

@@ -1,7 +1,7 @@
 """Decisions on a job: changes of its ranks or placements, commands, and its end."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from schemas.base import Outcome
 from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
@@ -14,6 +14,7 @@ from schemas.experts.commands import (
 )
 from schemas.experts.outcomes import LayerPlaced, PlacementDecided, PlacementReason, RanksChanged
 from schemas.experts.outcomes import RanksChangeReason as ChangeReason
+from schemas.facts import NO_FACTS, Fact
 from streams.policies.experts.job import MoeJob
 
 _RELEASE_REASONS: Mapping[ChangeReason, RanksReleaseReason] = {
@@ -27,12 +28,11 @@ _RELEASE_REASONS: Mapping[ChangeReason, RanksReleaseReason] = {
 """Verdicts for ranks that leave, unless their job is given up."""
 
 
-@dataclass(frozen=True)
-class Why:
+class Why(NamedTuple):
     """The reason for a change of a job's ranks."""
 
     reason: ChangeReason
-    detail: str = ""
+    facts: Mapping[str, Fact] = NO_FACTS
 
 
 def changed(zone: str, job: MoeJob, why: Why) -> RanksChanged:
@@ -43,7 +43,7 @@ def changed(zone: str, job: MoeJob, why: Why) -> RanksChanged:
         generation=job.generation,
         reason=why.reason,
         members=members_of(job),
-        detail=why.detail,
+        facts=dict(why.facts),
     )
 
 
@@ -144,7 +144,7 @@ def ended(zone: str, job: MoeJob) -> Outcome:
         user=user,
         zone=zone,
         reason="time_over" if job.given_up is None else "run_failed",
-        detail=job.given_up or "its time was over before there were devices for it",
+        facts=job.given_up or {},
         remaining_samples=job.remaining_samples,
         refund_micros=0,
         retained_micros=0,

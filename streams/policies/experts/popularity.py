@@ -9,6 +9,7 @@ from schemas.experts.commands import LayerPlacement
 from schemas.experts.outcomes import LayerPlaced
 from schemas.experts.reports import LayerRouting, RoutingReport
 from schemas.experts.settings import ExpertsPolicy
+from schemas.facts import Facts
 from solvers.compiled import Ints
 from solvers.experts.drift import DriftDecision, DriftRule, LayerDrift
 from solvers.experts.placement import Cluster, Placement
@@ -166,7 +167,7 @@ class Popularity:
         )
 
 
-def unusable(report: RoutingReport, known: Popularity | None, cluster: Cluster) -> str | None:
+def unusable(report: RoutingReport, known: Popularity | None, cluster: Cluster) -> Facts | None:
     """Why no placement can be made of a report's counts; None if one can.
 
     Args:
@@ -175,22 +176,30 @@ def unusable(report: RoutingReport, known: Popularity | None, cluster: Cluster) 
     """
     layers, experts = len(report.layers), len(report.layers[0].tokens)
     if known is not None and (layers, experts) != known.shape:
-        return (
-            f"it tells of {layers} layers of {experts} experts, and reports before told of "
-            f"{known.shape[0]} of {known.shape[1]}"
-        )
+        return {
+            "case": "other_shape",
+            "layers": layers,
+            "experts": experts,
+            "known_layers": known.shape[0],
+            "known_experts": known.shape[1],
+        }
     if experts > cluster.devices * cluster.most_per_device:
-        return (
-            f"{experts} experts of a layer do not fit on {cluster.devices} devices with at most "
-            f"{cluster.most_per_device} each: submit the job with more ranks, or more experts per device"
-        )
+        return {
+            "case": "too_many_experts",
+            "experts": experts,
+            "devices": cluster.devices,
+            "most_experts_per_device": cluster.most_per_device,
+        }
     slots = layers * cluster.devices * cluster.most_per_device
     if slots > MAX_SLOTS:
-        return (
-            f"{layers} layers on {cluster.devices} devices with {cluster.most_per_device} experts each are "
-            f"{slots} slots, and a cell places {MAX_SLOTS} at most: submit the job with fewer experts per "
-            "device"
-        )
+        return {
+            "case": "too_many_slots",
+            "layers": layers,
+            "devices": cluster.devices,
+            "most_experts_per_device": cluster.most_per_device,
+            "slots": slots,
+            "most_slots": MAX_SLOTS,
+        }
     return None
 
 

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 from schemas.base import Outcome
 from schemas.experts.workload import MoeServeWorkload
+from schemas.facts import Facts
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
-from streams.cell.live_bytes import LiveBytes
+from streams.cell.live_bytes import LiveBytes, Refusal
 from streams.policies.experts.claims import Holdings
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.outcomes import Why, assigned, changed, decided, ended, released
 from streams.policies.experts.turns import Turns
 from streams.policies.gpus import Gpus
-from streams.policies.orders import MOST_FAILURES, OrderClock, retry_delay_s
+from streams.policies.orders import MOST_FAILURES, OrderClock, facts_of_failure, retry_delay_s
 
 _LONGEST_QUIET_S = 8_640.0
 """For so long a service is expected to say nothing after its begin, at most."""
@@ -66,13 +67,13 @@ class Ranks:
         """Idle ones, or on their way, that are kept for jobs for which others have given way."""
         return sum(job.workload.ranks for job in self.jobs.values() if job.is_awaited)
 
-    def refuse(self, job: MoeJob) -> str | None:
+    def refuse(self, job: MoeJob) -> Refusal:
         """Why there is no room in the snapshot for a new job; None if there is."""
         user, count = job.job.user, job.state_bytes
         held = self._held[user] + job.job.state_bytes
         return self._live.refuse_job(count) or self._live.refuse_share(user, held, count)
 
-    def refuse_growth(self, count: int) -> str | None:
+    def refuse_growth(self, count: int) -> Refusal:
         """Why there is no room for so much more about a job; None if there is."""
         return self._live.refuse_growth(count)
 
@@ -118,8 +119,8 @@ class Ranks:
         """A job waits again as if it had been submitted now, so that another begins."""
         other.is_awaited = True
         waited_s = self.time_s - other.since_s
-        detail = f"job {other.job_id} of user {other.job.user} has waited for {waited_s:.0f} s"
-        yield from self.put_back(job, Why("gave_way", detail))
+        facts: Facts = {"job_id": other.job_id, "user": other.job.user, "waited_s": waited_s}
+        yield from self.put_back(job, Why("gave_way", facts))
         job.had_s, job.passed = None, 0
         job.arrival = self.arrivals
         self.arrivals += 1
@@ -178,7 +179,7 @@ class Ranks:
                 yield from self._cleared(job, report.node)
             case RunProgressed(complete=True) if leads:
                 job.progress(report.samples_done)
-                why = Why("run_failed", f"node {report.node} has ended its run")
+                why = Why("run_failed", {"case": "ended", "node": report.node})
                 yield from self._take_back(job, why, without=report.node)
                 yield from self._cleared(job, report.node)
             case RunFinished() | RunProgressed(complete=True):
@@ -201,7 +202,7 @@ class Ranks:
 
     def give_up(self, job: MoeJob) -> Iterator[Outcome]:
         """The user of a job withdraws it."""
-        job.given_up = ""
+        job.given_up = {}
         yield from self.put_back(job, Why("withdrawn"))
 
     def end_in_time(self, job: MoeJob) -> Iterator[Outcome]:
@@ -228,8 +229,8 @@ class Ranks:
         if backs_off:
             job.retry_s = self.orders.elapsed_s + retry_delay_s(job.failures)
         if report.permanent or job.failures >= MOST_FAILURES:
-            job.given_up = report.error or "the run failed"
-        yield from self._take_back(job, Why("run_failed", report.error), without=report.node)
+            job.given_up = facts_of_failure(report)
+        yield from self._take_back(job, Why("run_failed", facts_of_failure(report)), without=report.node)
         yield from self._cleared(job, report.node)
 
     def _clear(self, job: MoeJob, report: RunReport) -> Iterator[Outcome]:

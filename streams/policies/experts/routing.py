@@ -8,6 +8,7 @@ from schemas.experts.outcomes import LayerPlaced, PlacementReason
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, RoutingReport
 from schemas.experts.settings import ExpertsPolicy
 from schemas.experts.workload import MoeServeWorkload
+from schemas.facts import Facts
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.outcomes import decided, placed
 from streams.policies.experts.popularity import Popularity, rule_of, state_bytes, unusable
@@ -31,12 +32,17 @@ class Routing:
     def report(self, job: MoeJob, report: RoutingReport) -> Iterator[Outcome]:
         """The leader of a job tells of routed tokens. Of a job that trains they say only how far it is."""
         if report.node != job.leader or report.node not in job.working:
-            detail = f"node {report.node} does not speak for run {report.run_id} of job {job.job_id}"
-            yield EventIgnored(reason="unusable_report", detail=detail)
+            facts: Facts = {
+                "case": "not_the_leader",
+                "job_id": job.job_id,
+                "run_id": report.run_id,
+                "node": report.node,
+            }
+            yield EventIgnored(reason="unusable_report", facts=facts)
             return
         fault = self._fault(job, report)
         if fault is not None:
-            yield EventIgnored(reason="unusable_report", detail=f"job {job.job_id}: {fault}")
+            yield EventIgnored(reason="unusable_report", facts={"job_id": job.job_id, **fault})
             return
         job.progress(report.samples_done)
         job.hear(self._ranks.orders.elapsed_s)
@@ -44,16 +50,16 @@ class Routing:
             yield from self._place(job, job.workload, report)
         self._ranks.has_news = True
 
-    def _fault(self, job: MoeJob, report: RoutingReport) -> str | None:
+    def _fault(self, job: MoeJob, report: RoutingReport) -> Facts | None:
         """Why a report cannot be used; None if it can."""
         if not isinstance(job.workload, MoeServeWorkload):
-            return None if isinstance(report, ExpertsRouted) else "a job that trains has no profile stage"
+            return None if isinstance(report, ExpertsRouted) else {"case": "job_trains"}
         known = job.popularity
         if isinstance(report, ExpertsProfiled) and job.is_profiled:
-            return f"generation {job.generation} has told of its profile stage before"
+            return {"case": "profiled_before", "generation": job.generation}
         revision = 0 if known is None else known.revision
         if isinstance(report, ExpertsRouted) and report.revision > revision:
-            return f"it was served with placement {report.revision}, and the newest is {revision}"
+            return {"case": "unknown_revision", "revision": report.revision, "newest_revision": revision}
         fault = unusable(report, known, job.cluster)
         if fault is None and known is None:
             layers, experts = len(report.layers), len(report.layers[0].tokens)

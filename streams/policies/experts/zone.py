@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from schemas.base import Event, Outcome
-from schemas.decisions import EventIgnored, JobAdmitted, JobRejected
+from schemas.decisions import JobAdmitted, JobRejected
 from schemas.experts.outcomes import QueuedRanks
 from schemas.experts.reports import RoutingReport
 from schemas.experts.settings import ExpertsPolicy
+from schemas.facts import Facts
 from schemas.fleet import RunFailed, RunReport
 from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
@@ -20,8 +21,9 @@ from streams.policies.experts.ranks import Ranks
 from streams.policies.experts.routing import Routing
 from streams.policies.experts.standing import served
 from streams.policies.gpus import Gpus
+from streams.policies.ignored import job_ending, no_such_run, unknown_solve
 from streams.policies.orders import OrderClock
-from streams.policies.policy import ZoneContext
+from streams.policies.policy import BrokenPromise, ZoneContext
 
 
 class ExpertsZone:
@@ -46,13 +48,13 @@ class ExpertsZone:
         room = self._own_devices - sum(self._own.get(node, 0) for node in self._wanted)
         full = self._ranks.refuse(entry)
         if ranks > room or full is not None:
-            too_large = f"{ranks} ranks need a device each, and the zone's own nodes have {room}"
+            too_large: Facts = {"ranks": ranks, "own_devices": room}
             yield JobRejected(
                 job_id=job.job_id,
                 user=job.user,
                 zone=self._zone.id,
                 reason="larger_than_the_zone" if ranks > room else "cell_full",
-                detail=too_large if ranks > room else full or "",
+                facts=too_large if ranks > room else full or {},
             )
             return
         self._ranks.arrivals += 1
@@ -70,7 +72,7 @@ class ExpertsZone:
     def withdrawn(self, job: Job) -> Iterator[Outcome]:
         entry = self._ranks.jobs[job.job_id]
         if entry.is_ending:
-            yield EventIgnored(reason="job_ending", detail=f"job {job.job_id} is ending already")
+            yield job_ending(job.job_id)
         else:
             yield from self._ranks.give_up(entry)
 
@@ -87,8 +89,7 @@ class ExpertsZone:
         entry = self._ranks.jobs[job.job_id]
         has_ranks = report.node in entry.working or report.node in entry.clearing
         if report.run_id != entry.run_id or not has_ranks:
-            detail = f"job {job.job_id} has no run {report.run_id} on node {report.node}"
-            yield EventIgnored(reason="stale_report", detail=detail)
+            yield no_such_run(report)
         elif isinstance(report, RoutingReport):
             yield from self._routing.report(entry, report)
         else:
@@ -107,7 +108,7 @@ class ExpertsZone:
                 self._wanted[change.node] = change.by_s is not None
         self._ranks.has_changed = self._ranks.has_news = True
         if change.status in ("down", "restarted"):
-            why = Why("node_lost", f"node {change.node} is {change.status}")
+            why = Why("node_lost", {"node": change.node, "status": change.status})
             for job in self._jobs_on(change.node):
                 if job.run_id in change.runs:
                     continue
@@ -117,20 +118,23 @@ class ExpertsZone:
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return sorted(servers, key=lambda node: (len(self._gpus.holders(node)), node))[:count]
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[str]:
+    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
         gpus = Gpus()
         gpus.configure(context.zone)
         room = sum(count for node, count in gpus.nodes.items() if node not in context.loans)
         too_large = [job for job in self._ranks.jobs.values() if job.workload.ranks > room]
         if too_large:
-            yield (
-                f"{len(too_large)} jobs were admitted, such as {too_large[0].job_id}, that need "
-                f"{too_large[0].workload.ranks} devices, and the zone's own nodes would have {room}"
-            )
+            yield {
+                "case": "jobs_never_run",
+                "jobs": len(too_large),
+                "job_id": too_large[0].job_id,
+                "ranks": too_large[0].workload.ranks,
+                "own_devices": room,
+            }
         for node, count in gpus.nodes.items():
             held = self._held_on(node)
             if held > count:
-                yield f"node {node} would have {count} devices, and jobs have {held} there"
+                yield {"case": "devices_in_use", "node": node, "devices": count, "held_devices": held}
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
         self._configure(context)
@@ -160,7 +164,7 @@ class ExpertsZone:
             yield served(self._ranks)
 
     def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
-        yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
+        yield unknown_solve(answer)
 
     def broken_invariants(self) -> Iterator[str]:
         yield from broken_invariants(self._ranks, self._jobs)
@@ -222,7 +226,7 @@ class ExpertsZone:
         for node, is_awaited in self._wanted.items():
             for job in self._jobs_on(node):
                 if job.members and node not in needed and (is_awaited or self._fits_elsewhere(job)):
-                    why = Why("preempted", f"node {node} is to leave")
+                    why = Why("preempted", {"node": node})
                     yield from self._ranks.put_back(job, why)
 
     def _fits_elsewhere(self, job: MoeJob) -> bool:

@@ -10,7 +10,7 @@ from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
-from streams.policies.policy import ZoneContext
+from streams.policies.policy import BrokenPromise, ZoneContext
 
 
 class InferenceZone:
@@ -34,7 +34,7 @@ class InferenceZone:
     def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:  # noqa: ARG002
         raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[str]:  # noqa: ARG002
+    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:  # noqa: ARG002
         yield from ()
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:  # noqa: ARG002
@@ -57,7 +57,7 @@ class InferenceZone:
 
     def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
         yield EventIgnored(
-            reason="unknown_solve", detail=f"zone {answer.zone} has asked for no {answer.request_id}"
+            reason="unknown_solve", facts={"zone": answer.zone, "request_id": answer.request_id}
         )
 
     def broken_invariants(self) -> Iterator[str]:

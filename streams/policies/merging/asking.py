@@ -1,9 +1,10 @@
 """Questions to solvers about an allocation: the jobs as they are now."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from schemas.facts import NO_FACTS, Fact
 from schemas.merging.outcomes import ForetoldReason, JobForetold
 from schemas.merging.problems import (
     JobKind,
@@ -57,7 +58,9 @@ class Asking:
             return self._joint_steps(jobs) * sum(self.step_s(job, gpus) for job in jobs)
         return sum(self.knowledge.iterations_left(job) * self.step_s(job, gpus) for job in jobs)
 
-    def foretold(self, job: TuningJob, reason: ForetoldReason, detail: str = "") -> JobForetold:
+    def foretold(
+        self, job: TuningJob, reason: ForetoldReason, facts: Mapping[str, Fact] = NO_FACTS
+    ) -> JobForetold:
         """Return the forecast of a job as a decision."""
         kind = self.knowledge.kinds[job.kind]
         return JobForetold(
@@ -68,7 +71,7 @@ class Asking:
             step_s=self.step_s(job, STAGES_PER_PIPELINE if job.workload.pipeline else 1),
             loader_s=kind.loader_s,
             memory_gib=kind.memory_gib,
-            detail=detail,
+            facts=dict(facts),
         )
 
     def available(self) -> int:

@@ -29,7 +29,7 @@ def ended(zone: str, job: TuningJob) -> Outcome:
             user=user,
             zone=zone,
             reason="run_failed",
-            detail=job.given_up,
+            facts=job.given_up,
             remaining_samples=max(job.workload.total_samples - job.job.samples_done, 0),
             refund_micros=0,
             retained_micros=0,

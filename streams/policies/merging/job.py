@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
 
+from schemas.facts import Facts, facts_bytes
 from schemas.fleet import RunFinished
 from schemas.merging.commands import JobOrder
 from schemas.merging.estimates import MergeMode
@@ -86,8 +87,8 @@ class TuningJob:
     never_merges: bool = False
     """A merge of it was undone, or its profile is of no use."""
     finished: RunFinished | None = None
-    given_up: str | None = None
-    """Why it ends undone: the run's error, or an empty text where its user withdraws it."""
+    given_up: Facts | None = None
+    """Why it ends undone: facts of the run's failure, or none where its user withdraws it."""
     heard_s: float = 0.0
     """When something was last ordered or heard of its runs, by the zone's `OrderClock`."""
     quiet_s: float = 0.0
@@ -123,7 +124,7 @@ class TuningJob:
         """Most bytes of it in a snapshot."""
         finished = "" if self.finished is None else self.finished.model_dump_json()
         runs = sum(_BYTES_PER_RUN + len(run) + len(node) for run, node in self.stopping.items())
-        return _BYTES_PER_JOB + runs + len(finished.encode()) + len((self.given_up or "").encode())
+        return _BYTES_PER_JOB + runs + len(finished.encode()) + facts_bytes(self.given_up or {})
 
     def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
         """Something is ordered or heard of its run, which may then say nothing for a while."""

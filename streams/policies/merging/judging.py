@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from schemas.facts import Facts
 from schemas.merging.estimates import PastMerge
 from schemas.merging.outcomes import MergeJudged
 from schemas.merging.reports import TaskEvaluated
@@ -35,7 +36,7 @@ def note_evaluation(job: TuningJob, kind: KindOfJobs, task: Task, report: TaskEv
 
 def fault_of_merge(
     job: TuningJob, kind: KindOfJobs, task: Task, report: TaskEvaluated, compares: bool
-) -> str | None:
+) -> Facts | None:
     """Why the merge that a job is in is to be undone, by its latest evaluation; None if it is not.
 
     The receiver of a temporal merge is judged twice: while its donor trains, with the donor's weights; and in
@@ -49,15 +50,15 @@ def fault_of_merge(
     if report.phase == "own" and not compares:
         return None
     best = merge.best_accuracy
-    after = f"after {report.epochs:g} epochs the accuracy of job {job.job_id} is {best:g} at best"
+    after: Facts = {"job_id": job.job_id, "epochs": report.epochs, "best_accuracy": best}
     if compares and kind.watched and best <= kind.watched_accuracy:
-        return f"{after}, and jobs of its kind reach {kind.watched_accuracy:g} in as many alone"
+        return {"case": "not_above_alone", **after, "accuracy_alone": kind.watched_accuracy}
     if merge.accuracy_before is None or best > merge.accuracy_before:
         return None
-    return f"{after}, and it was {merge.accuracy_before:g} before"
+    return {"case": "not_above_before", **after, "accuracy_before": merge.accuracy_before}
 
 
-def shortfall_of_merge(job: TuningJob, kind: KindOfJobs, iterations: int) -> str | None:
+def shortfall_of_merge(job: TuningJob, kind: KindOfJobs, iterations: int) -> Facts | None:
     """Why a job that is done after so many iterations is to begin anew alone; None if it is over.
 
     It has had all that it may have, in a merge, and has not met its target, which alone it may meet: a merge
@@ -70,10 +71,13 @@ def shortfall_of_merge(job: TuningJob, kind: KindOfJobs, iterations: int) -> str
         return None
     if kind.finished_accuracies and kind.finished_accuracy < target:
         return None
-    return (
-        f"after all {iterations} iterations the accuracy of job {job.job_id} is {merge.best_accuracy:g} at "
-        f"best, and its target is {target:g}"
-    )
+    return {
+        "case": "target_missed",
+        "job_id": job.job_id,
+        "iterations": iterations,
+        "best_accuracy": merge.best_accuracy,
+        "target_accuracy": target,
+    }
 
 
 def judged(

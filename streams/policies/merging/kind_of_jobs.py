@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from schemas.facts import Facts
 from schemas.merging.estimates import MERGE_MODES, KindFacts, MergeMode
 from schemas.merging.reports import ProfileReported
 from schemas.merging.workload import TuningWorkload
@@ -43,8 +44,8 @@ def _digest(parts: Sequence[Any]) -> str:
 
 def fault_of(
     report: ProfileReported, compared: Literal["embedding", "features"], length: int | None
-) -> str | None:
-    """Why a profile is of no use, with the field's name; None if it is of some.
+) -> Facts | None:
+    """Why a profile is of no use; None if it is of some.
 
     Args:
         compared: the field by which similarity is judged.
@@ -52,18 +53,18 @@ def fault_of(
     """
     values = getattr(report, compared)
     if not values:
-        return f"{compared}: are missing, and similarity is judged by them"
+        return {"case": "missing", "field": compared}
     if length is not None and len(values) != length:
-        return f"{compared}: has {len(values)} values, those of other jobs have {length}"
+        return {"case": "other_length", "field": compared, "values": len(values), "known_values": length}
     if not any(values):
-        return f"{compared}: is zero throughout"
+        return {"case": "all_zero", "field": compared}
     third = len(report.losses) // 3
     if len(report.losses) < _FALLS_FROM:
-        return f"losses: has {len(report.losses)} values, a curve needs {_FALLS_FROM}"
+        return {"case": "few_losses", "losses": len(report.losses), "least_losses": _FALLS_FROM}
     first = math.fsum(report.losses[:third]) / third
     last = math.fsum(report.losses[-third:]) / third
     if last >= first:
-        return f"losses: the mean of the last third, {last:g}, is not below that of the first, {first:g}"
+        return {"case": "losses_do_not_fall", "first_loss": first, "last_loss": last}
     return None
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from schemas.facts import Facts
 from schemas.merging.estimates import (
     MAX_FINISHED,
     MAX_KINDS,
@@ -136,7 +137,7 @@ class Knowledge:
             del self.kinds[oldest.key]
             self._forget_pairs_of(oldest.key)
 
-    def profiled(self, key: str, report: ProfileReported) -> str | None:
+    def profiled(self, key: str, report: ProfileReported) -> Facts | None:
         """Keep what a profile run has shown; why it is of no use, if it is of none."""
         kind = self.kinds[key]
         if self._policy.transferability == "task2feat":
@@ -205,13 +206,13 @@ class Knowledge:
             watched_epochs=self._policy.watched_epochs,
         )
 
-    def take(self, solution: EstimateSolution) -> dict[str, str]:
+    def take(self, solution: EstimateSolution) -> dict[str, Facts]:
         """Keep a solver's answer to the last question.
 
         Returns:
             the kinds of which it tells for the first time, and why their profile is of no use, if it is.
         """
-        news: dict[str, str] = {}
+        news: dict[str, Facts] = {}
         asked = set(self._asked)
         self._forget(lambda donor, receiver: donor in asked and receiver in asked)
         # What is known of the others is out of date.
@@ -222,10 +223,10 @@ class Knowledge:
             kind = self.kinds.get(key)
             if kind is None:
                 continue
-            if kind.iterations is None or estimate.fault:
-                news[key] = estimate.fault
+            if kind.iterations is None or estimate.fault is not None:
+                news[key] = {} if estimate.fault is None else {"case": estimate.fault}
             kind.iterations = estimate.iterations
-            if estimate.fault:
+            if estimate.fault is not None:
                 kind.is_usable = False
         for one in solution.transfers:
             if max(one.donor, one.receiver) >= len(self._asked):

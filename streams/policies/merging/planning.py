@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from schemas.base import Outcome
-from schemas.decisions import EventIgnored
+from schemas.facts import Facts
 from schemas.merging.estimates import EstimateProblem, EstimateSolution
 from schemas.merging.settings import MergingPolicy
 from schemas.solves import SolveFinished, SolveRequested
+from streams.policies.ignored import unknown_solve
 from streams.policies.merging.allocation import Allocation
 from streams.policies.merging.asking import Asking
 from streams.policies.merging.tasks import Tasks
@@ -91,7 +92,7 @@ class Planning:
             if self._is_idle_time(self._tasks.time_s):
                 yield from self._ask_in_between(self._tasks.time_s)
         elif answer.request_id != self._plan_request:
-            yield EventIgnored(reason="unknown_solve", detail=f"nobody waits for {answer.request_id}")
+            yield unknown_solve(answer)
         elif self._tasks.time_s < self._due_s and self._tasks.jobs:
             self._plan_request = None
             self.hold(answer)
@@ -205,7 +206,7 @@ class Planning:
             problem=problem,
         )
 
-    def _estimated(self, news: Mapping[str, str]) -> Iterator[Outcome]:
+    def _estimated(self, news: Mapping[str, Facts]) -> Iterator[Outcome]:
         """Tell jobs of what a solver has found out about their kinds, by kind: why the profile is of no use,
         or nothing."""
         for job in self._tasks.jobs.values():

@@ -1,14 +1,15 @@
 """The runs of a zone's jobs: profile runs begin, nodes report, and jobs and merges end."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from schemas.base import Outcome
-from schemas.decisions import EventIgnored
+from schemas.facts import NO_FACTS, Fact, Facts
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.outcomes import ForetoldReason
 from schemas.merging.reports import ProfileReported, TaskEvaluated
 from schemas.merging.settings import STAGES_PER_PIPELINE
+from streams.policies.ignored import no_such_run
 from streams.policies.merging.asking import Asking
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.judging import (
@@ -22,6 +23,7 @@ from streams.policies.merging.planning import Planning
 from streams.policies.merging.standing import Standing
 from streams.policies.merging.task import Task
 from streams.policies.merging.turns import Turns
+from streams.policies.orders import facts_of_failure
 
 
 class Runs:
@@ -65,7 +67,7 @@ class Runs:
         task = self._tasks.task_of(job)
         is_its_node = report.node in job.profiled_on if task is None else report.node == task.leader
         if job.run_id != report.run_id or not is_its_node:
-            yield _stale(job, report)
+            yield no_such_run(report)
         elif task is None:
             yield from self._profiling(job, report)
         else:
@@ -80,7 +82,7 @@ class Runs:
         task = self._tasks.task_of(job)
         nodes = job.profiled_on if task is None else task.members
         if job.run_id != failed.run_id or failed.node not in nodes:
-            yield _stale(job, failed)
+            yield no_such_run(failed)
         else:
             yield from self._not_begun(job, task, failed)
 
@@ -105,14 +107,14 @@ class Runs:
         task = self._tasks.task_of(job)
         if task is not None:
             yield from self._tasks.stop(task, "withdrawn", about=(job.job_id,))
-            yield self._changed(task, "withdrawn", task.gpus, "")
+            yield self._changed(task, "withdrawn", task.gpus)
             self._tasks.part(task)
         elif job.stage == "profiling":
             yield from self._tasks.abort_profile(job)
         self._planning.has_changed = True
         yield from self._settle(job)
 
-    def lose(self, node: str, why: str, held: Collection[str] = ()) -> Iterator[Outcome]:
+    def lose(self, node: str, why: Mapping[str, Fact], held: Collection[str] = ()) -> Iterator[Outcome]:
         """End the runs of a node, and what is left of them elsewhere.
 
         Args:
@@ -131,7 +133,7 @@ class Runs:
             self._tasks.part(task)
             yield self._changed(task, "node_lost", task.gpus, why)
 
-    def vacate(self, node: str, why: str) -> Iterator[Outcome]:
+    def vacate(self, node: str, why: Mapping[str, Fact]) -> Iterator[Outcome]:
         """Have the tasks of a node go elsewhere."""
         for task in [task for task in self._tasks.all.values() if node in task.members]:
             yield from self._tasks.stop(task, "reallocated")
@@ -163,7 +165,7 @@ class Runs:
             idle = self._tasks.gpus.free()
             node = max(fitting, key=lambda node: idle[node])
             if idle[node] < needed:
-                yield from self.vacate(node, f"job {job.job_id} is profiled on node {node}")
+                yield from self.vacate(node, {"case": "profile_run", "job_id": job.job_id, "node": node})
 
     def _not_begun(self, job: TuningJob, task: Task | None, failed: RunFailed) -> Iterator[Outcome]:
         """A node does not have a run that it was to have."""
@@ -182,7 +184,7 @@ class Runs:
                     self._asking.speeds.observe(self._knowledge.kinds[job.kind], step)
                 self._tasks.end_profile(job, "ready")
                 reason: ForetoldReason = "profiled" if fault is None else "unusable_profile"
-                yield self._asking.foretold(job, reason, fault or "")
+                yield self._asking.foretold(job, reason, fault or NO_FACTS)
                 yield from self._all_ready(job.kind)
                 self._planning.knows_more = True
             case RunFailed():
@@ -192,7 +194,7 @@ class Runs:
                     # Its data may be sound, and only the profile run not: it runs unmerged.
                     job.given_up, job.failures, job.stage, job.never_merges = None, 0, "ready", True
                     self._tasks.recount(job)
-                    yield self._asking.foretold(job, "profile_failed", report.error)
+                    yield self._asking.foretold(job, "profile_failed", facts_of_failure(report))
                 yield from self._settle(job)
             case RunProgressed(complete=True) | RunFinished():
                 self._tasks.end_profile(job, "new")
@@ -233,7 +235,8 @@ class Runs:
                 yield from self._failed(job, task, report)
             case RunProgressed(complete=True):
                 self._tasks.progress(job, report.samples_done)
-                yield from self._break_up(task, job, "run_failed", f"node {report.node} has ended its run")
+                ended: Facts = {"case": "ended", "node": report.node}
+                yield from self._break_up(task, job, "run_failed", ended)
 
     def _hear_until_done(self, job: TuningJob, task: Task) -> None:
         """A run of a job begins, of which no report may come before the work of its task is done."""
@@ -250,7 +253,7 @@ class Runs:
             # It may be for the merge, so that neither job is at fault: each goes on alone.
             for each in task.job_ids:
                 self._tasks.jobs[each].never_merges = True
-        yield from self._break_up(task, job, "run_failed", report.error, report.node)
+        yield from self._break_up(task, job, "run_failed", facts_of_failure(report), report.node)
 
     def _ending(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
         """A report about a run that was told to end."""
@@ -279,7 +282,7 @@ class Runs:
         yield from self._tasks.cleared(job, run_id)
         task = self._tasks.task_of(job)
         if job.is_ending and task is not None:
-            yield from self._break_up(task, job, "run_failed", job.given_up or "")
+            yield from self._break_up(task, job, "run_failed", job.given_up or NO_FACTS)
         yield from self._settle(job)
         self._planning.has_changed = True
         yield from self.profile()
@@ -327,7 +330,9 @@ class Runs:
         self._planning.has_changed = True
         yield from self.profile()
 
-    def _begin_anew(self, job: TuningJob, report: RunFinished, shortfall: str) -> Iterator[Outcome]:
+    def _begin_anew(
+        self, job: TuningJob, report: RunFinished, shortfall: Mapping[str, Fact]
+    ) -> Iterator[Outcome]:
         """A job has nothing left to do in a merge that has kept it from its target."""
         self._tasks.progress(job, report.samples_done)
         job.never_merges = True
@@ -341,7 +346,7 @@ class Runs:
         self._planning.has_changed = True
 
     def _break_up(
-        self, task: Task, job: TuningJob, reason: Any, detail: str, node: str | None = None
+        self, task: Task, job: TuningJob, reason: Any, facts: Mapping[str, Fact], node: str | None = None
     ) -> Iterator[Outcome]:
         """A task ends because of one of its jobs, whose run is over already; the other waits for GPUs.
 
@@ -358,7 +363,7 @@ class Runs:
             job.stopping.pop(run_id, None)
             self._tasks.recount(job)
         self._tasks.part(task)
-        yield self._changed(task, reason, gpus, detail)
+        yield self._changed(task, reason, gpus, facts)
         yield from self._settle(job)
         self._planning.has_changed = True
         yield from self.profile()
@@ -398,13 +403,10 @@ class Runs:
             self._planning.knows_more = True
         yield told
 
-    def _changed(self, task: Task, reason: Any, gpus_before: int | None = None, detail: str = "") -> Outcome:
+    def _changed(
+        self, task: Task, reason: Any, gpus_before: int | None = None, facts: Mapping[str, Fact] = NO_FACTS
+    ) -> Outcome:
         is_there = task.task_id in self._tasks.all
         remaining_s = self._asking.remaining_s(task.job_ids, task.mode, task.gpus) if is_there else 0.0
         before = task.gpus if gpus_before is None else gpus_before
-        return self._tasks.changed(task, reason, before, remaining_s, detail=detail)
-
-
-def _stale(job: TuningJob, report: RunReport) -> EventIgnored:
-    detail = f"job {job.job_id} has no run {report.run_id} on node {report.node}"
-    return EventIgnored(reason="stale_report", detail=detail)
+        return self._tasks.changed(task, reason, before, remaining_s, facts=facts)

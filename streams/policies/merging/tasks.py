@@ -5,10 +5,11 @@ next starts when the last step of the one before is done. A job itself goes on o
 said that it ended, for then its checkpoint is there.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from schemas.base import Outcome
+from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RefusedRun, RunFailed, RunFinished
 from schemas.merging.commands import (
     ProfileOrdered,
@@ -20,12 +21,12 @@ from schemas.merging.commands import (
 )
 from schemas.merging.outcomes import MergeForetold, TaskChanged, TaskChangeReason
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
-from streams.cell.live_bytes import LiveBytes
+from streams.cell.live_bytes import LiveBytes, Refusal
 from streams.policies.gpus import Gpus
 from streams.policies.merging.ending import ended
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.task import Task
-from streams.policies.orders import MOST_FAILURES, OrderClock, retry_delay_s
+from streams.policies.orders import MOST_FAILURES, OrderClock, facts_of_failure, retry_delay_s
 
 
 class Tasks:
@@ -50,7 +51,7 @@ class Tasks:
         self._unprofiled: dict[str, None] = {}
         """Jobs that wait for a profile run or are in one."""
 
-    def refuse(self, job: TuningJob) -> str | None:
+    def refuse(self, job: TuningJob) -> Refusal:
         """Why there is no room in the snapshot for a new job; None if there is."""
         user, count = job.job.user, job.state_bytes
         held = self._held.get(user, 0) + job.job.state_bytes
@@ -302,7 +303,7 @@ class Tasks:
         """
         job.failures += 1
         if report.permanent or job.failures >= MOST_FAILURES:
-            job.given_up = report.error or "the run failed"
+            job.given_up = facts_of_failure(report)
         if backs_off:
             job.retry_s = self.orders.elapsed_s + retry_delay_s(job.failures)
         self.recount(job)
@@ -349,7 +350,7 @@ class Tasks:
         gpus_before: int,
         remaining_s: float,
         foretold: Sequence[MergeForetold] = (),
-        detail: str = "",
+        facts: Mapping[str, Fact] = NO_FACTS,
     ) -> TaskChanged:
         """A task as it is now; without GPUs where it is gone."""
         is_there = task.task_id in self.all
@@ -367,7 +368,7 @@ class Tasks:
             else (),
             remaining_s=remaining_s if is_there else 0.0,
             foretold=tuple(foretold),
-            detail=detail,
+            facts=dict(facts),
         )
 
     def _forget_empty_merge(self, job: TuningJob) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from schemas.base import Event, Outcome
-from schemas.decisions import EventIgnored, JobAdmitted, JobRejected
+from schemas.decisions import JobAdmitted, JobRejected
+from schemas.facts import Facts
 from schemas.fleet import RunFailed, RunReport
 from schemas.jobs import JobQuoteRequested
 from schemas.merging.outcomes import QueuedTask
@@ -14,6 +15,7 @@ from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.gpus import Gpus
+from streams.policies.ignored import job_ending
 from streams.policies.merging.asking import Asking
 from streams.policies.merging.invariants import broken_invariants
 from streams.policies.merging.job import TuningJob
@@ -25,7 +27,7 @@ from streams.policies.merging.standing import Standing
 from streams.policies.merging.task import Task
 from streams.policies.merging.tasks import Tasks
 from streams.policies.orders import OrderClock
-from streams.policies.policy import ZoneContext
+from streams.policies.policy import BrokenPromise, ZoneContext
 
 
 class MergingZone:
@@ -54,9 +56,9 @@ class MergingZone:
         entry = TuningJob(job, self._arrivals, "", self._tasks.time_s, waits_since_s=self._tasks.time_s)
         full = self._tasks.refuse(entry)
         if refusal is not None or full is not None:
-            reason, detail = refusal or ("cell_full", full or "")
+            reason, facts = refusal or ("cell_full", full or {})
             yield JobRejected(
-                job_id=job.job_id, user=job.user, zone=self._zone.id, reason=reason, detail=detail
+                job_id=job.job_id, user=job.user, zone=self._zone.id, reason=reason, facts=facts
             )
             return
         self._arrivals += 1
@@ -83,9 +85,9 @@ class MergingZone:
     def withdrawn(self, job: Job) -> Iterator[Outcome]:
         entry = self._tasks.jobs[job.job_id]
         if entry.is_ending:
-            yield EventIgnored(reason="job_ending", detail=f"job {job.job_id} is ending already")
+            yield job_ending(job.job_id)
             return
-        entry.given_up = ""
+        entry.given_up = {}
         yield from self._runs.let_go(entry)
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
@@ -110,31 +112,42 @@ class MergingZone:
             self._wanted[change.node] = None
         self._planning.has_changed = True
         if change.status in ("down", "restarted"):
-            yield from self._runs.lose(change.node, f"node {change.node} is {change.status}", change.runs)
+            why = {"node": change.node, "status": change.status}
+            yield from self._runs.lose(change.node, why, change.runs)
         elif change.status == "leaving":
-            yield from self._runs.vacate(change.node, f"node {change.node} is to leave")
+            yield from self._runs.vacate(change.node, {"case": "leaving", "node": change.node})
         yield from self._runs.profile()
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return sorted(servers, key=lambda node: (len(self._gpus.holders(node)), node))[:count]
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[str]:
+    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
         gpus = Gpus()
         gpus.configure(context.zone)
         pipelines = [job for job in self._tasks.jobs.values() if job.workload.pipeline]
         if pipelines and gpus.most_per_node < STAGES_PER_PIPELINE:
-            yield (
-                f"{len(pipelines)} pipeline-parallel jobs were admitted, and no node would have the "
-                f"{STAGES_PER_PIPELINE} GPUs that one is profiled on"
-            )
+            yield {
+                "case": "no_node_for_pipelines",
+                "jobs": len(pipelines),
+                "needed_gpus": STAGES_PER_PIPELINE,
+            }
         other = [job for job in self._tasks.jobs.values() if job.workload.model != context.zone.base_model]
         if other:
-            yield f"{len(other)} jobs were admitted for base model {other[0].workload.model}"
+            yield {
+                "case": "jobs_of_base_model",
+                "jobs": len(other),
+                "base_model": other[0].workload.model,
+            }
         for node in context.zone.nodes:
             held = sum(task.members.get(node.id, 0) for task in self._tasks.all.values())
             held += sum(job.profiled_on.get(node.id, 0) for job in self._tasks.jobs.values())
             if held > gpus.nodes[node.id]:
-                yield f"node {node.id} would have {gpus.nodes[node.id]} GPUs, and jobs have {held} there"
+                yield {
+                    "case": "gpus_in_use",
+                    "node": node.id,
+                    "gpus": gpus.nodes[node.id],
+                    "held_gpus": held,
+                }
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
         self._configure(context)
@@ -203,15 +216,12 @@ class MergingZone:
         self._runs.turns.restore(state["turns"])
         self._orders.restore(state["orders"])
 
-    def _refusal(self, workload: TuningWorkload) -> tuple[Any, str] | None:
+    def _refusal(self, workload: TuningWorkload) -> tuple[Any, Facts] | None:
         if workload.model != self._zone.base_model:
-            return "other_base_model", f"the zone's base model is {self._zone.base_model}"
+            return "other_base_model", {"base_model": self._zone.base_model}
         if workload.pipeline and self._gpus.most_per_node < STAGES_PER_PIPELINE:
-            return (
-                "larger_than_the_zone",
-                f"a pipeline-parallel job is profiled on {STAGES_PER_PIPELINE} GPUs of one node, and nodes "
-                f"have {self._gpus.most_per_node} at most",
-            )
+            most_gpus = self._gpus.most_per_node
+            return "larger_than_the_zone", {"needed_gpus": STAGES_PER_PIPELINE, "most_node_gpus": most_gpus}
         return None
 
     def _is_awaited(self, node: str) -> bool:

@@ -40,7 +40,7 @@ PASSED_OVER = {
     "another node's of an unknown type": record(SLOT.model_copy(update={"node": "n2"})),
     "another cell's": record(CANCELLED, cell="d"),
     "an applied one": record(CANCELLED, id="c-1-0"),
-    "no command": record(EventIgnored(reason="unknown_job", detail="")),
+    "no command": record(EventIgnored(reason="unknown_job")),
     "no value": CommandRecord(7, None),
     "nothing": CommandRecord(7, b""),
     "no JSON": CommandRecord(7, b"\xff{"),

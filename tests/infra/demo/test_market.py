@@ -83,7 +83,6 @@ def refund(job_id: str) -> Decision:
         job_id=job_id,
         user="u",
         reason="deadline_passed",
-        detail="",
         remaining_samples=8,
         refund_micros=1,
         retained_micros=0,

@@ -256,7 +256,7 @@ def test_an_unanswered_reclaim_is_given_up_and_made_again():
 def test_a_reclaim_that_the_cell_ignored_is_made_again_with_the_next_report():
     house = lending()
     (refused,) = house.report(0.5)
-    ignored = EventIgnored(reason="more_than_on_loan", detail="")
+    ignored = EventIgnored(reason="more_than_on_loan")
     house.lender.take_outcome(ignored, refused.reclaim_id, house.time_s)
     (again,) = house.report(0.5, after_s=10.0)
     assert again.due_s == refused.due_s + 10.0
@@ -271,7 +271,7 @@ def test_what_others_ask_for_counts_until_the_cell_answers_the_event_that_asked(
     house.lender.take_reclaim(foreign, "event-2", house.time_s)
     assert house.report(0.5, after_s=10.0) == []
     for event_id in ("event-1", "event-2"):
-        ignored = EventIgnored(reason="more_than_on_loan", detail="")
+        ignored = EventIgnored(reason="more_than_on_loan")
         house.lender.take_outcome(ignored, event_id, house.time_s)
     (reclaim,) = house.report(0.5, after_s=10.0)
     assert reclaim.servers == 2
@@ -378,7 +378,7 @@ def test_a_new_process_goes_on_where_the_one_before_it_ended():
         successor.remember(InferenceLoadReported(cell=CELL, zone=ZONE, time_s=time_s, load=load))
     unanswered = successor.pass_time(house.time_s)
     assert [event.servers for event in unanswered] == [2]
-    ignored = EventIgnored(reason="more_than_on_loan", detail="")
+    ignored = EventIgnored(reason="more_than_on_loan")
     successor.take_outcome(ignored, unanswered[0].reclaim_id, house.time_s)
     successor.take_reclaim(reclaim, "of-the-one-before", house.time_s)
     assert successor.pass_time(house.time_s + 2 * INTERVAL_S) == []

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra.views.sentences import sentence_of
 from solvers.merging.loss_curve import FEWEST_LOSSES, FittedCurve, LossCurve, UnusableTrace, fit_loss_curve
 from tests.support.examples import examples
 
@@ -87,24 +88,24 @@ def test_losses_of_single_batches_may_scatter():
 
 
 @pytest.mark.parametrize(
-    ("losses", "reason"),
+    ("losses", "case"),
     [
-        ([2.0, 1.0, 0.5], "too_few"),
-        ([], "too_few"),
-        ([3.0, 2.0, math.nan, *[1.0] * 10], "not_finite"),
-        ([3.0, 2.0, math.inf, *[1.0] * 10], "not_finite"),
-        ([3.0, 2.0, -0.1, *[1.0] * 10], "not_positive"),
-        ([0.0] * 20, "not_positive"),
-        ([1.0] * 20, "not_falling"),
-        ([1.0 + 0.01 * k for k in range(20)], "not_falling"),
-        (list(1.0 + 0.1 * np.random.default_rng(7).standard_normal(64)), "not_falling"),
+        ([2.0, 1.0, 0.5], "too_few_losses"),
+        ([], "too_few_losses"),
+        ([3.0, 2.0, math.nan, *[1.0] * 10], "loss_not_finite"),
+        ([3.0, 2.0, math.inf, *[1.0] * 10], "loss_not_finite"),
+        ([3.0, 2.0, -0.1, *[1.0] * 10], "loss_negative"),
+        ([0.0] * 20, "losses_all_zero"),
+        ([1.0] * 20, "losses_scatter"),
+        ([1.0 + 0.01 * k for k in range(20)], "losses_scatter"),
+        (list(1.0 + 0.1 * np.random.default_rng(7).standard_normal(64)), "losses_scatter"),
     ],
 )
-def test_a_trace_without_a_curve_says_why(losses, reason):
+def test_a_trace_without_a_curve_says_why(losses, case):
     fit = fit_loss_curve(losses)
     assert isinstance(fit, UnusableTrace)
-    assert fit.reason == reason
-    assert fit.detail
+    assert fit.fault == case
+    assert sentence_of("unusable_profile", {"case": case}) != case
 
 
 @pytest.mark.parametrize(

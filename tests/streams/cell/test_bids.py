@@ -2,6 +2,7 @@
 
 import pytest
 
+from infra.views.sentences import sentence
 from schemas.cells import GpuType
 from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
 from tests.support.cells import (
@@ -68,7 +69,7 @@ def test_a_bid_is_rejected_for(bench, event, reason):
     (rejected,) = bench.send(event)
     assert isinstance(rejected, JobRejected)
     assert rejected.reason == reason
-    assert rejected.detail
+    assert sentence(rejected)
 
 
 def test_a_rejection_for_lack_of_room_says_what_bound_and_which_deadline_would_have_done():

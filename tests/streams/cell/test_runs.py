@@ -69,7 +69,7 @@ def test_a_lora_job_is_not_completed_without_its_adapter(bench):
     bench.send(tick(0), started(node, 0, 0))
     without = finished(node, 0).model_copy(update={"adapter_path": None, "adapter_digest": None})
     (ignored,) = bench.send(without)
-    assert (ignored.reason, ignored.detail) == ("stale_report", "job j is not finished without an adapter")
+    assert (ignored.reason, ignored.facts["case"]) == ("stale_report", "no_adapter")
     assert isinstance(bench.send(finished(node, 0))[0], JobCompleted)
 
 
@@ -131,7 +131,7 @@ def test_why_a_node_left_is_in_the_decision_and_on_the_board(bench):
 
     (down,) = bench.send(offline("a1").model_copy(update={"reason": "the disk is full\x1b[2J"}))
 
-    assert (down.status, down.reason, down.detail) == ("down", "offline", "the disk is full\x1b[2J")
+    assert (down.status, down.reason, down.message) == ("down", "offline", "the disk is full\x1b[2J")
     decision = Decision("c-1-0", "c", "e", 0.0, down, "0" * 64)
     assert happening(decision) == r"a1 is down (offline): 'the disk is full\x1b[2J'"
 
@@ -262,6 +262,11 @@ def test_a_run_that_a_node_refuses_has_failed_in_its_slot(bench) -> None:
     ignored, *outcomes = bench.send(refused(node).model_copy(update={"runs": runs}))
     assert ignored == EventIgnored(
         reason="command_refused",
-        detail=f"node {node} refuses command c-7-0, runner_missing: it has lora",
+        facts={
+            "node": node,
+            "command_id": "c-7-0",
+            "refusal": "runner_missing",
+            "message": "it has lora",
+        },
     )
     assert [(each.job_id, each.reason) for each in outcomes] == [("j", "run_failed")]

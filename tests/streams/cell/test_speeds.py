@@ -107,7 +107,7 @@ def test_a_claim_that_fails_ends_the_job_and_what_was_spent_is_kept(bench):
     assert (refunded.refund_micros, refunded.retained_micros) == (3 * UNIT // 2, UNIT // 2)
     assert refunded.evidence.certificate.difference.failed_micros == -50 * UNIT + 3 * UNIT // 2
     assert cancelled == RunCancelled(zone="z", node=node, job_id="j")
-    assert "45 samples less" in refunded.detail
+    assert refunded.facts["lacking_samples"] == 45
 
 
 def test_a_claim_with_an_impossible_deadline_is_no_free_way_to_room(bench):
@@ -388,7 +388,7 @@ def test_data_of_more_samples_than_a_vendor_was_paid_for_end_the_job(bench):
     bench.send(tick(0))
     refunded, cancelled = bench.send(started(node, 0, 0, dataset_samples=1_001))
     assert refunded.reason == "dataset_size_misstated"
-    assert refunded.detail == "d.jsonl holds 1001 samples, its vendor was paid to prepare 1000"
+    assert refunded.facts == {"path": "d.jsonl", "counted_samples": 1_001, "declared_samples": 1_000}
     # The vendor and the slot that has begun are spent.
     assert (refunded.refund_micros, refunded.retained_micros) == (3 * UNIT // 2, 3 * UNIT + UNIT // 2)
     assert cancelled == RunCancelled(zone="z", node=node, job_id="j")

@@ -181,7 +181,7 @@ def test_an_answer_after_its_first_slot_has_begun_finds_that_plan_too_late(bench
     late = plan("j2", *[(slot, "a1") for slot in (2, 3, 4, 5)])
     admitted, rejected = bench.send(solved(requested, plan("j1", *A_PLAN), late))
     assert (admitted.job_id, rejected.job_id) == ("j2", "j1")
-    assert "not within 2 to 5" in rejected.detail
+    assert (rejected.facts["ready_slot"], rejected.facts["last_slot"]) == (2, 5)
 
 
 def test_an_answer_that_finds_a_node_lost_is_not_applied_there(bench):
@@ -189,7 +189,7 @@ def test_an_answer_that_finds_a_node_lost_is_not_applied_there(bench):
     bench.send(offline("a1"))
     (rejected,) = bench.send(solved(requested, plan("j", *A_PLAN)))
     assert rejected.reason == "plan_not_feasible"
-    assert "room" in rejected.detail
+    assert rejected.facts == {"case": "room_gone"}
 
 
 def test_an_answer_counts_once_and_only_to_a_request_that_there_was(bench):
@@ -238,7 +238,7 @@ def test_a_quote_says_what_a_bid_alone_would_meet(bench):
     (quoted,) = bench.send(ask())
     assert isinstance(quoted, JobQuoted)
     assert quoted.reason == "plan_found"
-    assert "decided together" in quoted.detail
+    assert quoted.facts == {"case": "decided_together"}
     assert quoted.evidence.offer.lowest_winning_bid_micros == 2 * UNIT + 1
 
 

@@ -29,7 +29,7 @@ def test_a_job_that_shorter_ones_overtake_starts_once_its_patience_is_over():
         outcomes = flood.round()
     assert flood.started_s["long"] == INTERVAL_S + PATIENCE_S
     (change,) = (each for each in outcomes if isinstance(each, JobResized) and each.job_id == "long")
-    assert change.detail == "it had waited for too long, and came first"
+    assert change.facts == {"case": "waited_too_long"}
 
 
 @pytest.mark.parametrize("workers", [(8, 1), (2, 4)])

@@ -102,10 +102,10 @@ class TestStarting:
         (outcome,) = bench.send(submit("wide", workers=(9, 9)))
         assert isinstance(outcome, JobRejected)
         assert outcome.reason == "larger_than_the_zone"
-        assert outcome.detail == "9 workers of 1 GPUs each, and the zone's own servers have room for 8"
+        assert outcome.facts == {"min_workers": 9, "gpus_per_worker": 1, "room_workers": 8}
         (outcome,) = bench.send(submit("deep", gpus_per_worker=5))
         assert isinstance(outcome, JobRejected)
-        assert "room for 0" in outcome.detail
+        assert outcome.facts["room_workers"] == 0
 
 
 class TestSlowServers:
@@ -187,7 +187,7 @@ class TestScaling:
         outcomes = bench.send(tick(120.0))
         assert resized(outcomes) == [("j", "scaled_in", 5), ("other", "started", 3)]
         (change,) = [o for o in outcomes if isinstance(o, JobResized) and o.job_id == "j"]
-        assert change.detail == "jobs that waited: 1"
+        assert change.facts == {"case": "jobs_waited", "jobs": 1}
         assert all(order.generation == 2 and not order.resumes for order in assigned(outcomes)[:2])
 
     def test_it_is_given_them_back_when_the_other_ends(self, bench):
@@ -318,7 +318,7 @@ class TestEnding:
         assert order.reason == "withdrawn"
         (outcome,) = bench.send(gone(order))
         assert isinstance(outcome, JobRefunded)
-        assert (outcome.reason, outcome.detail) == ("run_failed", "no such dataset")
+        assert (outcome.reason, outcome.facts["error"]) == ("run_failed", "no such dataset")
 
     def test_a_run_that_fails_is_tried_again_three_times_at_most(self, bench):
         bench.send(submit("j"))
@@ -466,7 +466,7 @@ class TestChangedConfigurations:
         (refused,) = self.configure(bench, gpus=8)
         assert isinstance(refused, EventIgnored)
         assert refused.reason == "breaks_a_promise"
-        assert "server s0 has workers" in refused.detail
+        assert refused.facts == {"zone": ZONE, "case": "server_in_use", "server": "s0"}
 
     def test_groups_of_servers_may_be_given_up_while_jobs_run(self, bench):
         bench.send(submit("j", 6_000, (2, 8)))
@@ -565,4 +565,4 @@ def test_a_restored_zone_names_the_same_job_where_it_refuses_a_change():
         ZoneConfigured(cell=CELL, zone=elastic_zone(2).model_copy(update={"gpu_types": types}))
     )
     assert isinstance(refused, EventIgnored)
-    assert "2 GPUs each" in refused.detail
+    assert refused.facts["gpus_per_worker"] == 2

@@ -130,7 +130,7 @@ def test_a_job_that_trains_reports_and_nothing_is_placed():
     (leader,) = script.start("a", training())
     assert script.send(routed(leader, SKEWED, samples_done=320)) == []
     (ignored,) = script.send(profiled(leader, SKEWED))
-    assert "no profile stage" in ignored.detail
+    assert ignored.facts["case"] == "job_trains"
     outcomes = script.send(online("n0"))
     assert assigned([*outcomes, *script.pass_time()])[0].resume_samples == 320
 
@@ -145,22 +145,25 @@ def test_other_settings_hold_from_the_next_report_on():
 
 
 @pytest.mark.parametrize(
-    ("report", "detail"),
+    ("report", "facts"),
     [
-        (lambda leader: routed(leader, SKEWED), "tells of 1 layers of 8 experts"),
-        (lambda leader: routed(leader, (1, 2), (3, 4)), "tells of 2 layers of 2 experts"),
-        (lambda leader: routed(leader, SKEWED, EVEN, revision=9), "placement 9, and the newest is 1"),
-        (lambda leader: profiled(leader, SKEWED, EVEN), "has told of its profile stage before"),
+        (lambda leader: routed(leader, SKEWED), {"case": "other_shape", "layers": 1, "experts": 8}),
+        (lambda leader: routed(leader, (1, 2), (3, 4)), {"case": "other_shape", "layers": 2, "experts": 2}),
+        (
+            lambda leader: routed(leader, SKEWED, EVEN, revision=9),
+            {"case": "unknown_revision", "revision": 9, "newest_revision": 1},
+        ),
+        (lambda leader: profiled(leader, SKEWED, EVEN), {"case": "profiled_before", "generation": 1}),
     ],
     ids=["layers", "experts", "revision", "profile"],
 )
-def test_a_report_that_does_not_fit_what_is_known_changes_nothing(report, detail):
+def test_a_report_that_does_not_fit_what_is_known_changes_nothing(report, facts):
     script = Served()
     script.profile()
     (ignored,) = script.send(report(script.leader))
     assert isinstance(ignored, EventIgnored)
     assert ignored.reason == "unusable_report"
-    assert detail in ignored.detail
+    assert facts.items() <= ignored.facts.items()
 
 
 def test_only_the_leader_tells_of_routing():
@@ -178,18 +181,18 @@ def test_reports_of_a_generation_that_is_over_change_nothing():
 
 
 @pytest.mark.parametrize(
-    ("counts", "detail"),
-    [([(1,) * 17], "17 experts of a layer do not fit"), ([(1,) * 8] * 129, "slots")],
+    ("counts", "case"),
+    [([(1,) * 17], "too_many_experts"), ([(1,) * 8] * 129, "too_many_slots")],
     ids=["experts", "layers"],
 )
-def test_what_cannot_be_placed_is_not_and_the_service_goes_on(counts, detail):
+def test_what_cannot_be_placed_is_not_and_the_service_goes_on(counts, case):
     script = Script()
     leader, other = script.start(
         "a", serving(4) if len(counts) == 1 else serving(4, most_experts_per_device=32)
     )
     (ignored,) = script.send(profiled(leader, *counts))
     assert ignored.reason == "unusable_report"
-    assert detail in ignored.detail
+    assert ignored.facts["case"] == case
     script.send(finished(other))
     assert kinds(script.send(finished(leader))) == [JobCompleted]
 
@@ -200,7 +203,7 @@ def test_where_a_snapshot_has_no_room_popularity_is_not_kept():
         cell.zones["z"]._ranks._live.limit(1_500)
     (ignored,) = script.profile()
     assert ignored.reason == "unusable_report"
-    assert "find no room" in ignored.detail
+    assert ignored.facts["case"] == "live_jobs"
     assert not commands(script.send(routed(script.leader, SKEWED, EVEN)))
 
 

@@ -105,7 +105,7 @@ def test_a_job_larger_than_the_zone_is_rejected():
     (rejected,) = script.send(submit("a", serving(5)))
     assert isinstance(rejected, JobRejected)
     assert rejected.reason == "larger_than_the_zone"
-    assert "5 ranks need a device each, and the zone's own nodes have 4" in rejected.detail
+    assert rejected.facts == {"ranks": 5, "own_devices": 4}
 
 
 def test_a_job_is_completed_once_all_of_its_nodes_are_through():
@@ -222,7 +222,7 @@ def test_a_failed_run_begins_anew_and_is_given_up_after_three_without_progress()
     assert release.reason == "failed", "nothing is kept"
     (refunded,) = last
     assert isinstance(refunded, JobRefunded)
-    assert (refunded.reason, refunded.detail, refunded.remaining_samples) == (
+    assert (refunded.reason, refunded.facts["error"], refunded.remaining_samples) == (
         "run_failed",
         "out of memory",
         1_000,
@@ -253,7 +253,7 @@ def test_a_permanent_failure_ends_a_job_at_once():
     (command,) = script.start("a")
     outcomes = script.send(failed(command, permanent=True, error="no such file"))
     assert kinds(outcomes) == [RanksChanged, JobRefunded]
-    assert outcomes[1].detail == "no such file"
+    assert outcomes[1].facts["error"] == "no such file"
 
 
 def test_a_refused_command_counts_as_a_failed_run():

@@ -204,10 +204,8 @@ def test_features_of_another_length_are_refused_by_name_and_the_job_runs_unmerge
     script.send(submit("a", accuracy=None), submit("b", data="b", accuracy=None))
     script.send(script.profile("a", features=(1.0, -2.0, 3.0)))
     (told,) = of(JobForetold, script.send(script.profile("b", features=(1.0, 2.0))))
-    assert (told.reason, told.detail) == (
-        "unusable_profile",
-        "features: has 2 values, those of other jobs have 3",
-    )
+    assert told.reason == "unusable_profile"
+    assert told.facts == {"case": "other_length", "field": "features", "values": 2, "known_values": 3}
     script.tick(5.0)
     assert [unit.part for unit in script.ask().problem.units] == ["any", "none"]
 

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.base import MAX_DETAIL_LENGTH
 from schemas.codec import MAX_VALUE_BYTES, Decision
 from schemas.merging.estimates import (
     MAX_FINISHED,
@@ -314,7 +313,7 @@ def test_the_largest_question_of_the_estimator_is_a_record_and_its_answer_an_eve
         donor_ratio=RATIO,
     )
     solution = EstimateSolution(
-        kinds=(KindEstimate(iterations=MAX_ITERATIONS, fault="x" * MAX_DETAIL_LENGTH),) * MAX_KINDS,
+        kinds=(KindEstimate(iterations=MAX_ITERATIONS, fault="flat_loss_curve"),) * MAX_KINDS,
         transfers=(foretold,) * 2 * pairs,
     )
     asked = SolveRequested.of(ZONE, "estimate-1", 1.0, problem)

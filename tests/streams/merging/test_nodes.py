@@ -165,4 +165,4 @@ def test_nodes_keep_the_gpus_that_jobs_and_profile_runs_have():
     smaller = tuple(gpu.model_copy(update={"gpus": 1}) for gpu in zone.gpu_types)
     (refused,) = script.send(ZoneConfigured(cell=CELL, zone=zone.model_copy(update={"gpu_types": smaller})))
     assert isinstance(refused, EventIgnored)
-    assert "node n0 would have 1 GPUs, and jobs have 2 there" in refused.detail
+    assert refused.facts == {"zone": "z", "case": "gpus_in_use", "node": "n0", "gpus": 1, "held_gpus": 2}

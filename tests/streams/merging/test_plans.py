@@ -126,8 +126,8 @@ def test_a_late_answer_does_not_touch_a_task_that_is_newer(script):
         script.tick(script.time_s + 120.0)
     script.answer(share("a"), asked=script.asked)
     outcomes = script.answer(share("b", gpus=4), asked=asked)
-    assert [(each.reason, each.detail) for each in outcomes] == [
-        ("unknown_solve", f"nobody waits for {asked.request_id}")
+    assert [(each.reason, each.facts["request_id"]) for each in outcomes] == [
+        ("unknown_solve", asked.request_id)
     ]
 
 

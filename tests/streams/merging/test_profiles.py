@@ -4,6 +4,7 @@ import pytest
 
 from schemas.base import Outcome
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobWithdrawn
+from schemas.facts import Facts
 from schemas.merging.commands import ProfileOrdered, TaskReleased
 from schemas.merging.estimates import EstimateProblem
 from schemas.merging.outcomes import JobForetold, PlanDecided, TaskChanged
@@ -21,8 +22,8 @@ def ordered(outcomes: list[Outcome]) -> list[tuple[str, int]]:
     return [(each.order.job_id, each.gpus) for each in of(ProfileOrdered, outcomes)]
 
 
-def foretold(outcomes: list[Outcome]) -> list[tuple[str, str, str]]:
-    return [(each.job_id, each.reason, each.detail) for each in of(JobForetold, outcomes)]
+def foretold(outcomes: list[Outcome]) -> list[tuple[str, str, Facts]]:
+    return [(each.job_id, each.reason, each.facts) for each in of(JobForetold, outcomes)]
 
 
 def parts(asked: SolveRequested) -> dict[str, str]:
@@ -32,8 +33,8 @@ def parts(asked: SolveRequested) -> dict[str, str]:
 
 def test_a_new_job_is_profiled_at_once_and_then_waits_for_a_plan(script):
     assert ordered(script.send(submit("a"))) == [("a", 1)]
-    assert foretold(script.send(script.profile("a"))) == [("a", "profiled", "")]
-    assert foretold(script.tick(5.0)) == [("a", "estimated", "")]
+    assert foretold(script.send(script.profile("a"))) == [("a", "profiled", {})]
+    assert foretold(script.tick(5.0)) == [("a", "estimated", {})]
     assert parts(script.ask()) == {"a": "any"}
 
 
@@ -70,7 +71,7 @@ def test_of_a_kind_one_job_is_profiled_and_the_others_wait_for_it(script):
         ("d", 1),
     ]
     outcomes = script.send(script.profile("a"))
-    assert foretold(outcomes) == [("a", "profiled", ""), ("b", "kind_known", ""), ("c", "kind_known", "")]
+    assert foretold(outcomes) == [("a", "profiled", {}), ("b", "kind_known", {}), ("c", "kind_known", {})]
     assert ordered(outcomes) == []
     outcomes = script.send(submit("e"))
     (admitted,) = of(JobAdmitted, outcomes)
@@ -99,21 +100,25 @@ def test_where_the_first_of_a_kind_is_withdrawn_the_next_is_profiled(script):
 
 
 @pytest.mark.parametrize(
-    ("changes", "field"),
+    ("changes", "facts"),
     [
-        ({"losses": tuple(reversed(FALLING))}, "losses: the mean of the last third"),
-        ({"losses": (1.0,) * 12}, "losses: the mean of the last third"),
-        ({"losses": (2.0, 1.0)}, "losses: has 2 values, a curve needs 3"),
-        ({"embedding": (1.0, 2.0)}, "embedding: has 2 values, those of other jobs have 3"),
-        ({"embedding": (0.0, 0.0, 0.0)}, "embedding: is zero throughout"),
+        ({"losses": tuple(reversed(FALLING))}, {"case": "losses_do_not_fall"}),
+        ({"losses": (1.0,) * 12}, {"case": "losses_do_not_fall", "first_loss": 1.0, "last_loss": 1.0}),
+        ({"losses": (2.0, 1.0)}, {"case": "few_losses", "losses": 2, "least_losses": 3}),
+        (
+            {"embedding": (1.0, 2.0)},
+            {"case": "other_length", "field": "embedding", "values": 2, "known_values": 3},
+        ),
+        ({"embedding": (0.0, 0.0, 0.0)}, {"case": "all_zero", "field": "embedding"}),
     ],
 )
-def test_a_job_with_a_profile_of_no_use_is_told_the_field_and_runs_unmerged(script, changes, field):
+def test_a_job_with_a_profile_of_no_use_is_told_the_field_and_runs_unmerged(script, changes, facts):
     script.ready("other")
     script.send(submit("a", accuracy=None), submit("b", accuracy=None))
     outcomes = script.send(script.profile("a", **changes))
-    (job_id, reason, detail), (twin, known, _) = foretold(outcomes)
-    assert (job_id, reason, detail[: len(field)]) == ("a", "unusable_profile", field)
+    (job_id, reason, told), (twin, known, _) = foretold(outcomes)
+    assert (job_id, reason) == ("a", "unusable_profile")
+    assert facts.items() <= told.items()
     assert (twin, known) == ("b", "kind_known")
     asked = script.ask()
     assert parts(asked) == {"other": "any", "a": "none", "b": "none"}
@@ -127,15 +132,15 @@ def test_a_job_with_a_profile_of_no_use_is_told_the_field_and_runs_unmerged(scri
 def test_a_job_without_the_features_that_similarity_is_judged_by_runs_unmerged():
     script = Script(transferability="task2feat")
     script.send(submit("a"))
-    ((_, reason, detail),) = foretold(script.send(script.profile("a")))
-    assert (reason, detail) == ("unusable_profile", "features: are missing, and similarity is judged by them")
+    ((_, reason, facts),) = foretold(script.send(script.profile("a")))
+    assert (reason, facts) == ("unusable_profile", {"case": "missing", "field": "features"})
 
 
 def test_a_curve_that_the_solver_cannot_fit_is_told_by_field(script):
-    script.curve_fault = "losses: do not fall"
+    script.curve_fault = "flat_loss_curve"
     script.send(submit("a"))
     script.send(script.profile("a"))
-    assert foretold(script.tick(5.0)) == [("a", "unusable_profile", "losses: do not fall")]
+    assert foretold(script.tick(5.0)) == [("a", "unusable_profile", {"case": "flat_loss_curve"})]
     assert parts(script.ask()) == {"a": "none"}
 
 
@@ -143,7 +148,9 @@ def test_a_job_whose_profile_run_fails_three_times_runs_unmerged(script):
     script.send(submit("a", accuracy=None))
     for _ in range(2):
         assert ordered(script.send(script.failed("a"))) == [("a", 1)]
-    assert foretold(script.send(script.failed("a"))) == [("a", "profile_failed", "out of memory")]
+    assert foretold(script.send(script.failed("a"))) == [
+        ("a", "profile_failed", {"node": "n0", "error": "out of memory"})
+    ]
     asked = script.ask()
     assert parts(asked) == {"a": "none"}
     script.answer(share("a"), asked=asked)
@@ -160,7 +167,7 @@ def test_the_next_job_of_a_kind_is_profiled_where_the_first_one_could_not_be(scr
 def test_a_job_that_can_be_profiled_nowhere_is_refunded(script):
     script.send(submit("a"))
     (refunded,) = of(JobRefunded, script.send(script.failed("a", permanent=True)))
-    assert (refunded.reason, refunded.detail) == ("run_failed", "out of memory")
+    assert (refunded.reason, refunded.facts["error"]) == ("run_failed", "out of memory")
     assert "a" not in script.bench.zone._tasks.jobs
 
 
@@ -194,7 +201,8 @@ def test_a_pipeline_that_finds_no_node_for_its_profile_run_for_an_interval_has_o
     outcomes = script.tick(script.time_s + 5.0)
     assert ordered(outcomes) == [("p", 4)]
     preempted = [each for each in of(TaskChanged, outcomes) if each.reason == "preempted"]
-    assert {each.detail for each in preempted} == {"job p is profiled on node n1"}
+    for each in preempted:
+        assert each.facts == {"case": "profile_run", "job_id": "p", "node": "n1"}
     assert len(preempted) == 3
 
 

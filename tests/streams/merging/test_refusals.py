@@ -42,7 +42,7 @@ def test_a_task_that_its_node_refuses_has_failed_and_its_job_waits_for_another_p
     assert isinstance(ignored, EventIgnored)
     assert ignored.reason == "command_refused"
     assert changes(outcomes) == [("run_failed", ("a",), 0)]
-    assert of(TaskChanged, outcomes)[0].detail == DETAIL
+    assert of(TaskChanged, outcomes)[0].facts["error"] == DETAIL
     assert (used(script), script.job("a").stopping, script.job("a").failures) == (0, {}, 1)
     assert of(TaskAssigned, script.plan(share("a", gpus=1)))
 
@@ -55,7 +55,7 @@ def test_a_job_that_is_refused_three_times_ends() -> None:
         script.send(refused(command))
     (command,) = of(TaskAssigned, script.plan(share("a", gpus=4)))
     (refunded,) = of(JobRefunded, script.send(refused(command)))
-    assert (refunded.reason, refunded.detail) == ("run_failed", DETAIL)
+    assert (refunded.reason, refunded.facts["error"]) == ("run_failed", DETAIL)
     assert used(script) == 0
 
 
@@ -93,7 +93,7 @@ def test_a_profile_run_that_is_refused_three_times_leaves_a_job_that_runs_unmerg
         assert not of(ProfileOrdered, script.tick(script.time_s + delay_s - 0.1))
         (command,) = of(ProfileOrdered, script.tick(script.time_s + 0.1))
     (told,) = of(JobForetold, script.send(refused(command)))
-    assert (told.reason, told.detail) == ("profile_failed", DETAIL)
+    assert (told.reason, told.facts["error"]) == ("profile_failed", DETAIL)
     assert used(script) == 0
 
 

@@ -50,7 +50,13 @@ def test_a_receiver_that_learns_nothing_from_its_donor_is_parted_and_the_donor_k
     assert reasons(outcomes) == [("undone", "a,b"), ("undone", "b")]
     assert undone(outcomes) == [("undone", ("b",))]
     (change,) = of(TaskChanged, outcomes)
-    assert change.detail == "after 2 epochs the accuracy of job b is 0.1 at best, and it was 0.1 before"
+    assert change.facts == {
+        "case": "not_above_before",
+        "job_id": "b",
+        "epochs": 2.0,
+        "best_accuracy": 0.1,
+        "accuracy_before": 0.1,
+    }
     script.end("a", iterations=210)
     assert is_refused(script, "a", "b")
     assert resumed(script.plan(share("a"), share("b"))) == {"a": 210, "b": 0}
@@ -76,10 +82,13 @@ def test_a_receiver_that_is_no_better_in_its_own_epochs_than_jobs_alone_begins_a
     assert reasons(outcomes) == [("undone", "b"), ("undone", "b")]
     assert undone(outcomes) == [("undone", ("b",))]
     (change,) = of(TaskChanged, outcomes)
-    assert change.detail == (
-        "after 2 epochs the accuracy of job b is 0.55 at best, "
-        "and jobs of its kind reach 0.6 in as many alone"
-    )
+    assert change.facts == {
+        "case": "not_above_alone",
+        "job_id": "b",
+        "epochs": 2.0,
+        "best_accuracy": 0.55,
+        "accuracy_alone": 0.6,
+    }
     assert script.job("b").iterations == 0
     script.end("b", iterations=0)
     assert resumed(script.plan(share("b"), share("c"))) == {"b": 0}
@@ -164,9 +173,13 @@ def test_a_receiver_that_has_used_up_its_iterations_short_of_its_target_has_them
     outcomes = used_up(aiming, "b", 0.89)
     assert reasons(outcomes) == [("undone", "b"), ("undone", "b")]
     (change,) = of(TaskChanged, outcomes)
-    assert change.detail == (
-        "after all 1000 iterations the accuracy of job b is 0.89 at best, and its target is 0.9"
-    )
+    assert change.facts == {
+        "case": "target_missed",
+        "job_id": "b",
+        "iterations": 1_000,
+        "best_accuracy": 0.89,
+        "target_accuracy": 0.9,
+    }
     assert of(JobCompleted, outcomes) == []
     (assigned,) = of(TaskAssigned, aiming.plan(share("b")))
     (order,) = assigned.orders

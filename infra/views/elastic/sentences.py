@@ -1,0 +1,31 @@
+"""Sentences for the reasons of the elastic policy."""
+
+from types import MappingProxyType
+
+SENTENCES = MappingProxyType(
+    {
+        "breaks_a_promise/job_never_runs": (
+            "zone {zone}: a job that was admitted would never run: it takes {min_workers} workers of "
+            "{gpus_per_worker} GPUs each, and the zone's own servers have room for {room_workers}"
+        ),
+        "breaks_a_promise/server_in_use": (
+            "zone {zone}: server {server} has workers, and would have other GPUs or another speed"
+        ),
+        "job_ending": "job {job_id} is ending already",
+        "larger_than_the_zone": (
+            "{min_workers} workers of {gpus_per_worker} GPUs each, and the zone's own servers have room for "
+            "{room_workers}"
+        ),
+        "node_lost": "node {node} is {status}",
+        "preempted": "gives back {servers}",
+        "resumed/waited_too_long": "it had waited for too long, and came first",
+        "scaled_in/jobs_gain_more": "jobs that gain more",
+        "scaled_in/jobs_waited": "jobs that waited: {jobs}",
+        "servers_reclaimed": "gives back {servers}",
+        "started/waited_too_long": "it had waited for too long, and came first",
+        "stopped": "node {node}: {error}",
+        "stopped/silent": "node {node} has reported nothing of run {run_id} for {silent_s:.0f} s",
+        "stopped/withdrawn": "its user withdraws it",
+        "stopped/work_done": "its work is done",
+    }
+)

@@ -1,0 +1,180 @@
+"""Sentences from the reason of a decision and its facts. The log has the facts alone."""
+
+import string
+from collections.abc import Iterator, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from infra.views.policy import policy_views
+from infra.views.text import units
+from schemas.base import Record
+from schemas.decisions import EventFaulted
+from schemas.facts import Fact
+
+Sentences = Mapping[str, str]
+"""By reason, or by reason and case as `reason/case`: a format of the record's facts and fields."""
+
+_GENERAL: Sentences = MappingProxyType(
+    {
+        "breaks_a_promise/costs_too_high": (
+            "zone {zone}: a node of type {gpu_type} may cost {cost_micros} over the horizon, and "
+            "{most_cost_micros} are added up exactly"
+        ),
+        "breaks_a_promise/live_jobs": (
+            "the live jobs of the cell hold {held_bytes} bytes of a snapshot, and {left_bytes} would be left "
+            "to them"
+        ),
+        "breaks_a_promise/no_room_for_live_jobs": (
+            "{left_bytes} bytes of a snapshot would be left to live jobs, and {needed_bytes} are needed"
+        ),
+        "breaks_a_promise/other_base_model": (
+            "zone {zone} keeps base model {base_model} while it has jobs, such as {job_id}"
+        ),
+        "breaks_a_promise/other_policy": "zone {zone} keeps its policy, {policy}: configure a new zone",
+        "breaks_a_promise/servers_on_loan": (
+            "zone {zone} keeps `lending` while servers are on loan, such as {server}"
+        ),
+        "breaks_a_promise/too_many_node_slots": (
+            "the cell would have {node_slots} node-slots, and holds {most_node_slots} at most"
+        ),
+        "cell_already_configured": "the cell has a configuration: change its zones instead",
+        "cell_full/live_jobs": (
+            "the live jobs of the cell hold {held_bytes} of {limit_bytes} bytes, and {more_bytes} more find "
+            "no room until some are over"
+        ),
+        "cell_full/jobs_of_user": (
+            "jobs of user {user} hold {held_bytes} bytes, and with {more_bytes} more they would hold more "
+            "than the {left_bytes} that are left for others: submit it again when some are over"
+        ),
+        "cell_full/waiting": (
+            "the waiting bids of the cell hold {held_bytes} of {limit_bytes} bytes, and {more_bytes} more "
+            "find no room until some are over"
+        ),
+        "cell_full/waiting_of_user": (
+            "the waiting bids of user {user} hold {held_bytes} of {limit_bytes} bytes, and {more_bytes} more "
+            "find no room until some are over"
+        ),
+        "cell_not_configured": "the cell has no configuration yet",
+        "clock_went_back": "it is {time_s} s, the tick says {tick_time_s} s",
+        "command_refused": "node {node} refuses command {command_id}, {refusal}: {message}",
+        "due_too_soon": (
+            "reclaim {reclaim_id} wants servers back by {due_s} s, and it is {time_s} s: zone {zone} "
+            "guarantees {notice_s} s"
+        ),
+        "duplicate_event": "event {event_id} of {writer} was already folded in",
+        "duplicate_job": "a job of this id was decided before",
+        "duplicate_reclaim": "zone {zone} has made reclaim {reclaim_id} before",
+        "inside_headroom": (
+            "{left_servers} of {own_servers} servers are left: a load of {load} with headroom {headroom} "
+            "needs {needed_servers}"
+        ),
+        "more_than_on_loan": (
+            "reclaim {reclaim_id} wants {servers} servers, and {servers_on_loan} of zone {zone} are on loan "
+            "and not on their way back"
+        ),
+        "no_fitting_borrower": "no borrower knows GPU type {gpu_type}",
+        "no_load_report": "the zone has reported no load in the last {load_valid_s} s",
+        "no_time_yet": "the cell's clock has not ticked yet",
+        "no_zone_takes_it": "the cell has no zone that takes {event_type}",
+        "node_already_lent": "node {node} is lent to zone {zone}",
+        "node_already_registered": "node {node} is owned by zone {zone}",
+        "node_leaving": "node {node} is leaving zone {zone}",
+        "node_not_lent": "node {node} serves zone {zone}, which owns it",
+        "not_the_owner": "job {job_id} is of another user",
+        "nothing_changes/cordoned": "node {node} is cordoned",
+        "nothing_changes/leaving_the_cell": "node {node} is leaving the cell",
+        "nothing_changes/not_cordoned": "node {node} is not cordoned",
+        "nothing_changes/own_node": "zone {zone} owns node {node}",
+        "nothing_changes/zone_is_so": "zone {zone} is configured so",
+        "run_failed": "node {node}: {error}",
+        "run_failed/ended": "node {node} has ended its run",
+        "run_failed/silent": "node {node} has reported nothing of run {run_id} for {silent_s:.0f} s",
+        "runner_missing": "node {node} lacks runners that policy {policy} needs: {runners}",
+        "stale_adoption": (
+            "rules {rules} were to follow rules {previous_rules} after ledger offset {state_offset}, and "
+            "that is not where the cell is"
+        ),
+        "stale_load": "zone {zone} has reported a load of {latest_time_s} s, this one is of {time_s} s",
+        "stale_report": "job {job_id} has no run {run_id} on node {node}",
+        "terms_not_taken": "zone {zone} takes {taken} here, not {terms}",
+        "unknown_job": "job {job_id} is over, or was never admitted",
+        "unknown_node": "the cell has no node {node}",
+        "unknown_solve": "zone {zone} waits for no answer to request {request_id}",
+        "unknown_zone": "the cell has no zone {zone}",
+        "workload_not_taken": "zone {zone} runs {taken}, not {workload}",
+        "wrong_base_model": "node {node} holds {base_model}, and zone {zone} has {zone_base_model}",
+        "zone_does_not_lend": "zone {zone} is configured without `lending`",
+    }
+)
+
+
+def sentence(record: Record) -> str:
+    """The reason of a decision in words; empty where neither facts nor a view have more to say than the
+    reason itself."""
+    if isinstance(record, EventFaulted):
+        where = "the cell" if record.zone is None else f"zone {record.zone}"
+        return f"{record.exception} in {where}, {record.place}: an error of the program, see the worker's log"
+    fields = {name: getattr(record, name) for name in type(record).model_fields}
+    return sentence_of(fields["reason"], fields.get("facts", {}), fields)
+
+
+def sentence_of(reason: str, facts: Mapping[str, Fact], fields: Mapping[str, Any] | None = None) -> str:
+    """As `sentence`, of a reason and facts that are in a record with other fields.
+
+    Policies may have sentences of their own for one reason: the one counts whose facts are there.
+    """
+    case = facts.get("case")
+    key = reason if case is None else f"{reason}/{case}"
+    values = {**(fields or {}), **facts}
+    if isinstance(because := facts.get("because"), str):
+        inner = {name: fact for name, fact in facts.items() if name not in ("because", "case")}
+        values["because"] = sentence_of(because, inner) or because
+    for text in _formats().get(key, ()):
+        if _names(text) <= values.keys():
+            return _FORMATTER.vformat(text, (), values)
+    return listed(facts)
+
+
+def listed(facts: Mapping[str, Fact]) -> str:
+    """Facts by name, for a reason that no view has a sentence for."""
+    case = [str(facts["case"])] if "case" in facts else []
+    named = [f"{name} {_FORMATTER.format_field(fact, '')}" for name, fact in facts.items() if name != "case"]
+    return ", ".join([*case, *named])
+
+
+class _Formatter(string.Formatter):
+    """Writes lists with commas, and money in units."""
+
+    def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        value = super().get_value(key, args, kwargs)
+        return units(value) if isinstance(key, str) and key.endswith("_micros") else value
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, tuple | list):
+            return ", ".join(map(str, value)) or "none"
+        if isinstance(value, float) and not format_spec:
+            return f"{value:.10g}"
+        return str(super().format_field(value, format_spec))
+
+
+_FORMATTER = _Formatter()
+
+
+@cache
+def _formats() -> Mapping[str, tuple[str, ...]]:
+    """The formats of every key, in the order of the views and then the general one."""
+    found: dict[str, tuple[str, ...]] = {}
+    for sentences in (*(view.sentences for view in policy_views()), _GENERAL):
+        for key, text in sentences.items():
+            found[key] = (*found.get(key, ()), text)
+    return found
+
+
+@cache
+def _names(text: str) -> frozenset[str]:
+    return frozenset(_fields(text))
+
+
+def _fields(text: str) -> Iterator[str]:
+    return (name for _, name, _, _ in string.Formatter().parse(text) if name)

@@ -1,0 +1,60 @@
+"""Facts of a decision: the numbers and names behind its reason.
+
+They are part of the log. Sentences are not: views make them from reason and facts, and may reword them at any
+time.
+"""
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError
+
+MAX_FACT_LENGTH = 2_000
+
+FactName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+"""Units are in the name, as in those of fields: `waited_s`, `held_bytes`."""
+
+Fact = int | float | str | tuple[str, ...]
+"""A number, an identifier or a word of a closed list, several of these, or a text that came with an event."""
+
+
+NO_FACTS: Mapping[str, Fact] = MappingProxyType({})
+
+
+def _clipped(text: str) -> str:
+    return text[:MAX_FACT_LENGTH]
+
+
+Message = Annotated[str, AfterValidator(_clipped)]
+"""A text that came with an event, cut to a length fit for a log, so that no decision fails for it."""
+
+
+def _all_clipped(facts: dict[str, Fact]) -> dict[str, Fact]:
+    return {name: _clipped(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+
+
+Facts = Annotated[dict[FactName, Fact], Field(max_length=16), AfterValidator(_all_clipped)]
+"""By name. Texts are cut like a `Message`. Where a reason has several cases, the fact `case` tells which it
+is, by a word of a closed list."""
+
+
+def facts_bytes(facts: Mapping[str, Fact]) -> int:
+    """Return how many bytes facts take in a snapshot, at most."""
+    return len(json.dumps(dict(facts)).encode())
+
+
+class Fault(NamedTuple):
+    """A fault of a value: a word of a closed list and facts, which a log may have, and a sentence for whoever
+    wrote the value."""
+
+    word: str
+    message: str
+    facts: Mapping[str, Fact] = NO_FACTS
+
+    @property
+    def error(self) -> PydanticCustomError:
+        """To be raised by a validator; its type is the word, and its context the facts."""
+        return PydanticCustomError(self.word, self.message, dict(self.facts))
