@@ -33,8 +33,8 @@ class MoeBench(TwinBench):
     """See `TwinBench`."""
 
     def counted(self) -> tuple[Any, int]:
-        total = self.zone._ranks._live.total
-        assert total == self.twin.zones[ZONE]._ranks._live.total, "no other since it was restored"
+        total = self.zone._ranks.room.live.total
+        assert total == self.twin.zones[ZONE]._ranks.room.live.total, "no other since it was restored"
         zone = next(zone for zone in self.cell.nodes.layout.zones.values() if zone.id == ZONE)
         return self.zone.state(), total + zone.policy.state_bytes(zone)
 

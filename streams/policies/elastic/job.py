@@ -1,19 +1,18 @@
 """A job of an elastic zone: its workers, how far it is, and what it waits for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, Self, cast
+from typing import NamedTuple, Self, cast
 
 from schemas.elastic.outcomes import ServerPool
 from schemas.elastic.workload import ElasticWorkload
-from schemas.facts import Facts
-from schemas.fleet import RunFinished, RunProgressed
+from schemas.fleet import RunProgressed
 from solvers.elastic.speedup import linear_speedup
-from streams.cell.jobs import Job
+from streams.policies.gang.job import GangJob
 
-_BYTES_PER_JOB = 2_344 + 256
-"""Packed, beside its nodes: numbers, what a finished run said, a failure, and when its user had the turn."""
+_BYTES_PER_JOB = 344
+"""Packed, beside its nodes and why it ends: numbers, and when its user had the turn."""
 _BYTES_PER_NODE = 16
 """Packed, beside its id: a number."""
 
@@ -25,12 +24,9 @@ def generation_of(run_id: str) -> int | None:
 
 
 @dataclass
-class ElasticJob:
-    """State of a job in its zone besides the register's part."""
+class ElasticJob(GangJob):
+    """See `GangJob`."""
 
-    job: Job
-    arrival: int
-    """Rank by submission."""
     generation: int = 0
     """Generation of its newest workers; 0 before its first."""
     members: dict[str, int] = field(default_factory=dict)
@@ -46,37 +42,18 @@ class ElasticJob:
     """Members whose workers are gone since all of the work is done. Their leader still writes the result."""
     clearing: dict[str, int] = field(default_factory=dict)
     """Nodes that still have workers of an older generation, and which."""
-    failures: int = 0
-    """Runs that failed since the job was last further than ever before."""
-    furthest_samples: int = 0
-    """That it has ever done, lost ones among them."""
     due_s: float | None = None
     """When it should be over with its base demand, as its user declared it. None while it waits."""
     waits_since_s: float = 0.0
     """When it was queued last. Says nothing of a job that has workers."""
-    finished: RunFinished | None = None
-    """Its work is done; it is over once no node has a worker."""
-    given_up: Facts | None = None
-    """Why it ends without: facts of the run's failure, or none where its user withdraws it."""
-    heard_s: float = 0.0
-    """Time of the last order or report of its present generation, by the zone's `OrderClock`."""
-    quiet_s: float = 0.0
-    """For how long it was then expected to say nothing."""
     released_s: float = 0.0
-    """Time of the last order to nodes to give up its workers, by the same clock."""
-    retry_s: float = 0.0
-    """Until then it gets no workers: a node did not begin its last run."""
+    """Time of the last order to nodes to give up its workers, by the zone's `OrderClock`."""
 
     def __post_init__(self) -> None:
         self.workload = cast(ElasticWorkload, self.job.workload)
         """Its workload."""
         self.speedup = speedup_of(self.workload)
         """Speed by number of workers over that of one, from 0 workers on."""
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether it will never run again."""
-        return self.finished is not None or self.given_up is not None
 
     @property
     def waits(self) -> bool:
@@ -112,7 +89,7 @@ class ElasticJob:
         """Most bytes of it in a snapshot."""
         # A member is among the servers of the cluster too, with base workers and with flexible ones.
         nodes = (*self.members, *self.members, *self.members, *self.done, *self.clearing)
-        return _BYTES_PER_JOB + sum(_BYTES_PER_NODE + len(node) for node in nodes)
+        return _BYTES_PER_JOB + self.ending_bytes + sum(_BYTES_PER_NODE + len(node) for node in nodes)
 
     def work_left_s(self, time_s: float | None, speed: float) -> float:
         """Seconds that what is left takes with one worker on a training server, by now.
@@ -126,60 +103,6 @@ class ElasticJob:
             work_s -= (time_s - self.since_s) * speed
         # However late its end is, it has a sample to go.
         return max(work_s, 1 / samples_per_s)
-
-    def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
-        """Note an order or report of its present generation, which may then be silent for a while."""
-        self.heard_s, self.quiet_s = heard_s, quiet_s
-
-    def to_state(self) -> list[Any]:
-        """Everything that the register has not, of types that msgpack writes."""
-        finished = None if self.finished is None else self.finished.model_dump_json()
-        return [
-            self.job.job_id,
-            self.arrival,
-            self.generation,
-            self.members,
-            self.workers,
-            self.pool,
-            self.flexible_pool,
-            self.since_s,
-            list(self.done),
-            self.clearing,
-            self.failures,
-            self.furthest_samples,
-            self.due_s,
-            self.waits_since_s,
-            finished,
-            self.given_up,
-            self.heard_s,
-            self.quiet_s,
-            self.released_s,
-            self.retry_s,
-        ]
-
-    @classmethod
-    def from_state(cls, state: Sequence[Any], jobs: Mapping[str, Job]) -> Self:
-        """The job that `state` was taken of."""
-        job_id, arrival, generation, members, workers, pool, flexible_pool, *rest = state
-        since_s, done, clearing, failures, furthest_samples, due_s, waits_since_s, finished, *rest = rest
-        return cls(
-            jobs[job_id],
-            arrival,
-            generation,
-            members,
-            workers,
-            pool,
-            flexible_pool,
-            since_s,
-            dict.fromkeys(done),
-            clearing,
-            failures,
-            furthest_samples,
-            due_s,
-            waits_since_s,
-            None if finished is None else RunFinished.model_validate_json(finished),
-            *rest,
-        )
 
 
 _linear = lru_cache(maxsize=4_096)(linear_speedup)

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from schemas.base import Outcome
-from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
 from schemas.elastic.commands import Member, ReleaseReason, WorkersReleased
 from schemas.elastic.outcomes import JobResized, ResizeReason
 from schemas.facts import NO_FACTS, Fact
@@ -60,41 +58,4 @@ def released(zone: str, job: ElasticJob, node: str, generation: int, why: Why) -
         run_id=f"{generation}/{job.job.job_id}",
         reason=_RELEASE_REASONS[why.reason],
         by_s=why.by_s,
-    )
-
-
-def ended(zone: str, job: ElasticJob) -> Outcome:
-    """Its work is done, its runs failed for good, or its user has withdrawn it."""
-    job_id, user = job.job.job_id, job.job.user
-    if (finished := job.finished) is not None:
-        return JobCompleted(
-            job_id=job_id,
-            user=user,
-            zone=zone,
-            reason="work_done",
-            node=finished.node,
-            payment_micros=0,
-            samples_done=finished.samples_done,
-            loss=finished.loss,
-            adapter_path=finished.adapter_path,
-            adapter_digest=finished.adapter_digest,
-        )
-    if job.given_up:
-        return JobRefunded(
-            job_id=job_id,
-            user=user,
-            zone=zone,
-            reason="run_failed",
-            facts=job.given_up,
-            remaining_samples=max(job.workload.work_samples - job.job.samples_done, 0),
-            refund_micros=0,
-            retained_micros=0,
-        )
-    return JobWithdrawn(
-        job_id=job_id,
-        user=user,
-        zone=zone,
-        reason="user_request",
-        returned_micros=0,
-        retained_micros=0,
     )

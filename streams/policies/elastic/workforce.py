@@ -13,11 +13,12 @@ from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Grant
 from solvers.elastic.leaving import leave
 from solvers.elastic.lent import hosted_job
-from streams.cell.live_bytes import LiveBytes, Refusal
+from streams.cell.live_bytes import LiveBytes
 from streams.policies.elastic.job import ElasticJob, QueueEntry, generation_of
-from streams.policies.elastic.outcomes import Why, ended, released, resized
+from streams.policies.elastic.outcomes import Why, released, resized
 from streams.policies.elastic.sizes import Shape
-from streams.policies.orders import MOST_FAILURES, OrderClock, facts_of_failure, retry_delay_s
+from streams.policies.gang.room import JobsRoom
+from streams.policies.orders import OrderClock
 
 
 class Workforce:
@@ -32,12 +33,8 @@ class Workforce:
         self.time_s: float | None = None
         self.spanning_speed = 1.0
         """Part of its speed that is left to a job whose workers are in both pools."""
-        self._live = live
-        self._counted: dict[str, int] = {}
-        """Bytes of the snapshot that each job is counted for. This and what follows depend on the jobs
-        alone."""
-        self._held: dict[str, int] = {}
-        """The same of all jobs of a user, with what the register keeps of them; only users with jobs."""
+        self.room = JobsRoom(live)
+        """This and what follows depend on the jobs alone."""
         self._busy: dict[str, dict[str, None]] = {}
         """The jobs that have workers on a node, new or old ones; only nodes with some."""
         self.shapes: Counter[Shape] = Counter()
@@ -56,12 +53,6 @@ class Workforce:
         for node in (*job.members, *job.clearing):
             self._busy.setdefault(node, {})[job.job.job_id] = None
         self._note(job)
-
-    def refuse(self, job: ElasticJob) -> Refusal:
-        """Why there is no room in the snapshot for a new job; None if there is."""
-        user, count = job.job.user, job.state_bytes
-        held = self._held.get(user, 0) + job.job.state_bytes
-        return self._live.refuse_job(count) or self._live.refuse_share(user, held, count)
 
     @property
     def waiting(self) -> list[ElasticJob]:
@@ -203,9 +194,7 @@ class Workforce:
 
     def progress(self, job: ElasticJob, samples_done: int) -> None:
         """Set the progress of a job."""
-        if samples_done > job.furthest_samples:
-            job.failures, job.furthest_samples = 0, samples_done
-        job.job.samples_done = samples_done
+        job.progress(samples_done)
         if job.since_s is not None:
             job.since_s = self.time_s
 
@@ -255,19 +244,13 @@ class Workforce:
         Args:
             backs_off: whether it waits before that.
         """
-        job.failures += 1
-        if report.permanent or job.failures >= MOST_FAILURES:
-            job.given_up = facts_of_failure(report)
-            why = Why("stopped", job.given_up)
-        else:
-            why = Why("run_failed", facts_of_failure(report))
-        if backs_off:
-            job.retry_s = self.orders.elapsed_s + retry_delay_s(job.failures)
+        facts = job.fail(report, self.orders, backs_off)
+        why = Why("run_failed" if job.given_up is None else "stopped", facts)
         yield from self.lose(job, report.node, why)
 
     def give_up(self, job: ElasticJob) -> Iterator[Outcome]:
         """End a job that its user withdraws."""
-        job.given_up = {}
+        job.withdraw()
         if job.members:
             yield from self._dismiss(job, Why("stopped", {"case": "withdrawn"}))
         yield from self._settle(job)
@@ -296,7 +279,7 @@ class Workforce:
             del self.jobs[job.job.job_id]
             self.shapes -= Counter((Shape.of(job.workload),))
             self._note(job)
-            yield ended(self.zone, job)
+            yield job.ended(self.zone)
 
     def _assign(self, job: ElasticJob, workers: int, why: Why) -> Iterator[Outcome]:
         """Begin the job's next generation, of the workers that the cluster has for it."""
@@ -379,16 +362,10 @@ class Workforce:
         """Bring what follows from a job up to date."""
         job_id = job.job.job_id
         is_there = job_id in self.jobs
-        counted = job.state_bytes if is_there else 0
-        before = self._counted.pop(job_id, 0)
         if is_there:
-            self._counted[job_id] = counted
-        self._live.add(counted - before)
-        # The register's part comes and goes with the job; it counts that by itself.
-        registered = (is_there - bool(before)) * job.job.state_bytes
-        held = self._held.pop(job.job.user, 0) + counted - before + registered
-        if held:
-            self._held[job.job.user] = held
+            self.room.count(job, job.state_bytes)
+        else:
+            self.room.remove(job)
         _keep(self._idle_jobs, job_id, is_there and not job.members and not job.is_ending)
         _keep(self._retrying, job_id, is_there and job.retry_s > self.orders.elapsed_s)
         self._entries.pop(job_id, None)

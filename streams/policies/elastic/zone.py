@@ -17,6 +17,7 @@ from solvers.elastic.cluster import Cluster
 from solvers.elastic.lent import hosted_job, lent_by
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
+from streams.cell.states import from_state, state_of
 from streams.policies.elastic.clearing import ClearedServers
 from streams.policies.elastic.forecast import RoundTimes, forecast
 from streams.policies.elastic.invariants import broken_invariants
@@ -62,7 +63,7 @@ class ElasticZone:
         queued_s = self._next_round_s if time_s is None else time_s
         entry = ElasticJob(job, self._arrivals, waits_since_s=queued_s)
         too_large = self._sizes.fault(Shape.of(entry.workload), without=self._wanted)
-        full = self._workforce.refuse(entry)
+        full = self._workforce.room.refuse(entry, entry.state_bytes)
         if too_large is not None or full is not None:
             yield JobRejected(
                 job_id=job.job_id,
@@ -239,7 +240,7 @@ class ElasticZone:
 
     def state(self) -> dict[str, Any]:
         return {
-            "jobs": [job.to_state() for job in self._workforce.jobs.values()],
+            "jobs": [state_of(job) for job in self._workforce.jobs.values()],
             "cluster": self._workforce.cluster.state(),
             "closed": {node: list(reasons) for node, reasons in self._closed.items()},
             "wanted": self._wanted,
@@ -262,7 +263,7 @@ class ElasticZone:
         self._staffing.has_changed, self._staffing.next_s = state["staffing"]
         self._workforce.cluster.restore(state["cluster"])
         for packed in state["jobs"]:
-            self._workforce.add(ElasticJob.from_state(packed, self._jobs))
+            self._workforce.add(from_state(ElasticJob, packed, self._jobs))
 
     def _altered(self, nodes: Iterable[Node], sizes: Sizes) -> list[str]:
         """The zone's servers that would count otherwise than they do."""

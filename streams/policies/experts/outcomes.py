@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from schemas.base import Outcome
-from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
 from schemas.experts.commands import (
     ExpertsPlaced,
     RankMember,
@@ -107,45 +105,3 @@ def placed(zone: str, job: MoeJob, decision: PlacementDecided) -> Iterator[Exper
     )
     for node in job.working:
         yield order.model_copy(update={"node": node})
-
-
-def ended(zone: str, job: MoeJob) -> Outcome:
-    """Its work is done or its time over, its runs failed for good, or its user has withdrawn it."""
-    job_id, user = job.job_id, job.job.user
-    if (finished := job.finished) is not None:
-        return JobCompleted(
-            job_id=job_id,
-            user=user,
-            zone=zone,
-            reason="work_done",
-            node=finished.node,
-            payment_micros=0,
-            samples_done=finished.samples_done,
-            loss=finished.loss,
-            adapter_path=finished.adapter_path,
-            adapter_digest=finished.adapter_digest,
-        )
-    if job.given_up is not None and not job.given_up:
-        return JobWithdrawn(
-            job_id=job_id, user=user, zone=zone, reason="user_request", returned_micros=0, retained_micros=0
-        )
-    if job.given_up is None and job.generation:
-        return JobCompleted(
-            job_id=job_id,
-            user=user,
-            zone=zone,
-            reason="work_done",
-            node=job.leader,
-            payment_micros=0,
-            samples_done=job.job.samples_done,
-        )
-    return JobRefunded(
-        job_id=job_id,
-        user=user,
-        zone=zone,
-        reason="time_over" if job.given_up is None else "run_failed",
-        facts=job.given_up or {},
-        remaining_samples=job.remaining_samples,
-        refund_micros=0,
-        retained_micros=0,
-    )

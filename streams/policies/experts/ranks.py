@@ -8,13 +8,14 @@ from schemas.base import Outcome
 from schemas.experts.workload import MoeServeWorkload
 from schemas.facts import Facts
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
-from streams.cell.live_bytes import LiveBytes, Refusal
+from streams.cell.live_bytes import LiveBytes
 from streams.policies.experts.claims import Holdings
 from streams.policies.experts.job import MoeJob
-from streams.policies.experts.outcomes import Why, assigned, changed, decided, ended, released
+from streams.policies.experts.outcomes import Why, assigned, changed, decided, released
 from streams.policies.experts.turns import Turns
+from streams.policies.gang.room import JobsRoom
 from streams.policies.gpus import Gpus
-from streams.policies.orders import MOST_FAILURES, OrderClock, facts_of_failure, retry_delay_s
+from streams.policies.orders import OrderClock
 
 _LONGEST_QUIET_S = 8_640.0
 """For so long a service is expected to say nothing after its begin, at most."""
@@ -45,11 +46,7 @@ class Ranks:
         """Before then no job can have a claim because time passes."""
         self._next_retry_s = -math.inf
         """When a job that did not begin may have another run, by `orders`."""
-        self._live = live
-        self._counted: dict[str, int] = {}
-        """Bytes of the snapshot that each job is counted for."""
-        self._held: Counter[str] = Counter()
-        """The same of all jobs of a user, with what the register keeps of them; only users with jobs."""
+        self.room = JobsRoom(live)
 
     @property
     def waiting(self) -> list[MoeJob]:
@@ -67,31 +64,17 @@ class Ranks:
         """Idle ones, or on their way, that are kept for jobs for which others have given way."""
         return sum(job.workload.ranks for job in self.jobs.values() if job.is_awaited)
 
-    def refuse(self, job: MoeJob) -> Refusal:
-        """Why there is no room in the snapshot for a new job; None if there is."""
-        user, count = job.job.user, job.state_bytes
-        held = self._held[user] + job.job.state_bytes
-        return self._live.refuse_job(count) or self._live.refuse_share(user, held, count)
-
-    def refuse_growth(self, count: int) -> Refusal:
-        """Why there is no room for so much more about a job; None if there is."""
-        return self._live.refuse_growth(count)
-
     def add(self, job: MoeJob) -> None:
         """Keep a job."""
         self.jobs[job.job_id] = job
         self.sizes[job.workload.ranks] += 1
         self.gpus.hold(job.job_id, {**job.members, **job.clearing})
         self.has_changed = True
-        self._held[job.job.user] += job.job.state_bytes
         self.recount(job)
 
     def recount(self, job: MoeJob) -> None:
         """A job takes another part of the snapshot than before."""
-        more = job.state_bytes - self._counted.get(job.job_id, 0)
-        self._counted[job.job_id] = job.state_bytes
-        self._held[job.job.user] += more
-        self._live.add(more)
+        self.room.count(job, job.state_bytes)
         self.has_news = True
 
     def begin_all(self) -> Iterator[Outcome]:
@@ -202,7 +185,7 @@ class Ranks:
 
     def give_up(self, job: MoeJob) -> Iterator[Outcome]:
         """The user of a job withdraws it."""
-        job.given_up = {}
+        job.withdraw()
         yield from self.put_back(job, Why("withdrawn"))
 
     def end_in_time(self, job: MoeJob) -> Iterator[Outcome]:
@@ -225,12 +208,8 @@ class Ranks:
             yield from self._cleared(job, node)
 
     def _fail(self, job: MoeJob, report: RunFailed, backs_off: bool = False) -> Iterator[Outcome]:
-        job.failures += 1
-        if backs_off:
-            job.retry_s = self.orders.elapsed_s + retry_delay_s(job.failures)
-        if report.permanent or job.failures >= MOST_FAILURES:
-            job.given_up = facts_of_failure(report)
-        yield from self._take_back(job, Why("run_failed", facts_of_failure(report)), without=report.node)
+        facts = job.fail(report, self.orders, backs_off)
+        yield from self._take_back(job, Why("run_failed", facts), without=report.node)
         yield from self._cleared(job, report.node)
 
     def _clear(self, job: MoeJob, report: RunReport) -> Iterator[Outcome]:
@@ -274,10 +253,8 @@ class Ranks:
         user = job.job.user
         del self.jobs[job.job_id]
         self.sizes -= Counter((job.workload.ranks,))
-        counted = self._counted.pop(job.job_id)
-        self._live.add(-counted)
-        self._held -= Counter({user: counted + job.job.state_bytes})
-        if not self._held[user]:
+        self.room.remove(job)
+        if user not in self.room.held:
             self.turns.leave(user)
         self.has_news = True
-        yield ended(self.zone, job)
+        yield job.ended(self.zone)

@@ -63,7 +63,7 @@ class Routing:
         fault = unusable(report, known, job.cluster)
         if fault is None and known is None:
             layers, experts = len(report.layers), len(report.layers[0].tokens)
-            fault = self._ranks.refuse_growth(state_bytes(layers, experts, job.cluster))
+            fault = self._ranks.room.refuse_growth(state_bytes(layers, experts, job.cluster))
         return fault
 
     def _place(self, job: MoeJob, workload: MoeServeWorkload, report: RoutingReport) -> Iterator[Outcome]:

@@ -43,10 +43,10 @@ class ExpertsZone:
         self._configure(context)
 
     def submitted(self, job: Job) -> Iterator[Outcome]:
-        entry = MoeJob(job, self._ranks.arrivals, self._ranks.time_s)
+        entry = MoeJob(job, self._ranks.arrivals, since_s=self._ranks.time_s)
         ranks = entry.workload.ranks
         room = self._own_devices - sum(self._own.get(node, 0) for node in self._wanted)
-        full = self._ranks.refuse(entry)
+        full = self._ranks.room.refuse(entry, entry.state_bytes)
         if ranks > room or full is not None:
             too_large: Facts = {"ranks": ranks, "own_devices": room}
             yield JobRejected(
@@ -188,7 +188,7 @@ class ExpertsZone:
         self._orders.restore(state["orders"])
         self._wanted, self._next_told_s = state["wanted"], state["next_told_s"]
         for packed in state["jobs"]:
-            self._ranks.add(MoeJob.from_state(packed, self._jobs, self._routing.rule))
+            self._ranks.add(MoeJob.of_state(packed, self._jobs, self._routing.rule))
         self._ranks.turns.restore(state["turns"])
         self._ranks.has_changed, self._ranks.has_news = state["changed"]
 

@@ -1,15 +1,14 @@
 """A job of a merging zone: how far it is, which run it is in, and what became of its merge."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self, cast
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Literal, cast
 
-from schemas.facts import Facts, facts_bytes
+from schemas.decisions import JobCompleted
 from schemas.fleet import RunFinished
 from schemas.merging.commands import JobOrder
 from schemas.merging.estimates import MergeMode
 from schemas.merging.workload import TuningWorkload
-from streams.cell.jobs import Job
+from streams.policies.gang.job import GangJob
 
 _BYTES_PER_JOB = 1_568
 """Packed: numbers, ids, a merge, and of its kind what is no profile."""
@@ -47,12 +46,10 @@ class Merge:
 
 
 @dataclass
-class TuningJob:
-    """State of a job in its zone besides the register's part."""
+class TuningJob(GangJob):
+    """See `GangJob`."""
 
-    job: Job
-    arrival: int
-    """Rank by submission."""
+    _: KW_ONLY
     kind: str
     """Digest of its data and hyperparameters."""
     submitted_s: float
@@ -76,9 +73,6 @@ class TuningJob:
     running_s: float = 0.0
     attained_gpu_s: float = 0.0
     restarts: int = 0
-    failures: int = 0
-    """Runs that failed since the job was last further than ever before."""
-    furthest_samples: int = 0
     best_accuracy: float | None = None
     is_compared: bool = False
     """Whether it was evaluated after the watched epochs."""
@@ -86,28 +80,9 @@ class TuningJob:
     """Stays until the job is over."""
     never_merges: bool = False
     """A merge of it was undone, or its profile is of no use."""
-    finished: RunFinished | None = None
-    given_up: Facts | None = None
-    """Why it ends undone: facts of the run's failure, or none where its user withdraws it."""
-    heard_s: float = 0.0
-    """When something was last ordered or heard of its runs, by the zone's `OrderClock`."""
-    quiet_s: float = 0.0
-    """For how long its run was then expected to say nothing."""
-    retry_s: float = 0.0
-    """Until then, by the same clock, it has no further run: a node did not begin its last one."""
 
     def __post_init__(self) -> None:
         self.workload = cast(TuningWorkload, self.job.workload)
-
-    @property
-    def job_id(self) -> str:
-        """Its name."""
-        return self.job.job_id
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether it will never run again."""
-        return self.finished is not None or self.given_up is not None
 
     @property
     def is_undone(self) -> bool:
@@ -122,13 +97,8 @@ class TuningJob:
     @property
     def state_bytes(self) -> int:
         """Most bytes of it in a snapshot."""
-        finished = "" if self.finished is None else self.finished.model_dump_json()
         runs = sum(_BYTES_PER_RUN + len(run) + len(node) for run, node in self.stopping.items())
-        return _BYTES_PER_JOB + runs + len(finished.encode()) + facts_bytes(self.given_up or {})
-
-    def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
-        """Something is ordered or heard of its run, which may then say nothing for a while."""
-        self.heard_s, self.quiet_s = heard_s, quiet_s
+        return _BYTES_PER_JOB + runs + self.ending_bytes
 
     def order(self, run_id: str) -> JobOrder:
         """Return its order to an executor."""
@@ -153,83 +123,7 @@ class TuningJob:
         self.furthest_samples = 0
         self.undone_generation = self.generation
 
-    def to_state(self) -> list[Any]:
-        """Everything that the register has not, of types that msgpack writes."""
-        merge = self.merge
-        return [
-            self.job_id,
-            self.arrival,
-            self.kind,
-            self.submitted_s,
-            self.stage,
-            self.run_id,
-            self.stopping,
-            self.profiled_on,
-            self.task,
-            self.generation,
-            self.undone_generation,
-            self.waited_s,
-            self.waits_since_s,
-            self.running_s,
-            self.attained_gpu_s,
-            self.restarts,
-            self.failures,
-            self.furthest_samples,
-            self.best_accuracy,
-            self.is_compared,
-            None if merge is None else list(vars(merge).values()),
-            self.never_merges,
-            None if self.finished is None else self.finished.model_dump_json(),
-            self.given_up,
-            self.heard_s,
-            self.quiet_s,
-            self.retry_s,
-        ]
-
-    @classmethod
-    def from_state(cls, state: Sequence[Any], jobs: Mapping[str, Job]) -> Self:
-        """The job that `state` was taken of."""
-        (
-            job_id,
-            arrival,
-            kind,
-            submitted_s,
-            stage,
-            run_id,
-            stopping,
-            profiled_on,
-            task,
-            generation,
-            undone_generation,
-            *rest,
-        ) = state
-        waited_s, waits_since_s, *rest = rest
-        running_s, attained_gpu_s, restarts, failures, *rest = rest
-        furthest_samples, best_accuracy, is_compared, merge, never_merges, finished, given_up, *rest = rest
-        return cls(
-            jobs[job_id],
-            arrival,
-            kind,
-            submitted_s,
-            stage,
-            run_id,
-            stopping,
-            profiled_on,
-            task,
-            generation,
-            undone_generation,
-            waited_s,
-            waits_since_s,
-            running_s,
-            attained_gpu_s,
-            restarts,
-            failures,
-            furthest_samples,
-            best_accuracy,
-            is_compared,
-            None if merge is None else Merge(*merge),
-            never_merges,
-            None if finished is None else RunFinished.model_validate_json(finished),
-            given_up,
-            *rest,
-        )
+    def completed(self, zone: str, finished: RunFinished) -> JobCompleted:
+        """See `GangJob`."""
+        accuracies = {"accuracy": self.best_accuracy, "target_accuracy": self.workload.target.accuracy}
+        return super().completed(zone, finished).model_copy(update=accuracies)

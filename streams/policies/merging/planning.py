@@ -106,7 +106,7 @@ class Planning:
         before = self._ready_json or ""
         self._ready = answer
         self._ready_json = None if answer is None else answer.model_dump_json()
-        self._tasks.count(len(self._ready_json or "") - len(before))
+        self._tasks.room.add(len(self._ready_json or "") - len(before))
 
     def state(self) -> dict[str, Any]:
         """State in types that msgpack writes."""

@@ -227,14 +227,14 @@ class Runs:
                 if job.iterations < before:
                     self._planning.has_changed = True
             case RunProgressed(complete=False):
-                self._tasks.progress(job, report.samples_done)
+                job.progress(report.samples_done)
                 job.quiet_s = 0.0  # its node says now and then how far it is
             case RunFinished():
                 yield from self._complete(job, report)
             case RunFailed():
                 yield from self._failed(job, task, report)
             case RunProgressed(complete=True):
-                self._tasks.progress(job, report.samples_done)
+                job.progress(report.samples_done)
                 ended: Facts = {"case": "ended", "node": report.node}
                 yield from self._break_up(task, job, "run_failed", ended)
 
@@ -268,7 +268,7 @@ class Runs:
             case RunProgressed() | RunFinished():
                 # A node that stopped before it heard that the merge is undone has kept its weights.
                 if not job.is_ending and not job.is_undone:
-                    self._tasks.progress(job, report.samples_done)
+                    job.progress(report.samples_done)
             case RunFailed() if not job.is_ending:
                 self._tasks.fail(job, report)
             case RunFailed() | ProfileReported():
@@ -292,7 +292,7 @@ class Runs:
         compares = note_evaluation(job, kind, task, report)
         if report.phase == "own":
             batch = job.workload.hyperparameters.batch_size
-            self._tasks.progress(job, max(job.job.samples_done, report.iterations * batch))
+            job.progress(max(job.job.samples_done, report.iterations * batch))
         if report.step is not None and len(task.active_job_ids) == 1:
             self._asking.speeds.observe(kind, report.step)
         fault = fault_of_merge(job, kind, task, report, compares)
@@ -334,7 +334,7 @@ class Runs:
         self, job: TuningJob, report: RunFinished, shortfall: Mapping[str, Fact]
     ) -> Iterator[Outcome]:
         """A job has nothing left to do in a merge that has kept it from its target."""
-        self._tasks.progress(job, report.samples_done)
+        job.progress(report.samples_done)
         job.never_merges = True
         task = self._tasks.task_of(job)
         if task is not None:

@@ -1,8 +1,6 @@
 """A task: one job, or two that are merged, and the GPUs that are set aside for it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
 from schemas.merging.commands import TransferMode
 
@@ -59,13 +57,3 @@ class Task:
     def run_id(self, job_id: str) -> str:
         """Of one of its jobs, in the present generation."""
         return f"{self.task_id}.{self.generation}/{job_id}"
-
-    def to_state(self) -> list[Any]:
-        """Of types that msgpack writes."""
-        return list(vars(self).values())
-
-    @classmethod
-    def from_state(cls, state: Sequence[Any]) -> Self:
-        """The task that `state` was taken of."""
-        task_id, mode, job_ids, members, *rest = state
-        return cls(task_id, mode, tuple(job_ids), members, *rest)

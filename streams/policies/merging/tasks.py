@@ -21,12 +21,12 @@ from schemas.merging.commands import (
 )
 from schemas.merging.outcomes import MergeForetold, TaskChanged, TaskChangeReason
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
-from streams.cell.live_bytes import LiveBytes, Refusal
+from streams.cell.live_bytes import LiveBytes
+from streams.policies.gang.room import JobsRoom
 from streams.policies.gpus import Gpus
-from streams.policies.merging.ending import ended
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.task import Task
-from streams.policies.orders import MOST_FAILURES, OrderClock, facts_of_failure, retry_delay_s
+from streams.policies.orders import OrderClock
 
 
 class Tasks:
@@ -43,23 +43,9 @@ class Tasks:
         self.time_s = 0.0
         self.begun = 0
         """Tasks so far; their ids count on."""
-        self._live = live
-        self._counted: dict[str, int] = {}
-        """Bytes of the snapshot that each job is counted for, its task included."""
-        self._held: dict[str, int] = {}
-        """The same of all jobs of a user, with what the register keeps of them."""
+        self.room = JobsRoom(live)
         self._unprofiled: dict[str, None] = {}
         """Jobs that wait for a profile run or are in one."""
-
-    def refuse(self, job: TuningJob) -> Refusal:
-        """Why there is no room in the snapshot for a new job; None if there is."""
-        user, count = job.job.user, job.state_bytes
-        held = self._held.get(user, 0) + job.job.state_bytes
-        return self._live.refuse_job(count) or self._live.refuse_share(user, held, count)
-
-    def count(self, more: int) -> None:
-        """The zone keeps so many bytes more that depend on its jobs, or fewer."""
-        self._live.add(more)
 
     def add(self, job: TuningJob) -> None:
         """Keep a job."""
@@ -262,7 +248,7 @@ class Tasks:
 
     def complete(self, job: TuningJob, report: RunFinished) -> None:
         """A job's work is done; whoever is in a task with it goes on there."""
-        self.progress(job, report.samples_done)
+        job.progress(report.samples_done)
         job.finished, job.given_up = report, None
         job.stopping.pop(report.run_id, None)
         task = self.task_of(job)
@@ -301,25 +287,14 @@ class Tasks:
         Args:
             backs_off: whether the job waits before it has another run.
         """
-        job.failures += 1
-        if report.permanent or job.failures >= MOST_FAILURES:
-            job.given_up = facts_of_failure(report)
-        if backs_off:
-            job.retry_s = self.orders.elapsed_s + retry_delay_s(job.failures)
+        job.fail(report, self.orders, backs_off)
         self.recount(job)
-
-    def progress(self, job: TuningJob, samples_done: int) -> None:
-        """Set the progress of a job; no report makes it more than its work."""
-        samples_done = min(samples_done, job.workload.total_samples)
-        if samples_done > job.furthest_samples:
-            job.failures, job.furthest_samples = 0, samples_done
-        job.job.samples_done = samples_done
 
     def start(self, job: TuningJob, task: Task, samples_done: int) -> None:
         """A run of a job begins, from what is left of it: less than was evaluated where no checkpoint was
         written since. With nothing left, and without its partner, a job has learned nothing in its merge."""
         had_begun = job.iterations > 0
-        self.progress(job, samples_done)
+        job.progress(samples_done)
         if job.iterations > 0:
             return
         if had_begun:
@@ -341,7 +316,7 @@ class Tasks:
         if job.is_ending and job.task is None and not job.stopping and job.job_id in self.jobs:
             del self.jobs[job.job_id]
             self.recount(job)
-            yield ended(self.zone, job)
+            yield job.ended(self.zone)
 
     def changed(
         self,
@@ -399,19 +374,14 @@ class Tasks:
         """Count anew what a job takes of a snapshot, and whether it is profiled."""
         is_there = job.job_id in self.jobs
         task = self.task_of(job)
-        counted = job.state_bytes + (0 if task is None else task.state_bytes) if is_there else 0
-        before = self._counted.pop(job.job_id, 0)
         if is_there:
-            self._counted[job.job_id] = counted
+            self.room.count(job, job.state_bytes + (0 if task is None else task.state_bytes))
+        else:
+            self.room.remove(job)
         if is_there and job.stage != "ready":
             self._unprofiled[job.job_id] = None
         else:
             self._unprofiled.pop(job.job_id, None)
-        self._live.add(counted - before)
-        registered = (is_there - bool(before)) * job.job.state_bytes
-        held = self._held.pop(job.job.user, 0) + counted - before + registered
-        if held:
-            self._held[job.job.user] = held
 
 
 def _profile_holder(job_id: str) -> str:

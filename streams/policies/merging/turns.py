@@ -38,7 +38,7 @@ class Turns:
     def _set(self, turns: dict[str, int]) -> None:
         before = sum(map(_turn_bytes, self._turns))
         self._turns = dict(turns)
-        self._tasks.count(sum(map(_turn_bytes, self._turns)) - before)
+        self._tasks.room.add(sum(map(_turn_bytes, self._turns)) - before)
 
 
 def _turn_bytes(user: str) -> int:

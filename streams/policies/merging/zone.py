@@ -14,6 +14,7 @@ from schemas.merging.workload import TuningWorkload
 from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
+from streams.cell.states import from_state, state_of
 from streams.policies.gpus import Gpus
 from streams.policies.ignored import job_ending
 from streams.policies.merging.asking import Asking
@@ -53,8 +54,14 @@ class MergingZone:
     def submitted(self, job: Job) -> Iterator[Outcome]:
         workload = cast(TuningWorkload, job.workload)
         refusal = self._refusal(workload)
-        entry = TuningJob(job, self._arrivals, "", self._tasks.time_s, waits_since_s=self._tasks.time_s)
-        full = self._tasks.refuse(entry)
+        entry = TuningJob(
+            job,
+            self._arrivals,
+            kind="",
+            submitted_s=self._tasks.time_s,
+            waits_since_s=self._tasks.time_s,
+        )
+        full = self._tasks.room.refuse(entry, entry.state_bytes)
         if refusal is not None or full is not None:
             reason, facts = refusal or ("cell_full", full or {})
             yield JobRejected(
@@ -87,7 +94,7 @@ class MergingZone:
         if entry.is_ending:
             yield job_ending(job.job_id)
             return
-        entry.given_up = {}
+        entry.withdraw()
         yield from self._runs.let_go(entry)
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
@@ -186,8 +193,8 @@ class MergingZone:
 
     def state(self) -> dict[str, Any]:
         return {
-            "jobs": [job.to_state() for job in self._tasks.jobs.values()],
-            "tasks": [task.to_state() for task in self._tasks.all.values()],
+            "jobs": [state_of(job) for job in self._tasks.jobs.values()],
+            "tasks": [state_of(task) for task in self._tasks.all.values()],
             "begun": self._tasks.begun,
             "time_s": self._tasks.time_s,
             "arrivals": self._arrivals,
@@ -206,9 +213,9 @@ class MergingZone:
         self._arrivals, self._wanted = state["arrivals"], dict.fromkeys(state["wanted"])
         self._gpus.restore(state["closed"])
         for packed in state["jobs"]:
-            job = TuningJob.from_state(packed, self._jobs)
+            job = from_state(TuningJob, packed, self._jobs)
             self._tasks.jobs[job.job_id] = job
-        self._tasks.restore(map(Task.from_state, state["tasks"]))
+        self._tasks.restore(from_state(Task, task) for task in state["tasks"])
         self._knowledge.restore(state["knowledge"])
         self._asking.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])

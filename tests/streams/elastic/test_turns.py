@@ -224,8 +224,8 @@ def test_a_job_that_could_not_start_for_a_while_is_the_next_that_is_given_a_turn
 def test_one_user_fills_no_more_of_a_cell_than_is_left_for_others():
     bench = Bench()
     bench.send(elastic_cell(), tick(0.0))
-    limit = bench.cell.zones[ZONE]._workforce._live._limit_admitted
-    bench.cell.zones[ZONE]._workforce._live._limit_admitted = limit // 100
+    limit = bench.cell.zones[ZONE]._workforce.room.live._limit_admitted
+    bench.cell.zones[ZONE]._workforce.room.live._limit_admitted = limit // 100
     flood = [bench.send(submit(f"flood-{number}", user="flooder"))[0] for number in range(200)]
     taken = sum(isinstance(each, JobAdmitted) for each in flood)
     assert 20 < taken < 100
@@ -245,7 +245,7 @@ def test_a_restored_zone_counts_users_as_before():
     bench.send(*(submit(f"j{number}", user=f"u{number % 2}") for number in range(6)))
     bench.send(withdraw("j0", user="u0"))
     restored = Cell.unpack(bench.cell.packed())
-    assert restored.zones[ZONE]._workforce._held == bench.cell.zones[ZONE]._workforce._held
+    assert restored.zones[ZONE]._workforce.room.held == bench.cell.zones[ZONE]._workforce.room.held
 
 
 def orders(outcomes: list[Outcome]) -> list[WorkersAssigned]:

@@ -274,7 +274,7 @@ def check_end(history: History) -> None:
     assert sorted(history.ended) == sorted(f"j{number + 1}" for number in range(history.jobs))
     zone = history.bench.zone
     assert not zone._gpus.used
-    assert not zone._ranks._live.total
+    assert not zone._ranks.room.live.total
     assert zone._ranks.turns.state()[1] == {}
     assert zone.free_to_leave(history.own) == history.own
     generations: dict[str, int] = {}

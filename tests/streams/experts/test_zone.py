@@ -23,9 +23,9 @@ from schemas.fleet import CommandRefused, NodeHeard, NodeSilent, RefusedRun
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from streams.cell.cell import Cell
 from streams.policies.experts.popularity import MAX_SLOTS
-from streams.policies.experts.ranks import MOST_FAILURES
 from streams.policies.experts.turns import MOST_PASSED
 from streams.policies.experts.warm_up import story
+from streams.policies.orders import MOST_FAILURES
 from tests.support.cells import Bench
 from tests.support.moe import (
     CELL,
@@ -421,8 +421,8 @@ def test_the_zone_is_told_when_it_has_changed_and_once_in_an_interval():
 
 def test_jobs_are_cell_full_when_a_user_would_leave_no_room_for_others():
     script = Script()
-    script.bench.zone._ranks._live.limit(6_000)
-    script.bench.twin.zones[ZONE]._ranks._live.limit(6_000)
+    script.bench.zone._ranks.room.live.limit(6_000)
+    script.bench.twin.zones[ZONE]._ranks.room.live.limit(6_000)
     outcomes: list[Outcome] = []
     while not any(isinstance(outcome, JobRejected) for outcome in outcomes):
         outcomes += script.send(submit(f"j{len(outcomes)}", training()))

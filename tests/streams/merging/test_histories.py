@@ -237,7 +237,7 @@ def check_end(history: History) -> None:
     """Nothing is left of the jobs."""
     assert sorted(history.ended) == sorted(f"j{number + 1}" for number in range(history.jobs))
     assert not history.world.bench.zone._tasks.gpus.used
-    assert not history.world.bench.zone._tasks._live.total
+    assert not history.world.bench.zone._tasks.room.live.total
     assert max(history.undone.values(), default=0) <= 1, "no job is in a second merge that fails"
 
 

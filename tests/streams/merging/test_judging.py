@@ -20,7 +20,9 @@ WORKLOAD = TuningWorkload(
 
 
 def job(merge: Merge | None = None) -> TuningJob:
-    return TuningJob(Job("j", "u", "z", WORKLOAD, MergingTerms()), 0, "kind", 0.0, merge=merge)
+    return TuningJob(
+        Job("j", "u", "z", WORKLOAD, MergingTerms()), 0, kind="kind", submitted_s=0.0, merge=merge
+    )
 
 
 def merged(mode="temporal", is_donor=False, before: float | None = None) -> TuningJob:

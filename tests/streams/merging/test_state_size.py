@@ -93,7 +93,7 @@ class Year:
 
 
 def job(kind: KindOfJobs) -> TuningJob:
-    return TuningJob(Job("j", "u", "z", workload(), MergingTerms()), 0, kind.key, 0.0)
+    return TuningJob(Job("j", "u", "z", workload(), MergingTerms()), 0, kind=kind.key, submitted_s=0.0)
 
 
 def solution(problem: EstimateProblem) -> EstimateSolution:
@@ -247,7 +247,7 @@ def test_a_job_that_waits_for_another_run_of_it_is_counted_with_what_it_said_las
 
 def test_one_user_with_thousands_of_kinds_leaves_half_of_the_room_to_others():
     script = Script(bench=Bench())
-    live = script.bench.zone._tasks._live
+    live = script.bench.zone._tasks.room.live
     live.limit(12_000)
     taken = 0
     while not isinstance((outcome := script.send(submit(f"j{taken}", "flood", f"d{taken}")))[0], JobRejected):

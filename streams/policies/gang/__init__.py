@@ -1,0 +1,1 @@
+"""Jobs that are sets of processes over nodes: what elastic, experts and merging zones have in common."""

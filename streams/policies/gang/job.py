@@ -1,0 +1,138 @@
+"""A job of a zone whose jobs are sets of processes: how far it is, and how it ends."""
+
+from dataclasses import dataclass
+
+from schemas.base import Outcome
+from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
+from schemas.facts import Facts, facts_bytes
+from schemas.fleet import RunFailed, RunFinished
+from streams.cell.jobs import Job
+from streams.policies.orders import MOST_FAILURES, OrderClock, facts_of_failure, retry_delay_s
+
+
+@dataclass
+class GangJob:
+    """State of a job in its zone besides the register's part."""
+
+    job: Job
+    arrival: int
+    """Rank by submission."""
+    failures: int = 0
+    """Runs that failed since the job was last further than ever before."""
+    furthest_samples: int = 0
+    """That it has ever done, lost ones among them."""
+    finished: RunFinished | None = None
+    """Its work is done; it is over once no node has a process of it."""
+    given_up: Facts | None = None
+    """Why it ends without: facts of the run's failure, or none where its user withdraws it."""
+    heard_s: float = 0.0
+    """Time of the last order or report of its present run, by the zone's `OrderClock`."""
+    quiet_s: float = 0.0
+    """For how long it was then expected to say nothing."""
+    retry_s: float = 0.0
+    """Until then, by the same clock, it has no further run: a node did not begin its last one."""
+
+    @property
+    def job_id(self) -> str:
+        """Its name."""
+        return self.job.job_id
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it will never run again."""
+        return self.finished is not None or self.given_up is not None
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether it is ending since its user withdraws it."""
+        return self.given_up is not None and not self.given_up
+
+    @property
+    def remaining_samples(self) -> int:
+        """That are left of its work; 0 where only the time ends it."""
+        total_samples = self.job.workload.total_samples
+        return 0 if total_samples is None else max(total_samples - self.job.samples_done, 0)
+
+    @property
+    def ending_bytes(self) -> int:
+        """Most bytes in a snapshot of why and with what it ends."""
+        finished = "" if self.finished is None else self.finished.model_dump_json()
+        return len(finished.encode()) + facts_bytes(self.given_up or {})
+
+    def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
+        """Note an order or report of its present run, which may then be silent for a while."""
+        self.heard_s, self.quiet_s = heard_s, quiet_s
+
+    def progress(self, samples_done: int) -> None:
+        """Set its progress; what a report has beyond all of its work does not count."""
+        total_samples = self.job.workload.total_samples
+        if total_samples is not None:
+            samples_done = min(samples_done, total_samples)
+        if samples_done > self.furthest_samples:
+            self.failures, self.furthest_samples = 0, samples_done
+        self.job.samples_done = samples_done
+
+    def fail(self, report: RunFailed, orders: OrderClock, backs_off: bool = False) -> Facts:
+        """Count a run that has failed; the job is given up if it can run nowhere, or after too many.
+
+        Args:
+            backs_off: whether it waits before it has another run.
+
+        Returns:
+            why the run has failed.
+        """
+        facts = facts_of_failure(report)
+        self.failures += 1
+        if report.permanent or self.failures >= MOST_FAILURES:
+            self.given_up = facts
+        if backs_off:
+            self.retry_s = orders.elapsed_s + retry_delay_s(self.failures)
+        return facts
+
+    def withdraw(self) -> None:
+        """Its user gives it up."""
+        self.given_up = {}
+
+    def completed(self, zone: str, finished: RunFinished) -> JobCompleted:
+        """The decision that its work is done."""
+        return JobCompleted(
+            job_id=self.job_id,
+            user=self.job.user,
+            zone=zone,
+            reason="work_done",
+            node=finished.node,
+            payment_micros=0,
+            samples_done=finished.samples_done,
+            loss=finished.loss,
+            adapter_path=finished.adapter_path,
+            adapter_digest=finished.adapter_digest,
+        )
+
+    def refunded(self, zone: str, reason: str, facts: Facts) -> JobRefunded:
+        """The decision that it ends without its work."""
+        return JobRefunded(
+            job_id=self.job_id,
+            user=self.job.user,
+            zone=zone,
+            reason=reason,
+            facts=facts,
+            remaining_samples=self.remaining_samples,
+            refund_micros=0,
+            retained_micros=0,
+        )
+
+    def ended(self, zone: str) -> Outcome:
+        """The decision that it is over: its work is done, its runs failed for good, or its user has withdrawn
+        it."""
+        if self.finished is not None:
+            return self.completed(zone, self.finished)
+        if self.given_up:
+            return self.refunded(zone, "run_failed", self.given_up)
+        return JobWithdrawn(
+            job_id=self.job_id,
+            user=self.job.user,
+            zone=zone,
+            reason="user_request",
+            returned_micros=0,
+            retained_micros=0,
+        )
