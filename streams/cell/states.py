@@ -69,6 +69,9 @@ def _codec_of(hint: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Mapping[s
         return state_of, lambda state, jobs: from_state(nested, state, jobs)
     if origin is dict and typing.get_args(hint)[1] is type(None):
         return list, lambda names, _: dict.fromkeys(names)
+    if origin is dict and hasattr(typing.get_args(hint)[1], "_fields"):
+        item: Any = typing.get_args(hint)[1]
+        return dict, lambda items, _: {name: item(*parts) for name, parts in items.items()}
     if origin is tuple:
         return list, lambda items, _: tuple(items)
     return lambda value: value, lambda value, _: value

@@ -150,10 +150,14 @@ class ObedientNodes:
         """By node."""
         self.leading: dict[str, WorkersAssigned] = {}
         """The newest command to the leader of each job that runs."""
+        self.lost: set[str] = set()
+        """Nodes that obey nothing."""
 
     def obey(self, outcomes: list[Outcome]) -> None:
         """Take commands on."""
         for command in outcomes:
+            if isinstance(command, Command) and command.node in self.lost:
+                continue
             if isinstance(command, WorkersAssigned):
                 self._say(started(command))
                 if command.members[0].node == command.node:
@@ -175,6 +179,7 @@ class ObedientNodes:
 
     def lose(self, node: str) -> None:
         """A node is gone, with all that it had to say."""
+        self.lost.add(node)
         self.due.pop(node, None)
         for job_id, command in list(self.leading.items()):
             if any(member.node == node for member in command.members):

@@ -31,7 +31,7 @@ def broken_invariants(zone: str, workforce: Workforce, jobs: Mapping[str, Job]) 
             yield f"job {job_id} waits for its leader with {list(job.done)} of {list(job.members)} done"
         if job.since_s is not None and not job.members:
             yield f"job {job_id} makes progress without workers"
-        for node in (*job.members, *job.clearing):
+        for node in (*job.members, *job.leaving):
             if node not in servers:
                 yield f"job {job_id} has workers on {node}, which has left the zone"
             if not workforce.is_busy(node):

@@ -1,15 +1,14 @@
 """A job of an elastic zone: its workers, how far it is, and what it waits for."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Self, cast
 
 from schemas.elastic.outcomes import ServerPool
 from schemas.elastic.workload import ElasticWorkload
-from schemas.fleet import RunProgressed
 from solvers.elastic.speedup import linear_speedup
-from streams.policies.gang.job import GangJob
+from streams.policies.gang.gang import Gang
 
 _BYTES_PER_JOB = 344
 """Packed, beside its nodes and why it ends: numbers, and when its user had the turn."""
@@ -17,20 +16,10 @@ _BYTES_PER_NODE = 16
 """Packed, beside its id: a number."""
 
 
-def generation_of(run_id: str) -> int | None:
-    """The generation that a report speaks of; None where no zone has named a run so."""
-    number = run_id.partition("/")[0]
-    return int(number) if number.isascii() and number.isdigit() and len(number) < 16 else None
-
-
 @dataclass
-class ElasticJob(GangJob):
-    """See `GangJob`."""
+class ElasticJob(Gang):
+    """See `Gang`. Its members have workers."""
 
-    generation: int = 0
-    """Generation of its newest workers; 0 before its first."""
-    members: dict[str, int] = field(default_factory=dict)
-    """Real workers by node, in the order of the ranks. Empty while it waits."""
     workers: int = 0
     """Counted as on training servers."""
     pool: ServerPool | None = None
@@ -38,16 +27,10 @@ class ElasticJob(GangJob):
     since_s: float | None = None
     """When its leader last said how far it is; None until it has said that the workers of this generation
     run. Until then the job makes no progress."""
-    done: dict[str, None] = field(default_factory=dict)
-    """Members whose workers are gone since all of the work is done. Their leader still writes the result."""
-    clearing: dict[str, int] = field(default_factory=dict)
-    """Nodes that still have workers of an older generation, and which."""
     due_s: float | None = None
     """When it should be over with its base demand, as its user declared it. None while it waits."""
     waits_since_s: float = 0.0
     """When it was queued last. Says nothing of a job that has workers."""
-    released_s: float = 0.0
-    """Time of the last order to nodes to give up its workers, by the zone's `OrderClock`."""
 
     def __post_init__(self) -> None:
         self.workload = cast(ElasticWorkload, self.job.workload)
@@ -56,28 +39,13 @@ class ElasticJob(GangJob):
         """Speed by number of workers over that of one, from 0 workers on."""
 
     @property
-    def waits(self) -> bool:
-        """Whether it can be given workers: those that it had are gone."""
-        return not (self.members or self.clearing or self.is_ending)
-
-    @property
     def is_formed(self) -> bool:
         """Whether all of its workers run."""
         return self.since_s is not None
 
     @property
-    def leader(self) -> str | None:
-        """The first of its members, which speaks for all of them; None while it waits."""
-        return next(iter(self.members), None)
-
-    @property
-    def working(self) -> list[str]:
-        """Its members that have not said that their workers are gone."""
-        return [node for node in self.members if node not in self.done]
-
-    def is_done_before_its_leader(self, report: RunProgressed) -> bool:
-        """Whether another member than the leader has ended because all of the work is done."""
-        return report.node != self.leader and report.samples_done >= self.workload.work_samples
+    def keeps_progress(self) -> bool:
+        return self.workload.keeps_checkpoints
 
     @property
     def is_elastic(self) -> bool:
@@ -88,7 +56,7 @@ class ElasticJob(GangJob):
     def state_bytes(self) -> int:
         """Most bytes of it in a snapshot."""
         # A member is among the servers of the cluster too, with base workers and with flexible ones.
-        nodes = (*self.members, *self.members, *self.members, *self.done, *self.clearing)
+        nodes = (*self.members, *self.members, *self.members, *self.done, *self.leaving, self.leader)
         return _BYTES_PER_JOB + self.ending_bytes + sum(_BYTES_PER_NODE + len(node) for node in nodes)
 
     def work_left_s(self, time_s: float | None, speed: float) -> float:

@@ -1,12 +1,11 @@
 """Decisions on a job: changes of its workers, releases, and its end."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from schemas.elastic.commands import Member, ReleaseReason, WorkersReleased
 from schemas.elastic.outcomes import JobResized, ResizeReason
-from schemas.facts import NO_FACTS, Fact
 from streams.policies.elastic.job import ElasticJob
+from streams.policies.gang.gangs import Why
 
 _RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
     "scaled_in": "scaled_in",
@@ -21,16 +20,9 @@ _RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
 """Verdicts for workers that leave."""
 
 
-class Why(NamedTuple):
-    """The reason for a change of a job's workers."""
-
-    reason: ResizeReason
-    facts: Mapping[str, Fact] = NO_FACTS
-    by_s: float | None = None
-    """When workers that go must be gone; None where nobody waits for their servers."""
-
-
-def resized(zone: str, job: ElasticJob, before: int, remaining_s: float, why: Why) -> JobResized:
+def resized(
+    zone: str, job: ElasticJob, before: int, remaining_s: float, why: Why[ResizeReason]
+) -> JobResized:
     """It has other workers than before, or none."""
     return JobResized(
         zone=zone,
@@ -48,7 +40,9 @@ def resized(zone: str, job: ElasticJob, before: int, remaining_s: float, why: Wh
     )
 
 
-def released(zone: str, job: ElasticJob, node: str, generation: int, why: Why) -> WorkersReleased:
+def released(
+    zone: str, job: ElasticJob, node: str, generation: int, why: Why[ResizeReason]
+) -> WorkersReleased:
     """A node is to give the workers of a generation up."""
     return WorkersReleased(
         zone=zone,

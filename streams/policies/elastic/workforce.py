@@ -1,42 +1,37 @@
 """The workers of a zone's jobs: who has which, on which servers, and the commands when that changes."""
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from schemas.base import Outcome
 from schemas.elastic.commands import WorkersAssigned
 from schemas.elastic.outcomes import JobResized, ResizeReason
 from schemas.facts import NO_FACTS, Fact
-from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Grant
 from solvers.elastic.leaving import leave
 from solvers.elastic.lent import hosted_job
 from streams.cell.live_bytes import LiveBytes
-from streams.policies.elastic.job import ElasticJob, QueueEntry, generation_of
-from streams.policies.elastic.outcomes import Why, released, resized
+from streams.policies.elastic.job import ElasticJob, QueueEntry
+from streams.policies.elastic.outcomes import released, resized
 from streams.policies.elastic.sizes import Shape
-from streams.policies.gang.room import JobsRoom
+from streams.policies.gang.gangs import Gangs, Why
 from streams.policies.orders import OrderClock
 
 
-class Workforce:
+class Workforce(Gangs[ElasticJob, ResizeReason]):
     """Workers of the jobs of one zone."""
 
     def __init__(self, zone: str, cluster: Cluster, live: LiveBytes, orders: OrderClock) -> None:
-        self.zone = zone
-        self.orders = orders
+        super().__init__(zone, live, orders)
         self.cluster = cluster
-        self.jobs: dict[str, ElasticJob] = {}
-        """By id, in the order of their submission."""
         self.time_s: float | None = None
         self.spanning_speed = 1.0
         """Part of its speed that is left to a job whose workers are in both pools."""
-        self.room = JobsRoom(live)
-        """This and what follows depend on the jobs alone."""
         self._busy: dict[str, dict[str, None]] = {}
-        """The jobs that have workers on a node, new or old ones; only nodes with some."""
+        """The jobs that have workers on a node, new or old ones; only nodes with some. This and what follows
+        depend on the jobs alone."""
         self.shapes: Counter[Shape] = Counter()
         """Number of jobs by least need; only shapes of at least one job."""
         self._idle_jobs: dict[str, None] = {}
@@ -50,9 +45,9 @@ class Workforce:
         """Keep a job."""
         self.jobs[job.job.job_id] = job
         self.shapes[Shape.of(job.workload)] += 1
-        for node in (*job.members, *job.clearing):
+        for node in (*job.members, *job.leaving):
             self._busy.setdefault(node, {})[job.job.job_id] = None
-        self._note(job)
+        self.note(job)
 
     @property
     def waiting(self) -> list[ElasticJob]:
@@ -61,7 +56,7 @@ class Workforce:
 
     def is_ready(self, job: ElasticJob) -> bool:
         """Whether a job without workers that is not ending can be given a first set of them."""
-        return not job.clearing and job.retry_s <= self.orders.elapsed_s
+        return not job.leaving and job.retry_s <= self.orders.elapsed_s
 
     @property
     def resizable(self) -> list[ElasticJob]:
@@ -79,12 +74,6 @@ class Workforce:
         for job_id in over:
             del self._retrying[job_id]
         return bool(over)
-
-    @staticmethod
-    def run_on(job: ElasticJob, node: str) -> str:
-        """The id of the run of a job that makes a node busy."""
-        generation = job.generation if node in job.members else job.clearing.get(node, job.generation)
-        return f"{generation}/{job.job.job_id}"
 
     def queue(self) -> list[QueueEntry]:
         """The jobs without workers that are not ending, in the order of their arrival."""
@@ -166,7 +155,9 @@ class Workforce:
         )
         yield from self._assign(job, workers, Why(reason, made_way if workers < before else NO_FACTS))
 
-    def leave_servers(self, job: ElasticJob, servers: Sequence[str], why: Why) -> Iterator[Outcome]:
+    def leave_servers(
+        self, job: ElasticJob, servers: Sequence[str], why: Why[ResizeReason]
+    ) -> Iterator[Outcome]:
         """Have a running job go on without its workers on these servers, if that leaves it its base demand.
         Otherwise it is preempted, unless nobody waits for the servers.
 
@@ -175,7 +166,7 @@ class Workforce:
         job_id, cluster = job.job.job_id, self.cluster
         if hosted_job(cluster, job_id).is_preempted_without(servers):
             if why.by_s is not None:
-                yield from self._put_back(job, Why("preempted", why.facts, why.by_s))
+                yield from self.put_back(job, Why("preempted", why.facts, why.by_s))
             return
         for server in servers:
             leave(cluster, job_id, server)
@@ -185,125 +176,28 @@ class Workforce:
         flexible = cluster.normalised_workers(job_id, "flexible")
         yield from self._assign(job, job.workload.min_workers + flexible, why)
 
-    def form(self, job: ElasticJob, samples_done: int) -> None:
-        """The leader says that the workers of the present generation run."""
-        job.since_s = self.time_s
-        self.progress(job, samples_done)
-        # It may say nothing more before its work is done.
-        job.hear(self.orders.elapsed_s, self.work_left_s(job) / self.speed(job))
-
-    def progress(self, job: ElasticJob, samples_done: int) -> None:
-        """Set the progress of a job."""
-        job.progress(samples_done)
-        if job.since_s is not None:
-            job.since_s = self.time_s
-
-    def await_leader(self, job: ElasticJob, node: str) -> None:
-        """A member's workers are gone with the last of the work; its leader is still to say so."""
-        job.done[node] = None
-        self._note(job)
-
-    def complete(self, job: ElasticJob, finished: RunFinished) -> Iterator[Outcome]:
-        """The workers of a generation have done the job's work, and those of the reporting node are gone."""
-        generation = generation_of(finished.run_id)
-        self.progress(job, finished.samples_done)
-        job.finished = finished
-        if generation == job.generation:
-            self._let_go(job)
-        elif job.members:
-            # They were to be replaced and were done first: who was to join does not know that it is over.
-            yield from self._dismiss(job, Why("stopped", {"case": "work_done"}))
-        if job.clearing.get(finished.node) == generation:
-            self._cleared(job, finished.node)
-        yield from self._settle(job)
-
-    def give_up_silent(self) -> Generator[Outcome, None, bool]:
-        """Take runs for failed, or for ended where nodes were ordered to end them, without reports.
-
-        Returns:
-            whether there are some.
-        """
-        orders, are_some = self.orders, False
-        for job in list(self.jobs.values()):
-            if job.members and orders.is_lost(job.heard_s, job.quiet_s):
-                are_some = True
-                leader = next(iter(job.members))
-                run_id = f"{job.generation}/{job.job.job_id}"
-                failed = orders.failure(job.job, run_id, leader, job.heard_s)
-                yield from self.fail(job, failed, backs_off=True)
-            if job.clearing and orders.is_lost(job.released_s):
-                are_some = True
-                for node in list(job.clearing):
-                    self._cleared(job, node)
-                yield from self._settle(job)
-        return are_some
-
-    def fail(self, job: ElasticJob, report: RunFailed, backs_off: bool = False) -> Iterator[Outcome]:
-        """A member's workers are gone. The job starts anew, unless it can run nowhere.
-
-        Args:
-            backs_off: whether it waits before that.
-        """
-        facts = job.fail(report, self.orders, backs_off)
-        why = Why("run_failed" if job.given_up is None else "stopped", facts)
-        yield from self.lose(job, report.node, why)
-
-    def give_up(self, job: ElasticJob) -> Iterator[Outcome]:
-        """End a job that its user withdraws."""
-        job.withdraw()
-        if job.members:
-            yield from self._dismiss(job, Why("stopped", {"case": "withdrawn"}))
-        yield from self._settle(job)
-
-    def lose(self, job: ElasticJob, node: str, why: Why) -> Iterator[Outcome]:
-        """A node has no workers of the job any more, though it was not told to give them up."""
-        job.done.pop(node, None)
-        job.clearing.pop(node, None)
-        if job.members.pop(node, None) is not None:
-            yield from self._put_back(job, why)
-        self._cleared(job, node)
-        yield from self._settle(job)
-
-    def clear(self, job: ElasticJob, report: RunReport) -> Iterator[Outcome]:
-        """A node says that the workers are gone that it was to give up, and how far the job is."""
-        waits = not (job.members or job.is_ending)
-        if waits and job.workload.keeps_checkpoints and isinstance(report, RunProgressed):
-            self.progress(job, report.samples_done)
-        self._cleared(job, report.node)
-        yield from self._settle(job)
-
-    def _settle(self, job: ElasticJob) -> Iterator[Outcome]:
-        """End a job that is ending as soon as its last worker is gone."""
-        self._note(job)
-        if job.is_ending and not job.members and not job.clearing:
-            del self.jobs[job.job.job_id]
-            self.shapes -= Counter((Shape.of(job.workload),))
-            self._note(job)
-            yield job.ended(self.zone)
-
-    def _assign(self, job: ElasticJob, workers: int, why: Why) -> Iterator[Outcome]:
+    def _assign(self, job: ElasticJob, workers: int, why: Why[ResizeReason]) -> Iterator[Outcome]:
         """Begin the job's next generation, of the workers that the cluster has for it."""
         placed = self.placed(job)
         kept = {node: placed[node] for node in job.members if node in placed}
-        left = [node for node in job.working if node not in placed]
+        left = {node: job.members[node] for node in job.working if node not in placed}
         before, resumes, replaced = job.workers, not job.members, job.generation
-        job.clearing.update(dict.fromkeys(left, replaced))
+        self.leave(job, left, replaced)
         job.hear(self.orders.elapsed_s)
-        if left:
-            job.released_s = self.orders.elapsed_s
         done = job.done
         job.generation, job.workers = replaced + 1, workers
         job.members, job.done = {**kept, **placed}, {}
-        job.since_s = None
+        job.leader, job.since_s = next(iter(job.members)), None
         for node in done:
-            self._cleared(job, node)
+            if node not in job.members:
+                self._gone(job, node)
         for node in job.members:
             self._busy.setdefault(node, {})[job.job.job_id] = None
-        self._note(job)
-        change = self._resized(job, before, why)
+        self.note(job)
+        change = self._changed(job, before, why)
         yield change
         for node in left:
-            yield released(self.zone, job, node, replaced, why)
+            yield self._released(job, node, replaced, why)
         members = change.servers
         order = WorkersAssigned(
             zone=self.zone,
@@ -322,54 +216,58 @@ class Workforce:
         for member in members[1:]:
             yield order.model_copy(update={"node": member.node})
 
-    def _put_back(self, job: ElasticJob, why: Why) -> Iterator[Outcome]:
-        """Take all workers from a job, which waits until it can start anew, unless it is ending."""
-        if not job.workload.keeps_checkpoints:
-            job.job.samples_done = 0
-        yield from self._dismiss(job, why)
-
-    def _dismiss(self, job: ElasticJob, why: Why) -> Iterator[Outcome]:
-        before, working = job.workers, job.working
-        self._let_go(job)
-        yield self._resized(job, before, why)
-        for node in working:
-            yield released(self.zone, job, node, job.generation, why)
-
-    def _let_go(self, job: ElasticJob) -> None:
-        """The job has no members any more; those that it had are still to say that their workers are gone."""
-        job.clearing.update(dict.fromkeys(job.working, job.generation))
-        job.released_s = self.orders.elapsed_s
-        done = job.done
-        job.members, job.done, job.since_s, job.waits_since_s = {}, {}, None, self.time_s or 0.0
-        for node in done:
-            self._cleared(job, node)
-        job.workers, job.pool, job.flexible_pool, job.due_s = 0, None, None, None
-        self.cluster.remove(job.job.job_id)
-        self._note(job)
-
-    def _cleared(self, job: ElasticJob, node: str) -> None:
-        job.clearing.pop(node, None)
-        if node not in job.members and (jobs := self._busy.get(node)) is not None:
-            jobs.pop(job.job.job_id, None)
-            if not jobs:
-                del self._busy[node]
-
-    def _resized(self, job: ElasticJob, before: int, why: Why) -> JobResized:
-        workers = job.workers or job.workload.min_workers
-        return resized(self.zone, job, before, self.work_left_s(job) / job.speedup[workers], why)
-
-    def _note(self, job: ElasticJob) -> None:
-        """Bring what follows from a job up to date."""
+    def note(self, job: ElasticJob) -> None:
+        super().note(job)
         job_id = job.job.job_id
         is_there = job_id in self.jobs
-        if is_there:
-            self.room.count(job, job.state_bytes)
-        else:
-            self.room.remove(job)
         _keep(self._idle_jobs, job_id, is_there and not job.members and not job.is_ending)
         _keep(self._retrying, job_id, is_there and job.retry_s > self.orders.elapsed_s)
         self._entries.pop(job_id, None)
         _keep(self._resizable_jobs, job_id, is_there and bool(job.members) and job.is_elastic)
+
+    def _width(self, job: ElasticJob) -> int:
+        return job.workers
+
+    def _changed(self, job: ElasticJob, width_before: int, why: Why[ResizeReason]) -> JobResized:
+        workers = job.workers or job.workload.min_workers
+        return resized(self.zone, job, width_before, self.work_left_s(job) / job.speedup[workers], why)
+
+    def _released(self, job: ElasticJob, node: str, generation: int, why: Why[ResizeReason]) -> Outcome:
+        return released(self.zone, job, node, generation, why)
+
+    def _why_failed(self, job: ElasticJob, facts: Mapping[str, Fact]) -> Why[ResizeReason]:
+        return Why("run_failed" if job.given_up is None else "stopped", facts)
+
+    def _why_done(self, job: ElasticJob) -> Why[ResizeReason]:  # noqa: ARG002
+        return Why("stopped", {"case": "work_done"})
+
+    def _quiet_after_start_s(self, job: ElasticJob) -> float:
+        return self.work_left_s(job) / self.speed(job)
+
+    def _started(self, job: ElasticJob, samples_done: int) -> None:
+        job.since_s = self.time_s
+        self._progressed(job, samples_done)
+        self.has_changed = True
+
+    def _progressed(self, job: ElasticJob, samples_done: int) -> None:
+        job.progress(samples_done)
+        if job.since_s is not None:
+            job.since_s = self.time_s
+
+    def _let_go(self, job: ElasticJob) -> None:
+        job.since_s, job.waits_since_s = None, self.time_s or 0.0
+        job.workers, job.pool, job.flexible_pool, job.due_s = 0, None, None, None
+        self.cluster.remove(job.job.job_id)
+
+    def _gone(self, job: ElasticJob, node: str) -> None:
+        jobs = self._busy.get(node)
+        if jobs is not None:
+            jobs.pop(job.job.job_id, None)
+            if not jobs:
+                del self._busy[node]
+
+    def _over(self, job: ElasticJob) -> None:
+        self.shapes -= Counter((Shape.of(job.workload),))
 
 
 def _by_arrival(jobs: Iterable[ElasticJob]) -> list[ElasticJob]:

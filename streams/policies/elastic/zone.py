@@ -7,10 +7,10 @@ from typing import Any, cast
 from schemas.base import Event, Outcome
 from schemas.cells import Node
 from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
-from schemas.elastic.outcomes import QueuedJob
+from schemas.elastic.outcomes import QueuedJob, ResizeReason
 from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload
-from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from schemas.fleet import RunFailed, RunReport
 from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
 from solvers.elastic.cluster import Cluster
@@ -21,15 +21,15 @@ from streams.cell.states import from_state, state_of
 from streams.policies.elastic.clearing import ClearedServers
 from streams.policies.elastic.forecast import RoundTimes, forecast
 from streams.policies.elastic.invariants import broken_invariants
-from streams.policies.elastic.job import ElasticJob, QueueEntry, generation_of
-from streams.policies.elastic.outcomes import Why
+from streams.policies.elastic.job import ElasticJob, QueueEntry
 from streams.policies.elastic.rounds import Rounds
 from streams.policies.elastic.schemes import choice_of, scheme_of
 from streams.policies.elastic.sizes import Shape, Sizes
 from streams.policies.elastic.staffing import ROUNDS_BETWEEN, Staffing, staffed
 from streams.policies.elastic.turns import Turns
 from streams.policies.elastic.workforce import Workforce
-from streams.policies.ignored import job_ending, no_such_run, unknown_solve
+from streams.policies.gang.gangs import Why
+from streams.policies.ignored import job_ending, unknown_solve
 from streams.policies.orders import OrderClock
 from streams.policies.policy import BrokenPromise, ZoneContext
 
@@ -51,8 +51,6 @@ class ElasticZone:
         self._staffing = Staffing()
         self._arrivals = 0
         self._next_round_s = context.cell.epoch_s
-        self._changed = False
-        """Whether anything has happened since the last round that could change its result."""
         self._nodes: dict[str, Node] = {}
         """As they are configured, by id."""
         self._sizes = Sizes(context)
@@ -84,15 +82,15 @@ class ElasticZone:
             evidence=QueuedJob(jobs_waiting=self._workforce.jobs_without_workers, running_s=running_s),
         )
         self._workforce.add(entry)
-        self._changed = True
+        self._workforce.has_changed = True
 
     def withdrawn(self, job: Job) -> Iterator[Outcome]:
         entry = self._workforce.jobs[job.job_id]
         if entry.is_ending:
             yield job_ending(job.job_id)
         else:
-            self._changed = True
-            yield from self._workforce.give_up(entry)
+            entry.withdraw()
+            yield from self._workforce.end(entry, Why("stopped", {"case": "withdrawn"}))
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         workload = cast(ElasticWorkload, request.workload)
@@ -118,46 +116,10 @@ class ElasticZone:
         )
 
     def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
-        yield from self._hear(job, report)
+        yield from self._workforce.report(self._workforce.jobs[job.job_id], report)
 
     def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
-        yield from self._hear(job, failed, backs_off=True)
-
-    def _hear(self, job: Job, report: RunReport, backs_off: bool = False) -> Iterator[Outcome]:
-        entry, generation = self._workforce.jobs[job.job_id], generation_of(report.run_id)
-        is_member = generation == entry.generation and report.node in entry.working
-        if isinstance(report, RunFinished) and generation is not None and report.node in entry.members:
-            is_member = generation <= entry.generation  # it was done before it heard of its new workers
-        is_clearing = generation is not None and entry.clearing.get(report.node) == generation
-        if not (is_member or is_clearing):
-            yield no_such_run(report)
-            return
-        if is_member and report.node == entry.leader:
-            # A leader that has reported progress repeats the report now and then.
-            tells = isinstance(report, RunProgressed) and not report.complete
-            entry.hear(self._orders.elapsed_s, 0.0 if tells else entry.quiet_s)
-        match report:
-            case RunFinished() if not entry.is_ending:
-                yield from self._workforce.complete(entry, report)
-            case RunStarted() | RunProgressed(complete=False) if not is_member or report.node != entry.leader:
-                return  # the leader speaks for all, and workers that are to go say when they are gone
-            case RunStarted():
-                self._workforce.form(entry, report.samples_done)
-            case RunProgressed(complete=False):
-                self._workforce.progress(entry, report.samples_done)
-                return
-            case RunFailed() if is_member:
-                yield from self._workforce.fail(entry, report, backs_off)
-            case RunProgressed(complete=True) if is_member and entry.is_done_before_its_leader(report):
-                self._workforce.await_leader(entry, report.node)
-                return
-            case RunProgressed(complete=True) if is_member:
-                why = Why("run_failed", {"case": "ended", "node": report.node})
-                self._workforce.progress(entry, report.samples_done)
-                yield from self._workforce.lose(entry, report.node, why)
-            case RunFinished() | RunFailed() | RunProgressed(complete=True):
-                yield from self._workforce.clear(entry, report)
-        self._changed = True
+        yield from self._workforce.report(self._workforce.jobs[job.job_id], failed, backs_off=True)
 
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
         reasons = self._closed.setdefault(change.node, {})
@@ -178,12 +140,12 @@ class ElasticZone:
             self._open_and_close((*self._wanted_own, change.node))
         else:
             self._open_or_close(change.node)
-        self._changed = True
+        self._workforce.has_changed = True
         if change.status in ("down", "restarted"):
             for job in self._workforce.jobs_on(change.node):
-                if self._workforce.run_on(job, change.node) in change.runs:
+                if job.run_on(change.node) in change.runs:
                     continue
-                why = Why("node_lost", {"node": change.node, "status": change.status})
+                why = Why[ResizeReason]("node_lost", {"node": change.node, "status": change.status})
                 yield from self._workforce.lose(job, change.node, why)
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
@@ -201,7 +163,7 @@ class ElasticZone:
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
         self._configure(context)
-        self._changed = True
+        self._workforce.has_changed = True
         yield from ()
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
@@ -215,16 +177,16 @@ class ElasticZone:
     def wake(self, time_s: float) -> Iterator[Outcome]:
         self._workforce.time_s = time_s
         if self._orders.advance(time_s):
-            self._changed |= yield from self._workforce.give_up_silent()
-        self._changed |= self._workforce.end_retries()
+            yield from self._workforce.give_up_silent()
+        self._workforce.has_changed |= self._workforce.end_retries()
         if self._wanted:
             yield from self._vacate()
         if time_s < self._next_round_s:
             return
         interval_s = self._policy.interval_s
         self._next_round_s = (math.floor(time_s / interval_s) + 1) * interval_s
-        if self._changed or self._rounds.has_turns_due:
-            self._changed, self._staffing.has_changed = False, True
+        if self._workforce.has_changed or self._rounds.has_turns_due:
+            self._workforce.has_changed, self._staffing.has_changed = False, True
             self._open_and_close(self._wanted_own)
             yield from self._rounds.allocate()
         if self._staffing.is_due(time_s):
@@ -246,7 +208,7 @@ class ElasticZone:
             "wanted": self._wanted,
             "arrivals": self._arrivals,
             "next_round_s": self._next_round_s,
-            "changed": self._changed,
+            "changed": self._workforce.has_changed,
             "turns": self._turns.state(),
             "time_s": self._workforce.time_s,
             "staffing": [self._staffing.has_changed, self._staffing.next_s],
@@ -256,7 +218,7 @@ class ElasticZone:
     def restore(self, state: dict[str, Any]) -> None:
         self._closed = {node: dict.fromkeys(reasons) for node, reasons in state["closed"].items()}
         self._wanted, self._arrivals = state["wanted"], state["arrivals"]
-        self._next_round_s, self._changed = state["next_round_s"], state["changed"]
+        self._next_round_s, self._workforce.has_changed = state["next_round_s"], state["changed"]
         self._turns.restore(state["turns"])
         self._workforce.time_s = state["time_s"]
         self._orders.restore(state["orders"])
@@ -321,12 +283,12 @@ class ElasticZone:
             if due and hosted_job(self._workforce.cluster, job_id).is_preempted_without(nodes):
                 nodes = due  # nobody waits for the others
             dues_s = [due_s for node in nodes if (due_s := self._wanted[node]) is not None]
-            why = Why("servers_reclaimed", {"servers": tuple(nodes)}, min(dues_s, default=None))
+            why = Why[ResizeReason]("servers_reclaimed", {"servers": tuple(nodes)}, min(dues_s, default=None))
             before = self._workforce.gpus_of(job)
             changed += self._workforce.leave_servers(job, nodes, why)
             cleared.note(job, before)
         if changed:
-            self._changed = True
+            self._workforce.has_changed = True
             cluster = self._workforce.cluster
             lodgers = {job for server in cluster.servers("loaned") for job in cluster.server(server).jobs}
             yield cleared.outcome(spared_jobs=len(lodgers - affected.keys()))

@@ -53,8 +53,8 @@ class Holdings:
                 self._ranks[job.job.user] += job.workload.ranks
                 self._jobs.setdefault(job.job.user, []).append(job)
                 self._devices[job.job_id] = gpus.held_in_open(job.members)
-            elif job.clearing:
-                self._coming += gpus.held_in_open(job.clearing)
+            elif job.leaving:
+                self._coming += gpus.held_in_open(job.leaving_ranks)
         for running in self._jobs.values():
             running.sort(key=lambda job: (self._devices[job.job_id], job.since_s, job.arrival))
         self._order = sorted(self._jobs, key=lambda user: (-self._ranks[user], turns.number(user)))

@@ -20,7 +20,7 @@ def broken_invariants(ranks: Ranks, jobs: Mapping[str, Job]) -> Iterator[str]:
     held: dict[str, int] = {}
     for job in ranks.jobs.values():
         yield from _of_job(job)
-        for node, count in (*job.members.items(), *job.clearing.items()):
+        for node, count in (*job.members.items(), *job.leaving_ranks.items()):
             held[node] = held.get(node, 0) + count
             if job.job_id not in ranks.gpus.holders(node):
                 yield f"job {job.job_id} has ranks on node {node}, and holds no devices there"
@@ -35,7 +35,7 @@ def _of_job(job: MoeJob) -> Iterator[str]:
     name = f"job {job.job_id}"
     if job.members and sum(job.members.values()) != job.workload.ranks:
         yield f"{name} has {sum(job.members.values())} of {job.workload.ranks} ranks"
-    if job.members and (job.clearing or job.is_ending):
+    if job.members and (job.leaving or job.is_ending):
         yield f"{name} has ranks while others are to go, or while it is ending"
     if job.members and job.is_awaited:
         yield f"{name} has ranks while others give way for it"

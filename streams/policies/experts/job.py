@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from schemas.base import Outcome
 from schemas.decisions import JobCompleted
@@ -13,7 +13,7 @@ from solvers.experts.placement import Cluster
 from streams.cell.jobs import Job
 from streams.cell.states import NO_STATE, from_state, state_of
 from streams.policies.experts.popularity import Popularity
-from streams.policies.gang.job import GangJob
+from streams.policies.gang.gang import Gang
 
 _BYTES_PER_JOB = 384
 """Packed, beside names, an error, and what a finished run said: an id of 128 characters, and numbers."""
@@ -22,27 +22,15 @@ _BYTES_PER_NODE = 8
 
 
 @dataclass
-class MoeJob(GangJob):
-    """See `GangJob`; `arrival` is anew of one that has given way.
+class MoeJob(Gang):
+    """See `Gang`; `arrival` is anew of one that has given way. A job begins its next generation once no node
+    has ranks of the one before."""
 
-    All ranks of a generation begin and end together: where one is lost, so are the others. A job begins its
-    next generation once no node has ranks of the one before.
-    """
+    ALL_KNOW_PROGRESS: ClassVar = False
 
     _: KW_ONLY
     since_s: float
     """When it got the ranks that it has, or else since when it waits for some."""
-    generation: int = 0
-    """Generation of its newest ranks; 0 before its first."""
-    members: dict[str, int] = field(default_factory=dict)
-    """Ranks by node, in the order of the ranks. Empty while it waits."""
-    done: dict[str, None] = field(default_factory=dict)
-    """Members that have ended because all is done; the leader is still to say so."""
-    clearing: dict[str, int] = field(default_factory=dict)
-    """Ranks of the present generation by node, of nodes that have not said that they are gone. Empty while
-    there are members."""
-    leader: str = ""
-    """The first member of the present generation, which speaks for all; of a job that waits, of its last."""
     passed: int = 0
     """Number of times that a smaller job has gone before it."""
     had_s: float | None = None
@@ -62,11 +50,6 @@ class MoeJob(GangJob):
         """Its workload."""
 
     @property
-    def run_id(self) -> str:
-        """Id of the present generation's run, the same on all of its nodes."""
-        return f"{self.generation}/{self.job.job_id}"
-
-    @property
     def until_s(self) -> float | None:
         """When it ends at the latest; None where it has no such time."""
         return self.workload.requests.until_s if isinstance(self.workload, MoeServeWorkload) else None
@@ -83,14 +66,9 @@ class MoeJob(GangJob):
         return super().is_ending or self.is_time_over
 
     @property
-    def waits(self) -> bool:
-        """Whether it can be given ranks: those that it had are gone."""
-        return not (self.members or self.clearing or self.is_ending)
-
-    @property
-    def working(self) -> list[str]:
-        """Its members that have not said that their ranks are gone."""
-        return [node for node in self.members if node not in self.done]
+    def leaving_ranks(self) -> dict[str, int]:
+        """Ranks by node of nodes that have not reported the end of theirs."""
+        return {node: leaving.processes for node, leaving in self.leaving.items()}
 
     def had_ranks_s(self, time_s: float) -> float:
         """For how long it has had ranks by now, since it was submitted or has given way."""
@@ -99,8 +77,8 @@ class MoeJob(GangJob):
     @property
     def state_bytes(self) -> int:
         """Most bytes of it in a snapshot, with the turn of its user."""
-        # A node may be a member and done, or else is clearing.
-        nodes = (*self.members, *self.members, *self.clearing, self.leader)
+        # A node may be a member and done, or else is leaving.
+        nodes = (*self.members, *self.members, *self.leaving, self.leader)
         names = sum(_BYTES_PER_NODE + len(node) for node in nodes) + len(self.job.user)
         told = 0 if self.popularity is None else self.popularity.state_bytes
         return _BYTES_PER_JOB + names + told + self.ending_bytes

@@ -1,7 +1,6 @@
 """Decisions on a job: changes of its ranks or placements, commands, and its end."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from schemas.experts.commands import (
     ExpertsPlaced,
@@ -12,8 +11,8 @@ from schemas.experts.commands import (
 )
 from schemas.experts.outcomes import LayerPlaced, PlacementDecided, PlacementReason, RanksChanged
 from schemas.experts.outcomes import RanksChangeReason as ChangeReason
-from schemas.facts import NO_FACTS, Fact
 from streams.policies.experts.job import MoeJob
+from streams.policies.gang.gangs import Why
 
 _RELEASE_REASONS: Mapping[ChangeReason, RanksReleaseReason] = {
     "preempted": "preempted",
@@ -26,14 +25,7 @@ _RELEASE_REASONS: Mapping[ChangeReason, RanksReleaseReason] = {
 """Verdicts for ranks that leave, unless their job is given up."""
 
 
-class Why(NamedTuple):
-    """The reason for a change of a job's ranks."""
-
-    reason: ChangeReason
-    facts: Mapping[str, Fact] = NO_FACTS
-
-
-def changed(zone: str, job: MoeJob, why: Why) -> RanksChanged:
+def changed(zone: str, job: MoeJob, why: Why[ChangeReason]) -> RanksChanged:
     """It has ranks, or none any more."""
     return RanksChanged(
         zone=zone,
@@ -71,14 +63,14 @@ def assigned(zone: str, job: MoeJob, report_interval_s: float) -> Iterator[Ranks
         yield order.model_copy(update={"node": node})
 
 
-def released(zone: str, job: MoeJob, node: str, why: Why) -> RanksReleased:
+def released(zone: str, job: MoeJob, node: str, generation: int, why: Why[ChangeReason]) -> RanksReleased:
     """A node is to give the ranks of the present generation up."""
     return RanksReleased(
         zone=zone,
         node=node,
         job_id=job.job_id,
-        generation=job.generation,
-        run_id=job.run_id,
+        generation=generation,
+        run_id=job.run_on(node),
         reason="failed" if job.given_up else _RELEASE_REASONS[why.reason],
     )
 

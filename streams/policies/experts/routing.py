@@ -78,7 +78,7 @@ class Routing:
                 len(report.layers), len(report.layers[0].tokens), self.rule, job.cluster
             )
             job.popularity = known
-            self._ranks.recount(job)
+            self._ranks.note(job)
         # Without a profile stage the first report stands for it. A service that begins anew has a placement,
         # and its profile counts as a report like others.
         nodes = len(job.working)

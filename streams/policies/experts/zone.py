@@ -6,6 +6,7 @@ from typing import Any, cast
 from schemas.base import Event, Outcome
 from schemas.decisions import JobAdmitted, JobRejected
 from schemas.experts.outcomes import QueuedRanks
+from schemas.experts.outcomes import RanksChangeReason as ChangeReason
 from schemas.experts.reports import RoutingReport
 from schemas.experts.settings import ExpertsPolicy
 from schemas.facts import Facts
@@ -16,10 +17,10 @@ from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.policies.experts.invariants import broken_invariants
 from streams.policies.experts.job import MoeJob
-from streams.policies.experts.outcomes import Why
 from streams.policies.experts.ranks import Ranks
 from streams.policies.experts.routing import Routing
 from streams.policies.experts.standing import served
+from streams.policies.gang.gangs import Why
 from streams.policies.gpus import Gpus
 from streams.policies.ignored import job_ending, no_such_run, unknown_solve
 from streams.policies.orders import OrderClock
@@ -74,7 +75,8 @@ class ExpertsZone:
         if entry.is_ending:
             yield job_ending(job.job_id)
         else:
-            yield from self._ranks.give_up(entry)
+            entry.withdraw()
+            yield from self._ranks.end(entry, Why("withdrawn"))
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         raise AssertionError(f"quote {request.quote_id}: the policy quotes nothing")
@@ -87,13 +89,12 @@ class ExpertsZone:
 
     def _hear(self, job: Job, report: RunReport, backs_off: bool = False) -> Iterator[Outcome]:
         entry = self._ranks.jobs[job.job_id]
-        has_ranks = report.node in entry.working or report.node in entry.clearing
-        if report.run_id != entry.run_id or not has_ranks:
-            yield no_such_run(report)
-        elif isinstance(report, RoutingReport):
+        if not isinstance(report, RoutingReport):
+            yield from self._ranks.report(entry, report, backs_off)
+        elif report.run_id == entry.run_id and report.node in (*entry.working, *entry.leaving):
             yield from self._routing.report(entry, report)
         else:
-            yield from self._ranks.report(entry, report, backs_off)
+            yield no_such_run(report)
 
     def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
         match change.status:
@@ -108,9 +109,9 @@ class ExpertsZone:
                 self._wanted[change.node] = change.by_s is not None
         self._ranks.has_changed = self._ranks.has_news = True
         if change.status in ("down", "restarted"):
-            why = Why("node_lost", {"node": change.node, "status": change.status})
+            why = Why[ChangeReason]("node_lost", {"node": change.node, "status": change.status})
             for job in self._jobs_on(change.node):
-                if job.run_id in change.runs:
+                if job.run_on(change.node) in change.runs:
                     continue
                 yield from self._ranks.lose(job, change.node, why)
         yield from self._vacate()
@@ -155,7 +156,8 @@ class ExpertsZone:
             yield from self._ranks.give_up_silent()
         over = [job for job in self._ranks.jobs.values() if _is_over(job, time_s)]
         for job in over:
-            yield from self._ranks.end_in_time(job)
+            job.is_time_over = True
+            yield from self._ranks.end(job, Why("ended"))
         yield from self._vacate()
         yield from self._ranks.begin_all()
         if self._ranks.has_news and time_s >= self._next_told_s:
@@ -199,7 +201,7 @@ class ExpertsZone:
 
     def _held_on(self, node: str) -> int:
         jobs = self._jobs_on(node)
-        return sum(job.members.get(node, 0) + job.clearing.get(node, 0) for job in jobs)
+        return sum(job.members.get(node, 0) + job.leaving_ranks.get(node, 0) for job in jobs)
 
     def _needed(self, nodes: Iterable[str]) -> Iterator[str]:
         """Those of some nodes without which a job would never run. In this order: nodes that are not needed
@@ -226,7 +228,7 @@ class ExpertsZone:
         for node, is_awaited in self._wanted.items():
             for job in self._jobs_on(node):
                 if job.members and node not in needed and (is_awaited or self._fits_elsewhere(job)):
-                    why = Why("preempted", {"node": node})
+                    why = Why[ChangeReason]("preempted", {"node": node})
                     yield from self._ranks.put_back(job, why)
 
     def _fits_elsewhere(self, job: MoeJob) -> bool:

@@ -59,6 +59,11 @@ class GangJob:
         finished = "" if self.finished is None else self.finished.model_dump_json()
         return len(finished.encode()) + facts_bytes(self.given_up or {})
 
+    @property
+    def state_bytes(self) -> int:
+        """Most bytes of it in a snapshot."""
+        raise NotImplementedError
+
     def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
         """Note an order or report of its present run, which may then be silent for a while."""
         self.heard_s, self.quiet_s = heard_s, quiet_s

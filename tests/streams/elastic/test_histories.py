@@ -169,6 +169,7 @@ class History:
 
     def come_back(self, node: str) -> None:
         self.down.discard(node)
+        self.nodes.lost.discard(node)
         if node in self.servers:
             self.send(NodeOnline(cell=CELL, node=node, base_model="any", runners=("elastic",)))
 

@@ -378,8 +378,9 @@ class TestLostNodes:
         bench.send(progressed(leader, 120))
         outcomes = self.lose(bench, "s1")
         assert resized(outcomes) == [("j", "node_lost", 0)]
-        (order,) = released(outcomes)
+        order, to_lost = released(outcomes)
         assert (order.node, order.reason) == ("s0", "node_lost")
+        assert (to_lost.node, to_lost.reason) == ("s1", "node_lost"), "for when it is back"
         bench.send(submit("small", 10, (2, 2)))
         bench.send(tick(120.0))
         assert resized(bench.send(gone(order, samples_done=100), tick(180.0))) == []

@@ -32,7 +32,7 @@ class HostileHistory(History):
         rng = self.rng
         place = {
             "cell": CELL,
-            "node": rng.choice([*job.members, *job.clearing, job.leader or "n0", "n0"]),
+            "node": rng.choice([*job.members, *job.leaving, job.leader or "n0", "n0"]),
             "run_id": rng.choice(
                 [job.run_id, job.run_id, job.run_id, f"{job.generation + 1}/{job.job_id}", "x"]
             ),

@@ -1,12 +1,12 @@
-"""Histories of zones whose jobs are sets of processes: who starts when, where, and with how many GPUs."""
+"""Recorded ledgers of zones whose jobs are sets of processes: who starts when, where, with how many GPUs."""
 
-import random
-from collections.abc import Callable, Iterator
-from itertools import groupby
-from types import MappingProxyType
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
 
 from schemas.base import Outcome
-from schemas.codec import Decision
+from schemas.cells import CellConfigured
+from schemas.codec import decode_event_line
 from schemas.commands import NodeCommand
 from schemas.decisions import JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
@@ -14,61 +14,38 @@ from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
 from schemas.loans import LoanChanged
 from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.outcomes import MergeJudged
-from tests.streams.elastic.test_histories import History as ElasticHistory
-from tests.streams.experts.test_histories import History as ExpertsHistory
-from tests.streams.merging.test_histories import History as MergingHistory
+from streams.cell.cell import Cell, LedgerEvent
 
-_STEPS = 400
-_MERGING_STEPS = 150
-"""Fewer, since these histories solve plans."""
-
-
-def _elastic(scheme: str) -> Iterator[Decision]:
-    for seed in range(3):
-        history = ElasticHistory(random.Random(f"outcomes/{scheme}/{seed}"), servers=2 + seed, scheme=scheme)
-        for _ in range(_STEPS):
-            history.step()
-        history.come_to_rest()
-        yield from history.bench.decisions
-
-
-def _experts() -> Iterator[Decision]:
-    for seed in range(8):
-        history = ExpertsHistory(random.Random(f"outcomes/experts/{seed}"), (5.0, 3_600.0)[seed % 2])
-        for _ in range(_STEPS):
-            history.step()
-        history.come_to_rest()
-        yield from history.bench.decisions
-
-
-def _merging() -> Iterator[Decision]:
-    for seed in range(4):
-        history = MergingHistory(random.Random(f"outcomes/merging/{seed}"))
-        for _ in range(_MERGING_STEPS):
-            history.step()
-        history.settle()
-        yield from history.world.bench.decisions
-
-
-GANG_POLICIES: MappingProxyType[str, Callable[[], Iterator[Decision]]] = MappingProxyType(
-    {
-        **{
-            f"elastic-{scheme}": lambda scheme=scheme: _elastic(scheme)
-            for scheme in ("lyra", "afs", "gandiva", "fifo", "pollux", "opportunistic")
-        },
-        "experts": _experts,
-        "merging": _merging,
-    }
+FOLDER = Path(__file__).parent / "histories"
+GANG_POLICIES = (
+    *(f"elastic-{scheme}" for scheme in ("lyra", "afs", "gandiva", "fifo", "pollux", "opportunistic")),
+    "experts",
+    "merging",
 )
 
 
 def gang_table(name: str) -> str:
     """A line for each start, stop and end of a job, each loan and each judgement, in their order."""
     lines = []
-    decisions = GANG_POLICIES[name]()
-    for time_s, outcomes in groupby(decisions, lambda decision: decision.time_s):
-        lines += [f"{time_s} {line}" for decision in outcomes for line in _lines(decision.outcome)]
-    return "".join(f"{line}\n" for line in lines)
+    for number, ledger in enumerate(_ledgers(name)):
+        cell = Cell("c")
+        for event in ledger:
+            for decision in cell.handle(event):
+                lines += [f"{number} {decision.time_s} {line}\n" for line in _lines(decision.outcome)]
+    return "".join(lines)
+
+
+def _ledgers(name: str) -> Iterator[list[LedgerEvent]]:
+    """The recorded ledgers, each of which begins with the configuration of its cell."""
+    ledger: list[LedgerEvent] = []
+    with gzip.open(FOLDER / f"{name}.jsonl.gz") as lines:
+        for line in lines:
+            envelope = decode_event_line(line)
+            if isinstance(envelope.event, CellConfigured) and ledger:
+                yield ledger
+                ledger = []
+            ledger.append(LedgerEvent(len(ledger), envelope))
+    yield ledger
 
 
 def _lines(outcome: Outcome) -> Iterator[str]:
@@ -91,8 +68,9 @@ def _lines(outcome: Outcome) -> Iterator[str]:
             yield f"{orders} starts {outcome.generation} {outcome.mode} {members}"
         case ProfileOrdered():
             yield f"{outcome.order.job_id} is profiled {outcome.node}x{outcome.gpus}"
-        case WorkersReleased() | RanksReleased():
-            yield f"{outcome.job_id} leaves {outcome.node} {outcome.generation} {outcome.reason}"
+        # Orders to lost nodes change nothing for any job.
+        case WorkersReleased(reason=reason) | RanksReleased(reason=reason) if reason != "node_lost":
+            yield f"{outcome.job_id} leaves {outcome.node} {outcome.generation} {reason}"
         case TaskReleased():
             jobs = "+".join(outcome.job_ids)
             yield f"{jobs} leaves {outcome.node} {outcome.generation} {outcome.reason}"

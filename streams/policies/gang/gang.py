@@ -1,0 +1,85 @@
+"""A gang: a job's set of processes over nodes, in one generation.
+
+All processes of a generation begin together. Where one is lost, the others end, and the job waits until it
+begins anew. A node obeys commands in their order and reports the end of a run: until then the cell keeps that
+the node is to end it.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+from schemas.fleet import RunReport
+from streams.policies.gang.job import GangJob
+
+
+def generation_of(run_id: str) -> int | None:
+    """The generation that a report is about; None where no zone has named a run so."""
+    number = run_id.partition("/")[0]
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 16 else None
+
+
+class Leaving(NamedTuple):
+    """Processes that a node is to end, and has not reported the end of."""
+
+    generation: int
+    processes: int
+    leads: bool
+    """Whether it leads that generation."""
+
+
+@dataclass
+class Gang(GangJob):
+    """A job and its processes."""
+
+    ALL_KNOW_PROGRESS: ClassVar[bool] = True
+    """Whether every member knows how far the job is, or only the leader."""
+
+    generation: int = 0
+    """Generation of its newest processes; 0 before its first."""
+    members: dict[str, int] = field(default_factory=dict)
+    """Processes by node, in the order of the ranks. Empty while it waits."""
+    leader: str = ""
+    """The first member of the newest generation, which reports for all; empty before the first."""
+    done: dict[str, None] = field(default_factory=dict)
+    """Members whose processes have ended since all of the work is done; the leader is still to report it."""
+    leaving: dict[str, Leaving] = field(default_factory=dict)
+    """By node."""
+    released_s: float = 0.0
+    """Time of the last order to end processes, by the zone's `OrderClock`."""
+
+    @property
+    def run_id(self) -> str:
+        """Id of the newest generation's run, the same on all of its nodes."""
+        return f"{self.generation}/{self.job.job_id}"
+
+    @property
+    def waits(self) -> bool:
+        """Whether it can be given nodes: no process of it is left."""
+        return not (self.members or self.leaving or self.is_ending)
+
+    @property
+    def working(self) -> list[str]:
+        """Members whose processes have not ended."""
+        return [node for node in self.members if node not in self.done]
+
+    @property
+    def keeps_progress(self) -> bool:
+        """Whether it goes on from a checkpoint when it begins anew."""
+        return True
+
+    def run_on(self, node: str) -> str:
+        """Id of its run that a node has, or had last."""
+        generation = self.generation
+        if node not in self.members and node in self.leaving:
+            generation = self.leaving[node].generation
+        return f"{generation}/{self.job.job_id}"
+
+    def is_all_done(self, report: RunReport) -> bool:
+        """Whether a member that ends its processes, and does not lead, does so because all of the work is
+        done."""
+        total_samples = self.job.workload.total_samples
+        return not self.ALL_KNOW_PROGRESS or total_samples is None or report.samples_done >= total_samples
+
+    def knows_progress(self, leads: bool) -> bool:
+        """Whether a member knows how far the job is."""
+        return leads or self.ALL_KNOW_PROGRESS

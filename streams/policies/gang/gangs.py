@@ -1,0 +1,240 @@
+"""The gangs of a zone: which nodes report what of them, and how they begin anew and end.
+
+A policy decides who has how many processes on which nodes. What follows from reports, lost nodes and silence
+is the same for all of them.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from schemas.base import Outcome
+from schemas.facts import NO_FACTS, Fact
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from streams.cell.live_bytes import LiveBytes
+from streams.policies.gang.gang import Gang, Leaving, generation_of
+from streams.policies.gang.room import JobsRoom
+from streams.policies.ignored import no_such_run
+from streams.policies.orders import OrderClock
+
+G = TypeVar("G", bound=Gang)
+R = TypeVar("R", bound=str)
+
+
+class Why(NamedTuple, Generic[R]):
+    """The reason for a change of a gang."""
+
+    reason: R
+    facts: Mapping[str, Fact] = NO_FACTS
+    by_s: float | None = None
+    """When processes that are to end must have ended; None where nobody waits for their nodes."""
+
+
+class Gangs(Generic[G, R]):
+    """Gangs of one zone."""
+
+    def __init__(self, zone: str, live: LiveBytes, orders: OrderClock) -> None:
+        self.zone = zone
+        self.orders = orders
+        self.jobs: dict[str, G] = {}
+        """By id, in the order of their submission."""
+        self.room = JobsRoom(live)
+        self.has_changed = False
+        """Whether anything has happened since nodes were last given out that could change who gets some."""
+
+    def report(self, job: G, report: RunReport, backs_off: bool = False) -> Iterator[Outcome]:
+        """A node reports about a run of a job.
+
+        Args:
+            backs_off: whether the job waits before it begins anew, if the run has failed.
+        """
+        generation, leaving = generation_of(report.run_id), job.leaving.get(report.node)
+        is_newest = generation == job.generation
+        is_older = generation is not None and generation < job.generation
+        if leaving is not None and leaving.generation == generation:
+            yield from self._report_of_leaving(job, report, leaving)
+        elif is_newest and report.node in job.working:
+            yield from self._report_of_member(job, report, backs_off)
+        elif isinstance(report, RunFinished) and report.node in job.working and is_older:
+            # It was done before its node read of the newest generation.
+            yield from self._complete(job, report)
+        else:
+            yield no_such_run(report)
+
+    def give_up_silent(self) -> Iterator[Outcome]:
+        """Count runs as failed, or as ended where nodes were ordered to end them, without reports."""
+        orders = self.orders
+        for job in list(self.jobs.values()):
+            if job.members and orders.is_lost(job.heard_s, job.quiet_s):
+                failed = orders.failure(job.job, job.run_id, job.leader, job.heard_s)
+                yield from self._fail(job, failed, backs_off=True)
+            if job.leaving and orders.is_lost(job.released_s):
+                for node in list(job.leaving):
+                    yield from self._cleared(job, node)
+
+    def put_back(self, job: G, why: Why[R], without: str | None = None) -> Iterator[Outcome]:
+        """Have the processes of a job end. It waits until it begins anew, unless it is ending.
+
+        Args:
+            without: a node whose processes have ended.
+        """
+        if job.members and not job.keeps_progress:
+            job.job.samples_done = 0
+        yield from self.end(job, why, without)
+
+    def end(self, job: G, why: Why[R], without: str | None = None) -> Iterator[Outcome]:
+        """As `put_back`, whatever is kept of its progress."""
+        if job.members:
+            before, working = self._width(job), job.working
+            self._leave_all(job)
+            yield self._changed(job, before, why)
+            for node in working:
+                if node != without:
+                    yield self._released(job, node, job.generation, why)
+        yield from self._settle(job)
+
+    def lose(self, job: G, node: str, why: Why[R]) -> Iterator[Outcome]:
+        """A node has no processes of the job any more, though it was not ordered to end them. It is ordered
+        to all the same: one that was only silent ends them when it is back."""
+        if node in job.members:
+            yield from self.put_back(job, why)
+        if node in job.leaving:
+            yield from self._cleared(job, node)
+
+    def leave(self, job: G, nodes: Mapping[str, int], generation: int) -> None:
+        """Some nodes are to end their processes of a generation."""
+        for node, processes in nodes.items():
+            job.leaving[node] = Leaving(generation, processes, node == job.leader)
+        if nodes:
+            job.released_s = self.orders.elapsed_s
+
+    def note(self, job: G) -> None:
+        """Bring what follows from a job up to date."""
+        if job.job_id in self.jobs:
+            self.room.count(job, job.state_bytes)
+        else:
+            self.room.remove(job)
+
+    @abstractmethod
+    def _width(self, job: G) -> int:
+        """Return how many processes a job counts as."""
+
+    @abstractmethod
+    def _changed(self, job: G, width_before: int, why: Why[R]) -> Outcome:
+        """Return the decision that a job has other processes than before, or none."""
+
+    @abstractmethod
+    def _released(self, job: G, node: str, generation: int, why: Why[R]) -> Outcome:
+        """Return the order to a node to end the processes of a generation."""
+
+    @abstractmethod
+    def _why_failed(self, job: G, facts: Mapping[str, Fact]) -> Why[R]:
+        """Return the reason that processes end since a run has failed."""
+
+    @abstractmethod
+    def _why_done(self, job: G) -> Why[R]:
+        """Return the reason that processes end since the work was done without them."""
+
+    @abstractmethod
+    def _quiet_after_start_s(self, job: G) -> float:
+        """Return for how long a run may report nothing after its start."""
+
+    def _started(self, job: G, samples_done: int) -> None:
+        """A run has started."""
+        job.progress(samples_done)
+
+    def _progressed(self, job: G, samples_done: int) -> None:
+        """A run is so far."""
+        job.progress(samples_done)
+
+    def _let_go(self, job: G) -> None:
+        """The processes of a job are to end, or have ended; its members are those that it has had."""
+
+    def _gone(self, job: G, node: str) -> None:
+        """A node has no processes of a job any more."""
+
+    def _over(self, job: G) -> None:
+        """A job is over, and no longer kept."""
+
+    def _report_of_member(self, job: G, report: RunReport, backs_off: bool) -> Iterator[Outcome]:
+        leads = report.node == job.leader
+        if leads:
+            self._hear(job, report)
+        match report:
+            case RunFailed():
+                yield from self._fail(job, report, backs_off)
+            case RunFinished() if job.knows_progress(leads):
+                yield from self._complete(job, report)
+            case RunFinished() | RunProgressed(complete=True) if not leads and job.is_all_done(report):
+                job.done[report.node] = None
+                self.note(job)
+            case RunFinished() | RunProgressed(complete=True):
+                self._progressed(job, report.samples_done)
+                why = self._why_failed(job, {"case": "ended", "node": report.node})
+                yield from self.put_back(job, why, without=report.node)
+                yield from self._cleared(job, report.node)
+            case RunStarted() if leads:
+                self._started(job, report.samples_done)
+                job.hear(self.orders.elapsed_s, self._quiet_after_start_s(job))
+            case RunProgressed() if leads:
+                self._progressed(job, report.samples_done)
+
+    def _hear(self, job: G, report: RunReport) -> None:
+        """Note a leader's report. Once it has reported progress it repeats this."""
+        has_progressed = isinstance(report, RunProgressed) and not report.complete
+        job.hear(self.orders.elapsed_s, 0.0 if has_progressed else job.quiet_s)
+
+    def _report_of_leaving(self, job: G, report: RunReport, leaving: Leaving) -> Iterator[Outcome]:
+        """A node reports the end of processes that it was to end, and the leader how far they came."""
+        if not report.ends_run:
+            return
+        speaks = job.knows_progress(leaving.leads) and job.finished is None and job.given_up is None
+        if speaks and isinstance(report, RunFinished):
+            yield from self._complete(job, report)
+            return
+        if speaks and isinstance(report, RunProgressed) and job.keeps_progress and not job.members:
+            self._progressed(job, report.samples_done)
+        yield from self._cleared(job, report.node)
+
+    def _complete(self, job: G, report: RunFinished) -> Iterator[Outcome]:
+        """The work is done, and the processes of the reporting node have ended."""
+        generation = generation_of(report.run_id)
+        self._progressed(job, report.samples_done)
+        job.finished = report
+        if generation == job.generation:
+            self._leave_all(job)
+        yield from self.end(job, self._why_done(job))
+        leaving = job.leaving.get(report.node)
+        if leaving is not None and leaving.generation == generation:
+            yield from self._cleared(job, report.node)
+
+    def _fail(self, job: G, report: RunFailed, backs_off: bool) -> Iterator[Outcome]:
+        why = self._why_failed(job, job.fail(report, self.orders, backs_off))
+        yield from self.put_back(job, why, without=report.node)
+        yield from self._cleared(job, report.node)
+
+    def _leave_all(self, job: G) -> None:
+        self.leave(job, {node: job.members[node] for node in job.working}, job.generation)
+        self._let_go(job)
+        done = job.done
+        job.members, job.done = {}, {}
+        for node in done:
+            self._gone(job, node)
+
+    def _cleared(self, job: G, node: str) -> Iterator[Outcome]:
+        """A node has ended its processes."""
+        job.leaving.pop(node, None)
+        if node not in job.members:
+            self._gone(job, node)
+        yield from self._settle(job)
+
+    def _settle(self, job: G) -> Iterator[Outcome]:
+        """End a job that is ending as soon as its last process has ended."""
+        self.has_changed = True
+        is_over = job.is_ending and not job.members and not job.leaving
+        if is_over:
+            del self.jobs[job.job_id]
+        self.note(job)
+        if is_over:
+            self._over(job)
+            yield job.ended(self.zone)
