@@ -1,0 +1,1 @@
+"""Jobs that are sets of processes, under no policy in particular."""

@@ -1,0 +1,112 @@
+"""What must become of a gang, by what was ordered and reported, without the state that a cell keeps."""
+
+from dataclasses import dataclass, field
+
+MOST_FAILURES = 3
+
+Process = tuple[str, int]
+"""A node and the generation of its processes."""
+
+
+@dataclass
+class Specification:
+    """Of one job, all of whose members know how far it is."""
+
+    work_samples: int
+    alive: set[Process] = field(default_factory=set)
+    """Processes that were ordered, and of which neither the end is known nor the node was lost."""
+    generation: int = 0
+    in_force: tuple[str, ...] = ()
+    """Nodes of the newest generation, the leader first, unless it was ordered to end or the work is done."""
+    done: set[str] = field(default_factory=set)
+    """Nodes in force that ended with all of the work done."""
+    samples_done: int = 0
+    furthest_samples: int = 0
+    failures: int = 0
+    ending: str | None = None
+    """How the job will end: `completed`, `refunded` or `withdrawn`."""
+
+    @property
+    def may_begin(self) -> bool:
+        """Nothing of a job is left on any node when it begins."""
+        return not self.alive and not self.in_force and self.ending is None
+
+    @property
+    def is_over(self) -> bool:
+        """A job is over once nothing of it is left on any node."""
+        return self.ending is not None and not self.alive and not self.in_force
+
+    def begin(self, nodes: tuple[str, ...]) -> None:
+        """A generation begins on these nodes."""
+        assert self.may_begin
+        self.generation += 1
+        self.in_force, self.done = nodes, set()
+        self.alive |= {(node, self.generation) for node in nodes}
+
+    def is_known(self, node: str, generation: int, finishes: bool) -> bool:
+        """Whether a report counts: of processes that are alive, or of all of the work done before."""
+        if (node, generation) in self.alive:
+            return True
+        is_member = node in self.in_force and node not in self.done
+        return finishes and is_member and generation < self.generation
+
+    def started(self, node: str, generation: int, samples: int) -> None:
+        """A leader in force has started."""
+        if self._leads(node, generation):
+            self._set(samples)
+
+    progressed = started
+    """The same with progress."""
+
+    def finished(self, node: str, generation: int, samples: int) -> None:
+        """All of the work is done."""
+        if self.ending is None:
+            self._set(samples)
+            self.ending = "completed"
+            self.in_force = ()
+        self.alive.discard((node, generation))
+
+    def ended(self, node: str, generation: int, samples: int) -> None:
+        """Processes have ended: as ordered, with all of the work done, or too early."""
+        self.alive.discard((node, generation))
+        if node not in self.in_force or generation != self.generation:
+            if self.ending is None and not self.in_force:
+                self._set(samples)
+        elif node != self.in_force[0] and samples >= self.work_samples:
+            self.done.add(node)
+        else:
+            self._set(samples)
+            self.in_force = ()
+
+    def failed(self, node: str, generation: int, permanent: bool) -> None:
+        """A run has failed on a node."""
+        self.alive.discard((node, generation))
+        if node in self.in_force and generation == self.generation:
+            self.failures += 1
+            self.in_force = ()
+            if permanent or self.failures >= MOST_FAILURES:
+                self.ending = "refunded"
+
+    def lost(self, node: str) -> None:
+        """A node is lost with all that it had."""
+        self.alive = {process for process in self.alive if process[0] != node}
+        if node in self.in_force:
+            self.in_force = ()
+
+    def withdrawn(self) -> None:
+        """The user gives the job up."""
+        if self.ending is None:
+            self.ending = "withdrawn"
+            self.in_force = ()
+
+    def preempted(self) -> None:
+        """The zone has the processes end."""
+        self.in_force = ()
+
+    def _leads(self, node: str, generation: int) -> bool:
+        return bool(self.in_force) and (node, generation) == (self.in_force[0], self.generation)
+
+    def _set(self, samples: int) -> None:
+        self.samples_done = min(samples, self.work_samples)
+        if self.samples_done > self.furthest_samples:
+            self.failures, self.furthest_samples = 0, self.samples_done
