@@ -50,7 +50,7 @@ class Gangs(Generic[G, R]):
         """
         generation, leaving = generation_of(report.run_id), job.leaving.get(report.node)
         is_newest = generation == job.generation
-        is_older = generation is not None and generation < job.generation
+        is_older = job.ALL_KNOW_PROGRESS and generation is not None and generation < job.generation
         if leaving is not None and leaving.generation == generation:
             yield from self._report_of_leaving(job, report, leaving)
         elif is_newest and report.node in job.working:

@@ -397,22 +397,10 @@ def test_a_stale_report_changes_nothing():
     (command,) = script.start("a")
     script.send(failed(command))
     (again,) = assigned(script.pass_time())
-    for stale in (failed(command), finished(again.model_copy(update={"node": "n1"}))):
+    for stale in (finished(command), failed(command), finished(again.model_copy(update={"node": "n1"}))):
         (ignored,) = script.send(stale)
         assert isinstance(ignored, EventIgnored)
         assert ignored.reason == "stale_report"
-
-
-def test_work_that_a_generation_before_has_done_completes_the_job():
-    script = Script()
-    (command,) = script.start("a")
-    script.send(NodeSilent(cell=CELL, node=command.node, silent_s=60.0))
-    script.send(online(command.node))
-    (again,) = assigned(script.pass_time())
-    assert (again.node, again.generation) == (command.node, 2)
-    changed, release = script.send(finished(command))
-    assert (changed.reason, release.generation) == ("ended", 2)
-    assert kinds(script.send(gone(release))) == [JobCompleted]
 
 
 def test_the_zone_is_told_when_it_has_changed_and_once_in_an_interval():

@@ -10,9 +10,13 @@ Process = tuple[str, int]
 
 @dataclass
 class Specification:
-    """Of one job, all of whose members know how far it is."""
+    """Of one job."""
 
     work_samples: int
+    all_know: bool = True
+    """Whether all members know how far the job is, or only the leader."""
+    leaders: dict[int, str] = field(default_factory=dict)
+    """By generation."""
     alive: set[Process] = field(default_factory=set)
     """Processes that were ordered, and of which neither the end is known nor the node was lost."""
     generation: int = 0
@@ -41,13 +45,14 @@ class Specification:
         assert self.may_begin
         self.generation += 1
         self.in_force, self.done = nodes, set()
+        self.leaders[self.generation] = nodes[0]
         self.alive |= {(node, self.generation) for node in nodes}
 
     def is_known(self, node: str, generation: int, finishes: bool) -> bool:
         """Whether a report counts: of processes that are alive, or of all of the work done before."""
         if (node, generation) in self.alive:
             return True
-        is_member = node in self.in_force and node not in self.done
+        is_member = self.all_know and node in self.in_force and node not in self.done
         return finishes and is_member and generation < self.generation
 
     def started(self, node: str, generation: int, samples: int) -> None:
@@ -59,7 +64,10 @@ class Specification:
     """The same with progress."""
 
     def finished(self, node: str, generation: int, samples: int) -> None:
-        """All of the work is done."""
+        """All of the work is done, if the node knows."""
+        if not self._knows(node, generation):
+            self.ended(node, generation, samples)
+            return
         if self.ending is None:
             self._set(samples)
             self.ending = "completed"
@@ -70,9 +78,9 @@ class Specification:
         """Processes have ended: as ordered, with all of the work done, or too early."""
         self.alive.discard((node, generation))
         if node not in self.in_force or generation != self.generation:
-            if self.ending is None and not self.in_force:
+            if self.ending is None and not self.in_force and self._knows(node, generation):
                 self._set(samples)
-        elif node != self.in_force[0] and samples >= self.work_samples:
+        elif node != self.in_force[0] and (samples >= self.work_samples or not self.all_know):
             self.done.add(node)
         else:
             self._set(samples)
@@ -102,6 +110,9 @@ class Specification:
     def preempted(self) -> None:
         """The zone has the processes end."""
         self.in_force = ()
+
+    def _knows(self, node: str, generation: int) -> bool:
+        return self.all_know or self.leaders[generation] == node
 
     def _leads(self, node: str, generation: int) -> bool:
         return bool(self.in_force) and (node, generation) == (self.in_force[0], self.generation)

@@ -58,6 +58,12 @@ class CountedGang(Gang):
         return STATE_BYTES
 
 
+class LedGang(CountedGang):
+    """A gang only whose leader knows how far it is."""
+
+    ALL_KNOW_PROGRESS = False
+
+
 class PlainGangs(Gangs[CountedGang, str]):
     """Gangs of a policy that adds nothing."""
 
@@ -83,17 +89,17 @@ class PlainGangs(Gangs[CountedGang, str]):
 class History:
     """What happens to one job, and what the specification says of it."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, gang: type[CountedGang]) -> None:
         self.rng = rng
         self.orders = OrderClock("c", TIMEOUT_S)
         self.orders.advance(0.0)
         self.time_s = 0.0
         self.live = LiveBytes(10**9)
         self.gangs = PlainGangs("z", self.live, self.orders)
-        self.job = CountedGang(Job("j", "u", "z", WORK, ElasticTerms()), 0)
+        self.job = gang(Job("j", "u", "z", WORK, ElasticTerms()), 0)
         self.gangs.jobs["j"] = self.job
         self.gangs.note(self.job)
-        self.model = Specification(WORK_SAMPLES)
+        self.model = Specification(WORK_SAMPLES, gang.ALL_KNOW_PROGRESS)
         self.released: set[tuple[str, int]] = set()
         """Orders to end processes."""
         self.ends: list[str] = []
@@ -138,7 +144,7 @@ class History:
             case "silence":
                 self._fall_silent()
             case "restore" if self._is_kept:
-                self.job = from_state(CountedGang, state_of(self.job), {"j": self.job.job})
+                self.job = from_state(type(self.job), state_of(self.job), {"j": self.job.job})
                 self.gangs.jobs["j"] = self.job
 
     def _begin(self) -> None:
@@ -198,11 +204,12 @@ class History:
         assert model.ending == "completed" or to_end <= self.released, "who is to end is ordered to"
 
 
+@pytest.mark.parametrize("gang", [CountedGang, LedGang])
 @pytest.mark.parametrize("seed", seeds(80))
-def test_gangs_are_as_specified(seed: int) -> None:
+def test_gangs_are_as_specified(gang: type[CountedGang], seed: int) -> None:
     ends = set()
     for number in range(HISTORIES):
-        history = History(random.Random(f"{seed}/{number}"))
+        history = History(random.Random(f"{seed}/{number}"), gang)
         for _ in range(STEPS):
             history.step()
         ends |= set(history.ends)
