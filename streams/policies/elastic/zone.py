@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from schemas.base import Event, Outcome
 from schemas.cells import Node
-from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
+from schemas.decisions import JobQuoted
 from schemas.elastic.outcomes import QueuedJob, ResizeReason
 from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload
@@ -61,26 +61,15 @@ class ElasticZone:
         queued_s = self._next_round_s if time_s is None else time_s
         entry = ElasticJob(job, self._arrivals, waits_since_s=queued_s)
         too_large = self._sizes.fault(Shape.of(entry.workload), without=self._wanted)
-        full = self._workforce.room.refuse(entry, entry.state_bytes)
-        if too_large is not None or full is not None:
-            yield JobRejected(
-                job_id=job.job_id,
-                user=job.user,
-                zone=self._zone.id,
-                reason="cell_full" if too_large is None else "larger_than_the_zone",
-                facts=too_large or full or {},
-            )
+        if too_large is not None:
+            yield entry.rejected(self._zone.id, "larger_than_the_zone", too_large)
+            return
+        if (full := self._workforce.room.refuse(entry)) is not None:
+            yield entry.rejected(self._zone.id, "cell_full", full)
             return
         self._arrivals += 1
-        running_s = QueueEntry.of(entry).shortest_s
-        yield JobAdmitted(
-            job_id=job.job_id,
-            user=job.user,
-            zone=self._zone.id,
-            reason="queued",
-            payment_micros=0,
-            evidence=QueuedJob(jobs_waiting=self._workforce.jobs_without_workers, running_s=running_s),
-        )
+        waiting, running_s = self._workforce.jobs_without_workers, QueueEntry.of(entry).shortest_s
+        yield entry.admitted(self._zone.id, QueuedJob(jobs_waiting=waiting, running_s=running_s))
         self._workforce.add(entry)
         self._workforce.has_changed = True
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from schemas.base import Event, Outcome
-from schemas.decisions import JobAdmitted, JobRejected
 from schemas.experts.outcomes import QueuedRanks
 from schemas.experts.outcomes import RanksChangeReason as ChangeReason
 from schemas.experts.reports import RoutingReport
@@ -47,26 +46,16 @@ class ExpertsZone:
         entry = MoeJob(job, self._ranks.arrivals, since_s=self._ranks.time_s)
         ranks = entry.workload.ranks
         room = self._own_devices - sum(self._own.get(node, 0) for node in self._wanted)
-        full = self._ranks.room.refuse(entry, entry.state_bytes)
-        if ranks > room or full is not None:
-            too_large: Facts = {"ranks": ranks, "own_devices": room}
-            yield JobRejected(
-                job_id=job.job_id,
-                user=job.user,
-                zone=self._zone.id,
-                reason="larger_than_the_zone" if ranks > room else "cell_full",
-                facts=too_large if ranks > room else full or {},
-            )
+        if ranks > room:
+            facts: Facts = {"ranks": ranks, "own_devices": room}
+            yield entry.rejected(self._zone.id, "larger_than_the_zone", facts)
+            return
+        if (full := self._ranks.room.refuse(entry)) is not None:
+            yield entry.rejected(self._zone.id, "cell_full", full)
             return
         self._ranks.arrivals += 1
-        yield JobAdmitted(
-            job_id=job.job_id,
-            user=job.user,
-            zone=self._zone.id,
-            reason="queued",
-            payment_micros=0,
-            evidence=QueuedRanks(jobs_waiting=self._ranks.jobs_without_ranks, ranks=ranks),
-        )
+        place = QueuedRanks(jobs_waiting=self._ranks.jobs_without_ranks, ranks=ranks)
+        yield entry.admitted(self._zone.id, place)
         self._ranks.add(entry)
         self._ranks.turns.join(job.user)
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from schemas.base import Outcome
-from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
+from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
 from schemas.facts import Facts, facts_bytes
 from schemas.fleet import RunFailed, RunFinished
+from schemas.kind import Evidence
 from streams.cell.jobs import Job
 from streams.policies.orders import MOST_FAILURES, OrderClock, facts_of_failure, retry_delay_s
 
@@ -97,6 +98,21 @@ class GangJob:
     def withdraw(self) -> None:
         """Its user gives it up."""
         self.given_up = {}
+
+    def admitted(self, zone: str, evidence: Evidence) -> JobAdmitted:
+        """The decision that it is queued, for no payment."""
+        return JobAdmitted(
+            job_id=self.job_id,
+            user=self.job.user,
+            zone=zone,
+            reason="queued",
+            payment_micros=0,
+            evidence=evidence,
+        )
+
+    def rejected(self, zone: str, reason: str, facts: Facts) -> JobRejected:
+        """The decision that it is not queued."""
+        return JobRejected(job_id=self.job_id, user=self.job.user, zone=zone, reason=reason, facts=facts)
 
     def completed(self, zone: str, finished: RunFinished) -> JobCompleted:
         """The decision that its work is done."""

@@ -17,10 +17,11 @@ class JobsRoom:
         self.held: Counter[str] = Counter()
         """Bytes of all jobs of a user, with what the register keeps of them; only users with jobs."""
 
-    def refuse(self, job: GangJob, state_bytes: int) -> Refusal:
+    def refuse(self, job: GangJob) -> Refusal:
         """Why there is no room for a new job; None if there is."""
-        held = self.held[job.job.user] + job.job.state_bytes
-        return self.live.refuse_job(state_bytes) or self.live.refuse_share(job.job.user, held, state_bytes)
+        user, count = job.job.user, job.state_bytes
+        held = self.held[user] + job.job.state_bytes
+        return self.live.refuse_job(count) or self.live.refuse_share(user, held, count)
 
     def refuse_growth(self, count: int) -> Refusal:
         """Why there is no room for so much more about a job; None if there is."""

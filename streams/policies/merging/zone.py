@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from schemas.base import Event, Outcome
-from schemas.decisions import JobAdmitted, JobRejected
 from schemas.facts import Facts
 from schemas.fleet import RunFailed, RunReport
 from schemas.jobs import JobQuoteRequested
@@ -61,12 +60,9 @@ class MergingZone:
             submitted_s=self._tasks.time_s,
             waits_since_s=self._tasks.time_s,
         )
-        full = self._tasks.room.refuse(entry, entry.state_bytes)
+        full = self._tasks.room.refuse(entry)
         if refusal is not None or full is not None:
-            reason, facts = refusal or ("cell_full", full or {})
-            yield JobRejected(
-                job_id=job.job_id, user=job.user, zone=self._zone.id, reason=reason, facts=facts
-            )
+            yield entry.rejected(self._zone.id, *(refusal or ("cell_full", full or {})))
             return
         self._arrivals += 1
         kind = self._knowledge.admit(workload)
@@ -75,14 +71,8 @@ class MergingZone:
             self._planning.knows_more = True
         if kind.is_profiled:
             entry.stage, entry.never_merges = "ready", not kind.is_usable
-        yield JobAdmitted(
-            job_id=job.job_id,
-            user=job.user,
-            zone=self._zone.id,
-            reason="queued",
-            payment_micros=0,
-            evidence=QueuedTask(jobs_waiting=self._tasks.waiting, is_profiled=kind.is_profiled),
-        )
+        place = QueuedTask(jobs_waiting=self._tasks.waiting, is_profiled=kind.is_profiled)
+        yield entry.admitted(self._zone.id, place)
         self._tasks.add(entry)
         if kind.is_profiled:
             yield self._asking.foretold(entry, "kind_finished" if kind.finished else "kind_known")
