@@ -78,7 +78,7 @@ def test_of_four_jobs_two_are_merged_a_merge_is_undone_and_all_are_done(fleet: W
     for first, second in (("related", "tables"), ("misled", "same-tables")):
         fleet.send(submitted(first, jobs[first]), submitted(second, jobs[second]))
         for job_id in (first, second):
-            fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done", READY_S)
+            fleet.until(lambda job_id=job_id: fleet.completed(job_id), f"{job_id} is done", 5 * READY_S)
     judged = {each.job_id: each for each in fleet.decided(MergeJudged)}
     assert {job_id: each.reason for job_id, each in judged.items()} == {
         "related": "finished",
