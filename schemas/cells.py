@@ -167,12 +167,12 @@ class Zone(Record):
     def _consistent(self) -> Self:
         types = {gpu.name for gpu in self.gpu_types}
         if not self.nodes:
-            raise self._fault("no_node_left", "a zone keeps at least one node")
+            raise self.fault("no_node_left", "a zone keeps at least one node")
         _refuse_repeats(f"zone {self.id}: gpu type", [gpu.name for gpu in self.gpu_types])
         _refuse_repeats(f"zone {self.id}: node", [node.id for node in self.nodes])
         for gpu in self.gpu_types:
             if gpu.memory_gib - self.base_model_memory_gib < LEAST_ROOM_GIB:
-                raise self._fault(
+                raise self.fault(
                     "base_model_too_large",
                     f"a node of type {gpu.name} has {gpu.memory_gib} GiB, too small for base model "
                     f"{self.base_model}, which takes {self.base_model_memory_gib} GiB",
@@ -182,25 +182,26 @@ class Zone(Record):
                 )
         for node in self.nodes:
             if node.gpu_type not in types:
-                raise self._fault(
+                raise self.fault(
                     "unknown_gpu_type",
                     f"node {node.id} is of type {node.gpu_type}, which the zone lacks",
                     node=node.id,
                     gpu_type=node.gpu_type,
                 )
         for word, message, facts in self.policy.faults(self):
-            raise self._fault(word, message, **facts)
+            raise self.fault(word, message, **facts)
         for row in self.throughput:
             if row.gpu_type not in types:
-                raise self._fault(
+                raise self.fault(
                     "unknown_gpu_type",
                     f"a throughput row names gpu type {row.gpu_type}, which the zone lacks",
                     gpu_type=row.gpu_type,
                 )
         return self
 
-    def _fault(self, word: str, message: str, **facts: Fact) -> PydanticCustomError:
-        return _fault(word, f"zone {self.id}: {message}", zone=self.id, **facts)
+    def fault(self, word: str, message: str, /, **facts: Fact) -> PydanticCustomError:
+        """A fault of this zone; see `Fault`."""
+        return Fault(word, f"zone {self.id}: {message}", {"zone": self.id, **facts}).error
 
     @property
     def node_classes(self) -> set[tuple[str, str]]:
@@ -239,20 +240,17 @@ class CellConfigured(Event):
         for zone in self.zones:
             for gpu in zone.gpu_types:
                 if gpu.samples_per_s * self.slot_s < 1:
-                    raise _fault(
+                    raise zone.fault(
                         "gpu_type_too_slow",
-                        f"zone {zone.id}: a node of type {gpu.name} trains less than one sample in a slot of "
-                        f"{self.slot_s} s",
-                        zone=zone.id,
+                        f"a node of type {gpu.name} trains less than one sample in a slot of {self.slot_s} s",
                         gpu_type=gpu.name,
                         slot_s=self.slot_s,
                     )
             if not tariffs.issuperset(node.tariff for node in zone.nodes):
                 node = next(node for node in zone.nodes if node.tariff not in tariffs)
-                raise _fault(
+                raise zone.fault(
                     "unknown_tariff",
-                    f"zone {zone.id}: node {node.id} pays tariff {node.tariff}, which the cell lacks",
-                    zone=zone.id,
+                    f"node {node.id} pays tariff {node.tariff}, which the cell lacks",
                     node=node.id,
                     tariff=node.tariff,
                 )
@@ -353,12 +351,11 @@ class CellConfigured(Event):
                 slot_micros = dearest[tariff] * power_kw[gpu_type] * self.slot_s / 3_600
                 horizon_micros = slot_micros * zone.horizon_slots
                 if horizon_micros > MAX_HORIZON_COST_MICROS:
-                    raise _fault(
+                    raise zone.fault(
                         "costs_too_high",
-                        f"zone {zone.id}: a node of type {gpu_type} under tariff {tariff} may cost "
+                        f"a node of type {gpu_type} under tariff {tariff} may cost "
                         f"{horizon_micros:.3g} micros over {zone.horizon_slots} slots, at most "
                         f"{MAX_HORIZON_COST_MICROS:.3g} are added up exactly",
-                        zone=zone.id,
                         gpu_type=gpu_type,
                         tariff=tariff,
                         cost_micros=horizon_micros,
@@ -376,5 +373,5 @@ def _refuse_repeats(what: str, names: list[str]) -> None:
         seen.add(name)
 
 
-def _fault(word: str, message: str, **facts: Fact) -> PydanticCustomError:
+def _fault(word: str, message: str, /, **facts: Fact) -> PydanticCustomError:
     return Fault(word, message, facts).error

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-MAX_FACT_LENGTH = 2_000
+from schemas.base import MAX_TEXT_LENGTH
 
 FactName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 """Units are in the name, as in those of fields: `waited_s`, `held_bytes`."""
@@ -25,7 +25,7 @@ NO_FACTS: Mapping[str, Fact] = MappingProxyType({})
 
 
 def _clipped(text: str) -> str:
-    return text[:MAX_FACT_LENGTH]
+    return text[:MAX_TEXT_LENGTH]
 
 
 Message = Annotated[str, AfterValidator(_clipped)]
@@ -43,7 +43,7 @@ is, by a word of a closed list."""
 
 def facts_bytes(facts: Mapping[str, Fact]) -> int:
     """Return how many bytes facts take in a snapshot, at most."""
-    return len(json.dumps(dict(facts)).encode())
+    return len(json.dumps(dict(facts)).encode()) if facts else len("{}")
 
 
 class Fault(NamedTuple):
@@ -56,5 +56,5 @@ class Fault(NamedTuple):
 
     @property
     def error(self) -> PydanticCustomError:
-        """To be raised by a validator; its type is the word, and its context the facts."""
+        """The error that a validator raises; its type is the word, and its context the facts."""
         return PydanticCustomError(self.word, self.message, dict(self.facts))

@@ -1,7 +1,7 @@
 """Sentences from the reason of a decision and its facts. The log has the facts alone."""
 
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -173,8 +173,4 @@ def _formats() -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def _names(text: str) -> frozenset[str]:
-    return frozenset(_fields(text))
-
-
-def _fields(text: str) -> Iterator[str]:
-    return (name for _, name, _, _ in string.Formatter().parse(text) if name)
+    return frozenset(name for _, name, _, _ in _FORMATTER.parse(text) if name)

@@ -31,7 +31,7 @@ Departures = Mapping[str, Departure]
 class RefusedError(Exception):
     """An event changes nothing, for this reason."""
 
-    def __init__(self, reason: IgnoredReason, **facts: Fact) -> None:
+    def __init__(self, reason: IgnoredReason, /, **facts: Fact) -> None:
         super().__init__(reason, facts)
         self.reason: IgnoredReason = reason
         self.facts = facts

@@ -35,6 +35,7 @@ from streams.cell.places import staged
 from streams.cell.recent_ids import RecentIds
 from streams.cell.rules import Rules, State
 from streams.cell.zones import Zones
+from streams.policies.ignored import unknown_solve
 
 _WRITERS_AT_LEAST = 8
 """Share the window of ids of events: none fills more than this part of it."""
@@ -268,9 +269,7 @@ class ConfiguredCell:
     def _solved(self, event: SolveFinished) -> Iterator[Outcome]:
         zone = self._asked.get(event.zone)
         if zone is None:
-            yield EventIgnored(
-                reason="unknown_solve", facts={"zone": event.zone, "request_id": event.request_id}
-            )
+            yield unknown_solve(event)
         else:
             yield from self._decided(zone.solved(event))
 

@@ -42,7 +42,7 @@ def document_bytes(documents: tuple[str, str]) -> int:
 
 
 class LiveBytes:
-    """Of all zones of one cell. Whatever is refused comes with the facts of a `cell_full`."""
+    """The count of one cell, over all its zones. A refusal has the facts of a `cell_full`."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.total = 0

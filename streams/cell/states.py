@@ -43,7 +43,7 @@ def from_state(of: Callable[..., T], state: Sequence[Any], jobs: Mapping[str, Jo
 
 
 class _Codec(NamedTuple):
-    """Of a field."""
+    """How a field is written and read."""
 
     name: str
     write: Callable[[Any], Any]

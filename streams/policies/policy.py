@@ -61,7 +61,7 @@ class ZonePolicy(Protocol):
         so that was to have a part of the run, not only the one that reports for all."""
 
     def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
-        """What was promised to admitted jobs and could not be kept if the zone were configured so. No nodes
+        """Promises to admitted jobs that could not be kept if the zone were configured so. No nodes
         are missing but such as were `free_to_leave`."""
 
     def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:

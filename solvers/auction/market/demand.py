@@ -105,7 +105,7 @@ def covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]
 class UnjudgeableError(Exception):
     """A task that no plan can be sought for, whatever the load."""
 
-    def __init__(self, reason: RejectionReason, **facts: Fact) -> None:
+    def __init__(self, reason: RejectionReason, /, **facts: Fact) -> None:
         super().__init__(reason, facts)
         self.reason: RejectionReason = reason
         self.facts = facts

@@ -49,7 +49,7 @@ def released(
         node=node,
         job_id=job.job.job_id,
         generation=generation,
-        run_id=f"{generation}/{job.job.job_id}",
+        run_id=job.run_of(generation),
         reason=_RELEASE_REASONS[why.reason],
         by_s=why.by_s,
     )

@@ -202,7 +202,7 @@ class Workforce(Gangs[ElasticJob, ResizeReason]):
         order = WorkersAssigned(
             zone=self.zone,
             node=members[0].node,
-            run_id=f"{job.generation}/{job.job.job_id}",
+            run_id=job.run_id,
             job_id=job.job.job_id,
             user=job.job.user,
             generation=job.generation,

@@ -5,7 +5,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Self, cast
 
 from schemas.base import Outcome
-from schemas.decisions import JobCompleted
 from schemas.experts.commands import MoeWorkload
 from schemas.experts.workload import MoeServeWorkload
 from solvers.experts.drift import DriftRule
@@ -26,7 +25,7 @@ class MoeJob(Gang):
     """See `Gang`; `arrival` is anew of one that has given way. A job begins its next generation once no node
     has ranks of the one before."""
 
-    ALL_KNOW_PROGRESS: ClassVar = False
+    ALL_TRACK_PROGRESS: ClassVar = False
 
     _: KW_ONLY
     since_s: float
@@ -102,12 +101,4 @@ class MoeJob(Gang):
             return super().ended(zone)
         if not self.generation:
             return self.refunded(zone, "time_over", {})
-        return JobCompleted(
-            job_id=self.job_id,
-            user=self.job.user,
-            zone=zone,
-            reason="work_done",
-            node=self.leader,
-            payment_micros=0,
-            samples_done=self.job.samples_done,
-        )
+        return self.completed(zone, self.leader, self.job.samples_done)

@@ -70,7 +70,7 @@ def released(zone: str, job: MoeJob, node: str, generation: int, why: Why[Change
         node=node,
         job_id=job.job_id,
         generation=generation,
-        run_id=job.run_on(node),
+        run_id=job.run_of(generation),
         reason="failed" if job.given_up else _RELEASE_REASONS[why.reason],
     )
 

@@ -31,8 +31,8 @@ class Leaving(NamedTuple):
 class Gang(GangJob):
     """A job and its processes."""
 
-    ALL_KNOW_PROGRESS: ClassVar[bool] = True
-    """Whether every member knows how far the job is, or only the leader."""
+    ALL_TRACK_PROGRESS: ClassVar[bool] = True
+    """Whether every member reports how far the job is, or only the leader."""
 
     generation: int = 0
     """Generation of its newest processes; 0 before its first."""
@@ -49,8 +49,12 @@ class Gang(GangJob):
 
     @property
     def run_id(self) -> str:
-        """Id of the newest generation's run, the same on all of its nodes."""
-        return f"{self.generation}/{self.job.job_id}"
+        """Id of the newest generation's run."""
+        return self.run_of(self.generation)
+
+    def run_of(self, generation: int) -> str:
+        """Id of a generation's run, the same on all of its nodes: see `generation_of`."""
+        return f"{generation}/{self.job.job_id}"
 
     @property
     def waits(self) -> bool:
@@ -72,14 +76,14 @@ class Gang(GangJob):
         generation = self.generation
         if node not in self.members and node in self.leaving:
             generation = self.leaving[node].generation
-        return f"{generation}/{self.job.job_id}"
+        return self.run_of(generation)
 
     def is_all_done(self, report: RunReport) -> bool:
         """Whether a member that ends its processes, and does not lead, does so because all of the work is
         done."""
         total_samples = self.job.workload.total_samples
-        return not self.ALL_KNOW_PROGRESS or total_samples is None or report.samples_done >= total_samples
+        return not self.ALL_TRACK_PROGRESS or total_samples is None or report.samples_done >= total_samples
 
-    def knows_progress(self, leads: bool) -> bool:
-        """Whether a member knows how far the job is."""
-        return leads or self.ALL_KNOW_PROGRESS
+    def tracks_progress(self, leads: bool) -> bool:
+        """Whether a member reports how far the job is."""
+        return leads or self.ALL_TRACK_PROGRESS

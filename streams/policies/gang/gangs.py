@@ -4,7 +4,7 @@ A policy decides who has how many processes on which nodes. What follows from re
 is the same for all of them.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
@@ -30,7 +30,7 @@ class Why(NamedTuple, Generic[R]):
     """When processes that are to end must have ended; None where nobody waits for their nodes."""
 
 
-class Gangs(Generic[G, R]):
+class Gangs(ABC, Generic[G, R]):
     """Gangs of one zone."""
 
     def __init__(self, zone: str, live: LiveBytes, orders: OrderClock) -> None:
@@ -50,7 +50,7 @@ class Gangs(Generic[G, R]):
         """
         generation, leaving = generation_of(report.run_id), job.leaving.get(report.node)
         is_newest = generation == job.generation
-        is_older = job.ALL_KNOW_PROGRESS and generation is not None and generation < job.generation
+        is_older = job.ALL_TRACK_PROGRESS and generation is not None and generation < job.generation
         if leaving is not None and leaving.generation == generation:
             yield from self._report_of_leaving(job, report, leaving)
         elif is_newest and report.node in job.working:
@@ -83,7 +83,7 @@ class Gangs(Generic[G, R]):
         yield from self.end(job, why, without)
 
     def end(self, job: G, why: Why[R], without: str | None = None) -> Iterator[Outcome]:
-        """As `put_back`, whatever is kept of its progress."""
+        """Have the processes of a job end, as `put_back`, and set no progress back."""
         if job.members:
             before, working = self._width(job), job.working
             self._leave_all(job)
@@ -163,7 +163,7 @@ class Gangs(Generic[G, R]):
         match report:
             case RunFailed():
                 yield from self._fail(job, report, backs_off)
-            case RunFinished() if job.knows_progress(leads):
+            case RunFinished() if job.tracks_progress(leads):
                 yield from self._complete(job, report)
             case RunFinished() | RunProgressed(complete=True) if not leads and job.is_all_done(report):
                 job.done[report.node] = None
@@ -188,11 +188,11 @@ class Gangs(Generic[G, R]):
         """A node reports the end of processes that it was to end, and the leader how far they came."""
         if not report.ends_run:
             return
-        speaks = job.knows_progress(leaving.leads) and job.finished is None and job.given_up is None
-        if speaks and isinstance(report, RunFinished):
+        counts = job.tracks_progress(leaving.leads) and job.finished is None and job.given_up is None
+        if counts and isinstance(report, RunFinished):
             yield from self._complete(job, report)
             return
-        if speaks and isinstance(report, RunProgressed) and job.keeps_progress and not job.members:
+        if counts and isinstance(report, RunProgressed) and job.keeps_progress and not job.members:
             self._progressed(job, report.samples_done)
         yield from self._cleared(job, report.node)
 

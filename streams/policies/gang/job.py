@@ -1,6 +1,8 @@
 """A job of a zone whose jobs are sets of processes: how far it is, and how it ends."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from schemas.base import Outcome
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
@@ -12,7 +14,7 @@ from streams.policies.orders import MOST_FAILURES, OrderClock, facts_of_failure,
 
 
 @dataclass
-class GangJob:
+class GangJob(ABC):
     """State of a job in its zone besides the register's part."""
 
     job: Job
@@ -61,9 +63,9 @@ class GangJob:
         return len(finished.encode()) + facts_bytes(self.given_up or {})
 
     @property
+    @abstractmethod
     def state_bytes(self) -> int:
         """Most bytes of it in a snapshot."""
-        raise NotImplementedError
 
     def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
         """Note an order or report of its present run, which may then be silent for a while."""
@@ -114,19 +116,21 @@ class GangJob:
         """The decision that it is not queued."""
         return JobRejected(job_id=self.job_id, user=self.job.user, zone=zone, reason=reason, facts=facts)
 
-    def completed(self, zone: str, finished: RunFinished) -> JobCompleted:
-        """The decision that its work is done."""
+    def completed(self, zone: str, node: str, samples_done: int, **results: Any) -> JobCompleted:
+        """The decision that its work is done.
+
+        Args:
+            results: further fields of the decision.
+        """
         return JobCompleted(
             job_id=self.job_id,
             user=self.job.user,
             zone=zone,
             reason="work_done",
-            node=finished.node,
+            node=node,
             payment_micros=0,
-            samples_done=finished.samples_done,
-            loss=finished.loss,
-            adapter_path=finished.adapter_path,
-            adapter_digest=finished.adapter_digest,
+            samples_done=samples_done,
+            **results,
         )
 
     def refunded(self, zone: str, reason: str, facts: Facts) -> JobRefunded:
@@ -145,8 +149,15 @@ class GangJob:
     def ended(self, zone: str) -> Outcome:
         """The decision that it is over: its work is done, its runs failed for good, or its user has withdrawn
         it."""
-        if self.finished is not None:
-            return self.completed(zone, self.finished)
+        if (run := self.finished) is not None:
+            return self.completed(
+                zone,
+                run.node,
+                run.samples_done,
+                loss=run.loss,
+                adapter_path=run.adapter_path,
+                adapter_digest=run.adapter_digest,
+            )
         if self.given_up:
             return self.refunded(zone, "run_failed", self.given_up)
         return JobWithdrawn(

@@ -7,11 +7,11 @@ from streams.policies.gang.job import GangJob
 
 
 class JobsRoom:
-    """What each job is counted for, and what all jobs of a user hold. It follows from the jobs."""
+    """Bytes that each job is counted for, and that all jobs of a user hold. They follow from the jobs."""
 
     def __init__(self, live: LiveBytes) -> None:
         self.live = live
-        """Of the whole cell."""
+        """The count of the whole cell."""
         self._counted: dict[str, int] = {}
         """Bytes that each job is counted for."""
         self.held: Counter[str] = Counter()

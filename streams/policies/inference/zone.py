@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from schemas.base import Event, Outcome
-from schemas.decisions import EventIgnored
 from schemas.fleet import RunFailed, RunReport
 from schemas.jobs import JobQuoteRequested
 from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
+from streams.policies.ignored import unknown_solve
 from streams.policies.policy import BrokenPromise, ZoneContext
 
 
@@ -56,9 +56,7 @@ class InferenceZone:
         yield from ()
 
     def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
-        yield EventIgnored(
-            reason="unknown_solve", facts={"zone": answer.zone, "request_id": answer.request_id}
-        )
+        yield unknown_solve(answer)
 
     def broken_invariants(self) -> Iterator[str]:
         yield from ()

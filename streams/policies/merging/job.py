@@ -1,10 +1,9 @@
 """A job of a merging zone: how far it is, which run it is in, and what became of its merge."""
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from schemas.decisions import JobCompleted
-from schemas.fleet import RunFinished
 from schemas.merging.commands import JobOrder
 from schemas.merging.estimates import MergeMode
 from schemas.merging.workload import TuningWorkload
@@ -123,7 +122,6 @@ class TuningJob(GangJob):
         self.furthest_samples = 0
         self.undone_generation = self.generation
 
-    def completed(self, zone: str, finished: RunFinished) -> JobCompleted:
-        """See `GangJob`."""
+    def completed(self, zone: str, node: str, samples_done: int, **results: Any) -> JobCompleted:
         accuracies = {"accuracy": self.best_accuracy, "target_accuracy": self.workload.target.accuracy}
-        return super().completed(zone, finished).model_copy(update=accuracies)
+        return super().completed(zone, node, samples_done, **accuracies, **results)

@@ -60,9 +60,11 @@ class MergingZone:
             submitted_s=self._tasks.time_s,
             waits_since_s=self._tasks.time_s,
         )
-        full = self._tasks.room.refuse(entry)
-        if refusal is not None or full is not None:
-            yield entry.rejected(self._zone.id, *(refusal or ("cell_full", full or {})))
+        if refusal is not None:
+            yield entry.rejected(self._zone.id, *refusal)
+            return
+        if (full := self._tasks.room.refuse(entry)) is not None:
+            yield entry.rejected(self._zone.id, "cell_full", full)
             return
         self._arrivals += 1
         kind = self._knowledge.admit(workload)

@@ -1,4 +1,4 @@
-"""What must become of a gang, by what was ordered and reported, without the state that a cell keeps."""
+"""The state that a gang must be in, from what was ordered and reported alone."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ Process = tuple[str, int]
 
 @dataclass
 class Specification:
-    """Of one job."""
+    """The specification of one job."""
 
     work_samples: int
     all_know: bool = True

@@ -61,7 +61,7 @@ class CountedGang(Gang):
 class LedGang(CountedGang):
     """A gang only whose leader knows how far it is."""
 
-    ALL_KNOW_PROGRESS = False
+    ALL_TRACK_PROGRESS = False
 
 
 class PlainGangs(Gangs[CountedGang, str]):
@@ -87,7 +87,7 @@ class PlainGangs(Gangs[CountedGang, str]):
 
 
 class History:
-    """What happens to one job, and what the specification says of it."""
+    """A random history of one job, and its specification."""
 
     def __init__(self, rng: random.Random, gang: type[CountedGang]) -> None:
         self.rng = rng
@@ -99,7 +99,7 @@ class History:
         self.job = gang(Job("j", "u", "z", WORK, ElasticTerms()), 0)
         self.gangs.jobs["j"] = self.job
         self.gangs.note(self.job)
-        self.model = Specification(WORK_SAMPLES, gang.ALL_KNOW_PROGRESS)
+        self.model = Specification(WORK_SAMPLES, gang.ALL_TRACK_PROGRESS)
         self.released: set[tuple[str, int]] = set()
         """Orders to end processes."""
         self.ends: list[str] = []
