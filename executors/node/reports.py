@@ -89,8 +89,10 @@ class FleetReports:
         """
         wait_s = self._delivery_timeout_s if timeout_s is None else timeout_s
         with fatal_errors_told():
-            unconfirmed = self._producer.flush(wait_s)
+            self._producer.flush(wait_s)
         self.check()
+        # `flush` also counts the client's errors, which `check` has served.
+        unconfirmed = len(self._producer)
         if unconfirmed:
             raise ReportError(f"{self._topic}: {unconfirmed} reports are not confirmed within {wait_s:g} s")
 
