@@ -2,11 +2,11 @@
 decisions."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import count
 
 from bench.elastic.instances import INFERENCE_GPUS, SERVER_GPUS, T4_PER_V100, TRAINING_GPUS, job_size
-from schemas.base import HOURS_PER_DAY, Event, Outcome
+from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope
@@ -67,9 +67,10 @@ class BusyCell:
         """As it is before the round; a new one each time."""
         return Cell.unpack(self._packed)
 
-    def wake(self) -> Iterator[Outcome]:
-        """What the zone decides in the round, as it decides it."""
-        return self.cell().zones[_ZONE].wake(2 * INTERVAL_S)
+    def wake(self) -> Callable[[], None]:
+        """Return a function that has the zone decide the round."""
+        zone = self.cell().zones[_ZONE]
+        return lambda: zone.wake(2 * INTERVAL_S)
 
     def _tell(self, cell: Cell, *events: Event) -> list[Decision]:
         decisions = []

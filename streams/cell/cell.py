@@ -95,21 +95,27 @@ class Cell:
             MemoryError, OSError, ImportError: for want of something on this machine. The cell must not be
                 used any more.
         """
+        # 1. Check the event's place.
         if event.offset <= self.offset:
             raise ValueError(f"cell {self.name}: offset {event.offset} comes after {self.offset}")
+        # 2. Adopt other rules, if the event names them. Nothing is decided by it.
         if self._is_next_adoption(event.envelope.event):
             self._adopt(event.envelope.event, event.offset)
             self.offset = event.offset
             self.chain = next_link(self.chain, chained_part(event.canonical), b"")
             self.packed()
             return []
+        # 3. Stop where the rules that are to decide it are not at hand.
         self._require_rules(event.envelope.event, event.offset)
+        # 4. Decide: pass it to jobs, nodes, loans and zones, and chain what they decide.
         try:
             decisions = self._fold(event)
         except Exception as error:
             if is_of_the_machine(error):
                 raise
+            # 5. Return to the state before it, and decide it again; if it raises again, record the fault.
             return on_a_fresh_stack(lambda: self._fold_again(event))
+        # 6. Note it, to be folded again after a later event that raises.
         self._keep(event)
         return decisions
 
@@ -321,21 +327,19 @@ class Cell:
                 f"{self._book.lack_of(named)}: start that one"
             )
 
-    def _react(self, envelope: Envelope) -> Iterator[Outcome]:
+    def _react(self, envelope: Envelope) -> list[Outcome]:
         event = envelope.event
-        if self._configured is None:
-            if isinstance(event, CellConfigured):
-                rules = self._book.get(event.rules)
-                assert rules is not None
-                self.rules = rules.version
-                self._configured = ConfiguredCell.first(self.name, envelope, event, rules)
-                yield CellAccepted(reason="first_configuration", zones=tuple(self.zones))
-            elif isinstance(event, JobSubmitted | JobQuoteRequested):
-                yield refused(event, "cell_not_configured")
-            else:
-                yield EventIgnored(reason="cell_not_configured", facts={"event_type": event.TYPE})
-        else:
-            yield from self._configured.react(envelope)
+        if self._configured is not None:
+            return self._configured.react(envelope)
+        if isinstance(event, CellConfigured):
+            rules = self._book.get(event.rules)
+            assert rules is not None
+            self.rules = rules.version
+            self._configured = ConfiguredCell.first(self.name, envelope, event, rules)
+            return [CellAccepted(reason="first_configuration", zones=tuple(self.zones))]
+        if isinstance(event, JobSubmitted | JobQuoteRequested):
+            return [refused(event, "cell_not_configured")]
+        return [EventIgnored(reason="cell_not_configured", facts={"event_type": event.TYPE})]
 
 
 def layout_of(packed: bytes) -> int:

@@ -3,9 +3,8 @@
 A node leaves a zone only when the zone no longer needs it, so no change takes a running node from a job.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
-from schemas.base import Outcome
 from schemas.cells import Node, Zone
 from schemas.changes import (
     CellChange,
@@ -21,7 +20,8 @@ from schemas.decisions import EventIgnored, IgnoredReason, NodeMoved, ZoneAccept
 from schemas.facts import Fact
 from schemas.registry import runners_of
 from streams.cell.layout import InvalidLayoutError, Layout
-from streams.cell.nodes import Departure, NodeChange, NodePool, commands_nodes
+from streams.cell.nodes import Departure, NodeChange, NodePool, Step, commands_nodes
+from streams.cell.outcomes import Outcomes
 from streams.cell.zones import Zones
 
 Departures = Mapping[str, Departure]
@@ -40,31 +40,31 @@ class RefusedError(Exception):
 class Changes:
     """Changes of the nodes and zones of one cell."""
 
-    def __init__(self, cell: str, nodes: NodePool, zones: Zones) -> None:
-        self._cell = cell
+    def __init__(self, nodes: NodePool, zones: Zones, outcomes: Outcomes) -> None:
         self._nodes = nodes
         self._zones = zones
+        self._outcomes = outcomes
         self._tried: Layout | None = None
         self._room_after: dict[tuple[tuple[str, str | None], ...], int | None] = {}
         """Room that live jobs would have in the snapshot if nodes left `_tried` for these zones; None if they
         cannot. Kept because nodes may wait long for their turn. It follows from the state."""
 
-    def take(self, event: CellChange) -> Iterator[Outcome]:
+    def take(self, event: CellChange) -> None:
         """Carry out what an operator says, or say why not."""
         try:
-            yield from self._carry_out(event)
+            self._change(event)
         except RefusedError as refused:
-            yield EventIgnored(reason=refused.reason, facts=refused.facts)
+            self._outcomes.add(EventIgnored(reason=refused.reason, facts=refused.facts))
         except InvalidLayoutError as error:
-            yield EventIgnored(reason="invalid_configuration", facts=error.facts)
+            self._outcomes.add(EventIgnored(reason="invalid_configuration", facts=error.facts))
 
-    def settle(self) -> Iterator[Outcome]:
+    def settle(self) -> None:
         """Let the nodes go that are to leave and that their zones need no more."""
         while (free := self._free_to_go()) is not None:
             departures, layout = free
             for node in departures:
                 del self._nodes.leaving[node]
-            yield from self.move(departures, layout)
+            self.move(departures, layout)
 
     def _free_to_go(self) -> tuple[Departures, Layout] | None:
         """Nodes that may leave now, and the layout after they have; a move may free others.
@@ -108,14 +108,14 @@ class Changes:
         except InvalidLayoutError:
             return None  # the zones have changed since: they wait until there is a place for them
 
-    def pass_on(self, news: Iterator[Outcome | NodeChange]) -> Iterator[Outcome]:
-        """Yield decisions about nodes, and those of their zones that follow."""
-        for one in news:
-            if isinstance(one, NodeChange):
-                zone = self._layout.zone_of[one.node]
-                yield from self._zones.asked[zone].nodes_changed(one)
+    def carry_out(self, steps: Iterable[Step]) -> None:
+        """Add decisions about nodes, and tell their zones of changes."""
+        for step in steps:
+            if isinstance(step, NodeChange):
+                zone = self._layout.zone_of[step.node]
+                self._zones.asked[zone].nodes_changed(step)
             else:
-                yield one
+                self._outcomes.add(step)
 
     def layout_for(self, destinations: Mapping[str, str]) -> Layout | None:
         """The layout with these nodes in other zones, at once; None where there are none.
@@ -136,33 +136,33 @@ class Changes:
     def _layout(self) -> Layout:
         return self._nodes.layout
 
-    def _carry_out(self, event: CellChange) -> Iterator[Outcome]:
-        """Every fault is found before the first outcome.
+    def _change(self, event: CellChange) -> None:
+        """Change the cell. Every fault is found before the first decision.
 
         Raises:
             RefusedError, InvalidLayoutError: nothing has changed.
         """
         match event:
             case ZoneConfigured():
-                yield from self._configure(event)
+                self._configure(event)
             case NodeRegistered():
-                yield from self._register(event)
+                self._register(event)
             case NodeRetired():
-                yield from self._retire(event.node)
+                self._retire(event.node)
             case NodeLent():
-                yield from self._lend(event)
+                self._lend(event)
             case NodeReturned():
-                yield from self._return(event)
+                self._return(event)
             case NodeCordoned():
                 if self._nodes.is_cordoned(self._known(event.node)):
                     raise RefusedError("nothing_changes", case="cordoned", node=event.node)
-                yield from self.pass_on(self._nodes.cordon(event.node))
+                self.carry_out(self._nodes.cordon(event.node))
             case NodeUncordoned():
                 if not self._nodes.is_cordoned(self._known(event.node)):
                     raise RefusedError("nothing_changes", case="not_cordoned", node=event.node)
-                yield from self.pass_on(self._nodes.uncordon(event.node))
+                self.carry_out(self._nodes.uncordon(event.node))
 
-    def _configure(self, event: ZoneConfigured) -> Iterator[Outcome]:
+    def _configure(self, event: ZoneConfigured) -> None:
         zone, before = event.zone, self._layout
         layout = before.with_zone(event)
         is_new = zone.id not in before.zones
@@ -183,32 +183,32 @@ class Changes:
         self._refuse_stranded(layout, {**departures, **dict.fromkeys(given_up)})
         self._refuse_broken_promises(layout, layout.zones.keys())
         joined = sorted(layout.zone_of.keys() - before.zone_of.keys())
-        yield ZoneAccepted(zone=zone.id, reason="added" if is_new else "changed")
-        yield from self._arrange(layout)
+        self._outcomes.add(ZoneAccepted(zone=zone.id, reason="added" if is_new else "changed"))
+        self._arrange(layout)
         for node in joined:
-            yield from self._join(node)
+            self._join(node)
         for node in sorted(kept):
-            yield from self.pass_on(self._nodes.keep(node, "registered"))
+            self.carry_out(self._nodes.keep(node, "registered"))
         if not is_new and _asks_more(before.zones[zone.id], layout.zones[zone.id]):
             for serving in layout.zones[zone.id].nodes:
-                yield from self.pass_on(self._nodes.await_word(serving.id))
+                self.carry_out(self._nodes.await_word(serving.id))
         for node in given_up:
-            yield from self.pass_on(self._nodes.send_off(node, Departure(None, "retired")))
+            self.carry_out(self._nodes.send_off(node, Departure(None, "retired")))
 
-    def _register(self, event: NodeRegistered) -> Iterator[Outcome]:
+    def _register(self, event: NodeRegistered) -> None:
         self._refuse_unknown_zone(event.zone)
         owner = self._layout.owner_of.get(event.node)
         if owner is not None:
             if self._is_retiring(event, owner):
-                yield from self.pass_on(self._nodes.keep(event.node, "registered"))
+                self.carry_out(self._nodes.keep(event.node, "registered"))
                 return
             raise RefusedError("node_already_registered", node=event.node, zone=owner)
         layout = self._layout.with_node(event)
         if self._nodes.loans:
             self._refuse_stranded(layout, self._destinations)
         self._refuse_broken_promises(layout, [event.zone])
-        yield from self._arrange(layout)
-        yield from self._join(event.node)
+        self._arrange(layout)
+        self._join(event.node)
 
     def _is_retiring(self, event: NodeRegistered, owner: str) -> bool:
         """Whether a node that is to leave the cell is registered as it is."""
@@ -222,37 +222,37 @@ class Changes:
             and any(held in zone.nodes for zone in zones if zone.id == owner)
         )
 
-    def _retire(self, node: str) -> Iterator[Outcome]:
+    def _retire(self, node: str) -> None:
         present, departure = self._nodes.leaving.get(self._known(node)), Departure(None, "retired")
         if present == departure:
             raise RefusedError("nothing_changes", case="leaving_the_cell", node=node)
         self._layout_after(node, departure)
-        yield from self.pass_on(self._nodes.send_off(node, departure))
+        self.carry_out(self._nodes.send_off(node, departure))
 
-    def _lend(self, event: NodeLent) -> Iterator[Outcome]:
+    def _lend(self, event: NodeLent) -> None:
         node, layout = self._staying(event.node), self._layout
         self._refuse_unknown_zone(event.zone)
         if layout.owner_of[node] == event.zone:
             raise RefusedError("nothing_changes", case="own_node", zone=event.zone, node=node)
         if node in layout.lent:
             raise RefusedError("node_already_lent", node=node, zone=layout.lent[node])
-        yield from self._send_off(node, Departure(event.zone, "lent"))
+        self._send_off(node, Departure(event.zone, "lent"))
 
-    def _return(self, event: NodeReturned) -> Iterator[Outcome]:
+    def _return(self, event: NodeReturned) -> None:
         node, layout = self._known(event.node), self._layout
         departure = self._nodes.leaving.get(node)
         if departure is not None and departure.reason == "lent":
-            yield from self.pass_on(self._nodes.keep(node, "returned"))
+            self.carry_out(self._nodes.keep(node, "returned"))
         elif node not in layout.lent:
             raise RefusedError("node_not_lent", node=node, zone=layout.zone_of[node])
         else:
-            yield from self._send_off(self._staying(node), Departure(layout.owner_of[node], "returned"))
+            self._send_off(self._staying(node), Departure(layout.owner_of[node], "returned"))
 
-    def _send_off(self, node: str, departure: Departure) -> Iterator[Outcome]:
+    def _send_off(self, node: str, departure: Departure) -> None:
         """Have a node leave for another zone, now or as soon as its own needs it no more."""
         assert departure.to_zone is not None
         self._refuse_broken_promises(self._layout_after(node, departure), [departure.to_zone])
-        yield from self.pass_on(self._nodes.send_off(node, departure))
+        self.carry_out(self._nodes.send_off(node, departure))
 
     def _layout_after(self, node: str, departure: Departure) -> Layout:
         """The layout with the node where it is to go.
@@ -294,30 +294,32 @@ class Changes:
             return False
         return True
 
-    def move(self, departures: Departures, layout: Layout) -> Iterator[Outcome]:
+    def move(self, departures: Departures, layout: Layout) -> None:
         """Nodes that no job needs leave their zones, and are where `layout` has them."""
         before = self._layout
-        yield from self._arrange(layout)
+        self._arrange(layout)
         for node, departure in departures.items():
             from_zone, to_zone = before.zone_of[node], departure.to_zone
-            yield NodeMoved(node=node, from_zone=from_zone, to_zone=to_zone, reason=departure.reason)
+            self._outcomes.add(
+                NodeMoved(node=node, from_zone=from_zone, to_zone=to_zone, reason=departure.reason)
+            )
             if to_zone is None:
                 continue
             if not commands_nodes(layout.zones[to_zone]):
-                yield from self._nodes.take_for_up(node, departure.reason)
-            yield from self.pass_on(self._nodes.told_anew(node))
+                self.carry_out(self._nodes.take_for_up(node, departure.reason))
+            self.carry_out(self._nodes.initial_changes(node))
             if _asks_more(before.zones[from_zone], layout.zones[to_zone]):
-                yield from self.pass_on(self._nodes.await_word(node))
+                self.carry_out(self._nodes.await_word(node))
 
-    def _join(self, node: str) -> Iterator[Outcome]:
+    def _join(self, node: str) -> None:
         zone = self._layout.zone_of[node]
-        yield NodeMoved(node=node, from_zone=None, to_zone=zone, reason="registered")
+        self._outcomes.add(NodeMoved(node=node, from_zone=None, to_zone=zone, reason="registered"))
         if commands_nodes(self._layout.zones[zone]):
-            yield from self.pass_on(self._nodes.await_word(node))
+            self.carry_out(self._nodes.await_word(node))
 
-    def _arrange(self, layout: Layout) -> Iterator[Outcome]:
+    def _arrange(self, layout: Layout) -> None:
         self._nodes.arrange(layout)
-        yield from self._zones.arrange(layout)
+        self._zones.arrange(layout)
 
     def _known(self, node: str) -> str:
         if self._nodes.zone_of(node) is None:
@@ -334,7 +336,8 @@ class Changes:
             raise RefusedError("unknown_zone", zone=zone)
 
     def _refuse_broken_promises(self, layout: Layout, zones: Iterable[str]) -> None:
-        for promise in self._zones.broken_promises(layout, zones):
+        promise = self._zones.broken_promise(layout, zones)
+        if promise is not None:
             raise RefusedError("breaks_a_promise", **promise)
 
 

@@ -1,6 +1,6 @@
 """A cell that has a configuration: the effect of each event on its jobs, its nodes and its zones."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from schemas.base import Event, Outcome, kind_of
 from schemas.cells import CellConfigured
@@ -8,7 +8,7 @@ from schemas.changes import CellChange
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
 from schemas.commands import RunDisowned
-from schemas.decisions import EventIgnored, JobQuoted, JobRejected, RejectionReason
+from schemas.decisions import EventIgnored, IgnoredReason, JobQuoted, JobRejected, RejectionReason
 from schemas.facts import NO_FACTS, Fact, Facts
 from schemas.fleet import (
     CommandRefused,
@@ -31,7 +31,8 @@ from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.loans import Loans
 from streams.cell.nodes import NodePool
-from streams.cell.places import staged
+from streams.cell.outcomes import Outcomes
+from streams.cell.places import stage
 from streams.cell.recent_ids import RecentIds
 from streams.cell.rules import Rules, State
 from streams.cell.zones import Zones
@@ -58,12 +59,14 @@ class ConfiguredCell:
         live_bytes = LiveBytes(layout.present.live_jobs_bytes)
         self.jobs = JobRegister(window, live_bytes)
         self.nodes = nodes
-        self._zones = Zones(layout, self.jobs, live_bytes, nodes.loans, rules.policies)
+        self._outcomes = Outcomes()
+        self._zones = Zones(layout, self.jobs, live_bytes, nodes.loans, rules.policies, self._outcomes)
         self.zones = self._zones.policies
         """By id."""
         self._asked = self._zones.asked
-        self._changes = Changes(name, self.nodes, self._zones)
-        self._loans = Loans(name, self.nodes, self._zones, self._changes)
+        self._changes = Changes(self.nodes, self._zones, self._outcomes)
+        self._loans = Loans(self.nodes, self._zones, self._changes, self._outcomes)
+        self._outcomes.affect(self.jobs.note, self._loans.note)
 
     @classmethod
     def first(
@@ -103,19 +106,26 @@ class ConfiguredCell:
             "zones": {id: zone.state() for id, zone in self.zones.items()},
         }
 
-    def react(self, envelope: Envelope) -> Iterator[Outcome]:
-        """Yield the decisions on an event, in order."""
+    def react(self, envelope: Envelope) -> list[Outcome]:
+        """Return the decisions on an event, in order."""
+        # 1. Ignore an event that has been decided before.
         if not self._recent.note(writer_of(envelope.event), envelope.id):
-            yield EventIgnored(
-                reason="duplicate_event",
-                facts={"event_id": envelope.id, "writer": writer_of(envelope.event)},
-            )
-            return
-        yield from staged("dispatch", self._dispatch(envelope.event))
-        yield from staged("settle", self._decided(self._changes.settle()))
+            facts: Facts = {"event_id": envelope.id, "writer": writer_of(envelope.event)}
+            self._outcomes.add(EventIgnored(reason="duplicate_event", facts=facts))
+            return self._outcomes.take()
+        # 2. Pass it to what it is for.
+        with stage("dispatch"):
+            self._dispatch(envelope.event)
+        # 3. Move the nodes that are to leave their zones and that no job needs any more.
+        with stage("settle"):
+            self._changes.settle()
+        # 4. Bring the loans of servers up to date that have moved, which may free others to move.
         while self._loans.are_behind:
-            yield from staged("follow_loans", self._decided(self._loans.follow(self.time_s)))
-            yield from staged("settle", self._decided(self._changes.settle()))
+            with stage("follow_loans"):
+                self._loans.follow(self.time_s)
+            with stage("settle"):
+                self._changes.settle()
+        return self._outcomes.take()
 
     def broken_invariants(self) -> Iterator[str]:
         """A line for each thing that should always hold of the cell and does not."""
@@ -127,69 +137,72 @@ class ConfiguredCell:
             for fault in zone.broken_invariants():
                 yield f"zone {id}: {fault}"
 
-    def _dispatch(self, event: Event) -> Iterator[Outcome]:
+    def _dispatch(self, event: Event) -> None:
         match event:
             case ClockTicked():
-                yield from self._tick(event.time_s)
+                self._tick(event.time_s)
             case JobSubmitted():
-                yield from self._submit(event)
+                self._submit(event)
             case JobQuoteRequested():
-                yield self._quote(event)
+                self._quote(event)
             case JobWithdrawalRequested():
-                yield from self._withdraw(event)
+                self._withdraw(event)
             case FleetEvent():
-                yield from self._hear(event)
+                self._take_fleet_event(event)
             case SolveFinished():
-                yield from self._solved(event)
+                self._solved(event)
             case InferenceEvent():
-                yield from self._decided(self._loans.take(event, self.time_s))
+                self._loans.take(event, self.time_s)
             case CellChange():
-                yield from self._decided(self._changes.take(event))
+                self._changes.take(event)
             case CellConfigured():
-                yield EventIgnored(reason="cell_already_configured")
+                self._ignore("cell_already_configured")
             case RulesAdopted():
-                yield EventIgnored(
-                    reason="stale_adoption",
-                    facts={
-                        "rules": event.rules,
-                        "previous_rules": event.previous_rules,
-                        "state_offset": event.state_offset,
-                    },
+                self._ignore(
+                    "stale_adoption",
+                    rules=event.rules,
+                    previous_rules=event.previous_rules,
+                    state_offset=event.state_offset,
                 )
             case _:
-                yield from self._pass_on(event)
+                self._pass_on(event)
 
-    def _decided(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-        """Yield decisions after jobs and loans have taken them."""
-        for outcome in outcomes:
-            self.jobs.note(outcome)
-            self._loans.note(outcome)
-            yield outcome
+    def _ignore(self, reason: IgnoredReason, /, **facts: Fact) -> None:
+        self._outcomes.add(EventIgnored(reason=reason, facts=facts))
 
-    def _tick(self, time_s: float) -> Iterator[Outcome]:
+    def _tick(self, time_s: float) -> None:
         if self.time_s is not None and time_s < self.time_s:
-            yield EventIgnored(reason="clock_went_back", facts={"time_s": self.time_s, "tick_time_s": time_s})
+            self._ignore("clock_went_back", time_s=self.time_s, tick_time_s=time_s)
             return
         self.time_s = time_s
-        yield from self._loans.pass_deadlines(time_s)
-        yield from self._decided(self._zones.wake(time_s))
+        self._loans.pass_deadlines(time_s)
+        self._zones.wake(time_s)
 
-    def _submit(self, event: JobSubmitted) -> Iterator[Outcome]:
+    def _submit(self, event: JobSubmitted) -> None:
+        job = Job.of(event)
+        refusal = self._refusal_of_job(event, job)
+        if refusal is not None:
+            self._outcomes.add_without_effect(refused(event, *refusal))
+            return
+        self.jobs.add(job)
+        self._asked[event.zone].submitted(job)
+        self.jobs.remember(job)
+
+    def _refusal_of_job(self, event: JobSubmitted, job: Job) -> tuple[RejectionReason, Facts] | None:
+        """Return the reason that no zone is asked about a job; None if one is."""
         # Before all else: no refusal may be taken for the end of another job under this id.
         if self.jobs.knows(event.job_id, event.user):
-            yield refused(event, "duplicate_job")
-        elif (refusal := self._refusal(event)) is not None:
-            yield refused(event, *refusal)
-        elif (full := self.jobs.no_room_for(job := Job.of(event))) is not None:
-            yield refused(event, "cell_full", full)
-        else:
-            self.jobs.add(job)
-            yield from self._decided(self._asked[event.zone].submitted(job))
-            self.jobs.remember(job)
+            return "duplicate_job", {}
+        if (refusal := self._refusal(event)) is not None:
+            return refusal
+        full = self.jobs.no_room_for(job)
+        return None if full is None else ("cell_full", full)
 
-    def _quote(self, event: JobQuoteRequested) -> Outcome:
+    def _quote(self, event: JobQuoteRequested) -> None:
         refusal = self._refusal(event)
-        return self._asked[event.zone].quote(event) if refusal is None else refused(event, *refusal)
+        self._outcomes.add(
+            self._asked[event.zone].quote(event) if refusal is None else refused(event, *refusal)
+        )
 
     def _refusal(self, event: JobSubmitted | JobQuoteRequested) -> tuple[RejectionReason, Facts] | None:
         """Why no zone is asked about a job or a quote, if none is."""
@@ -204,54 +217,53 @@ class ConfiguredCell:
             return "terms_not_taken", {"terms": event.terms.kind, "taken": tuple(map(kind_of, terms))}
         return None
 
-    def _withdraw(self, event: JobWithdrawalRequested) -> Iterator[Outcome]:
+    def _withdraw(self, event: JobWithdrawalRequested) -> None:
         job = self.jobs.live.get(event.job_id)
         if job is None:
-            yield _unknown_job(event.job_id)
+            self._ignore("unknown_job", job_id=event.job_id)
         elif job.user != event.user:
-            yield EventIgnored(reason="not_the_owner", facts={"job_id": event.job_id})
+            self._ignore("not_the_owner", job_id=event.job_id)
         else:
-            yield from self._decided(self._asked[job.zone].withdrawn(job))
+            self._asked[job.zone].withdrawn(job)
 
-    def _hear(self, event: FleetEvent) -> Iterator[Outcome]:
+    def _take_fleet_event(self, event: FleetEvent) -> None:
         if self.nodes.zone_of(event.node) is None:
-            yield EventIgnored(reason="unknown_node", facts={"node": event.node})
+            self._ignore("unknown_node", node=event.node)
             return
-        yield from self._decided(self._changes.pass_on(self.nodes.take(event)))
+        self._changes.carry_out(self.nodes.take(event))
         if isinstance(event, CommandRefused):
-            yield EventIgnored(
-                reason="command_refused",
-                facts={
-                    "node": event.node,
-                    "command_id": event.command_id,
-                    "refusal": event.reason,
-                    "message": event.detail,
-                },
+            self._ignore(
+                "command_refused",
+                node=event.node,
+                command_id=event.command_id,
+                refusal=event.reason,
+                message=event.detail,
             )
-            yield from self._decided(self._refused_runs(event))
+            self._refused_runs(event)
         elif isinstance(event, RunReport):
-            yield from self._hear_run(event)
+            self._take_run_report(event)
         elif not isinstance(event, SignOfLife | NodeOffline | NodeSilent):
-            yield from self._pass_on(event)
+            self._pass_on(event)
 
-    def _hear_run(self, report: RunReport) -> Iterator[Outcome]:
+    def _take_run_report(self, report: RunReport) -> None:
         """Pass a report on. A node that continues a run unknown to the cell is ordered to end it, unless it
         was lately."""
-        job = self.jobs.live.get(report.job_id)
-        outcomes: Iterable[Outcome] = (_unknown_job(report.job_id),)
-        if job is not None:
-            outcomes = self._asked[job.zone].run_changed(job, report)
-        is_stale = False
-        for outcome in self._decided(outcomes):
-            is_stale |= isinstance(outcome, EventIgnored) and outcome.reason in _STALE
-            yield outcome
+        job, before = self.jobs.live.get(report.job_id), len(self._outcomes)
+        if job is None:
+            self._ignore("unknown_job", job_id=report.job_id)
+        else:
+            self._asked[job.zone].run_changed(job, report)
+        is_stale = any(
+            isinstance(outcome, EventIgnored) and outcome.reason in _STALE
+            for outcome in self._outcomes.since(before)
+        )
         zone, node, run_id = self.nodes.zone_of(report.node), report.node, report.run_id
         if not is_stale or report.ends_run or zone is None:
             return
         if self._disowned.note(node, run_id, self.time_s):
-            yield RunDisowned(zone=zone, node=node, run_id=run_id, job_id=report.job_id)
+            self._outcomes.add(RunDisowned(zone=zone, node=node, run_id=run_id, job_id=report.job_id))
 
-    def _refused_runs(self, event: CommandRefused) -> Iterator[Outcome]:
+    def _refused_runs(self, event: CommandRefused) -> None:
         for run in event.runs:
             job = self.jobs.live.get(run.job_id)
             if job is not None:
@@ -264,22 +276,22 @@ class ConfiguredCell:
                     error=event.detail or event.reason,
                     permanent=False,
                 )
-                yield from self._asked[job.zone].run_refused(job, failed)
+                self._asked[job.zone].run_refused(job, failed)
 
-    def _solved(self, event: SolveFinished) -> Iterator[Outcome]:
+    def _solved(self, event: SolveFinished) -> None:
         zone = self._asked.get(event.zone)
         if zone is None:
-            yield unknown_solve(event)
+            self._outcomes.add(unknown_solve(event))
         else:
-            yield from self._decided(zone.solved(event))
+            zone.solved(event)
 
-    def _pass_on(self, event: Event) -> Iterator[Outcome]:
+    def _pass_on(self, event: Event) -> None:
         """Give an event of a policy's own to the zones that take it."""
         takers = self._zones.that_take(type(event))
         for zone in takers:
-            yield from self._decided(zone.take(event))
+            zone.take(event)
         if not takers:
-            yield EventIgnored(reason="no_zone_takes_it", facts={"event_type": event.TYPE})
+            self._ignore("no_zone_takes_it", event_type=event.TYPE)
 
 
 def refused(
@@ -291,7 +303,3 @@ def refused(
     return JobRejected(
         job_id=event.job_id, user=event.user, zone=event.zone, reason=reason, facts=dict(facts)
     )
-
-
-def _unknown_job(job_id: str) -> EventIgnored:
-    return EventIgnored(reason="unknown_job", facts={"job_id": job_id})

@@ -20,6 +20,7 @@ from streams.cell.layout import Layout
 from streams.cell.loan import Loan
 from streams.cell.nodes import Departure, NodeChange, NodePool
 from streams.cell.offers import Load, share_out
+from streams.cell.outcomes import Outcomes
 from streams.cell.shares import returns
 from streams.cell.zones import Zones
 
@@ -41,11 +42,11 @@ class _Reclaim:
 class Loans:
     """Loans of one cell; the loan of each server is kept by the pool of nodes."""
 
-    def __init__(self, cell: str, nodes: NodePool, zones: Zones, changes: Changes) -> None:
-        self._cell = cell
+    def __init__(self, nodes: NodePool, zones: Zones, changes: Changes, outcomes: Outcomes) -> None:
         self._nodes = nodes
         self._zones = zones
         self._changes = changes
+        self._outcomes = outcomes
         self._loads: dict[str, Load] = {}
         """By zone."""
         self._reclaims: dict[tuple[str, str], _Reclaim] = {}
@@ -60,7 +61,7 @@ class Loans:
         """Whether `follow` has something to do."""
         return bool(self._touched)
 
-    def take(self, event: InferenceEvent, time_s: float | None) -> Iterator[Outcome]:
+    def take(self, event: InferenceEvent, time_s: float | None) -> None:
         """Carry out what the inference side says, or say why not."""
         try:
             lender, lending = self._lender(event.zone)
@@ -68,23 +69,25 @@ class Loans:
                 case InferenceLoadReported():
                     self._note_load(event, lender, self._layout.owned.epoch_s if time_s is None else time_s)
                 case CapacityOffered():
-                    yield from self._lend(event, lender, lending, _known(time_s))
+                    self._lend(event, lender, lending, _known(time_s))
                 case CapacityReclaimed():
-                    yield from self._reclaim(event, lending, _known(time_s))
+                    self._reclaim(event, lending, _known(time_s))
         except RefusedError as refused:
-            yield EventIgnored(reason=refused.reason, facts=refused.facts)
+            self._outcomes.add(EventIgnored(reason=refused.reason, facts=refused.facts))
 
-    def pass_deadlines(self, time_s: float) -> Iterator[Outcome]:
+    def pass_deadlines(self, time_s: float) -> None:
         """Report the reclaims whose time is over."""
         for (owner, id), reclaim in self._reclaims.items():
             if time_s > reclaim.due_s and not reclaim.is_overdue:
                 reclaim.is_overdue = True
-                yield ReclaimEnded(
-                    owner=owner,
-                    reclaim_id=id,
-                    status="overdue",
-                    missing=tuple(sorted(reclaim.missing)),
-                    late_s=time_s - reclaim.due_s,
+                self._outcomes.add(
+                    ReclaimEnded(
+                        owner=owner,
+                        reclaim_id=id,
+                        status="overdue",
+                        missing=tuple(sorted(reclaim.missing)),
+                        late_s=time_s - reclaim.due_s,
+                    )
                 )
 
     def note(self, outcome: Outcome) -> None:
@@ -92,22 +95,22 @@ class Loans:
         if isinstance(outcome, NodeMoved | NodeStatusChanged) and outcome.node in self._nodes.loans:
             self._touched[outcome.node] = None
 
-    def follow(self, time_s: float | None) -> Iterator[Outcome]:
+    def follow(self, time_s: float | None) -> None:
         """Let loans be what has become of their servers: they are back, or operators have had them leave or
         stay."""
         touched, self._touched = self._touched, {}
         for server in touched:
             loan, departure = self._nodes.loans[server], self._nodes.leaving.get(server)
             if server not in self._layout.lent:
-                yield from self._end(server, loan, _known(time_s))
+                self._end(server, loan, _known(time_s))
             elif departure is not None and loan.due_s is None:
                 due_s = _known(time_s) + loan.notice_s
-                yield self._changed(server, replace(loan, since_s=_known(time_s), due_s=due_s))
+                self._outcomes.add(self._changed(server, replace(loan, since_s=_known(time_s), due_s=due_s)))
             elif departure is None and loan.reclaim_id is not None:
                 # An operator has kept a server that was to leave the cell: it is wanted back still.
-                yield from self._send_off(server, loan)
+                self._send_off(server, loan)
             elif departure is None and loan.due_s is not None:
-                yield self._changed(server, replace(loan, since_s=_known(time_s), due_s=None))
+                self._outcomes.add(self._changed(server, replace(loan, since_s=_known(time_s), due_s=None)))
 
     def broken_invariants(self) -> Iterator[str]:
         """A line for each thing that should always hold of loans and does not: every server has one owner and
@@ -179,9 +182,7 @@ class Loans:
         own = tuple(node.id for node in lender.nodes if node.id in serving)
         self._loads[event.zone] = Load(min(event.time_s, time_s), event.load, own)
 
-    def _lend(
-        self, event: CapacityOffered, lender: Zone, lending: Lending, time_s: float
-    ) -> Iterator[Outcome]:
+    def _lend(self, event: CapacityOffered, lender: Zone, lending: Lending, time_s: float) -> None:
         """Lend all servers at once that can be lent, and say of each what becomes of it."""
         load = self._loads.get(lender.id)
         # It may be a tick younger than it counts.
@@ -196,16 +197,18 @@ class Loans:
             for server in lent:
                 refusals.add(server, "breaks_a_promise", refused.facts)
             lent = {}
-        yield OfferAnswered(
-            owner=lender.id, offer_id=event.offer_id, lent=tuple(lent), refused=refusals.records()
+        self._outcomes.add(
+            OfferAnswered(
+                owner=lender.id, offer_id=event.offer_id, lent=tuple(lent), refused=refusals.records()
+            )
         )
         for server, borrower in lent.items():
-            yield self._changed(server, Loan(lender.id, borrower, time_s, lending.notice_s))
+            self._outcomes.add(self._changed(server, Loan(lender.id, borrower, time_s, lending.notice_s)))
         if layout is not None:
             departures = {server: Departure(borrower, "lent") for server, borrower in lent.items()}
-            yield from self._changes.move(departures, layout)
+            self._changes.move(departures, layout)
 
-    def _reclaim(self, event: CapacityReclaimed, lending: Lending, time_s: float) -> Iterator[Outcome]:
+    def _reclaim(self, event: CapacityReclaimed, lending: Lending, time_s: float) -> None:
         """Have as many servers come back as are wanted, by the time at which they are."""
         owner, id = event.zone, event.reclaim_id
         last = self._last_reclaims.get(owner, [])
@@ -237,13 +240,15 @@ class Loans:
         chosen = self._chosen(on_loan, lending, event.servers, event.due_s)
         self._last_reclaims[owner] = [*last, id][-REMEMBERED_RECLAIMS:]
         self._reclaims[owner, id] = _Reclaim(event.due_s, missing=dict.fromkeys(chosen))
-        yield ReclaimPlanned(owner=owner, reclaim_id=id, due_s=event.due_s, servers=tuple(chosen))
+        self._outcomes.add(
+            ReclaimPlanned(owner=owner, reclaim_id=id, due_s=event.due_s, servers=tuple(chosen))
+        )
         # All are closed before the first is cleared, or its work would move to the next.
-        yield from self._changes.pass_on(NodeChange(server, "cordoned") for server in chosen)
+        self._changes.carry_out(NodeChange(server, "cordoned") for server in chosen)
         for server in chosen:
             loan = replace(on_loan[server], since_s=time_s, due_s=event.due_s, reclaim_id=id)
-            yield self._changed(server, loan)
-            yield from self._send_off(server, loan)
+            self._outcomes.add(self._changed(server, loan))
+            self._send_off(server, loan)
 
     def _chosen(self, on_loan: Mapping[str, Loan], lending: Lending, count: int, due_s: float) -> list[str]:
         """Servers to be given back, in the order of their choice. Each borrower gives its share: first those
@@ -265,29 +270,31 @@ class Loans:
             chosen += [*awaited, *given]
         return chosen
 
-    def _send_off(self, server: str, loan: Loan) -> Iterator[Outcome]:
+    def _send_off(self, server: str, loan: Loan) -> None:
         departure = Departure(loan.owner, "returned")
-        yield from self._changes.pass_on(self._nodes.send_off(server, departure, loan.due_s))
+        self._changes.carry_out(self._nodes.send_off(server, departure, loan.due_s))
 
     def _changed(self, server: str, loan: Loan) -> LoanChanged:
         self._nodes.loans[server] = loan
         return _described(server, loan)
 
-    def _end(self, server: str, loan: Loan, time_s: float) -> Iterator[Outcome]:
+    def _end(self, server: str, loan: Loan, time_s: float) -> None:
         """A server is back, or has left the cell."""
         del self._nodes.loans[server]
-        yield _described(server, replace(loan, since_s=time_s, due_s=None), "returned")
+        self._outcomes.add(_described(server, replace(loan, since_s=time_s, due_s=None), "returned"))
         reclaim = self._reclaims.get((loan.owner, loan.reclaim_id)) if loan.reclaim_id is not None else None
         if loan.reclaim_id is None or reclaim is None:
             return
         del reclaim.missing[server]
         if not reclaim.missing:
             del self._reclaims[loan.owner, loan.reclaim_id]
-            yield ReclaimEnded(
-                owner=loan.owner,
-                reclaim_id=loan.reclaim_id,
-                status="late" if reclaim.is_overdue else "in_time",
-                late_s=max(time_s - reclaim.due_s, 0.0),
+            self._outcomes.add(
+                ReclaimEnded(
+                    owner=loan.owner,
+                    reclaim_id=loan.reclaim_id,
+                    status="late" if reclaim.is_overdue else "in_time",
+                    late_s=max(time_s - reclaim.due_s, 0.0),
+                )
             )
 
 

@@ -6,7 +6,7 @@ that the zone's policy commands, or, where the zone's jobs share a base model, w
 policy commands nothing hears nothing of its nodes: they count as up.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
@@ -34,6 +34,10 @@ class NodeChange:
     """By when a leaving node must be free; None where it leaves whenever it is."""
     runs: tuple[str, ...] = ()
     """Runs that a restarted node continues: all others there are over."""
+
+
+Step = Outcome | NodeChange
+"""A decision about a node, or a change for the zone that it serves."""
 
 
 @dataclass(frozen=True)
@@ -91,65 +95,59 @@ class NodePool:
         zone = self.layout.zones[id]
         return commands_nodes(zone) and _unfit(sign, zone) is None
 
-    def take(self, event: FleetEvent) -> Iterator[Outcome | NodeChange]:
-        """Yield the decisions on an event about a node of the cell, and the changes for its zone, in
-        order."""
+    def take(self, event: FleetEvent) -> list[Step]:
+        """Return what follows from an event about a node of the cell, in order."""
         zone = self.layout.zones[self.layout.zone_of[event.node]]
         if not commands_nodes(zone):
-            return
+            return []
         if isinstance(event, SignOfLife):
             unfit = _unfit(event, zone)
             if unfit is not None:
                 self._barred[event.node] = None
-                yield unfit
-                yield from self._lose(event.node, "offline")
-                return
+                return [unfit, *self._lose(event.node, "offline")]
             self._barred.pop(event.node, None)
-        if isinstance(event, NodeOnline):
-            yield NodeChange(event.node, "restarted", runs=event.runs)
         if isinstance(event, NodeOffline):
-            yield from self._lose(event.node, "offline", event.reason)
-        elif isinstance(event, NodeSilent):
-            yield from self._lose(event.node, "silent")
-        elif isinstance(event, CommandRefused) and event.node in self._down:
-            pass  # a node that has gone offline still refuses what was under way to it
-        elif event.node not in self._barred:
+            return self._lose(event.node, "offline", event.reason)
+        if isinstance(event, NodeSilent):
+            return self._lose(event.node, "silent")
+        steps: list[Step] = []
+        if isinstance(event, NodeOnline):
+            steps.append(NodeChange(event.node, "restarted", runs=event.runs))
+        # A node that has gone offline still refuses what was under way to it.
+        is_late = isinstance(event, CommandRefused) and event.node in self._down
+        if not is_late and event.node not in self._barred:
             self._heard[event.node] = None
             if event.node in self._down:
                 del self._down[event.node]
-                yield self.described(event.node, "online")
-                yield NodeChange(event.node, "up")
+                steps += [self.described(event.node, "online"), NodeChange(event.node, "up")]
+        return steps
 
-    def cordon(self, node: str) -> Iterator[Outcome | NodeChange]:
+    def cordon(self, node: str) -> list[Step]:
         """Have nothing new planned on a node."""
         self._cordoned[node] = None
-        yield self.described(node, "cordoned")
-        yield NodeChange(node, "cordoned")
+        return [self.described(node, "cordoned"), NodeChange(node, "cordoned")]
 
-    def uncordon(self, node: str) -> Iterator[Outcome | NodeChange]:
+    def uncordon(self, node: str) -> list[Step]:
         """Have a cordoned node planned on again, unless it is leaving."""
         del self._cordoned[node]
-        yield self.described(node, "uncordoned")
-        yield NodeChange(node, "open")
+        steps: list[Step] = [self.described(node, "uncordoned"), NodeChange(node, "open")]
         if node in self.leaving:
             loan = self.loans.get(node)
-            yield NodeChange(node, "leaving", None if loan is None else loan.due_s)
+            steps.append(NodeChange(node, "leaving", None if loan is None else loan.due_s))
+        return steps
 
-    def send_off(
-        self, node: str, departure: Departure, by_s: float | None = None
-    ) -> Iterator[Outcome | NodeChange]:
+    def send_off(self, node: str, departure: Departure, by_s: float | None = None) -> list[Step]:
         """Have a node vacated, to leave its zone, by some time where one is given."""
         self.leaving[node] = departure
-        yield self.described(node, departure.reason)
-        yield NodeChange(node, "leaving", by_s)
+        return [self.described(node, departure.reason), NodeChange(node, "leaving", by_s)]
 
-    def keep(self, node: str, reason: Literal["returned", "registered"]) -> Iterator[Outcome | NodeChange]:
-        """A node that was to leave stays where it is."""
+    def keep(self, node: str, reason: Literal["returned", "registered"]) -> list[Step]:
+        """Have a node that was to leave stay where it is."""
         del self.leaving[node]
-        yield self.described(node, reason)
-        yield NodeChange(node, "open")
+        steps: list[Step] = [self.described(node, reason), NodeChange(node, "open")]
         if node in self._cordoned:
-            yield NodeChange(node, "cordoned")
+            steps.append(NodeChange(node, "cordoned"))
+        return steps
 
     def arrange(self, layout: Layout) -> None:
         """Nodes serve these zones from now on; those that have left the cell are forgotten."""
@@ -158,26 +156,26 @@ class NodePool:
             for names in (self._heard, self._down, self._barred, self._cordoned):
                 names.pop(node, None)
 
-    def take_for_up(self, node: str, reason: LeavingReason) -> Iterator[Outcome]:
-        """A node has come to a zone that hears nothing of its nodes."""
+    def take_for_up(self, node: str, reason: LeavingReason) -> list[Step]:
+        """Count a node as up that has come to a zone without reports of nodes."""
         was_down = node in self._down
         for names in (self._heard, self._down, self._barred):
             names.pop(node, None)
-        if was_down:
-            yield self.described(node, reason)
+        return [self.described(node, reason)] if was_down else []
 
-    def await_word(self, node: str) -> Iterator[Outcome | NodeChange]:
-        """Take a node for down until it announces that it is fit for the zone that it serves now."""
+    def await_word(self, node: str) -> list[Step]:
+        """Count a node as down until it announces that it is fit for the zone that it serves now."""
         self._barred[node] = None
-        yield from self._lose(node, "awaited")
+        return self._lose(node, "awaited")
 
-    def told_anew(self, node: str) -> Iterator[NodeChange]:
-        """Yield what a zone must know of a node that has come to it: it assumes new nodes to be up and
-        open."""
+    def initial_changes(self, node: str) -> list[Step]:
+        """Return the changes of a node that has come to a zone, which assumes new nodes to be up and open."""
+        steps: list[Step] = []
         if node in self._down:
-            yield NodeChange(node, "down")
+            steps.append(NodeChange(node, "down"))
         if node in self._cordoned:
-            yield NodeChange(node, "cordoned")
+            steps.append(NodeChange(node, "cordoned"))
+        return steps
 
     def described(self, node: str, reason: NodeStatusReason, message: str = "") -> NodeStatusChanged:
         """The node as it is now, and since when."""
@@ -207,12 +205,12 @@ class NodePool:
 
     def _lose(
         self, node: str, reason: Literal["offline", "silent", "awaited"], message: str = ""
-    ) -> Iterator[Outcome | NodeChange]:
+    ) -> list[Step]:
         self._heard.pop(node, None)
-        if node not in self._down:
-            self._down[node] = None
-            yield self.described(node, reason, message)
-            yield NodeChange(node, "down")
+        if node in self._down:
+            return []
+        self._down[node] = None
+        return [self.described(node, reason, message), NodeChange(node, "down")]
 
 
 def commands_nodes(zone: Zone) -> bool:

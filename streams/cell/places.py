@@ -5,11 +5,11 @@ A fault is recorded in the chained log with its place, so the place has to be th
 any later version that decides the same; a file and a line would not be.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
-from schemas.base import Outcome
 from streams.policies.policy import ZonePolicy
 
 _ATTRIBUTE = "millrace_place"
@@ -35,10 +35,11 @@ def place_of(error: BaseException) -> Place:
     return place
 
 
-def staged(name: str, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-    """The outcomes of a stage of the cell; what raises meanwhile is noted with its name."""
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Note what raises in the block with the name of a stage of the cell."""
     try:
-        yield from outcomes
+        yield
     except Exception as error:
         note(error, Place(None, name))
         raise
@@ -70,19 +71,9 @@ class _PlacedPolicy:
 def _noting(place: Place, method: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
         try:
-            result = method(*arguments, **named)
+            return method(*arguments, **named)
         except Exception as error:
             note(error, place)
             raise
-        return _drawn(place, result) if isinstance(result, Iterator) else result
 
     return call
-
-
-def _drawn(place: Place, values: Iterator[Any]) -> Iterator[Any]:
-    """The values of a generator, which raises only when they are drawn."""
-    try:
-        yield from values
-    except Exception as error:
-        note(error, place)
-        raise

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
-from schemas.base import Event, Outcome
+from schemas.base import Event
 from schemas.cells import Zone
 from schemas.kind import PolicyKind
 from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.loan import Loan
+from streams.cell.outcomes import Outcomes
 from streams.cell.places import Place, note, placed
 from streams.policies.policy import BrokenPromise, ZoneContext, ZonePolicy
 
@@ -25,6 +26,7 @@ class Zones:
         live_bytes: LiveBytes,
         loans: Mapping[str, Loan],
         kinds: Mapping[str, PolicyKind],
+        outcomes: Outcomes,
     ) -> None:
         """Begin with empty zones.
 
@@ -33,12 +35,14 @@ class Zones:
             live_bytes: what they take in a snapshot.
             loans: of the cell, by server.
             kinds: the policies that the rules of the cell have.
+            outcomes: decisions on the present event.
         """
         self._layout = layout
         self._jobs = jobs
         self._kinds = kinds
         self._live = live_bytes
         self._loans = loans
+        self._outcomes = outcomes
         self._time_s: float | None = None
         self.policies: dict[str, ZonePolicy] = {}
         self.asked: dict[str, ZonePolicy] = {}
@@ -58,11 +62,11 @@ class Zones:
             self.asked[id] for id, kind in kinds.items() if any(event is one.event for one in kind.inputs)
         ]
 
-    def wake(self, time_s: float) -> Iterator[Outcome]:
+    def wake(self, time_s: float) -> None:
         """It is `time_s` now."""
         self._time_s = time_s
         for policy in self.asked.values():
-            yield from policy.wake(time_s)
+            policy.wake(time_s)
 
     def restore(self, states: Mapping[str, dict[str, Any]], time_s: float | None) -> None:
         """Take the states of equally configured zones, of this time; the register has its jobs by now."""
@@ -75,11 +79,11 @@ class Zones:
         """Bytes of the live jobs in a snapshot."""
         return self._live.total
 
-    def broken_promises(self, layout: Layout, ids: Iterable[str]) -> Iterator[BrokenPromise]:
-        """Yield the promises to jobs that could not be kept with these zones as another layout has them. No
+    def broken_promise(self, layout: Layout, ids: Iterable[str]) -> BrokenPromise | None:
+        """Return a promise to jobs that could not be kept with these zones as another layout has them. No
         node is missing there that one of them needs."""
         if self._live.total > layout.present.live_jobs_bytes:
-            yield {
+            return {
                 "case": "live_jobs",
                 "held_bytes": self._live.total,
                 "left_bytes": layout.present.live_jobs_bytes,
@@ -87,28 +91,30 @@ class Zones:
         for id in ids:
             before, after = self._layout.zones.get(id), layout.zones[id]
             if before is not None and before != after:
-                yield from self._broken_promises_of(before, self._context(layout, after))
+                promise = self._broken_promise_of(before, self._context(layout, after))
+                if promise is not None:
+                    return {"zone": id, **promise}
+        return None
 
-    def _broken_promises_of(self, before: Zone, context: ZoneContext) -> Iterator[BrokenPromise]:
+    def _broken_promise_of(self, before: Zone, context: ZoneContext) -> BrokenPromise | None:
         id, after = before.id, context.zone
         job = next((job.job_id for job in self._jobs.live.values() if job.zone == id), None)
         if after.policy.shares_base_model and before.base_model != after.base_model and job is not None:
-            yield {"case": "other_base_model", "zone": id, "base_model": before.base_model, "job_id": job}
-        for promise in self.asked[id].broken_promises(context):
-            yield {"zone": id, **promise}
+            return {"case": "other_base_model", "base_model": before.base_model, "job_id": job}
+        return self.asked[id].broken_promise(context)
 
-    def arrange(self, layout: Layout) -> Iterator[Outcome]:
+    def arrange(self, layout: Layout) -> None:
         """Configure the zones that are not as they were, and add the new ones."""
         changed = list(self._changed(layout))
         added = [zone for zone in layout.zones.values() if zone.id not in self.policies]
         self._layout = layout
         self._live.limit(layout.present.live_jobs_bytes)
         for context in changed:
-            yield from self.asked[context.zone.id].reconfigured(context)
+            self.asked[context.zone.id].reconfigured(context)
         for zone in added:
             self._add(self._context(layout, zone))
             if self._time_s is not None:
-                yield from self.asked[zone.id].wake(self._time_s)
+                self.asked[zone.id].wake(self._time_s)
 
     def _changed(self, layout: Layout) -> Iterator[ZoneContext]:
         """The zones that there are and that another layout has otherwise."""
@@ -119,7 +125,7 @@ class Zones:
                 yield self._context(layout, layout.zones[id])
 
     def _context(self, layout: Layout, zone: Zone) -> ZoneContext:
-        return ZoneContext(layout.present, zone, self._jobs.live, self._live, self._loans)
+        return ZoneContext(layout.present, zone, self._jobs.live, self._live, self._loans, self._outcomes)
 
     def _add(self, context: ZoneContext) -> None:
         id, kind = context.zone.id, self._kinds[context.zone.policy.kind]

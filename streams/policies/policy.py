@@ -14,6 +14,7 @@ from streams.cell.jobs import Job
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.loan import Loan
 from streams.cell.nodes import NodeChange
+from streams.cell.outcomes import Outcomes
 
 BrokenPromise = Facts
 """Facts of a refusal for `breaks_a_promise`; a `case` among them."""
@@ -33,6 +34,8 @@ class ZoneContext:
     loans: Mapping[str, Loan]
     """The servers of the cell that are on loan, those lent to other zones too: one that serves this zone may
     have to be back `notice_s` from now."""
+    outcomes: Outcomes
+    """Decisions on the present event, to which the zone adds its own."""
 
 
 class ZonePolicy(Protocol):
@@ -44,27 +47,27 @@ class ZonePolicy(Protocol):
     def __init__(self, context: ZoneContext) -> None:
         """An empty zone."""
 
-    def submitted(self, job: Job) -> Iterator[Outcome]:
+    def submitted(self, job: Job) -> None:
         """A new job, of a workload and on terms that the policy takes. Without a verdict it waits for one."""
 
-    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+    def withdrawn(self, job: Job) -> None:
         """The owner of a live job gives it up."""
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         """What a job would meet now, on terms that the policy quotes; changes nothing."""
 
-    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
+    def run_changed(self, job: Job, report: RunReport) -> None:
         """A report about a run of a live job."""
 
-    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
+    def run_refused(self, job: Job, failed: RunFailed) -> None:
         """A node has refused the command to begin a run of a live job, which has failed there. Any node says
         so that was to have a part of the run, not only the one that reports for all."""
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
-        """Promises to admitted jobs that could not be kept if the zone were configured so. No nodes
+    def broken_promise(self, context: ZoneContext) -> BrokenPromise | None:
+        """Return a promise to admitted jobs that could not be kept if the zone were configured so. No nodes
         are missing but such as were `free_to_leave`."""
 
-    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
+    def reconfigured(self, context: ZoneContext) -> None:
         """The zone is configured so from now on: nodes have joined it or left, or it has other settings. The
         jobs, and how nodes that stay were changed, are as they were; new nodes are up and open."""
 
@@ -77,16 +80,16 @@ class ZonePolicy(Protocol):
         by `due_s`, in the order in which it would give them back. Changes nothing: that they are to leave
         comes as a `NodeChange` of each."""
 
-    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
+    def nodes_changed(self, change: NodeChange) -> None:
         """News of one of the zone's nodes."""
 
-    def take(self, event: Event) -> Iterator[Outcome]:
+    def take(self, event: Event) -> None:
         """An event that the policy has registered for."""
 
-    def wake(self, time_s: float) -> Iterator[Outcome]:
+    def wake(self, time_s: float) -> None:
         """It is `time_s` now."""
 
-    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
+    def solved(self, answer: SolveFinished) -> None:
         """A solver's answer, to a request of this zone or to none."""
 
     def broken_invariants(self) -> Iterator[str]:

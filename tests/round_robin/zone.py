@@ -31,6 +31,7 @@ class RoundRobinZone:
 
     def __init__(self, context: ZoneContext) -> None:
         self._jobs = context.jobs
+        self._outcomes = context.outcomes
         self._live = context.live
         self._configure(context)
         self._closed: dict[str, list[str]] = {}
@@ -44,84 +45,94 @@ class RoundRobinZone:
         self._sort_s = 0.0
         """When to ask again."""
 
-    def submitted(self, job: Job) -> Iterator[Outcome]:
+    def submitted(self, job: Job) -> None:
         full = self._live.refuse_job(PLACE_BYTES)
         if full is not None:
-            yield JobRejected(
-                job_id=job.job_id,
-                user=job.user,
-                zone=self._zone,
-                reason="cell_full",
-                facts=full,
+            self._outcomes.add(
+                JobRejected(
+                    job_id=job.job_id,
+                    user=job.user,
+                    zone=self._zone,
+                    reason="cell_full",
+                    facts=full,
+                )
             )
             return
         self._live.add(PLACE_BYTES)
-        yield JobAdmitted(
-            job_id=job.job_id,
-            user=job.user,
-            zone=self._zone,
-            reason="queued",
-            payment_micros=0,
-            evidence=QueuePlace(ahead=len(self._queue)),
+        self._outcomes.add(
+            JobAdmitted(
+                job_id=job.job_id,
+                user=job.user,
+                zone=self._zone,
+                reason="queued",
+                payment_micros=0,
+                evidence=QueuePlace(ahead=len(self._queue)),
+            )
         )
         self._queue.append(job.job_id)
-        yield from self._assign()
+        self._assign()
 
-    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+    def withdrawn(self, job: Job) -> None:
         node = self._end(job)
         if node is not None:
-            yield CountCancelled(zone=self._zone, node=node, job_id=job.job_id)
-        yield JobWithdrawn(
-            job_id=job.job_id,
-            user=job.user,
-            zone=self._zone,
-            reason="user_request",
-            returned_micros=0,
-            retained_micros=0,
+            self._outcomes.add(CountCancelled(zone=self._zone, node=node, job_id=job.job_id))
+        self._outcomes.add(
+            JobWithdrawn(
+                job_id=job.job_id,
+                user=job.user,
+                zone=self._zone,
+                reason="user_request",
+                returned_micros=0,
+                retained_micros=0,
+            )
         )
-        yield from self._assign()
+        self._assign()
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         raise AssertionError(f"{request.quote_id}: the policy registers no terms to quote on")
 
-    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
+    def run_changed(self, job: Job, report: RunReport) -> None:
         if self._running.get(report.node) != (job.job_id, report.run_id):
-            yield no_such_run(report)
+            self._outcomes.add(no_such_run(report))
             return
         job.samples_done = report.samples_done
         match report:
             case RunFinished() if report.samples_done >= self._goal(job):
                 self._end(job)
-                yield JobCompleted(
-                    job_id=job.job_id,
-                    user=job.user,
-                    zone=self._zone,
-                    reason="work_done",
-                    node=report.node,
-                    payment_micros=0,
-                    samples_done=report.samples_done,
+                self._outcomes.add(
+                    JobCompleted(
+                        job_id=job.job_id,
+                        user=job.user,
+                        zone=self._zone,
+                        reason="work_done",
+                        node=report.node,
+                        payment_micros=0,
+                        samples_done=report.samples_done,
+                    )
                 )
             case RunFailed(permanent=True):
                 self._end(job)
-                yield JobRefunded(
-                    job_id=job.job_id,
-                    user=job.user,
-                    zone=self._zone,
-                    reason="run_failed",
-                    facts={"node": report.node, "error": report.error},
-                    remaining_samples=self._goal(job) - job.samples_done,
-                    refund_micros=0,
-                    retained_micros=0,
+                self._outcomes.add(
+                    JobRefunded(
+                        job_id=job.job_id,
+                        user=job.user,
+                        zone=self._zone,
+                        reason="run_failed",
+                        facts={"node": report.node, "error": report.error},
+                        remaining_samples=self._goal(job) - job.samples_done,
+                        refund_micros=0,
+                        retained_micros=0,
+                    )
                 )
             case RunFinished() | RunFailed() | RunProgressed(complete=True):
                 self._leave(job)
                 self._queue.append(job.job_id)
-        yield from self._assign()
+        self._assign()
 
-    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
-        yield from self.run_changed(job, failed)
+    def run_refused(self, job: Job, failed: RunFailed) -> None:
+        self.run_changed(job, failed)
 
-    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
+    def nodes_changed(self, change: NodeChange) -> None:
         reasons = self._closed.setdefault(change.node, [])
         match change.status:
             case "up":
@@ -133,15 +144,15 @@ class RoundRobinZone:
         if change.status == "down" and change.node in self._running:
             job_id, _ = self._running.pop(change.node)
             self._queue.insert(0, job_id)
-        yield from self._assign()
+        self._assign()
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
-        yield from ()  # a job of the queue runs whenever there is a node
+    def broken_promise(self, context: ZoneContext) -> BrokenPromise | None:
+        return None  # a job of the queue runs whenever there is a node
 
-    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
+    def reconfigured(self, context: ZoneContext) -> None:
         self._configure(context)
         self._closed = {node: reasons for node, reasons in self._closed.items() if node in self._nodes}
-        yield from self._assign()
+        self._assign()
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         return [node for node in nodes if node not in self._running]
@@ -149,26 +160,28 @@ class RoundRobinZone:
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:
         return sorted(servers, key=lambda node: (node in self._running, node))[:count]
 
-    def take(self, event: Event) -> Iterator[Outcome]:
+    def take(self, event: Event) -> None:
         raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
 
-    def wake(self, time_s: float) -> Iterator[Outcome]:
+    def wake(self, time_s: float) -> None:
         if self._asked is None and len(self._queue) > 1 and time_s >= self._sort_s:
             self._requests += 1
             self._asked = f"sort-{self._requests}"
             self._sort_s = time_s + self._settings.sort_every_s
             left = {id: self._goal(self._jobs[id]) - self._jobs[id].samples_done for id in self._queue}
-            yield SolveRequested.of(
-                zone=self._zone,
-                request_id=self._asked,
-                time_limit_s=SOLVE_LIMIT_S,
-                problem=SortProblem(left_samples=left),
-                job_ids=left,
+            self._outcomes.add(
+                SolveRequested.of(
+                    zone=self._zone,
+                    request_id=self._asked,
+                    time_limit_s=SOLVE_LIMIT_S,
+                    problem=SortProblem(left_samples=left),
+                    job_ids=left,
+                )
             )
 
-    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
+    def solved(self, answer: SolveFinished) -> None:
         if answer.request_id != self._asked:
-            yield unknown_solve(answer)
+            self._outcomes.add(unknown_solve(answer))
             return
         self._asked = None
         if isinstance(answer.solution, SortSolution):
@@ -203,7 +216,7 @@ class RoundRobinZone:
         self._settings = cast(RoundRobinPolicy, context.zone.policy)
         self._nodes = [node.id for node in context.zone.nodes]
 
-    def _assign(self) -> Iterator[Outcome]:
+    def _assign(self) -> None:
         """Give each idle node that is up the next job of the queue."""
         for node in self._nodes:
             if not self._closed.get(node) and node not in self._running and self._queue:
@@ -211,13 +224,15 @@ class RoundRobinZone:
                 self._runs += 1
                 run_id = f"{self._runs}/{job.job_id}"
                 self._running[node] = (job.job_id, run_id)
-                yield CountOrdered(
-                    zone=self._zone,
-                    node=node,
-                    run_id=run_id,
-                    job_id=job.job_id,
-                    start=job.samples_done,
-                    goal=min(job.samples_done + self._settings.turn_samples, self._goal(job)),
+                self._outcomes.add(
+                    CountOrdered(
+                        zone=self._zone,
+                        node=node,
+                        run_id=run_id,
+                        job_id=job.job_id,
+                        start=job.samples_done,
+                        goal=min(job.samples_done + self._settings.turn_samples, self._goal(job)),
+                    )
                 )
 
     def _end(self, job: Job) -> str | None:

@@ -5,9 +5,10 @@ import pkgutil
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 import msgpack
 import pytest
@@ -21,6 +22,7 @@ from schemas.merging.commands import TaskAssigned
 from schemas.merging.problems import MergeSolution, Share
 from streams.cell.cell import Cell, LedgerEvent
 from streams.cell.chain import chained_part, next_link
+from streams.cell.outcomes import Outcomes
 from streams.cell.packing import pack, unpack
 from streams.cell.recovery import Kept, on_a_fresh_stack
 from streams.policies.auction.zone import AuctionZone
@@ -68,20 +70,17 @@ def raising(function: Callable[..., Any], targets: list[int], half_way: bool) ->
         is_due = NotedEvent.present in targets
         if is_due and not half_way:
             raise InjectedError
-        result = function(*arguments, **named)
         if not is_due:
-            return result
-        if isinstance(result, Iterator):
-            return _cut(result)
+            return function(*arguments, **named)
+        with patch.object(Outcomes, "add", _add_and_raise):
+            function(*arguments, **named)
         raise InjectedError
 
     return broken
 
 
-def _cut(outcomes: Iterator[Any]) -> Iterator[Any]:
-    for outcome in outcomes:
-        yield outcome
-        raise InjectedError
+def _add_and_raise(outcomes: Outcomes, outcome: Outcome) -> None:
+    outcomes.add_without_effect(outcome)
     raise InjectedError
 
 
@@ -232,8 +231,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException, times: int = 
     """Ticks raise this from now on, so often."""
     wake, left = AuctionZone.wake, iter(range(times))
 
-    def broken(zone: AuctionZone, time_s: float) -> Iterator[Outcome]:
-        yield from wake(zone, time_s)
+    def broken(zone: AuctionZone, time_s: float) -> None:
+        wake(zone, time_s)
         if next(left, None) is not None:
             raise error
 
@@ -290,9 +289,9 @@ def test_how_deep_the_caller_is_does_not_matter(monkeypatch: pytest.MonkeyPatch)
 
     wake = AuctionZone.wake
 
-    def nested(zone: AuctionZone, time_s: float) -> Iterator[Outcome]:
+    def nested(zone: AuctionZone, time_s: float) -> None:
         deep(sys.getrecursionlimit() - 200)
-        yield from wake(zone, time_s)
+        wake(zone, time_s)
 
     def send_from(levels: int) -> list[Outcome]:
         return send_from(levels - 1) if levels else bench.send(tick(1))
@@ -304,8 +303,9 @@ def test_how_deep_the_caller_is_does_not_matter(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_decision_that_cannot_be_encoded_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unencodable(_zone: AuctionZone, _time_s: float) -> Iterator[Outcome]:
-        yield EventIgnored.model_construct(reason="unknown_job", facts={"error": "half an emoji: \ud83d"})
+    def unencodable(zone: AuctionZone, _time_s: float) -> None:
+        facts = {"error": "half an emoji: \ud83d"}
+        zone._outcomes.add(EventIgnored.model_construct(reason="unknown_job", facts=facts))
 
     bench = Bench.configured()
     monkeypatch.setattr(AuctionZone, "wake", unencodable)

@@ -4,12 +4,11 @@ As a program, it is a worker with the rules that `MILLRACE_TEST_RULES` names: `f
 """
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from schemas.auction.bids import bid_micros_of
-from schemas.base import Event, Outcome
+from schemas.base import Event
 from schemas.codec import Envelope
 from schemas.decisions import JobRejected
 from schemas.kinds import KINDS
@@ -31,17 +30,19 @@ class FlooredZone(AuctionZone):
         super().__init__(context)
         self._refused = 0
 
-    def submitted(self, job: Job) -> Iterator[Outcome]:
+    def submitted(self, job: Job) -> None:
         if bid_micros_of(job) >= FLOOR_MICROS:
-            yield from super().submitted(job)
+            super().submitted(job)
             return
         self._refused += 1
-        yield JobRejected(
-            job_id=job.job_id,
-            user=job.user,
-            zone=job.zone,
-            reason="price_not_below_bid",
-            facts={"refused_bids": self._refused, "floor_micros": FLOOR_MICROS},
+        self._outcomes.add(
+            JobRejected(
+                job_id=job.job_id,
+                user=job.user,
+                zone=job.zone,
+                reason="price_not_below_bid",
+                facts={"refused_bids": self._refused, "floor_micros": FLOOR_MICROS},
+            )
         )
 
     def state(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ A cell never blocks on a solver, so the answer may find less room than when it w
 malformed, or whose node-slots are no longer free, is not applied: its bid is rejected, with the reason.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
@@ -12,8 +12,6 @@ from typing import Any, Self
 
 from schemas.auction.batches import BatchSolution, SolvedPlan
 from schemas.auction.settings import TitanPolicy
-from schemas.base import Outcome
-from schemas.cells import Zone
 from schemas.decisions import EventIgnored, JobAdmitted, JobRejected, JobWithdrawn, RejectionReason
 from schemas.facts import Fact, Facts
 from schemas.solves import SolveFinished
@@ -24,7 +22,7 @@ from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.search import Schedule, describe
 from streams.cell.jobs import Job
-from streams.cell.live_bytes import LiveBytes, Refusal
+from streams.cell.live_bytes import Refusal
 from streams.policies.auction.batch import (
     WaitingBid,
     batch_request,
@@ -38,6 +36,7 @@ from streams.policies.auction.job import ZONE_BYTES, planned_bytes
 from streams.policies.auction.judge import Bid, Verdicts, why_not
 from streams.policies.auction.offers import standing
 from streams.policies.ignored import unknown_solve
+from streams.policies.policy import ZoneContext
 
 MOST_BIDS = 200
 """Most bids of one request: some tens of milliseconds of the cell's time when its answer comes. The others
@@ -53,20 +52,20 @@ class BatchJudge:
 
     def __init__(
         self,
-        zone: Zone,
+        context: ZoneContext,
         policy: TitanPolicy,
         auctioneer: Auctioneer,
         calendar: Calendar,
         verdicts: Verdicts,
-        live: LiveBytes,
     ) -> None:
-        self._zone = zone
+        self._zone = context.zone
         self._policy = policy
         self._auctioneer = auctioneer
         self._market = auctioneer.market
         self._calendar = calendar
         self._verdicts = verdicts
-        self._live = live
+        self._live = context.live
+        self._outcomes = context.outcomes
         self._waiting: dict[str, WaitingBid] = {}
         """Bids since the last request, by job."""
         self._asked: dict[str, dict[str, WaitingBid]] = {}
@@ -75,7 +74,7 @@ class BatchJudge:
         self._asked_slot = -1
         """The slot in which a solver was last asked."""
 
-    def bid(self, bid: Bid, request: Request) -> Iterator[Outcome]:
+    def bid(self, bid: Bid, request: Request) -> None:
         """Keep a bid for its slot's solve. The vendor is drawn now, and the bound grows now: the offline
         optimum would schedule the task from here on, to the end of the horizon as it is now. So no later slot
         is used either, though the horizon moves on while the bid waits."""
@@ -83,12 +82,12 @@ class BatchJudge:
         counted = self._auctioneer.judge(bid.bid_micros, request, appraisal)
         option = drawn_vendor(request, slots_for(request, self._market))
         if option is None:
-            yield self._verdicts.rejected(bid, *why_not(appraisal, bid.bid_micros), appraisal)
+            self._outcomes.add(self._verdicts.rejected(bid, *why_not(appraisal, bid.bid_micros), appraisal))
             return
         waiting_bytes = bid.job.state_bytes + ZONE_BYTES
         full = self._live.refuse_waiting(bid.job.user, waiting_bytes) or self._live.refuse_job(ZONE_BYTES)
         if full is not None:
-            yield self._verdicts.rejected(bid, "cell_full", full, appraisal)
+            self._outcomes.add(self._verdicts.rejected(bid, "cell_full", full, appraisal))
         else:
             horizon_end = self._market.first_slot + self._market.horizon_slots - 1
             request = request._replace(options=[option], last_slot=min(request.last_slot, horizon_end))
@@ -102,28 +101,30 @@ class BatchJudge:
     def has(self, job_id: str) -> bool:
         return any(job_id in bids for bids in (self._waiting, *self._asked.values()))
 
-    def withdraw(self, job: Job) -> Iterator[Outcome]:
+    def withdraw(self, job: Job) -> None:
         """Forget a bid that is not decided yet, at no charge."""
         batches = (self._waiting, *self._asked.values())
         held = next(bids for bids in batches if job.job_id in bids)
         waiting = held[job.job_id]
         self._forget(held, waiting)
         self._auctioneer.prices.withdrawn(waiting.counted)
-        yield JobWithdrawn(
-            job_id=job.job_id,
-            user=job.user,
-            zone=self._zone.id,
-            reason="user_request",
-            returned_micros=0,
-            retained_micros=0,
-            evidence=standing(self._auctioneer),
+        self._outcomes.add(
+            JobWithdrawn(
+                job_id=job.job_id,
+                user=job.user,
+                zone=self._zone.id,
+                reason="user_request",
+                returned_micros=0,
+                retained_micros=0,
+                evidence=standing(self._auctioneer),
+            )
         )
 
-    def on_clock(self, time_s: float) -> Iterator[Outcome]:
+    def on_clock(self, time_s: float) -> None:
         """Ask a solver once per slot, in its last half: the next slot can still be planned, and none is lost
         by deciding together. Bids for which no such tick came are asked for with the first one after."""
         for bids in self._asked.values():
-            yield from self._reject_late(bids)
+            self._reject_late(bids)
         self._asked = {id: bids for id, bids in self._asked.items() if bids}
         slot = self._calendar.slot_at(time_s)
         last_half = time_s >= self._calendar.start_s(slot) + self._calendar.slot_s / 2
@@ -131,14 +132,14 @@ class BatchJudge:
             bid.request.first_slot <= slot for bid in self._waiting.values()
         )
         if overdue or (last_half and self._asked_slot < slot):
-            yield from self._ask(slot)
+            self._ask(slot)
 
-    def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
+    def on_solve(self, event: SolveFinished) -> None:
         """Decide about a batch: admit the bids with a plan that still holds, in the order in which they came,
         and then reject the others."""
         bids = self._asked.pop(event.request_id, None)
         if bids is None:
-            yield unknown_solve(event)
+            self._outcomes.add(unknown_solve(event))
             return
         for bid in bids.values():
             self._uncount(bid)
@@ -149,21 +150,23 @@ class BatchJudge:
         for plan in solution.plans:
             plans.setdefault(plan.job_id, []).append(plan)
         if strangers := sorted(plans.keys() - bids.keys()):
-            yield EventIgnored(
-                reason="unknown_job",
-                facts={"case": "bids_gone", "request_id": event.request_id, "job_ids": tuple(strangers)},
+            self._outcomes.add(
+                EventIgnored(
+                    reason="unknown_job",
+                    facts={"case": "bids_gone", "request_id": event.request_id, "job_ids": tuple(strangers)},
+                )
             )
         faults: dict[str, _Fault | None] = {}
         for job_id, bid in bids.items():
             verdict = self._apply(bid, plans.get(job_id, []))
             if isinstance(verdict, JobAdmitted):
-                yield verdict
+                self._outcomes.add(verdict)
             else:
                 faults[job_id] = verdict
         for job_id, fault in faults.items():
-            yield self._rejected(bids[job_id], fault, solution, event.solve_s)
+            self._outcomes.add(self._rejected(bids[job_id], fault, solution, event.solve_s))
 
-    def take_over(self, before: Self) -> Iterator[Outcome]:
+    def take_over(self, before: Self) -> None:
         """Keep the bids that wait; a task that no plan can be sought for any more is rejected."""
         self._waiting, self._asked = before._waiting, before._asked
         self._requests, self._asked_slot = before._requests, before._asked_slot
@@ -173,7 +176,7 @@ class BatchJudge:
                     demand = demand_of(held.bid, self._zone, self._market.fleet, self._calendar)
                 except UnjudgeableError as error:
                     self._forget(bids, held)
-                    yield self._verdicts.rejected(held.bid, error.reason, error.facts, None)
+                    self._outcomes.add(self._verdicts.rejected(held.bid, error.reason, error.facts, None))
                 else:
                     bids[job_id] = replace(held, request=held.request._replace(demand=demand))
 
@@ -197,26 +200,30 @@ class BatchJudge:
             self._count(bid)
         return bids
 
-    def _ask(self, slot: int) -> Iterator[Outcome]:
-        yield from self._reject_late(self._waiting)
+    def _ask(self, slot: int) -> None:
+        self._reject_late(self._waiting)
         if not self._waiting:
             return
         self._requests += 1
         request_id = f"batch-{self._requests}"
         asked = dict(islice(self._waiting.items(), MOST_BIDS))
-        yield batch_request(self._zone.id, request_id, self._policy, self._market, asked.values())
+        self._outcomes.add(
+            batch_request(self._zone.id, request_id, self._policy, self._market, asked.values())
+        )
         self._asked[request_id] = asked
         self._waiting = {job_id: bid for job_id, bid in self._waiting.items() if job_id not in asked}
         self._asked_slot = slot
 
-    def _reject_late(self, bids: dict[str, WaitingBid]) -> Iterator[Outcome]:
+    def _reject_late(self, bids: dict[str, WaitingBid]) -> None:
         """Reject those whose vendor leaves no time to train any more, were the zone empty."""
         for bid in list(bids.values()):
             request = self._present(bid)
             if not in_time(request, slots_for(request, self._market)):
                 self._forget(bids, bid)
                 appraisal = self._auctioneer.appraise(request)
-                yield self._verdicts.rejected(bid.bid, *why_not(appraisal, bid.bid.bid_micros), appraisal)
+                self._outcomes.add(
+                    self._verdicts.rejected(bid.bid, *why_not(appraisal, bid.bid.bid_micros), appraisal)
+                )
 
     def _present(self, bid: WaitingBid) -> Request:
         """A bid's request, of the slots that are left: its vendor begins when it is admitted."""

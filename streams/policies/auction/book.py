@@ -1,11 +1,9 @@
 """The admitted jobs of a zone: their plans, replanning, cancellation and completion."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
-from schemas.base import Outcome
-from schemas.cells import Zone
 from schemas.decisions import JobCompleted, JobRefunded, JobWithdrawn
 from schemas.facts import Facts
 from schemas.fleet import RunFinished
@@ -15,10 +13,10 @@ from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Placement
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from streams.cell.jobs import Job
-from streams.cell.live_bytes import LiveBytes
 from streams.policies.auction.job import PlannedJob, Setback, run_id_of
 from streams.policies.auction.offers import standing
 from streams.policies.auction.outlook import Outlook
+from streams.policies.policy import ZoneContext
 
 Fault = Literal["run_failed", "slower_than_declared", "memory_understated", "dataset_size_misstated"]
 """What a job may end for by its own fault."""
@@ -27,16 +25,17 @@ Fault = Literal["run_failed", "slower_than_declared", "memory_understated", "dat
 class JobBook:
     """Jobs by id in the order of their admission."""
 
-    def __init__(self, zone: Zone, auctioneer: Auctioneer, calendar: Calendar, live: LiveBytes) -> None:
+    def __init__(self, context: ZoneContext, auctioneer: Auctioneer, calendar: Calendar) -> None:
         self.jobs: dict[str, PlannedJob] = {}
-        self._live = live
-        self._zone = zone
+        self._live = context.live
+        self._outcomes = context.outcomes
+        self._zone = context.zone
         self._auctioneer = auctioneer
         self._market = auctioneer.market
         self._welfare = auctioneer.welfare
         self._fleet = auctioneer.market.fleet
         self._calendar = calendar
-        self.outlook = Outlook(zone, auctioneer.market, calendar)
+        self.outlook = Outlook(context.zone, auctioneer.market, calendar)
 
     @property
     def present_slot(self) -> int:
@@ -48,7 +47,7 @@ class JobBook:
         self.jobs[job.job_id] = job
         self._live.add(job.state_bytes)
 
-    def assignments(self) -> Iterator[SlotAssigned]:
+    def assignments(self) -> None:
         """What each node trains in the present slot, for the nodes that train anything."""
         slot = self.present_slot
         orders: dict[int, list[RunOrder]] = {}
@@ -73,35 +72,39 @@ class JobBook:
                     )
                 )
         for row in sorted(orders):
-            yield SlotAssigned(
-                zone=self._zone.id,
-                base_model=self._zone.base_model,
-                node=self._fleet.nodes[row],
-                slot=slot,
-                slot_start_s=self._calendar.start_s(slot),
-                slot_end_s=self._calendar.start_s(slot + 1),
-                runs=tuple(orders[row]),
+            self._outcomes.add(
+                SlotAssigned(
+                    zone=self._zone.id,
+                    base_model=self._zone.base_model,
+                    node=self._fleet.nodes[row],
+                    slot=slot,
+                    slot_start_s=self._calendar.start_s(slot),
+                    slot_end_s=self._calendar.start_s(slot + 1),
+                    runs=tuple(orders[row]),
+                )
             )
 
-    def complete(self, job: PlannedJob, report: RunFinished) -> Iterator[Outcome]:
+    def complete(self, job: PlannedJob, report: RunFinished) -> None:
         """Close a job whose work is done and free what it did not need."""
         self._welfare.finished_early_micros += self.give_up_node_slots(job)
         self._remove(job)
-        yield JobCompleted(
-            job_id=job.job_id,
-            user=job.job.user,
-            zone=self._zone.id,
-            reason="work_done",
-            node=report.node,
-            payment_micros=job.payment_micros,
-            samples_done=report.samples_done,
-            loss=report.loss,
-            adapter_path=report.adapter_path,
-            adapter_digest=report.adapter_digest,
-            evidence=standing(self._auctioneer),
+        self._outcomes.add(
+            JobCompleted(
+                job_id=job.job_id,
+                user=job.job.user,
+                zone=self._zone.id,
+                reason="work_done",
+                node=report.node,
+                payment_micros=job.payment_micros,
+                samples_done=report.samples_done,
+                loss=report.loss,
+                adapter_path=report.adapter_path,
+                adapter_digest=report.adapter_digest,
+                evidence=standing(self._auctioneer),
+            )
         )
 
-    def withdraw(self, job: PlannedJob) -> Iterator[Outcome]:
+    def withdraw(self, job: PlannedJob) -> None:
         """Close an unstarted job at its user's wish; what it paid for operation goes back, if not spent."""
         returned_micros = self._unspent_micros(job)
         saved_micros = self.operational_ahead_micros(job)
@@ -110,14 +113,16 @@ class JobBook:
         self._auctioneer.withdraw(job.ahead(self._market.first_slot), job.demand, job.counted)
         self.forget_ahead(job)
         self._remove(job)
-        yield JobWithdrawn(
-            job_id=job.job_id,
-            user=job.job.user,
-            zone=self._zone.id,
-            reason="user_request",
-            returned_micros=returned_micros,
-            retained_micros=job.payment_micros - returned_micros,
-            evidence=standing(self._auctioneer),
+        self._outcomes.add(
+            JobWithdrawn(
+                job_id=job.job_id,
+                user=job.job.user,
+                zone=self._zone.id,
+                reason="user_request",
+                returned_micros=returned_micros,
+                retained_micros=job.payment_micros - returned_micros,
+                evidence=standing(self._auctioneer),
+            )
         )
 
     def occupies(self, row: int) -> bool:
@@ -165,19 +170,17 @@ class JobBook:
         for packed in state:
             self.add(PlannedJob.unpack(packed, jobs))
 
-    def refund(
-        self, job: PlannedJob, reason: Setback | Literal["deadline_passed"], facts: Facts
-    ) -> Iterator[Outcome]:
+    def refund(self, job: PlannedJob, reason: Setback | Literal["deadline_passed"], facts: Facts) -> None:
         """Give a job up whose user is not to blame: all of the payment goes back."""
         self._welfare.refunded_micros += self.give_up_node_slots(job) - job.bid_micros
-        yield from self._end(job, reason, facts, job.payment_micros)
+        self._end(job, reason, facts, job.payment_micros)
 
-    def end_at_fault(self, job: PlannedJob, fault: Fault, facts: Facts) -> Iterator[Outcome]:
+    def end_at_fault(self, job: PlannedJob, fault: Fault, facts: Facts) -> None:
         """Give a job up for what its task, its data or its declaration is: its user gets back no more than a
         withdrawal gives, or failing on purpose would be a free way out."""
         unspent_micros = self._unspent_micros(job)
         self._welfare.failed_micros += self.give_up_node_slots(job) - job.bid_micros
-        yield from self._end(job, fault, facts, unspent_micros)
+        self._end(job, fault, facts, unspent_micros)
 
     def _end(
         self,
@@ -185,21 +188,25 @@ class JobBook:
         reason: Setback | Fault | Literal["deadline_passed"],
         facts: Facts,
         refund_micros: int,
-    ) -> Iterator[Outcome]:
+    ) -> None:
         self._remove(job)
-        yield JobRefunded(
-            job_id=job.job_id,
-            user=job.job.user,
-            zone=self._zone.id,
-            reason=reason,
-            facts=facts,
-            remaining_samples=job.remaining_samples,
-            refund_micros=refund_micros,
-            retained_micros=job.payment_micros - refund_micros,
-            evidence=standing(self._auctioneer),
+        self._outcomes.add(
+            JobRefunded(
+                job_id=job.job_id,
+                user=job.job.user,
+                zone=self._zone.id,
+                reason=reason,
+                facts=facts,
+                remaining_samples=job.remaining_samples,
+                refund_micros=refund_micros,
+                retained_micros=job.payment_micros - refund_micros,
+                evidence=standing(self._auctioneer),
+            )
         )
         for row in job.resident_rows():
-            yield RunCancelled(zone=self._zone.id, node=self._fleet.nodes[row], job_id=job.job_id)
+            self._outcomes.add(
+                RunCancelled(zone=self._zone.id, node=self._fleet.nodes[row], job_id=job.job_id)
+            )
 
     def operational_ahead_micros(self, job: PlannedJob) -> int:
         """What the node-slots ahead of a job cost to run: not yet spent."""

@@ -1,12 +1,11 @@
 """How the bids of a zone are judged, one by one or in batches, and how the outcome is recorded."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
 from schemas.auction.bids import Task, bid_micros_of
 from schemas.auction.evidence import AuctionEvidence, Offer
-from schemas.base import Outcome
 from schemas.cells import Zone
 from schemas.decisions import JobAdmitted, JobQuoted, JobRejected, RejectionReason
 from schemas.facts import NO_FACTS, Fact, Facts
@@ -19,11 +18,12 @@ from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer, Award
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.mechanism.search import Schedule
 from streams.cell.jobs import Job
-from streams.cell.live_bytes import LiveBytes, Refusal
+from streams.cell.live_bytes import Refusal
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.job import PlannedJob, planned_bytes
 from streams.policies.auction.offers import certificate_of, offer_of
 from streams.policies.ignored import unknown_solve
+from streams.policies.policy import ZoneContext
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Judge(Protocol):
     quote_facts: Mapping[str, Fact]
     """Facts of a quote with a plan: a `case` that says what it means here."""
 
-    def bid(self, bid: Bid, request: Request) -> Iterator[Outcome]:
+    def bid(self, bid: Bid, request: Request) -> None:
         """A bid whose task can be judged."""
 
     def full(self, user: str, job_bytes: int, schedule: Schedule) -> Refusal:
@@ -176,16 +176,16 @@ class Judge(Protocol):
     def has(self, job_id: str) -> bool:
         """Whether a job waits here for its verdict."""
 
-    def withdraw(self, job: Job) -> Iterator[Outcome]:
+    def withdraw(self, job: Job) -> None:
         """The owner of a job that waits for its verdict gives it up."""
 
-    def on_clock(self, time_s: float) -> Iterator[Outcome]:
+    def on_clock(self, time_s: float) -> None:
         """It is `time_s` now, and the market's window is where it belongs."""
 
-    def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
+    def on_solve(self, event: SolveFinished) -> None:
         """A solver's answer."""
 
-    def take_over(self, before: Self) -> Iterator[Outcome]:
+    def take_over(self, before: Self) -> None:
         """Go on where another judge of the zone was, whose nodes or settings were others."""
 
     def state(self) -> dict[str, Any]:
@@ -200,12 +200,13 @@ class ImmediateJudge:
 
     quote_facts = NO_FACTS
 
-    def __init__(self, auctioneer: Auctioneer, verdicts: Verdicts, live: LiveBytes) -> None:
+    def __init__(self, context: ZoneContext, auctioneer: Auctioneer, verdicts: Verdicts) -> None:
         self._auctioneer = auctioneer
         self._verdicts = verdicts
-        self._live = live
+        self._live = context.live
+        self._outcomes = context.outcomes
 
-    def bid(self, bid: Bid, request: Request) -> Iterator[Outcome]:
+    def bid(self, bid: Bid, request: Request) -> None:
         appraisal = self._auctioneer.appraise(request)
         schedule, price = appraisal.schedule, appraisal.price
         if schedule is not None and price is not None and bid.bid_micros > price.micros:
@@ -213,13 +214,13 @@ class ImmediateJudge:
             if full is not None:
                 # It had a plan, so it belongs into the bound.
                 self._auctioneer.prices.lost(self._auctioneer.judge(bid.bid_micros, request, appraisal))
-                yield self._verdicts.rejected(bid, "cell_full", full, appraisal)
+                self._outcomes.add(self._verdicts.rejected(bid, "cell_full", full, appraisal))
                 return
         award = self._auctioneer.decide(bid.bid_micros, request, appraisal)
         if award is None:
-            yield self._verdicts.rejected(bid, *why_not(appraisal, bid.bid_micros), appraisal)
+            self._outcomes.add(self._verdicts.rejected(bid, *why_not(appraisal, bid.bid_micros), appraisal))
         else:
-            yield self._verdicts.admitted(bid, request, appraisal, award)
+            self._outcomes.add(self._verdicts.admitted(bid, request, appraisal, award))
 
     def full(self, user: str, job_bytes: int, schedule: Schedule) -> Refusal:  # noqa: ARG002
         return self._live.refuse_job(job_bytes + planned_bytes(schedule.placement))
@@ -227,17 +228,17 @@ class ImmediateJudge:
     def has(self, job_id: str) -> bool:  # noqa: ARG002
         return False
 
-    def withdraw(self, job: Job) -> Iterator[Outcome]:
+    def withdraw(self, job: Job) -> None:
         raise AssertionError(f"job {job.job_id} does not wait: every bid is judged as it comes")
 
-    def on_clock(self, time_s: float) -> Iterator[Outcome]:  # noqa: ARG002
-        yield from ()
+    def on_clock(self, time_s: float) -> None:
+        pass
 
-    def on_solve(self, event: SolveFinished) -> Iterator[Outcome]:
-        yield unknown_solve(event)
+    def on_solve(self, event: SolveFinished) -> None:
+        self._outcomes.add(unknown_solve(event))
 
-    def take_over(self, before: Self) -> Iterator[Outcome]:  # noqa: ARG002
-        yield from ()
+    def take_over(self, before: Self) -> None:
+        pass
 
     def state(self) -> dict[str, Any]:
         return {}

@@ -11,7 +11,6 @@ from schemas.auction.settings import (
     NoMergingPolicy,
     TitanPolicy,
 )
-from schemas.cells import Zone
 from schemas.kind import PolicySettings
 from solvers.auction.baselines.on_arrival import (
     EarliestFinish,
@@ -30,9 +29,9 @@ from solvers.auction.mechanism.steepness import LearnedSteepness
 from solvers.auction.posted.mechanism import Posted
 from solvers.auction.posted.prices import PostedPrices
 from solvers.compiled import Floats, Ints
-from streams.cell.live_bytes import LiveBytes
 from streams.policies.auction.batch_judge import BatchJudge
 from streams.policies.auction.judge import ImmediateJudge, Judge, Verdicts
+from streams.policies.policy import ZoneContext
 
 
 def auctioneer_of(policy: PolicySettings, market: Market, calendar: Calendar) -> Auctioneer:
@@ -98,10 +97,9 @@ def _declared_rises(policy: AuctionPolicy) -> PriceRises:
     )
 
 
-def judge_of(
-    zone: Zone, auctioneer: Auctioneer, calendar: Calendar, verdicts: Verdicts, live: LiveBytes
-) -> Judge:
+def judge_of(context: ZoneContext, auctioneer: Auctioneer, calendar: Calendar, verdicts: Verdicts) -> Judge:
     """Whether bids are judged at once or a slot's together."""
-    if isinstance(zone.policy, TitanPolicy):
-        return BatchJudge(zone, zone.policy, auctioneer, calendar, verdicts, live)
-    return ImmediateJudge(auctioneer, verdicts, live)
+    policy = context.zone.policy
+    if isinstance(policy, TitanPolicy):
+        return BatchJudge(context, policy, auctioneer, calendar, verdicts)
+    return ImmediateJudge(context, auctioneer, verdicts)

@@ -1,19 +1,17 @@
 """Replanning, at the provider's cost: jobs that fell behind, and jobs whose nodes are lost or leaving."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from schemas.auction.evidence import JobReplanned, Plan
-from schemas.base import Outcome
-from schemas.cells import Zone
 from schemas.facts import Facts
 from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule
-from streams.cell.live_bytes import LiveBytes
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.job import NODE_SLOT_BYTES, PlannedJob, Setback
 from streams.policies.auction.offers import plan_of, standing
+from streams.policies.policy import ZoneContext
 
 REPLAN_STEPS_PER_EVENT = 16_000_000
 """What is planned again because of one event, a node's loss or a tick, takes so many steps of search at most,
@@ -28,16 +26,17 @@ class Replanner:
     """Of the jobs of one zone."""
 
     def __init__(
-        self, zone: Zone, auctioneer: Auctioneer, calendar: Calendar, book: JobBook, live: LiveBytes
+        self, context: ZoneContext, auctioneer: Auctioneer, calendar: Calendar, book: JobBook
     ) -> None:
-        self._zone = zone
+        self._zone = context.zone
         self._auctioneer = auctioneer
         self._market = auctioneer.market
         self._welfare = auctioneer.welfare
         self._calendar = calendar
         self._book = book
         self._outlook = book.outlook
-        self._live = live
+        self._live = context.live
+        self._outcomes = context.outcomes
         self._leaving: set[int] = set()
         """Rows of nodes that are to be free of jobs."""
         self._steps = 0
@@ -79,7 +78,7 @@ class Replanner:
         """A node is not to leave after all."""
         self._leaving.discard(row)
 
-    def replan_due(self) -> Iterator[Outcome]:
+    def replan_due(self) -> None:
         """Plan the jobs again that were set back, in the order of their admission, as far as the steps of one
         event lead."""
         stop_steps = self._steps + REPLAN_STEPS_PER_EVENT
@@ -92,13 +91,11 @@ class Replanner:
             job.end_setback()
             rows = job.ahead(self._market.first_slot).rows
             if all(self._market.node_up[row] and row not in self._leaving for row in rows):
-                yield from self.check(job, setback, share_steps)
+                self.check(job, setback, share_steps)
             else:
-                yield from self._replan(job, setback, share_steps)
+                self._replan(job, setback, share_steps)
 
-    def check(
-        self, job: PlannedJob, setback: Setback, budget_steps: int = SEARCH_BUDGET_STEPS
-    ) -> Iterator[Outcome]:
+    def check(self, job: PlannedJob, setback: Setback, budget_steps: int = SEARCH_BUDGET_STEPS) -> None:
         """Plan the rest of a job again if the node-slots ahead of it no longer suffice."""
         short = -self._outlook.spare_samples(job)
         if short <= 0 or (setback == "behind_plan" and self._outlook.awaits_evidence(job)):
@@ -110,9 +107,9 @@ class Replanner:
                 "short_samples": short,
                 "lacking_samples": job.lacking_samples,
             }
-            yield from self._book.end_at_fault(job, "slower_than_declared", facts)
+            self._book.end_at_fault(job, "slower_than_declared", facts)
         else:
-            yield from self._replan(job, setback, budget_steps)
+            self._replan(job, setback, budget_steps)
 
     def take_over(self, before: "Replanner", row_of: Mapping[int, int]) -> None:
         """Have the same nodes leave; see `JobBook.take_over`."""
@@ -134,13 +131,15 @@ class Replanner:
             if not self._leaving.isdisjoint(job.ahead(first_slot).rows):
                 job.set_back("node_leaving")
 
-    def _replan(self, job: PlannedJob, setback: Setback, budget_steps: int) -> Iterator[Outcome]:
+    def _replan(self, job: PlannedJob, setback: Setback, budget_steps: int) -> None:
         self._steps += _STEPS_BESIDE_SEARCH
         missing = job.remaining_samples - self._outlook.in_flight(job)
         if missing <= 0:
             saved = self._book.give_up_node_slots(job)
             self._welfare.replanned_micros += saved
-            yield self._replanned(job, setback, 0, Plan(vendor=None, node_slots=(), samples=0), -saved)
+            self._outcomes.add(
+                self._replanned(job, setback, 0, Plan(vendor=None, node_slots=(), samples=0), -saved)
+            )
             return
         first_slot = self._market.first_slot
         held = job.ahead(first_slot)
@@ -157,14 +156,16 @@ class Replanner:
             self._welfare.refunded_micros += before
             late = job.last_slot < first_slot
             facts = {"missing_samples": missing, "setback": setback, **found}
-            yield from self._book.refund(job, "deadline_passed" if late else setback, facts)
+            self._book.refund(job, "deadline_passed" if late else setback, facts)
             return
         demand, schedule = found
         self._book.hold(job, schedule.placement, demand)
         job.owe(-job.lacking_samples)  # the new plan makes up for it
         extra = schedule.operational_micros - before
         self._welfare.replanned_micros -= extra
-        yield self._replanned(job, setback, missing, plan_of(schedule, self._market.fleet.nodes), extra)
+        self._outcomes.add(
+            self._replanned(job, setback, missing, plan_of(schedule, self._market.fleet.nodes), extra)
+        )
 
     def _plan(
         self, job: PlannedJob, missing: int, first_slot: int, budget_steps: int

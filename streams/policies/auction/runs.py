@@ -1,8 +1,5 @@
 """Nodes' reports about the runs of a zone's jobs, and their consequences."""
 
-from collections.abc import Iterator
-
-from schemas.base import Outcome
 from schemas.facts import Facts
 from schemas.fleet import RunFailed, RunProgressed, RunReport, RunStarted
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB
@@ -19,7 +16,7 @@ class Runs:
         self._replanner = replanner
         self._outlook = book.outlook
 
-    def start(self, job: PlannedJob, slot: int, report: RunStarted) -> Iterator[Outcome]:
+    def start(self, job: PlannedJob, slot: int, report: RunStarted) -> None:
         """Take note of a run's start, where its checkpoint and its data are seen."""
         job.start_run(slot, report.samples_done)
         dataset, counted = job.workload.dataset, report.dataset_samples
@@ -29,17 +26,17 @@ class Runs:
                 "counted_samples": counted,
                 "declared_samples": dataset.samples,
             }
-            yield from self._book.end_at_fault(job, "dataset_size_misstated", facts)
+            self._book.end_at_fault(job, "dataset_size_misstated", facts)
         else:
-            yield from self._replanner.check(job, "behind_plan")
+            self._replanner.check(job, "behind_plan")
 
-    def progress(self, job: PlannedJob, slot: int, report: RunProgressed) -> Iterator[Outcome]:
+    def progress(self, job: PlannedJob, slot: int, report: RunProgressed) -> None:
         """Take note of how far a run is. What its part of the slot left undone is planned again, unless the
         task itself was slower than its user declared, or took more memory."""
         expected = self._outlook.expected_spare_samples(job, slot)
         job.report(slot, report.samples_done, report.complete)
         if self._took_too_much(job, report.memory_gib):
-            yield from self._end_as_too_large(job, slot, report)
+            self._end_as_too_large(job, slot, report)
             return
         if not report.complete:
             return
@@ -47,11 +44,11 @@ class Runs:
         job.end_run(slot)
         job.owe(lacking)
         if lacking > max(expected, 0) and self._outlook.spare_samples(job) < 0:
-            yield from self._end_as_too_slow(job, slot, report, lacking)
+            self._end_as_too_slow(job, slot, report, lacking)
         else:
-            yield from self._replanner.check(job, "behind_plan")
+            self._replanner.check(job, "behind_plan")
 
-    def overtake(self, job: PlannedJob, slot: int, report: RunReport) -> Iterator[Outcome]:
+    def overtake(self, job: PlannedJob, slot: int, report: RunReport) -> None:
         """Take note of the end of a run that a later one has overtaken. What it has trained does not count,
         but how long it took may show that the task is slower than its user declared."""
         if isinstance(report, RunStarted) or (isinstance(report, RunProgressed) and not report.complete):
@@ -60,26 +57,26 @@ class Runs:
         expected = self._outlook.expected_spare_samples(job, slot)
         job.end_run(slot)
         if isinstance(report, RunProgressed) and lacking > max(expected, 0):
-            yield from self._end_as_too_slow(job, slot, report, lacking)
+            self._end_as_too_slow(job, slot, report, lacking)
 
     def lose_executor(self, row: int) -> None:
         """Of what is out on a node whose executor has begun anew, nobody is to answer for the time."""
         for job in self._book.jobs.values():
             job.lose_executor(row)
 
-    def fail(self, job: PlannedJob, slot: int, report: RunFailed) -> Iterator[Outcome]:
+    def fail(self, job: PlannedJob, slot: int, report: RunFailed) -> None:
         """Count a slot's run as lost; give the job up if it can run nowhere."""
         job.report(slot, report.samples_done, complete=False)
         job.lose_slot(slot)
         if self._took_too_much(job, report.memory_gib):
-            yield from self._end_as_too_large(job, slot, report)
+            self._end_as_too_large(job, slot, report)
             return
         job.end_run(slot)
         if report.permanent:
             facts: Facts = {"node": report.node, "error": report.error}
-            yield from self._book.end_at_fault(job, "run_failed", facts)
+            self._book.end_at_fault(job, "run_failed", facts)
         else:
-            yield from self._replanner.check(job, "run_failed")
+            self._replanner.check(job, "run_failed")
 
     def _took_too_much(self, job: PlannedJob, memory_gib: float | None) -> bool:
         """Whether its user answers for a run that took so much."""
@@ -88,9 +85,7 @@ class Runs:
             return False
         return memory_gib > limit_gib + MEMORY_TOLERANCE_GIB
 
-    def _end_as_too_large(
-        self, job: PlannedJob, slot: int, report: RunProgressed | RunFailed
-    ) -> Iterator[Outcome]:
+    def _end_as_too_large(self, job: PlannedJob, slot: int, report: RunProgressed | RunFailed) -> None:
         assert report.memory_gib is not None
         facts: Facts = {
             "slot": slot,
@@ -98,11 +93,9 @@ class Runs:
             "memory_gib": report.memory_gib,
             "reserved_gib": job.demand.memory_gib,
         }
-        yield from self._book.end_at_fault(job, "memory_understated", facts)
+        self._book.end_at_fault(job, "memory_understated", facts)
 
-    def _end_as_too_slow(
-        self, job: PlannedJob, slot: int, report: RunProgressed, lacking: int
-    ) -> Iterator[Outcome]:
+    def _end_as_too_slow(self, job: PlannedJob, slot: int, report: RunProgressed, lacking: int) -> None:
         facts: Facts = {
             "case": "run_short",
             "slot": slot,
@@ -110,4 +103,4 @@ class Runs:
             "node_s": report.node_s,
             "lacking_samples": lacking,
         }
-        yield from self._book.end_at_fault(job, "slower_than_declared", facts)
+        self._book.end_at_fault(job, "slower_than_declared", facts)

@@ -46,6 +46,7 @@ class AuctionZone:
     def __init__(self, context: ZoneContext) -> None:
         self._jobs = context.jobs
         self._loans = context.loans
+        self._outcomes = context.outcomes
         self._quotes: dict[str, VendorQuoted] = {}
         self._time_s: float | None = None
         self._build(context, first_slot=0)
@@ -65,11 +66,11 @@ class AuctionZone:
         )
         self.auctioneer = auctioneer_of(zone.policy, market, self.calendar)
         self.live = context.live
-        self.book = JobBook(zone, self.auctioneer, self.calendar, self.live)
-        self.replanner = Replanner(zone, self.auctioneer, self.calendar, self.book, self.live)
+        self.book = JobBook(context, self.auctioneer, self.calendar)
+        self.replanner = Replanner(context, self.auctioneer, self.calendar, self.book)
         self._runs = Runs(self.book, self.replanner)
         self._verdicts = Verdicts(zone, self.auctioneer, self.book, self.calendar)
-        self.judge = judge_of(zone, self.auctioneer, self.calendar, self._verdicts, self.live)
+        self.judge = judge_of(context, self.auctioneer, self.calendar, self._verdicts)
         self._vendors = cell.vendors
         self._close_borrowed()
 
@@ -84,10 +85,10 @@ class AuctionZone:
                 )
                 market.closes_at[self.fleet.row_of[server]] = ends + 1
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
-        yield from broken_promises(self.auctioneer.market, self.book.jobs, context)
+    def broken_promise(self, context: ZoneContext) -> BrokenPromise | None:
+        return next(broken_promises(self.auctioneer.market, self.book.jobs, context), None)
 
-    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
+    def reconfigured(self, context: ZoneContext) -> None:
         fleet, auctioneer, book, replanner = self.fleet, self.auctioneer, self.book, self.replanner
         judge = self.judge
         self._build(context, auctioneer.market.first_slot)
@@ -95,29 +96,29 @@ class AuctionZone:
         self.auctioneer.take_over(auctioneer)
         self.book.take_over(book, row_of)
         self.replanner.take_over(replanner, row_of)
-        yield from self.judge.take_over(judge)
+        self.judge.take_over(judge)
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         return [node for node in nodes if not self.book.occupies(self.fleet.row_of[node])]
 
-    def submitted(self, job: Job) -> Iterator[Outcome]:
+    def submitted(self, job: Job) -> None:
         bid = Bid.of(job)
         try:
             request = self.request(job.job_id, bid.workload, bid.deadline_s)
         except UnjudgeableError as error:
             # No scheduler could have found it a plan, so nothing is added to the bound.
-            yield self._verdicts.rejected(bid, error.reason, error.facts, None)
+            self._outcomes.add(self._verdicts.rejected(bid, error.reason, error.facts, None))
         else:
-            yield from self.judge.bid(bid, request)
+            self.judge.bid(bid, request)
 
-    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+    def withdrawn(self, job: Job) -> None:
         planned = self.book.jobs.get(job.job_id)
         if planned is None:
-            yield from self.judge.withdraw(job)
+            self.judge.withdraw(job)
         elif planned.started(self.auctioneer.market.first_slot):
-            yield EventIgnored(reason="job_already_started", facts={"job_id": job.job_id})
+            self._outcomes.add(EventIgnored(reason="job_already_started", facts={"job_id": job.job_id}))
         else:
-            yield from self.book.withdraw(planned)
+            self.book.withdraw(planned)
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         task = Task.of(request)
@@ -134,47 +135,49 @@ class AuctionZone:
                 )
         return self._verdicts.quoted(request, task.workload, found, self.judge.quote_facts, full)
 
-    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
+    def run_changed(self, job: Job, report: RunReport) -> None:
         planned = self.book.jobs.get(job.job_id)
         if planned is None:
-            yield _stale("no_verdict_yet", job)
+            self._outcomes.add(_stale("no_verdict_yet", job))
             return
         slot = slot_of_run(report.run_id, job.job_id)
         if slot is None:
-            yield no_such_run(report)
+            self._outcomes.add(no_such_run(report))
             return
         if planned.rows.get(slot, -1) != self.fleet.row_of.get(report.node) or slot > self.book.present_slot:
-            yield _stale("not_assigned", job, node=report.node, slot=slot)
+            self._outcomes.add(_stale("not_assigned", job, node=report.node, slot=slot))
             return
         if slot < planned.run_slot and not isinstance(report, RunFinished):
             # A job has moved on since: what it had done by then says nothing of where it is.
-            yield _stale("overtaken", job, slot=slot, run_slot=planned.run_slot)
-            yield from self._runs.overtake(planned, slot, report)
+            self._outcomes.add(_stale("overtaken", job, slot=slot, run_slot=planned.run_slot))
+            self._runs.overtake(planned, slot, report)
             return
         match report:
             case RunStarted():
-                yield from self._runs.start(planned, slot, report)
+                self._runs.start(planned, slot, report)
             case RunProgressed():
-                yield from self._runs.progress(planned, slot, report)
+                self._runs.progress(planned, slot, report)
             case RunFailed():
-                yield from self._runs.fail(planned, slot, report)
+                self._runs.fail(planned, slot, report)
             case RunFinished(adapter_path=None):
-                yield _stale("no_adapter", job)
+                self._outcomes.add(_stale("no_adapter", job))
             case RunFinished() if report.samples_done >= planned.workload.work_samples:
-                yield from self.book.complete(planned, report)
+                self.book.complete(planned, report)
             case RunFinished():
                 samples = planned.workload.work_samples
-                yield _stale("not_finished", job, samples_done=report.samples_done, work_samples=samples)
+                self._outcomes.add(
+                    _stale("not_finished", job, samples_done=report.samples_done, work_samples=samples)
+                )
 
-    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
-        yield from self.run_changed(job, failed)
+    def run_refused(self, job: Job, failed: RunFailed) -> None:
+        self.run_changed(job, failed)
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return sorted(servers, key=lambda server: (*self.book.need_of(self.fleet.row_of[server]), server))[
             :count
         ]
 
-    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
+    def nodes_changed(self, change: NodeChange) -> None:
         row, market = self.fleet.row_of[change.node], self.auctioneer.market
         match change.status:
             case "restarted":
@@ -184,46 +187,46 @@ class AuctionZone:
             case "down":
                 market.node_up[row] = False
                 self.replanner.lose_node(row)
-                yield from self.replanner.replan_due()
+                self.replanner.replan_due()
             case "cordoned":
                 market.node_open[row] = False
             case "leaving":
                 market.node_open[row] = False
                 self.replanner.vacate(row)
-                yield from self.replanner.replan_due()
+                self.replanner.replan_due()
             case "open":
                 market.node_open[row] = True
                 self.replanner.keep(row)
 
-    def take(self, event: Event) -> Iterator[Outcome]:
+    def take(self, event: Event) -> None:
         if not isinstance(event, VendorQuoted | VendorLeft):
             raise TypeError(f"an auction zone takes no {event.TYPE}")
         if event.vendor not in self._vendors:
             facts: Facts = {"vendor": event.vendor, "vendors": tuple(self._vendors)}
-            yield EventIgnored(reason="unknown_vendor", facts=facts)
+            self._outcomes.add(EventIgnored(reason="unknown_vendor", facts=facts))
         elif isinstance(event, VendorQuoted):
             self._quotes[event.vendor] = event
-            yield QuoteAccepted(zone=self.zone.id, vendor=event.vendor, reason="quoted")
+            self._outcomes.add(QuoteAccepted(zone=self.zone.id, vendor=event.vendor, reason="quoted"))
         else:
             self._quotes.pop(event.vendor, None)
-            yield QuoteAccepted(zone=self.zone.id, vendor=event.vendor, reason="left")
+            self._outcomes.add(QuoteAccepted(zone=self.zone.id, vendor=event.vendor, reason="left"))
 
-    def wake(self, time_s: float) -> Iterator[Outcome]:
+    def wake(self, time_s: float) -> None:
         self._time_s = time_s
         self._close_borrowed()
         slot = self.calendar.slot_at(time_s)
         if slot > self.book.present_slot:
             self.auctioneer.advance(slot + 1)
             self.replanner.note_lapsed()
-            yield from self.replanner.replan_due()
-            yield from self.book.assignments()
-            yield priced(self.zone.id, self.auctioneer, len(self.book.jobs))
+            self.replanner.replan_due()
+            self.book.assignments()
+            self._outcomes.add(priced(self.zone.id, self.auctioneer, len(self.book.jobs)))
         else:
-            yield from self.replanner.replan_due()
-        yield from self.judge.on_clock(time_s)
+            self.replanner.replan_due()
+        self.judge.on_clock(time_s)
 
-    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
-        yield from self.judge.on_solve(answer)
+    def solved(self, answer: SolveFinished) -> None:
+        self.judge.on_solve(answer)
 
     def broken_invariants(self) -> Iterator[str]:
         yield from broken_invariants(self.zone, self.auctioneer, self.book, self.judge, self._jobs)

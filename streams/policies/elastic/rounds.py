@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 
-from schemas.base import Outcome
 from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload
 from schemas.facts import NO_FACTS, Fact, Facts
@@ -57,7 +56,7 @@ class Rounds:
         """Whether time alone is a reason for a round."""
         return self._turns.are_due(self.patience_s)
 
-    def allocate(self) -> Iterator[Outcome]:
+    def allocate(self) -> None:
         """Decide who has how many workers, and place them: jobs that have a turn, then all others, then those
         that can use servers that are held."""
         workforce, cluster, turns = self._workforce, self._workforce.cluster, self._turns
@@ -67,18 +66,18 @@ class Rounds:
         for turn in list(turns.all):
             served = self._serve(turn, resizable)
             if served is not None:
-                yield from self._carry_out(served, {"case": "waited_too_long"})
+                self._carry_out(served, {"case": "waited_too_long"})
                 # None is resized twice in a round.
                 resizable = [job for job in resizable if job.job.job_id not in served.resized]
         held = turns.held
         with _closed(cluster, held):
             placing = self._decide(self._first(self._without_turn(waiting)), resizable)
-        yield from self._carry_out(placing)
+        self._carry_out(placing)
         for by_s in sorted(set(held.values())):
             with _closed(cluster, [server for server in cluster.servers() if held.get(server) != by_s]):
                 fitting = self._fitting(self._without_turn(waiting))
                 placing = self._decide([job for job in fitting if turns.is_over_by(job, by_s)], [])
-            yield from self._carry_out(placing)
+            self._carry_out(placing)
 
     def _without_turn(self, waiting: Sequence[ElasticJob]) -> list[ElasticJob]:
         """Those of jobs that waited when the round began that still do, for what jobs with turns leave."""
@@ -144,7 +143,7 @@ class Rounds:
                 break
         return placing
 
-    def _carry_out(self, placing: Placing, facts: Mapping[str, Fact] = NO_FACTS) -> Iterator[Outcome]:
+    def _carry_out(self, placing: Placing, facts: Mapping[str, Fact] = NO_FACTS) -> None:
         """Start and resize jobs as they are placed.
 
         Args:
@@ -156,11 +155,11 @@ class Rounds:
         if started:
             made_way = {"case": "jobs_waited", "jobs": len(started)}
         for change in placing.shrunk:
-            yield from workforce.regroup(change.job, change.held, 0, change.grant, made_way)
+            workforce.regroup(change.job, change.held, 0, change.grant, made_way)
         for change in started:
-            yield from workforce.start(change.job, change.workers, change.grant, facts)
+            workforce.start(change.job, change.workers, change.grant, facts)
         for change in placing.grown:
-            yield from workforce.regroup(change.job, change.held, change.added, change.grant, made_way)
+            workforce.regroup(change.job, change.held, change.added, change.grant, made_way)
 
     def _demands(self, jobs: Sequence[ElasticJob]) -> list[Demand]:
         """Return the demands passed to a scheme for jobs that wait."""

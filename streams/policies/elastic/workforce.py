@@ -1,7 +1,7 @@
 """The workers of a zone's jobs: who has which, on which servers, and the commands when that changes."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from schemas.base import Outcome
@@ -13,6 +13,7 @@ from solvers.elastic.demand import Grant
 from solvers.elastic.leaving import leave
 from solvers.elastic.lent import hosted_job
 from streams.cell.live_bytes import LiveBytes
+from streams.cell.outcomes import Outcomes
 from streams.policies.elastic.job import ElasticJob, QueueEntry
 from streams.policies.elastic.outcomes import released, resized
 from streams.policies.elastic.sizes import Shape
@@ -23,8 +24,10 @@ from streams.policies.orders import OrderClock
 class Workforce(Gangs[ElasticJob, ResizeReason]):
     """Workers of the jobs of one zone."""
 
-    def __init__(self, zone: str, cluster: Cluster, live: LiveBytes, orders: OrderClock) -> None:
-        super().__init__(zone, live, orders)
+    def __init__(
+        self, zone: str, cluster: Cluster, live: LiveBytes, orders: OrderClock, outcomes: Outcomes
+    ) -> None:
+        super().__init__(zone, live, orders, outcomes)
         self.cluster = cluster
         self.time_s: float | None = None
         self.spanning_speed = 1.0
@@ -124,20 +127,18 @@ class Workforce(Gangs[ElasticJob, ResizeReason]):
             return left_s
         return max(left_s, self.time_s - job.due_s)
 
-    def start(
-        self, job: ElasticJob, workers: int, grant: Grant, facts: Mapping[str, Fact]
-    ) -> Iterator[Outcome]:
+    def start(self, job: ElasticJob, workers: int, grant: Grant, facts: Mapping[str, Fact]) -> None:
         """Have a job that waits start with so many workers, which the cluster has for it."""
         has_flexible = workers > job.workload.min_workers
         job.pool, job.flexible_pool = grant.pool, grant.flexible_pool if has_flexible else None
         reason: ResizeReason = "resumed" if job.generation else "started"
         if self.time_s is not None:
             job.due_s = self.time_s + self.base_left_s(job)
-        yield from self._assign(job, workers, Why(reason, facts))
+        self._assign(job, workers, Why(reason, facts))
 
     def regroup(
         self, job: ElasticJob, held: int, added: int, grant: Grant, made_way: Mapping[str, Fact]
-    ) -> Iterator[Outcome]:
+    ) -> None:
         """Have a running job go on with the workers that the cluster has for it.
 
         Args:
@@ -153,11 +154,9 @@ class Workforce(Gangs[ElasticJob, ResizeReason]):
         reason: ResizeReason = (
             "scaled_out" if workers > before else "scaled_in" if workers < before else "moved"
         )
-        yield from self._assign(job, workers, Why(reason, made_way if workers < before else NO_FACTS))
+        self._assign(job, workers, Why(reason, made_way if workers < before else NO_FACTS))
 
-    def leave_servers(
-        self, job: ElasticJob, servers: Sequence[str], why: Why[ResizeReason]
-    ) -> Iterator[Outcome]:
+    def leave_servers(self, job: ElasticJob, servers: Sequence[str], why: Why[ResizeReason]) -> None:
         """Have a running job go on without its workers on these servers, if that leaves it its base demand.
         Otherwise it is preempted, unless nobody waits for the servers.
 
@@ -166,7 +165,7 @@ class Workforce(Gangs[ElasticJob, ResizeReason]):
         job_id, cluster = job.job.job_id, self.cluster
         if hosted_job(cluster, job_id).is_preempted_without(servers):
             if why.by_s is not None:
-                yield from self.put_back(job, Why("preempted", why.facts, why.by_s))
+                self.put_back(job, Why("preempted", why.facts, why.by_s))
             return
         for server in servers:
             leave(cluster, job_id, server)
@@ -174,9 +173,9 @@ class Workforce(Gangs[ElasticJob, ResizeReason]):
         job.pool = cluster.pool_of_workers(job_id, "base") or job.pool
         job.flexible_pool = cluster.pool_of_workers(job_id, "flexible")
         flexible = cluster.normalised_workers(job_id, "flexible")
-        yield from self._assign(job, job.workload.min_workers + flexible, why)
+        self._assign(job, job.workload.min_workers + flexible, why)
 
-    def _assign(self, job: ElasticJob, workers: int, why: Why[ResizeReason]) -> Iterator[Outcome]:
+    def _assign(self, job: ElasticJob, workers: int, why: Why[ResizeReason]) -> None:
         """Begin the job's next generation, of the workers that the cluster has for it."""
         placed = self.placed(job)
         kept = {node: placed[node] for node in job.members if node in placed}
@@ -195,9 +194,9 @@ class Workforce(Gangs[ElasticJob, ResizeReason]):
             self._busy.setdefault(node, {})[job.job.job_id] = None
         self.note(job)
         change = self._changed(job, before, why)
-        yield change
+        self._outcomes.add(change)
         for node in left:
-            yield self._released(job, node, replaced, why)
+            self._outcomes.add(self._released(job, node, replaced, why))
         members = change.servers
         order = WorkersAssigned(
             zone=self.zone,
@@ -212,9 +211,9 @@ class Workforce(Gangs[ElasticJob, ResizeReason]):
             expected_samples_per_s=self.speed(job) * job.workload.samples_per_s,
             workload=job.workload,
         )
-        yield order
+        self._outcomes.add(order)
         for member in members[1:]:
-            yield order.model_copy(update={"node": member.node})
+            self._outcomes.add(order.model_copy(update={"node": member.node}))
 
     def note(self, job: ElasticJob) -> None:
         super().note(job)

@@ -39,10 +39,11 @@ class ElasticZone:
 
     def __init__(self, context: ZoneContext) -> None:
         self._jobs = context.jobs
+        self._outcomes = context.outcomes
         policy = cast(ElasticPolicy, context.zone.policy)
         cluster = Cluster(policy.groups_elastic_jobs, most_workers=MAX_WORKERS)
         self._orders = OrderClock(context.cell.cell, policy.order_timeout_s)
-        self._workforce = Workforce(context.zone.id, cluster, context.live, self._orders)
+        self._workforce = Workforce(context.zone.id, cluster, context.live, self._orders, context.outcomes)
         self._turns = Turns(self._workforce)
         self._closed: dict[str, dict[str, None]] = {}
         """Why nothing new is placed on a node: it is down, or cordoned, or leaving."""
@@ -56,30 +57,32 @@ class ElasticZone:
         self._sizes = Sizes(context)
         self._configure(context)
 
-    def submitted(self, job: Job) -> Iterator[Outcome]:
+    def submitted(self, job: Job) -> None:
         time_s = self._workforce.time_s
         queued_s = self._next_round_s if time_s is None else time_s
         entry = ElasticJob(job, self._arrivals, waits_since_s=queued_s)
         too_large = self._sizes.fault(Shape.of(entry.workload), without=self._wanted)
         if too_large is not None:
-            yield entry.rejected(self._zone.id, "larger_than_the_zone", too_large)
+            self._outcomes.add(entry.rejected(self._zone.id, "larger_than_the_zone", too_large))
             return
         if (full := self._workforce.room.refuse(entry)) is not None:
-            yield entry.rejected(self._zone.id, "cell_full", full)
+            self._outcomes.add(entry.rejected(self._zone.id, "cell_full", full))
             return
         self._arrivals += 1
         waiting, running_s = self._workforce.jobs_without_workers, QueueEntry.of(entry).shortest_s
-        yield entry.admitted(self._zone.id, QueuedJob(jobs_waiting=waiting, running_s=running_s))
+        self._outcomes.add(
+            entry.admitted(self._zone.id, QueuedJob(jobs_waiting=waiting, running_s=running_s))
+        )
         self._workforce.add(entry)
         self._workforce.has_changed = True
 
-    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+    def withdrawn(self, job: Job) -> None:
         entry = self._workforce.jobs[job.job_id]
         if entry.is_ending:
-            yield job_ending(job.job_id)
+            self._outcomes.add(job_ending(job.job_id))
         else:
             entry.withdraw()
-            yield from self._workforce.end(entry, Why("stopped", {"case": "withdrawn"}))
+            self._workforce.end(entry, Why("stopped", {"case": "withdrawn"}))
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         workload = cast(ElasticWorkload, request.workload)
@@ -104,13 +107,13 @@ class ElasticZone:
             ),
         )
 
-    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
-        yield from self._workforce.report(self._workforce.jobs[job.job_id], report)
+    def run_changed(self, job: Job, report: RunReport) -> None:
+        self._workforce.report(self._workforce.jobs[job.job_id], report)
 
-    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
-        yield from self._workforce.report(self._workforce.jobs[job.job_id], failed, backs_off=True)
+    def run_refused(self, job: Job, failed: RunFailed) -> None:
+        self._workforce.report(self._workforce.jobs[job.job_id], failed, backs_off=True)
 
-    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
+    def nodes_changed(self, change: NodeChange) -> None:
         reasons = self._closed.setdefault(change.node, {})
         match change.status:
             case "up":
@@ -135,41 +138,41 @@ class ElasticZone:
                 if job.run_on(change.node) in change.runs:
                     continue
                 why = Why[ResizeReason]("node_lost", {"node": change.node, "status": change.status})
-                yield from self._workforce.lose(job, change.node, why)
+                self._workforce.lose(job, change.node, why)
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return self._choose(lent_by(self._workforce.cluster, servers), count).servers
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
+    def broken_promise(self, context: ZoneContext) -> BrokenPromise | None:
         sizes = Sizes(context)
         for shape in sorted(self._workforce.shapes):
             fault = sizes.fault(shape)
             if fault is not None:
-                yield {"case": "job_never_runs", **fault}
+                return {"case": "job_never_runs", **fault}
         for server in self._altered(context.zone.nodes, sizes):
             if not self._workforce.cluster.server(server).is_empty:
-                yield {"case": "server_in_use", "server": server}
+                return {"case": "server_in_use", "server": server}
+        return None
 
-    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
+    def reconfigured(self, context: ZoneContext) -> None:
         self._configure(context)
         self._workforce.has_changed = True
-        yield from ()
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         idle = [node for node in nodes if not self._workforce.is_busy(node)]
         needed = set(self._sizes.needed(idle, self._workforce.shapes))
         return [node for node in idle if node not in needed]
 
-    def take(self, event: Event) -> Iterator[Outcome]:
+    def take(self, event: Event) -> None:
         raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
 
-    def wake(self, time_s: float) -> Iterator[Outcome]:
+    def wake(self, time_s: float) -> None:
         self._workforce.time_s = time_s
         if self._orders.advance(time_s):
-            yield from self._workforce.give_up_silent()
+            self._workforce.give_up_silent()
         self._workforce.has_changed |= self._workforce.end_retries()
         if self._wanted:
-            yield from self._vacate()
+            self._vacate()
         if time_s < self._next_round_s:
             return
         interval_s = self._policy.interval_s
@@ -177,14 +180,14 @@ class ElasticZone:
         if self._workforce.has_changed or self._rounds.has_turns_due:
             self._workforce.has_changed, self._staffing.has_changed = False, True
             self._open_and_close(self._wanted_own)
-            yield from self._rounds.allocate()
+            self._rounds.allocate()
         if self._staffing.is_due(time_s):
             self._staffing.told(time_s + ROUNDS_BETWEEN * interval_s)
             on_loan = [node for node in self._workforce.cluster.servers() if self._is_borrowed(node)]
-            yield staffed(self._zone.id, self._workforce, self._turns, on_loan, self._choose)
+            self._outcomes.add(staffed(self._zone.id, self._workforce, self._turns, on_loan, self._choose))
 
-    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
-        yield unknown_solve(answer)
+    def solved(self, answer: SolveFinished) -> None:
+        self._outcomes.add(unknown_solve(answer))
 
     def broken_invariants(self) -> Iterator[str]:
         yield from broken_invariants(self._zone.id, self._workforce, self._jobs)
@@ -257,14 +260,14 @@ class ElasticZone:
         """Whether it is on loan, and nobody wants it back yet."""
         return node in self._loans and node not in self._wanted
 
-    def _vacate(self) -> Iterator[Outcome]:
+    def _vacate(self) -> None:
         """Clear the servers that are to leave. Where nobody waits for them, no job is preempted for that."""
         affected: dict[str, list[str]] = {}
         for node in self._wanted:
             for job in self._workforce.jobs_on(node):
                 if node in job.members:
                     affected.setdefault(job.job.job_id, []).append(node)
-        changed: list[Outcome] = []
+        before_clearing = len(self._outcomes)
         cleared = ClearedServers(self._zone.id, self._wanted)
         for job_id, nodes in affected.items():
             job = self._workforce.jobs[job_id]
@@ -274,14 +277,14 @@ class ElasticZone:
             dues_s = [due_s for node in nodes if (due_s := self._wanted[node]) is not None]
             why = Why[ResizeReason]("servers_reclaimed", {"servers": tuple(nodes)}, min(dues_s, default=None))
             before = self._workforce.gpus_of(job)
-            changed += self._workforce.leave_servers(job, nodes, why)
+            self._workforce.leave_servers(job, nodes, why)
             cleared.note(job, before)
-        if changed:
+        if len(self._outcomes) > before_clearing:
             self._workforce.has_changed = True
             cluster = self._workforce.cluster
             lodgers = {job for server in cluster.servers("loaned") for job in cluster.server(server).jobs}
-            yield cleared.outcome(spared_jobs=len(lodgers - affected.keys()))
-            yield from changed
+            spared_jobs = len(lodgers - affected.keys())
+            self._outcomes.insert(before_clearing, cleared.outcome(spared_jobs))
 
     def _configure(self, context: ZoneContext) -> None:
         """Take over a configuration: the servers that are there now, and the settings."""

@@ -1,6 +1,6 @@
 """Decisions on a job: changes of its ranks or placements, commands, and its end."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from schemas.experts.commands import (
     ExpertsPlaced,
@@ -42,7 +42,7 @@ def members_of(job: MoeJob) -> tuple[RankMember, ...]:
     return tuple(RankMember(node=node, ranks=ranks) for node, ranks in job.members.items())
 
 
-def assigned(zone: str, job: MoeJob, report_interval_s: float) -> Iterator[RanksAssigned]:
+def assigned(zone: str, job: MoeJob, report_interval_s: float) -> list[RanksAssigned]:
     """Each member runs its ranks of the present generation."""
     told = job.popularity
     order = RanksAssigned(
@@ -59,8 +59,7 @@ def assigned(zone: str, job: MoeJob, report_interval_s: float) -> Iterator[Ranks
         placement=() if told is None else told.placement,
         workload=job.workload,
     )
-    for node in job.members:
-        yield order.model_copy(update={"node": node})
+    return [order.model_copy(update={"node": node}) for node in job.members]
 
 
 def released(zone: str, job: MoeJob, node: str, generation: int, why: Why[ChangeReason]) -> RanksReleased:
@@ -84,7 +83,7 @@ def decided(
     )
 
 
-def placed(zone: str, job: MoeJob, decision: PlacementDecided) -> Iterator[ExpertsPlaced]:
+def placed(zone: str, job: MoeJob, decision: PlacementDecided) -> list[ExpertsPlaced]:
     """Each member carries a decision out."""
     order = ExpertsPlaced(
         zone=zone,
@@ -95,5 +94,4 @@ def placed(zone: str, job: MoeJob, decision: PlacementDecided) -> Iterator[Exper
         run_id=job.run_id,
         layers=tuple(layer.placement for layer in decision.layers),
     )
-    for node in job.working:
-        yield order.model_copy(update={"node": node})
+    return [order.model_copy(update={"node": node}) for node in job.working]

@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from schemas.base import Outcome
 from schemas.experts.outcomes import RanksChangeReason as ChangeReason
 from schemas.experts.workload import MoeServeWorkload
 from schemas.facts import Fact, Facts
 from streams.cell.live_bytes import LiveBytes
+from streams.cell.outcomes import Outcomes
 from streams.policies.experts.claims import Holdings
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.outcomes import assigned, changed, decided, released
@@ -24,8 +25,10 @@ _LONGEST_QUIET_S = 8_640.0
 class Ranks(Gangs[MoeJob, ChangeReason]):
     """Ranks of the jobs of one zone."""
 
-    def __init__(self, zone: str, gpus: Gpus, live: LiveBytes, orders: OrderClock) -> None:
-        super().__init__(zone, live, orders)
+    def __init__(
+        self, zone: str, gpus: Gpus, live: LiveBytes, orders: OrderClock, outcomes: Outcomes
+    ) -> None:
+        super().__init__(zone, live, orders, outcomes)
         self.gpus = gpus
         self.turns = Turns()
         self.arrivals = 0
@@ -70,7 +73,7 @@ class Ranks(Gangs[MoeJob, ChangeReason]):
         super().note(job)
         self.has_news = True
 
-    def begin_all(self) -> Iterator[Outcome]:
+    def begin_all(self) -> None:
         """Give idle devices to jobs that wait, in the order of their turns, and have others give way for one
         that has waited for too long."""
         is_retry_due = self.orders.elapsed_s >= self._next_retry_s
@@ -87,23 +90,23 @@ class Ranks(Gangs[MoeJob, ChangeReason]):
         if claim is not None:
             line.put_first(claim.job)
             for other in claim.gives_way:
-                yield from self._give_way(other, claim.job)
+                self._give_way(other, claim.job)
         while (idle := self.gpus.idle()) and (job := line.next(idle)) is not None:
-            yield from self._begin(job)
+            self._begin(job)
 
-    def _give_way(self, job: MoeJob, other: MoeJob) -> Iterator[Outcome]:
+    def _give_way(self, job: MoeJob, other: MoeJob) -> None:
         """A job waits again as if it had been submitted now, so that another begins."""
         other.is_awaited = True
         waited_s = self.time_s - other.since_s
         facts: Facts = {"job_id": other.job_id, "user": other.job.user, "waited_s": waited_s}
-        yield from self.put_back(job, Why[ChangeReason]("gave_way", facts))
+        self.put_back(job, Why[ChangeReason]("gave_way", facts))
         job.had_s, job.passed = None, 0
         job.arrival = self.arrivals
         self.arrivals += 1
         self.jobs[job.job_id] = self.jobs.pop(job.job_id)
         self.turns.give(job.job.user)
 
-    def _begin(self, job: MoeJob) -> Iterator[Outcome]:
+    def _begin(self, job: MoeJob) -> None:
         members = self.gpus.take(job.job_id, job.workload.ranks, {})
         if members is None:
             raise AssertionError(f"job {job.job_id} was to have {job.workload.ranks} devices, idle are fewer")
@@ -113,13 +116,15 @@ class Ranks(Gangs[MoeJob, ChangeReason]):
         job.is_profiled = job.is_awaited = False
         job.hear(self.orders.elapsed_s)
         self.has_changed = True
-        yield changed(self.zone, job, Why("resumed" if job.generation > 1 else "started"))
+        self._outcomes.add(changed(self.zone, job, Why("resumed" if job.generation > 1 else "started")))
         if job.popularity is not None:
             layers = job.popularity.resize(job.cluster, self.time_s)
             if layers:
-                yield decided(self.zone, job, job.popularity.revision, "devices_changed", layers)
+                self._outcomes.add(
+                    decided(self.zone, job, job.popularity.revision, "devices_changed", layers)
+                )
         self.note(job)
-        yield from assigned(self.zone, job, self.report_interval_s)
+        self._outcomes.extend(assigned(self.zone, job, self.report_interval_s))
 
     def _width(self, job: MoeJob) -> int:
         return sum(job.members.values())

@@ -1,14 +1,14 @@
 """Reports of leaders on routed tokens, and the placements that follow from them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from schemas.base import Outcome
 from schemas.decisions import EventIgnored
 from schemas.experts.outcomes import LayerPlaced, PlacementReason
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, RoutingReport
 from schemas.experts.settings import ExpertsPolicy
 from schemas.experts.workload import MoeServeWorkload
 from schemas.facts import Facts
+from streams.cell.outcomes import Outcomes
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.outcomes import decided, placed
 from streams.policies.experts.popularity import Popularity, rule_of, state_bytes, unusable
@@ -18,8 +18,9 @@ from streams.policies.experts.ranks import Ranks
 class Routing:
     """Routing of the services of one zone."""
 
-    def __init__(self, policy: ExpertsPolicy, ranks: Ranks) -> None:
+    def __init__(self, policy: ExpertsPolicy, ranks: Ranks, outcomes: Outcomes) -> None:
         self._ranks = ranks
+        self._outcomes = outcomes
         self.rule = rule_of(policy)
 
     def configure(self, policy: ExpertsPolicy) -> None:
@@ -29,7 +30,7 @@ class Routing:
             if job.popularity is not None:
                 job.popularity.follow(self.rule)
 
-    def report(self, job: MoeJob, report: RoutingReport) -> Iterator[Outcome]:
+    def report(self, job: MoeJob, report: RoutingReport) -> None:
         """The leader of a job tells of routed tokens. Of a job that trains they say only how far it is."""
         if report.node != job.leader or report.node not in job.working:
             facts: Facts = {
@@ -38,16 +39,16 @@ class Routing:
                 "run_id": report.run_id,
                 "node": report.node,
             }
-            yield EventIgnored(reason="unusable_report", facts=facts)
+            self._outcomes.add(EventIgnored(reason="unusable_report", facts=facts))
             return
         fault = self._fault(job, report)
         if fault is not None:
-            yield EventIgnored(reason="unusable_report", facts={"job_id": job.job_id, **fault})
+            self._outcomes.add(EventIgnored(reason="unusable_report", facts={"job_id": job.job_id, **fault}))
             return
         job.progress(report.samples_done)
         job.hear(self._ranks.orders.elapsed_s)
         if isinstance(job.workload, MoeServeWorkload):
-            yield from self._place(job, job.workload, report)
+            self._place(job, job.workload, report)
         self._ranks.has_news = True
 
     def _fault(self, job: MoeJob, report: RoutingReport) -> Facts | None:
@@ -66,7 +67,7 @@ class Routing:
             fault = self._ranks.room.refuse_growth(state_bytes(layers, experts, job.cluster))
         return fault
 
-    def _place(self, job: MoeJob, workload: MoeServeWorkload, report: RoutingReport) -> Iterator[Outcome]:
+    def _place(self, job: MoeJob, workload: MoeServeWorkload, report: RoutingReport) -> None:
         is_profile = isinstance(report, ExpertsProfiled)
         job.is_profiled |= is_profile
         known = job.popularity
@@ -84,15 +85,15 @@ class Routing:
         nodes = len(job.working)
         if is_first:
             initial = known.begin(report.layers, self._ranks.time_s, nodes)
-            yield from self._told(job, known, "initial", initial)
+            self._told(job, known, "initial", initial)
         else:
             shifted = known.report(report.layers, self._ranks.time_s, nodes)
-            yield from self._told(job, known, "popularity_shifted", shifted)
+            self._told(job, known, "popularity_shifted", shifted)
 
     def _told(
         self, job: MoeJob, known: Popularity, reason: PlacementReason, layers: Sequence[LayerPlaced]
-    ) -> Iterator[Outcome]:
+    ) -> None:
         if layers:
             decision = decided(self._ranks.zone, job, known.revision, reason, layers)
-            yield decision
-            yield from placed(self._ranks.zone, job, decision)
+            self._outcomes.add(decision)
+            self._outcomes.extend(placed(self._ranks.zone, job, decision))

@@ -31,61 +31,62 @@ class ExpertsZone:
 
     def __init__(self, context: ZoneContext) -> None:
         self._jobs = context.jobs
+        self._outcomes = context.outcomes
         self._gpus = Gpus()
         timeout_s = cast(ExpertsPolicy, context.zone.policy).order_timeout_s
         self._orders = OrderClock(context.cell.cell, timeout_s)
-        self._ranks = Ranks(context.zone.id, self._gpus, context.live, self._orders)
+        self._ranks = Ranks(context.zone.id, self._gpus, context.live, self._orders, context.outcomes)
         self._ranks.time_s = context.cell.epoch_s
-        self._routing = Routing(cast(ExpertsPolicy, context.zone.policy), self._ranks)
+        self._routing = Routing(cast(ExpertsPolicy, context.zone.policy), self._ranks, context.outcomes)
         self._wanted: dict[str, bool] = {}
         """Nodes that are to leave, and whether somebody waits for them."""
         self._next_told_s = context.cell.epoch_s
         self._configure(context)
 
-    def submitted(self, job: Job) -> Iterator[Outcome]:
+    def submitted(self, job: Job) -> None:
         entry = MoeJob(job, self._ranks.arrivals, since_s=self._ranks.time_s)
         ranks = entry.workload.ranks
         room = self._own_devices - sum(self._own.get(node, 0) for node in self._wanted)
         if ranks > room:
             facts: Facts = {"ranks": ranks, "own_devices": room}
-            yield entry.rejected(self._zone.id, "larger_than_the_zone", facts)
+            self._outcomes.add(entry.rejected(self._zone.id, "larger_than_the_zone", facts))
             return
         if (full := self._ranks.room.refuse(entry)) is not None:
-            yield entry.rejected(self._zone.id, "cell_full", full)
+            self._outcomes.add(entry.rejected(self._zone.id, "cell_full", full))
             return
         self._ranks.arrivals += 1
         place = QueuedRanks(jobs_waiting=self._ranks.jobs_without_ranks, ranks=ranks)
-        yield entry.admitted(self._zone.id, place)
+        self._outcomes.add(entry.admitted(self._zone.id, place))
         self._ranks.add(entry)
         self._ranks.turns.join(job.user)
 
-    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+    def withdrawn(self, job: Job) -> None:
         entry = self._ranks.jobs[job.job_id]
         if entry.is_ending:
-            yield job_ending(job.job_id)
+            self._outcomes.add(job_ending(job.job_id))
         else:
             entry.withdraw()
-            yield from self._ranks.end(entry, Why("withdrawn"))
+            self._ranks.end(entry, Why("withdrawn"))
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         raise AssertionError(f"quote {request.quote_id}: the policy quotes nothing")
 
-    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
-        yield from self._hear(job, report)
+    def run_changed(self, job: Job, report: RunReport) -> None:
+        self._hear(job, report)
 
-    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
-        yield from self._hear(job, failed, backs_off=True)
+    def run_refused(self, job: Job, failed: RunFailed) -> None:
+        self._hear(job, failed, backs_off=True)
 
-    def _hear(self, job: Job, report: RunReport, backs_off: bool = False) -> Iterator[Outcome]:
+    def _hear(self, job: Job, report: RunReport, backs_off: bool = False) -> None:
         entry = self._ranks.jobs[job.job_id]
         if not isinstance(report, RoutingReport):
-            yield from self._ranks.report(entry, report, backs_off)
+            self._ranks.report(entry, report, backs_off)
         elif report.run_id == entry.run_id and report.node in (*entry.working, *entry.leaving):
-            yield from self._routing.report(entry, report)
+            self._routing.report(entry, report)
         else:
-            yield no_such_run(report)
+            self._outcomes.add(no_such_run(report))
 
-    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
+    def nodes_changed(self, change: NodeChange) -> None:
         match change.status:
             case "up":
                 self._gpus.reopen(change.node, ("down",))
@@ -102,19 +103,19 @@ class ExpertsZone:
             for job in self._jobs_on(change.node):
                 if job.run_on(change.node) in change.runs:
                     continue
-                yield from self._ranks.lose(job, change.node, why)
-        yield from self._vacate()
+                self._ranks.lose(job, change.node, why)
+        self._vacate()
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return sorted(servers, key=lambda node: (len(self._gpus.holders(node)), node))[:count]
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
+    def broken_promise(self, context: ZoneContext) -> BrokenPromise | None:
         gpus = Gpus()
         gpus.configure(context.zone)
         room = sum(count for node, count in gpus.nodes.items() if node not in context.loans)
         too_large = [job for job in self._ranks.jobs.values() if job.workload.ranks > room]
         if too_large:
-            yield {
+            return {
                 "case": "jobs_never_run",
                 "jobs": len(too_large),
                 "job_id": too_large[0].job_id,
@@ -124,38 +125,38 @@ class ExpertsZone:
         for node, count in gpus.nodes.items():
             held = self._held_on(node)
             if held > count:
-                yield {"case": "devices_in_use", "node": node, "devices": count, "held_devices": held}
+                return {"case": "devices_in_use", "node": node, "devices": count, "held_devices": held}
+        return None
 
-    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
+    def reconfigured(self, context: ZoneContext) -> None:
         self._configure(context)
         # A node that has joined may be down, which is told next: nothing begins before the clock moves on.
-        yield from ()
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         idle = [node for node in nodes if not self._gpus.holders(node)]
         needed = set(self._needed(idle))
         return [node for node in idle if node not in needed]
 
-    def take(self, event: Event) -> Iterator[Outcome]:
+    def take(self, event: Event) -> None:
         raise AssertionError(f"{event.TYPE}: is a report about a run")
 
-    def wake(self, time_s: float) -> Iterator[Outcome]:
+    def wake(self, time_s: float) -> None:
         self._ranks.time_s = time_s
         if self._orders.advance(time_s):
-            yield from self._ranks.give_up_silent()
+            self._ranks.give_up_silent()
         over = [job for job in self._ranks.jobs.values() if _is_over(job, time_s)]
         for job in over:
             job.is_time_over = True
-            yield from self._ranks.end(job, Why("ended"))
-        yield from self._vacate()
-        yield from self._ranks.begin_all()
+            self._ranks.end(job, Why("ended"))
+        self._vacate()
+        self._ranks.begin_all()
         if self._ranks.has_news and time_s >= self._next_told_s:
             self._ranks.has_news = False
             self._next_told_s = time_s + self._ranks.report_interval_s
-            yield served(self._ranks)
+            self._outcomes.add(served(self._ranks))
 
-    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
-        yield unknown_solve(answer)
+    def solved(self, answer: SolveFinished) -> None:
+        self._outcomes.add(unknown_solve(answer))
 
     def broken_invariants(self) -> Iterator[str]:
         yield from broken_invariants(self._ranks, self._jobs)
@@ -203,7 +204,7 @@ class ExpertsZone:
             else:
                 spare -= devices
 
-    def _vacate(self) -> Iterator[Outcome]:
+    def _vacate(self) -> None:
         """Close nodes that are to leave, but for those that jobs need, and have their jobs go elsewhere: at
         once where somebody waits for the node, otherwise if there is room."""
         if not self._wanted:
@@ -218,7 +219,7 @@ class ExpertsZone:
             for job in self._jobs_on(node):
                 if job.members and node not in needed and (is_awaited or self._fits_elsewhere(job)):
                     why = Why[ChangeReason]("preempted", {"node": node})
-                    yield from self._ranks.put_back(job, why)
+                    self._ranks.put_back(job, why)
 
     def _fits_elsewhere(self, job: MoeJob) -> bool:
         room = self._gpus.idle() + self._gpus.held_in_open(job.members)

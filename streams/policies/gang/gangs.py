@@ -5,13 +5,14 @@ is the same for all of them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from schemas.base import Outcome
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from streams.cell.live_bytes import LiveBytes
+from streams.cell.outcomes import Outcomes
 from streams.policies.gang.gang import Gang, Leaving, generation_of
 from streams.policies.gang.room import JobsRoom
 from streams.policies.ignored import no_such_run
@@ -33,8 +34,9 @@ class Why(NamedTuple, Generic[R]):
 class Gangs(ABC, Generic[G, R]):
     """Gangs of one zone."""
 
-    def __init__(self, zone: str, live: LiveBytes, orders: OrderClock) -> None:
+    def __init__(self, zone: str, live: LiveBytes, orders: OrderClock, outcomes: Outcomes) -> None:
         self.zone = zone
+        self._outcomes = outcomes
         self.orders = orders
         self.jobs: dict[str, G] = {}
         """By id, in the order of their submission."""
@@ -42,7 +44,7 @@ class Gangs(ABC, Generic[G, R]):
         self.has_changed = False
         """Whether anything has happened since nodes were last given out that could change who gets some."""
 
-    def report(self, job: G, report: RunReport, backs_off: bool = False) -> Iterator[Outcome]:
+    def report(self, job: G, report: RunReport, backs_off: bool = False) -> None:
         """A node reports about a run of a job.
 
         Args:
@@ -52,27 +54,27 @@ class Gangs(ABC, Generic[G, R]):
         is_newest = generation == job.generation
         is_older = job.ALL_TRACK_PROGRESS and generation is not None and generation < job.generation
         if leaving is not None and leaving.generation == generation:
-            yield from self._report_of_leaving(job, report, leaving)
+            self._report_of_leaving(job, report, leaving)
         elif is_newest and report.node in job.working:
-            yield from self._report_of_member(job, report, backs_off)
+            self._report_of_member(job, report, backs_off)
         elif isinstance(report, RunFinished) and report.node in job.working and is_older:
             # It was done before its node read of the newest generation.
-            yield from self._complete(job, report)
+            self._complete(job, report)
         else:
-            yield no_such_run(report)
+            self._outcomes.add(no_such_run(report))
 
-    def give_up_silent(self) -> Iterator[Outcome]:
+    def give_up_silent(self) -> None:
         """Count runs as failed, or as ended where nodes were ordered to end them, without reports."""
         orders = self.orders
         for job in list(self.jobs.values()):
             if job.members and orders.is_lost(job.heard_s, job.quiet_s):
                 failed = orders.failure(job.job, job.run_id, job.leader, job.heard_s)
-                yield from self._fail(job, failed, backs_off=True)
+                self._fail(job, failed, backs_off=True)
             if job.leaving and orders.is_lost(job.released_s):
                 for node in list(job.leaving):
-                    yield from self._cleared(job, node)
+                    self._cleared(job, node)
 
-    def put_back(self, job: G, why: Why[R], without: str | None = None) -> Iterator[Outcome]:
+    def put_back(self, job: G, why: Why[R], without: str | None = None) -> None:
         """Have the processes of a job end. It waits until it begins anew, unless it is ending.
 
         Args:
@@ -80,26 +82,26 @@ class Gangs(ABC, Generic[G, R]):
         """
         if job.members and not job.keeps_progress:
             job.job.samples_done = 0
-        yield from self.end(job, why, without)
+        self.end(job, why, without)
 
-    def end(self, job: G, why: Why[R], without: str | None = None) -> Iterator[Outcome]:
+    def end(self, job: G, why: Why[R], without: str | None = None) -> None:
         """Have the processes of a job end, as `put_back`, and set no progress back."""
         if job.members:
             before, working = self._width(job), job.working
             self._leave_all(job)
-            yield self._changed(job, before, why)
+            self._outcomes.add(self._changed(job, before, why))
             for node in working:
                 if node != without:
-                    yield self._released(job, node, job.generation, why)
-        yield from self._settle(job)
+                    self._outcomes.add(self._released(job, node, job.generation, why))
+        self._settle(job)
 
-    def lose(self, job: G, node: str, why: Why[R]) -> Iterator[Outcome]:
+    def lose(self, job: G, node: str, why: Why[R]) -> None:
         """A node has no processes of the job any more, though it was not ordered to end them. It is ordered
         to all the same: one that was only silent ends them when it is back."""
         if node in job.members:
-            yield from self.put_back(job, why)
+            self.put_back(job, why)
         if node in job.leaving:
-            yield from self._cleared(job, node)
+            self._cleared(job, node)
 
     def leave(self, job: G, nodes: Mapping[str, int], generation: int) -> None:
         """Some nodes are to end their processes of a generation."""
@@ -156,23 +158,23 @@ class Gangs(ABC, Generic[G, R]):
     def _over(self, job: G) -> None:
         """A job is over, and no longer kept."""
 
-    def _report_of_member(self, job: G, report: RunReport, backs_off: bool) -> Iterator[Outcome]:
+    def _report_of_member(self, job: G, report: RunReport, backs_off: bool) -> None:
         leads = report.node == job.leader
         if leads:
             self._hear(job, report)
         match report:
             case RunFailed():
-                yield from self._fail(job, report, backs_off)
+                self._fail(job, report, backs_off)
             case RunFinished() if job.tracks_progress(leads):
-                yield from self._complete(job, report)
+                self._complete(job, report)
             case RunFinished() | RunProgressed(complete=True) if not leads and job.is_all_done(report):
                 job.done[report.node] = None
                 self.note(job)
             case RunFinished() | RunProgressed(complete=True):
                 self._progressed(job, report.samples_done)
                 why = self._why_failed(job, {"case": "ended", "node": report.node})
-                yield from self.put_back(job, why, without=report.node)
-                yield from self._cleared(job, report.node)
+                self.put_back(job, why, without=report.node)
+                self._cleared(job, report.node)
             case RunStarted() if leads:
                 self._started(job, report.samples_done)
                 job.hear(self.orders.elapsed_s, self._quiet_after_start_s(job))
@@ -184,34 +186,34 @@ class Gangs(ABC, Generic[G, R]):
         has_progressed = isinstance(report, RunProgressed) and not report.complete
         job.hear(self.orders.elapsed_s, 0.0 if has_progressed else job.quiet_s)
 
-    def _report_of_leaving(self, job: G, report: RunReport, leaving: Leaving) -> Iterator[Outcome]:
+    def _report_of_leaving(self, job: G, report: RunReport, leaving: Leaving) -> None:
         """A node reports the end of processes that it was to end, and the leader how far they came."""
         if not report.ends_run:
             return
         counts = job.tracks_progress(leaving.leads) and job.finished is None and job.given_up is None
         if counts and isinstance(report, RunFinished):
-            yield from self._complete(job, report)
+            self._complete(job, report)
             return
         if counts and isinstance(report, RunProgressed) and job.keeps_progress and not job.members:
             self._progressed(job, report.samples_done)
-        yield from self._cleared(job, report.node)
+        self._cleared(job, report.node)
 
-    def _complete(self, job: G, report: RunFinished) -> Iterator[Outcome]:
+    def _complete(self, job: G, report: RunFinished) -> None:
         """The work is done, and the processes of the reporting node have ended."""
         generation = generation_of(report.run_id)
         self._progressed(job, report.samples_done)
         job.finished = report
         if generation == job.generation:
             self._leave_all(job)
-        yield from self.end(job, self._why_done(job))
+        self.end(job, self._why_done(job))
         leaving = job.leaving.get(report.node)
         if leaving is not None and leaving.generation == generation:
-            yield from self._cleared(job, report.node)
+            self._cleared(job, report.node)
 
-    def _fail(self, job: G, report: RunFailed, backs_off: bool) -> Iterator[Outcome]:
+    def _fail(self, job: G, report: RunFailed, backs_off: bool) -> None:
         why = self._why_failed(job, job.fail(report, self.orders, backs_off))
-        yield from self.put_back(job, why, without=report.node)
-        yield from self._cleared(job, report.node)
+        self.put_back(job, why, without=report.node)
+        self._cleared(job, report.node)
 
     def _leave_all(self, job: G) -> None:
         self.leave(job, {node: job.members[node] for node in job.working}, job.generation)
@@ -221,14 +223,14 @@ class Gangs(ABC, Generic[G, R]):
         for node in done:
             self._gone(job, node)
 
-    def _cleared(self, job: G, node: str) -> Iterator[Outcome]:
+    def _cleared(self, job: G, node: str) -> None:
         """A node has ended its processes."""
         job.leaving.pop(node, None)
         if node not in job.members:
             self._gone(job, node)
-        yield from self._settle(job)
+        self._settle(job)
 
-    def _settle(self, job: G) -> Iterator[Outcome]:
+    def _settle(self, job: G) -> None:
         """End a job that is ending as soon as its last process has ended."""
         self.has_changed = True
         is_over = job.is_ending and not job.members and not job.leaving
@@ -237,4 +239,4 @@ class Gangs(ABC, Generic[G, R]):
         self.note(job)
         if is_over:
             self._over(job)
-            yield job.ended(self.zone)
+            self._outcomes.add(job.ended(self.zone))

@@ -17,28 +17,28 @@ class InferenceZone:
     """See `ZonePolicy`: it has no jobs, so it needs no node and keeps no state."""
 
     def __init__(self, context: ZoneContext) -> None:
-        """Nothing is kept."""
+        self._outcomes = context.outcomes
 
-    def submitted(self, job: Job) -> Iterator[Outcome]:
+    def submitted(self, job: Job) -> None:
         raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
 
-    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+    def withdrawn(self, job: Job) -> None:
         raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         raise AssertionError(f"{request.quote_id}: the policy registers no terms to quote on")
 
-    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:  # noqa: ARG002
+    def run_changed(self, job: Job, report: RunReport) -> None:  # noqa: ARG002
         raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
 
-    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:  # noqa: ARG002
+    def run_refused(self, job: Job, failed: RunFailed) -> None:  # noqa: ARG002
         raise AssertionError(f"job {job.job_id}: the policy registers no workloads")
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:  # noqa: ARG002
-        yield from ()
+    def broken_promise(self, context: ZoneContext) -> BrokenPromise | None:  # noqa: ARG002
+        return None
 
-    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:  # noqa: ARG002
-        yield from ()
+    def reconfigured(self, context: ZoneContext) -> None:
+        pass
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         return list(nodes)
@@ -46,17 +46,17 @@ class InferenceZone:
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return servers[:count]
 
-    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:  # noqa: ARG002
-        yield from ()
+    def nodes_changed(self, change: NodeChange) -> None:
+        pass
 
-    def take(self, event: Event) -> Iterator[Outcome]:
+    def take(self, event: Event) -> None:
         raise AssertionError(f"{event.TYPE}: the policy registers no events of its own")
 
-    def wake(self, time_s: float) -> Iterator[Outcome]:  # noqa: ARG002
-        yield from ()
+    def wake(self, time_s: float) -> None:
+        pass
 
-    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
-        yield unknown_solve(answer)
+    def solved(self, answer: SolveFinished) -> None:
+        self._outcomes.add(unknown_solve(answer))
 
     def broken_invariants(self) -> Iterator[str]:
         yield from ()

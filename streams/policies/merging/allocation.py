@@ -1,15 +1,15 @@
 """Tasks from a plan: the part of it that still fits, and the jobs that stop, begin or are merged."""
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from schemas.base import Outcome
 from schemas.merging.commands import LoaderPrewarmed, TransferMode
 from schemas.merging.estimates import MergeMode
 from schemas.merging.outcomes import MergeForetold, PlanDecided, TaskChangeReason
 from schemas.merging.problems import MergeSolution, Share
 from schemas.solves import SolveFinished
+from streams.cell.outcomes import Outcomes
 from streams.policies.merging.asking import Asking
 from streams.policies.merging.job import Merge, TuningJob
 from streams.policies.merging.task import Task
@@ -22,11 +22,12 @@ plan has beyond that is dropped, and another one is asked for."""
 class Allocation:
     """Allocation of one zone."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: Asking, outcomes: Outcomes) -> None:
+        self._outcomes = outcomes
         self._asking = asking
         self._tasks = asking.tasks
 
-    def apply(self, answer: SolveFinished, asked_s: float) -> Generator[Outcome, None, bool]:
+    def apply(self, answer: SolveFinished, asked_s: float) -> bool:
         """Carry a plan out, as far as it still fits.
 
         Args:
@@ -36,7 +37,7 @@ class Allocation:
             whether all of it does: if not, another is needed.
         """
         if not isinstance(answer.solution, MergeSolution):
-            yield self._decided(answer, "kept_last", 0, 0)
+            self._outcomes.add(self._decided(answer, "kept_last", 0, 0))
             return False
         solution = answer.solution
         wanted = self._first({share.job_ids: share for share in solution.shares if self._is_valid(share)})
@@ -46,7 +47,7 @@ class Allocation:
         kept: set[tuple[str, ...]] = set()
         stopped: dict[str, Task] = {}
         stops, is_whole = 0, not unfit
-        changes: list[Outcome] = []
+        before_changes = len(self._outcomes)
         for task in list(self._tasks.all.values()):
             share = wanted.get(task.job_ids)
             if (share is not None and _stays(task, share)) or self._asking.is_kept(task):
@@ -61,21 +62,19 @@ class Allocation:
                 is_whole = False
                 continue
             stops += 1
-            changes += self._stop(task, wanted)
+            self._stop(task, wanted)
             stopped.update(dict.fromkeys(task.job_ids, task))
         dropped = len(solution.shares) - len(wanted)
         for share in sorted(wanted.values(), key=_order):
             if share.job_ids in kept:
                 continue
-            started = list(self._begin(share, stopped))
-            dropped += not started
-            changes += started
-        changes += self._without_gpus(stopped.values(), wanted)
-        yield self._decided(answer, "applied" if wanted else "out_of_date", len(wanted), dropped)
-        yield from changes
+            dropped += not self._begin(share, stopped)
+        self._without_gpus(stopped.values(), wanted)
+        decided = self._decided(answer, "applied" if wanted else "out_of_date", len(wanted), dropped)
+        self._outcomes.insert(before_changes, decided)
         return is_whole
 
-    def prewarm(self, answer: SolveFinished, starts_s: float) -> Iterator[Outcome]:
+    def prewarm(self, answer: SolveFinished, starts_s: float) -> None:
         """Have the loaders prepared of jobs that a plan lets start later, on nodes that are likely theirs."""
         if not isinstance(answer.solution, MergeSolution):
             return
@@ -92,11 +91,13 @@ class Allocation:
         starting = [share for share in answer.solution.shares if self._starts(share)]
         for share, node in zip(starting, nodes, strict=False):
             job = self._tasks.jobs[share.job_ids[0]]
-            yield LoaderPrewarmed(
-                zone=self._tasks.zone,
-                node=node,
-                order=job.order(f"prewarm/{job.job_id}"),
-                starts_s=starts_s,
+            self._outcomes.add(
+                LoaderPrewarmed(
+                    zone=self._tasks.zone,
+                    node=node,
+                    order=job.order(f"prewarm/{job.job_id}"),
+                    starts_s=starts_s,
+                )
             )
 
     def _first(self, wanted: dict[tuple[str, ...], Share]) -> dict[tuple[str, ...], Share]:
@@ -137,33 +138,32 @@ class Allocation:
         )
         return may and len(fresh) >= needed and (needed == 2 or jobs[1] in fresh)
 
-    def _stop(self, task: Task, wanted: dict[tuple[str, ...], Share]) -> Iterator[Outcome]:
+    def _stop(self, task: Task, wanted: dict[tuple[str, ...], Share]) -> None:
         """Take a task's GPUs away, for others or for another form of it."""
         share = next((share for ids, share in wanted.items() if task.job_ids[0] in ids), None)
-        yield from self._tasks.stop(task, "preempted" if share is None else "reallocated")
+        self._tasks.stop(task, "preempted" if share is None else "reallocated")
         goes_on = share is not None and _goes_on(task, share)
         if not goes_on:
             self._tasks.part(task)
         if share is None:
-            yield self._tasks.changed(task, "preempted", task.gpus, 0.0)
+            self._outcomes.add(self._tasks.changed(task, "preempted", task.gpus, 0.0))
         elif task.follower is not None and not goes_on:
-            yield self._tasks.changed(task, "separated", task.gpus, 0.0)
+            self._outcomes.add(self._tasks.changed(task, "separated", task.gpus, 0.0))
 
-    def _without_gpus(
-        self, stopped: Iterable[Task], wanted: dict[tuple[str, ...], Share]
-    ) -> Iterator[Outcome]:
+    def _without_gpus(self, stopped: Iterable[Task], wanted: dict[tuple[str, ...], Share]) -> None:
         """Tell of tasks that were to go on with other GPUs, and found none."""
         for task in {task.task_id: task for task in stopped}.values():
             first = task.job_ids[0]
             was_to_go_on = any(first in job_ids for job_ids in wanted)
             if was_to_go_on and self._tasks.jobs[first].task is None and task.task_id not in self._tasks.all:
                 self._tasks.part(task)
-                yield self._tasks.changed(task, "preempted", task.gpus, 0.0)
+                self._outcomes.add(self._tasks.changed(task, "preempted", task.gpus, 0.0))
 
-    def _begin(self, share: Share, stopped: dict[str, Task]) -> Iterator[Outcome]:
+    def _begin(self, share: Share, stopped: dict[str, Task]) -> bool:
+        """Begin the task of a share, and return whether its jobs and GPUs are there."""
         jobs = [self._tasks.jobs[job_id] for job_id in share.job_ids]
         if any(job.task is not None for job in jobs) or self._tasks.gpus.idle() < share.gpus:
-            return
+            return False
         before = stopped.get(share.job_ids[0])
         if before is not None and before.task_id in self._tasks.all:
             before = None
@@ -171,8 +171,8 @@ class Allocation:
         if len(jobs) == 2 and (before is None or not _goes_on(before, share)):
             foretold = self._merge(share.mode, jobs)
             if not foretold:
-                return
-        yield from self._tasks.begin(
+                return False
+        return self._tasks.begin(
             share.mode,
             jobs,
             share.gpus,

@@ -5,14 +5,14 @@ out. Where GPUs idle and jobs wait, another is asked for in between, and carried
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from schemas.base import Outcome
 from schemas.facts import Facts
 from schemas.merging.estimates import EstimateProblem, EstimateSolution
 from schemas.merging.settings import MergingPolicy
 from schemas.solves import SolveFinished, SolveRequested
+from streams.cell.outcomes import Outcomes
 from streams.policies.ignored import unknown_solve
 from streams.policies.merging.allocation import Allocation
 from streams.policies.merging.asking import Asking
@@ -28,9 +28,10 @@ _LOST_AFTER_INTERVALS = 2
 class Planning:
     """Plans of one zone."""
 
-    def __init__(self, asking: Asking, epoch_s: float) -> None:
+    def __init__(self, asking: Asking, epoch_s: float, outcomes: Outcomes) -> None:
+        self._outcomes = outcomes
         self._asking = asking
-        self._allocation = Allocation(asking)
+        self._allocation = Allocation(asking, outcomes)
         self._next_s = epoch_s
         """When the plan of the next interval is carried out."""
         self._requests = 0
@@ -60,46 +61,46 @@ class Planning:
     def _tasks(self) -> Tasks:
         return self._asking.tasks
 
-    def wake(self, time_s: float) -> Iterator[Outcome]:
+    def wake(self, time_s: float) -> None:
         """It is `time_s` now: carry out what is due, and ask for what is needed next."""
         self._give_up_waiting(time_s)
         if self._is_time_for_estimates(time_s):
-            yield from self._ask_for_estimates()
+            self._ask_for_estimates()
         interval_s = self._policy.interval_s
         if time_s >= self._next_s:
             ready = self._ready
             self.hold(None)
             self._next_s = (math.floor(time_s / interval_s) + 1) * interval_s
             if ready is not None:
-                yield from self._carry_out(ready)
+                self._carry_out(ready)
             else:
-                yield from self._ask(time_s, is_early=False)
+                self._ask(time_s, is_early=False)
         elif self._is_idle_time(time_s):
-            yield from self._ask_in_between(time_s)
+            self._ask_in_between(time_s)
         elif time_s >= self._next_s - self._policy.prewarm_s and self._ready is None:
-            yield from self._ask(time_s, is_early=True)
+            self._ask(time_s, is_early=True)
 
-    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
+    def solved(self, answer: SolveFinished) -> None:
         """A solver's answer."""
         if answer.request_id == self._estimate_request:
             self._estimate_request = None
             self._estimate_failed = not isinstance(answer.solution, EstimateSolution)
             if isinstance(answer.solution, EstimateSolution):
-                yield from self._estimated(self._asking.knowledge.take(answer.solution))
+                self._estimated(self._asking.knowledge.take(answer.solution))
                 self.has_changed = True
             else:
                 self.knows_more = True
             if self._is_idle_time(self._tasks.time_s):
-                yield from self._ask_in_between(self._tasks.time_s)
+                self._ask_in_between(self._tasks.time_s)
         elif answer.request_id != self._plan_request:
-            yield unknown_solve(answer)
+            self._outcomes.add(unknown_solve(answer))
         elif self._tasks.time_s < self._due_s and self._tasks.jobs:
             self._plan_request = None
             self.hold(answer)
-            yield from self._allocation.prewarm(answer, self._next_s)
+            self._allocation.prewarm(answer, self._next_s)
         else:
             self._plan_request = None
-            yield from self._carry_out(answer)
+            self._carry_out(answer)
 
     def hold(self, answer: SolveFinished | None) -> None:
         """Keep an answer until it is carried out, in place of any other. It is as long as there are jobs."""
@@ -156,13 +157,13 @@ class Planning:
             return False
         return not self._estimate_failed or time_s >= self._estimated_s + self._policy.interval_s
 
-    def _carry_out(self, answer: SolveFinished) -> Iterator[Outcome]:
-        fits = yield from self._allocation.apply(answer, self._asked_s)
+    def _carry_out(self, answer: SolveFinished) -> None:
+        fits = self._allocation.apply(answer, self._asked_s)
         self.has_changed = self.has_changed or not fits
 
-    def _ask_in_between(self, time_s: float) -> Iterator[Outcome]:
+    def _ask_in_between(self, time_s: float) -> None:
         self.hold(None)
-        yield from self._ask(time_s, is_early=False)
+        self._ask(time_s, is_early=False)
 
     def _give_up_waiting(self, time_s: float) -> None:
         """Ask anew where an answer does not come."""
@@ -172,7 +173,7 @@ class Planning:
         if self._estimate_request is not None and self._estimated_s + _ESTIMATE_LIMIT_S < long_ago_s:
             self._estimate_request, self.knows_more = None, True
 
-    def _ask(self, time_s: float, is_early: bool) -> Iterator[Outcome]:
+    def _ask(self, time_s: float, is_early: bool) -> None:
         if self._plan_request is not None:
             return
         since_s = self._asked_s
@@ -183,15 +184,17 @@ class Planning:
         self._requests += 1
         self._plan_request = f"plan-{self._requests}"
         self._due_s = self._next_s if is_early else time_s
-        yield SolveRequested.of(
-            zone=self._tasks.zone,
-            request_id=self._plan_request,
-            time_limit_s=self._policy.solve_limit_s,
-            problem=problem,
-            job_ids=self._asking.waiting_since(since_s, problem),
+        self._outcomes.add(
+            SolveRequested.of(
+                zone=self._tasks.zone,
+                request_id=self._plan_request,
+                time_limit_s=self._policy.solve_limit_s,
+                problem=problem,
+                job_ids=self._asking.waiting_since(since_s, problem),
+            )
         )
 
-    def _ask_for_estimates(self) -> Iterator[Outcome]:
+    def _ask_for_estimates(self) -> None:
         self.knows_more = False
         problem: EstimateProblem | None = self._asking.knowledge.estimate(self._tasks.jobs.values())
         if problem is None:
@@ -199,14 +202,16 @@ class Planning:
         self._requests += 1
         self._estimate_request = f"estimate-{self._requests}"
         self._estimated_s = self._tasks.time_s
-        yield SolveRequested.of(
-            zone=self._tasks.zone,
-            request_id=self._estimate_request,
-            time_limit_s=_ESTIMATE_LIMIT_S,
-            problem=problem,
+        self._outcomes.add(
+            SolveRequested.of(
+                zone=self._tasks.zone,
+                request_id=self._estimate_request,
+                time_limit_s=_ESTIMATE_LIMIT_S,
+                problem=problem,
+            )
         )
 
-    def _estimated(self, news: Mapping[str, Facts]) -> Iterator[Outcome]:
+    def _estimated(self, news: Mapping[str, Facts]) -> None:
         """Tell jobs of what a solver has found out about their kinds, by kind: why the profile is of no use,
         or nothing."""
         for job in self._tasks.jobs.values():
@@ -214,4 +219,6 @@ class Planning:
                 continue
             fault = news[job.kind]
             job.never_merges = job.never_merges or bool(fault)
-            yield self._asking.foretold(job, "unusable_profile" if fault else "estimated", fault)
+            self._outcomes.add(
+                self._asking.foretold(job, "unusable_profile" if fault else "estimated", fault)
+            )

@@ -1,6 +1,6 @@
 """The runs of a zone's jobs: profile runs begin, nodes report, and jobs and merges end."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from schemas.base import Outcome
@@ -9,6 +9,7 @@ from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunS
 from schemas.merging.outcomes import ForetoldReason
 from schemas.merging.reports import ProfileReported, TaskEvaluated
 from schemas.merging.settings import STAGES_PER_PIPELINE
+from streams.cell.outcomes import Outcomes
 from streams.policies.ignored import no_such_run
 from streams.policies.merging.asking import Asking
 from streams.policies.merging.job import TuningJob
@@ -29,7 +30,8 @@ from streams.policies.orders import facts_of_failure
 class Runs:
     """Runs of one zone."""
 
-    def __init__(self, asking: Asking, planning: Planning, standing: Standing) -> None:
+    def __init__(self, asking: Asking, planning: Planning, standing: Standing, outcomes: Outcomes) -> None:
+        self._outcomes = outcomes
         self._asking = asking
         self._tasks = asking.tasks
         self._knowledge = asking.knowledge
@@ -37,7 +39,7 @@ class Runs:
         self._standing = standing
         self.turns = Turns(asking.tasks)
 
-    def profile(self) -> Iterator[Outcome]:
+    def profile(self) -> None:
         """Have new jobs profiled, one of each kind at a time. Users take turns, so that nobody waits for all
         that one of them has new."""
         unprofiled = self._tasks.unprofiled()
@@ -52,41 +54,41 @@ class Runs:
             job = min(new, key=lambda job: self.turns.of(job.job.user))
             new.remove(job)
             if not self._tasks.gpus.idle() or job.workload.pipeline:
-                yield from self._make_room(job)
+                self._make_room(job)
             if not self._tasks.gpus.idle():
                 return
-            yield from self._tasks.profile(job, self._asking.policy)
+            self._tasks.profile(job, self._asking.policy)
             if job.stage == "profiling":
                 self.turns.give(job.job.user)
 
-    def reported(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
+    def reported(self, job: TuningJob, report: RunReport) -> None:
         """A node reports about a run of a job."""
         if job.stopping.get(report.run_id) == report.node:
-            yield from self._ending(job, report)
+            self._ending(job, report)
             return
         task = self._tasks.task_of(job)
         is_its_node = report.node in job.profiled_on if task is None else report.node == task.leader
         if job.run_id != report.run_id or not is_its_node:
-            yield no_such_run(report)
+            self._outcomes.add(no_such_run(report))
         elif task is None:
-            yield from self._profiling(job, report)
+            self._profiling(job, report)
         else:
-            yield from self._running(job, task, report)
+            self._running(job, task, report)
 
-    def refused(self, job: TuningJob, failed: RunFailed) -> Iterator[Outcome]:
+    def refused(self, job: TuningJob, failed: RunFailed) -> None:
         """A node does not begin its part of a run."""
         if job.stopping.get(failed.run_id) == failed.node:
             # Its task has ended, perhaps by the refusal of another node, or of its partner's run.
-            yield from self._ended(job, failed.run_id)
+            self._ended(job, failed.run_id)
             return
         task = self._tasks.task_of(job)
         nodes = job.profiled_on if task is None else task.members
         if job.run_id != failed.run_id or failed.node not in nodes:
-            yield no_such_run(failed)
+            self._outcomes.add(no_such_run(failed))
         else:
-            yield from self._not_begun(job, task, failed)
+            self._not_begun(job, task, failed)
 
-    def give_up_silent(self) -> Iterator[Outcome]:
+    def give_up_silent(self) -> None:
         """Take runs for failed, or for ended where they were told to end, of which nothing is heard."""
         orders = self._tasks.orders
         for job in list(self._tasks.jobs.values()):
@@ -94,27 +96,27 @@ class Runs:
                 continue
             for run_id in list(job.stopping):
                 if run_id in job.stopping:
-                    yield from self._ended(job, run_id)
+                    self._ended(job, run_id)
             task = self._tasks.task_of(job)
             if job.run_id is None or (task is not None and job.job_id not in task.active_job_ids):
                 continue
             node = next(iter(job.profiled_on)) if task is None else task.leader
             failed = orders.failure(job.job, job.run_id, node, job.heard_s)
-            yield from self._not_begun(job, task, failed)
+            self._not_begun(job, task, failed)
 
-    def let_go(self, job: TuningJob) -> Iterator[Outcome]:
+    def let_go(self, job: TuningJob) -> None:
         """A user withdraws a job: it ends wherever it is."""
         task = self._tasks.task_of(job)
         if task is not None:
-            yield from self._tasks.stop(task, "withdrawn", about=(job.job_id,))
-            yield self._changed(task, "withdrawn", task.gpus)
+            self._tasks.stop(task, "withdrawn", about=(job.job_id,))
+            self._outcomes.add(self._changed(task, "withdrawn", task.gpus))
             self._tasks.part(task)
         elif job.stage == "profiling":
-            yield from self._tasks.abort_profile(job)
+            self._tasks.abort_profile(job)
         self._planning.has_changed = True
-        yield from self._settle(job)
+        self._settle(job)
 
-    def lose(self, node: str, why: Mapping[str, Fact], held: Collection[str] = ()) -> Iterator[Outcome]:
+    def lose(self, node: str, why: Mapping[str, Fact], held: Collection[str] = ()) -> None:
         """End the runs of a node, and what is left of them elsewhere.
 
         Args:
@@ -122,26 +124,26 @@ class Runs:
         """
         for job in list(self._tasks.jobs.values()):
             for run_id in [run for run, leader in job.stopping.items() if leader == node and run not in held]:
-                yield from self._tasks.cleared(job, run_id)
-                yield from self._settle(job)
+                self._tasks.cleared(job, run_id)
+                self._settle(job)
             if node in job.profiled_on and job.run_id not in held:
                 self._tasks.end_profile(job, "new")
         for task in [task for task in self._tasks.all.values() if node in task.members]:
             if any(self._tasks.jobs[job_id].run_id in held for job_id in task.job_ids):
                 continue
-            yield from self._tasks.stop(task, "node_lost", without=(node,))
+            self._tasks.stop(task, "node_lost", without=(node,))
             self._tasks.part(task)
-            yield self._changed(task, "node_lost", task.gpus, why)
+            self._outcomes.add(self._changed(task, "node_lost", task.gpus, why))
 
-    def vacate(self, node: str, why: Mapping[str, Fact]) -> Iterator[Outcome]:
+    def vacate(self, node: str, why: Mapping[str, Fact]) -> None:
         """Have the tasks of a node go elsewhere."""
         for task in [task for task in self._tasks.all.values() if node in task.members]:
-            yield from self._tasks.stop(task, "reallocated")
+            self._tasks.stop(task, "reallocated")
             self._tasks.part(task)
-            yield self._changed(task, "preempted", task.gpus, why)
+            self._outcomes.add(self._changed(task, "preempted", task.gpus, why))
         self._planning.has_changed = True
 
-    def _make_room(self, job: TuningJob) -> Iterator[Outcome]:
+    def _make_room(self, job: TuningJob) -> None:
         """Vacate a node for the profile run of a job that has found none for an interval, if no other such
         run is under way: of a pipeline-parallel one, since plans hardly leave as many GPUs idle on one node;
         of others only where there are so few GPUs that plans leave none."""
@@ -165,16 +167,16 @@ class Runs:
             idle = self._tasks.gpus.free()
             node = max(fitting, key=lambda node: idle[node])
             if idle[node] < needed:
-                yield from self.vacate(node, {"case": "profile_run", "job_id": job.job_id, "node": node})
+                self.vacate(node, {"case": "profile_run", "job_id": job.job_id, "node": node})
 
-    def _not_begun(self, job: TuningJob, task: Task | None, failed: RunFailed) -> Iterator[Outcome]:
+    def _not_begun(self, job: TuningJob, task: Task | None, failed: RunFailed) -> None:
         """A node does not have a run that it was to have."""
         if task is None:
-            yield from self._profiling(job, failed, backs_off=True)
+            self._profiling(job, failed, backs_off=True)
         else:
-            yield from self._failed(job, task, failed, backs_off=True)
+            self._failed(job, task, failed, backs_off=True)
 
-    def _profiling(self, job: TuningJob, report: RunReport, backs_off: bool = False) -> Iterator[Outcome]:
+    def _profiling(self, job: TuningJob, report: RunReport, backs_off: bool = False) -> None:
         """A report about a job's profile run."""
         job.heard_s = self._tasks.orders.elapsed_s
         match report:
@@ -184,8 +186,8 @@ class Runs:
                     self._asking.speeds.observe(self._knowledge.kinds[job.kind], step)
                 self._tasks.end_profile(job, "ready")
                 reason: ForetoldReason = "profiled" if fault is None else "unusable_profile"
-                yield self._asking.foretold(job, reason, fault or NO_FACTS)
-                yield from self._all_ready(job.kind)
+                self._outcomes.add(self._asking.foretold(job, reason, fault or NO_FACTS))
+                self._all_ready(job.kind)
                 self._planning.knows_more = True
             case RunFailed():
                 self._tasks.fail(job, report, backs_off)
@@ -194,16 +196,16 @@ class Runs:
                     # Its data may be sound, and only the profile run not: it runs unmerged.
                     job.given_up, job.failures, job.stage, job.never_merges = None, 0, "ready", True
                     self._tasks.recount(job)
-                    yield self._asking.foretold(job, "profile_failed", facts_of_failure(report))
-                yield from self._settle(job)
+                    self._outcomes.add(self._asking.foretold(job, "profile_failed", facts_of_failure(report)))
+                self._settle(job)
             case RunProgressed(complete=True) | RunFinished():
                 self._tasks.end_profile(job, "new")
             case _:
                 return
         self._planning.has_changed = True
-        yield from self.profile()
+        self.profile()
 
-    def _all_ready(self, kind: str) -> Iterator[Outcome]:
+    def _all_ready(self, kind: str) -> None:
         """Jobs of a kind that was profiled need no profile run."""
         known = self._knowledge.kinds[kind]
         for job in self._tasks.jobs.values():
@@ -212,14 +214,14 @@ class Runs:
             if job.kind == kind and job.stage == "new":
                 job.stage, job.never_merges = "ready", not known.is_usable
                 self._tasks.recount(job)
-                yield self._asking.foretold(job, "kind_known")
+                self._outcomes.add(self._asking.foretold(job, "kind_known"))
 
-    def _running(self, job: TuningJob, task: Task, report: RunReport) -> Iterator[Outcome]:
+    def _running(self, job: TuningJob, task: Task, report: RunReport) -> None:
         """A report about a job's run in its task."""
         job.heard_s = self._tasks.orders.elapsed_s
         match report:
             case TaskEvaluated():
-                yield from self._evaluated(job, task, report)
+                self._evaluated(job, task, report)
             case RunStarted():
                 before = job.iterations
                 self._tasks.start(job, task, report.samples_done)
@@ -230,22 +232,20 @@ class Runs:
                 job.progress(report.samples_done)
                 job.quiet_s = 0.0  # its node says now and then how far it is
             case RunFinished():
-                yield from self._complete(job, report)
+                self._complete(job, report)
             case RunFailed():
-                yield from self._failed(job, task, report)
+                self._failed(job, task, report)
             case RunProgressed(complete=True):
                 job.progress(report.samples_done)
                 ended: Facts = {"case": "ended", "node": report.node}
-                yield from self._break_up(task, job, "run_failed", ended)
+                self._break_up(task, job, "run_failed", ended)
 
     def _hear_until_done(self, job: TuningJob, task: Task) -> None:
         """A run of a job begins, of which no report may come before the work of its task is done."""
         remaining_s = self._asking.remaining_s(task.job_ids, task.mode, task.gpus)
         job.hear(self._tasks.orders.elapsed_s, remaining_s)
 
-    def _failed(
-        self, job: TuningJob, task: Task, report: RunFailed, backs_off: bool = False
-    ) -> Iterator[Outcome]:
+    def _failed(self, job: TuningJob, task: Task, report: RunFailed, backs_off: bool = False) -> None:
         """A job's run in its task has failed on a node, which need not be the one that reports for all."""
         if len(task.job_ids) == 1 or report.permanent:
             self._tasks.fail(job, report, backs_off)
@@ -253,15 +253,15 @@ class Runs:
             # It may be for the merge, so that neither job is at fault: each goes on alone.
             for each in task.job_ids:
                 self._tasks.jobs[each].never_merges = True
-        yield from self._break_up(task, job, "run_failed", facts_of_failure(report), report.node)
+        self._break_up(task, job, "run_failed", facts_of_failure(report), report.node)
 
-    def _ending(self, job: TuningJob, report: RunReport) -> Iterator[Outcome]:
+    def _ending(self, job: TuningJob, report: RunReport) -> None:
         """A report about a run that was told to end."""
         match report:
             case RunFinished() if job.given_up is None:
                 if job.is_undone:
                     job.merge = None  # it was done before it could begin anew in one
-                yield from self._complete(job, report)
+                self._complete(job, report)
                 return
             case RunProgressed(complete=False):
                 return  # it will say what is left of it
@@ -275,19 +275,19 @@ class Runs:
                 pass
             case _:
                 return
-        yield from self._ended(job, report.run_id)
+        self._ended(job, report.run_id)
 
-    def _ended(self, job: TuningJob, run_id: str) -> Iterator[Outcome]:
+    def _ended(self, job: TuningJob, run_id: str) -> None:
         """A run that was told to end is over."""
-        yield from self._tasks.cleared(job, run_id)
+        self._tasks.cleared(job, run_id)
         task = self._tasks.task_of(job)
         if job.is_ending and task is not None:
-            yield from self._break_up(task, job, "run_failed", job.given_up or NO_FACTS)
-        yield from self._settle(job)
+            self._break_up(task, job, "run_failed", job.given_up or NO_FACTS)
+        self._settle(job)
         self._planning.has_changed = True
-        yield from self.profile()
+        self.profile()
 
-    def _evaluated(self, job: TuningJob, task: Task, report: TaskEvaluated) -> Iterator[Outcome]:
+    def _evaluated(self, job: TuningJob, task: Task, report: TaskEvaluated) -> None:
         kind = self._knowledge.kinds[job.kind]
         compares = note_evaluation(job, kind, task, report)
         if report.phase == "own":
@@ -301,53 +301,51 @@ class Runs:
         jobs = [self._tasks.jobs[job_id] for job_id in task.job_ids]
         # A donor was trained as if it were alone.
         learners = [each for each in jobs if each.merge is not None and not each.merge.is_donor]
-        yield from self._tasks.stop(task, "undone", about=[each.job_id for each in learners])
-        yield self._changed(task, "undone", task.gpus, fault)
+        self._tasks.stop(task, "undone", about=[each.job_id for each in learners])
+        self._outcomes.add(self._changed(task, "undone", task.gpus, fault))
         for each in jobs:
             each.never_merges = True
             # Of two that learn from each other, the other may gain: nothing is learned of it.
-            yield from self._judge(each, "undone", learns=each is job)
+            self._judge(each, "undone", learns=each is job)
             if each in learners:
                 each.undo()
             each.merge = None
         self._planning.has_changed = True
 
-    def _complete(self, job: TuningJob, report: RunFinished) -> Iterator[Outcome]:
+    def _complete(self, job: TuningJob, report: RunFinished) -> None:
         """A job is done; another of its task goes on with the GPUs."""
         iterations = report.samples_done // job.workload.hyperparameters.batch_size
         shortfall = shortfall_of_merge(job, self._knowledge.kinds[job.kind], iterations)
         if shortfall is not None:
-            yield from self._begin_anew(job, report, shortfall)
+            self._begin_anew(job, report, shortfall)
             return
         task = self._tasks.task_of(job)
         self._tasks.complete(job, report)
         if task is not None and task.job_ids:
             for other in task.active_job_ids if task.mode == "temporal" else ():
                 self._hear_until_done(self._tasks.jobs[other], task)
-            yield self._changed(task, "job_over")
-            yield from self._tasks.settle(task)
-        yield from self._settle(job)
+            self._outcomes.add(self._changed(task, "job_over"))
+            self._tasks.settle(task)
+        self._settle(job)
         self._planning.has_changed = True
-        yield from self.profile()
+        self.profile()
 
-    def _begin_anew(
-        self, job: TuningJob, report: RunFinished, shortfall: Mapping[str, Fact]
-    ) -> Iterator[Outcome]:
+    def _begin_anew(self, job: TuningJob, report: RunFinished, shortfall: Mapping[str, Fact]) -> None:
         """A job has nothing left to do in a merge that has kept it from its target."""
         job.progress(report.samples_done)
         job.never_merges = True
         task = self._tasks.task_of(job)
         if task is not None:
-            yield from self._break_up(task, job, "undone", shortfall)
-        yield from self._judge(job, "undone")
+            self._break_up(task, job, "undone", shortfall)
+        self._judge(job, "undone")
         job.undo()
         job.merge = None
-        yield from self._tasks.cleared(job, report.run_id)
+        self._tasks.cleared(job, report.run_id)
         self._planning.has_changed = True
 
     def _break_up(
         self, task: Task, job: TuningJob, reason: Any, facts: Mapping[str, Fact], node: str | None = None
-    ) -> Iterator[Outcome]:
+    ) -> None:
         """A task ends because of one of its jobs, whose run is over already; the other waits for GPUs.
 
         Args:
@@ -356,25 +354,24 @@ class Runs:
         """
         gpus, run_id = task.gpus, job.run_id
         if job.is_ending:
-            yield from self._tasks.stop(task, "failed", about=(job.job_id,))
+            self._tasks.stop(task, "failed", about=(job.job_id,))
         else:
-            yield from self._tasks.stop(task, "reallocated")
+            self._tasks.stop(task, "reallocated")
         if run_id is not None and node in (None, task.leader):
             job.stopping.pop(run_id, None)
             self._tasks.recount(job)
         self._tasks.part(task)
-        yield self._changed(task, reason, gpus, facts)
-        yield from self._settle(job)
+        self._outcomes.add(self._changed(task, reason, gpus, facts))
+        self._settle(job)
         self._planning.has_changed = True
-        yield from self.profile()
+        self.profile()
 
-    def _settle(self, job: TuningJob) -> Iterator[Outcome]:
+    def _settle(self, job: TuningJob) -> None:
         """End a job that is ending, and learn from it."""
-        ended = list(self._tasks.settle_end(job))
-        if not ended:
+        if not self._tasks.forget_if_over(job):
             return
         if job.merge is not None:
-            yield from self._judge(job, "finished" if job.finished is not None else "ended_early")
+            self._judge(job, "finished" if job.finished is not None else "ended_early")
         is_alone = (job.merge is None or job.merge.is_donor) and not job.is_undone
         if job.finished is not None and is_alone and job.iterations > 0:
             kind = self._knowledge.kinds[job.kind]
@@ -388,9 +385,9 @@ class Runs:
         if not self._tasks.jobs:
             self._planning.hold(None)
             self.turns.forget()
-        yield from ended
+        self._outcomes.add(job.ended(self._tasks.zone))
 
-    def _judge(self, job: TuningJob, reason: JudgedReason, learns: bool = True) -> Iterator[Outcome]:
+    def _judge(self, job: TuningJob, reason: JudgedReason, learns: bool = True) -> None:
         merge = job.merge
         if merge is None or merge.is_donor:
             return
@@ -401,7 +398,7 @@ class Runs:
         if learns:
             self._knowledge.learn(remembered)
             self._planning.knows_more = True
-        yield told
+        self._outcomes.add(told)
 
     def _changed(
         self, task: Task, reason: Any, gpus_before: int | None = None, facts: Mapping[str, Fact] = NO_FACTS

@@ -5,10 +5,9 @@ next starts when the last step of the one before is done. A job itself goes on o
 said that it ended, for then its checkpoint is there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from schemas.base import Outcome
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RefusedRun, RunFailed, RunFinished
 from schemas.merging.commands import (
@@ -22,6 +21,7 @@ from schemas.merging.commands import (
 from schemas.merging.outcomes import MergeForetold, TaskChanged, TaskChangeReason
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from streams.cell.live_bytes import LiveBytes
+from streams.cell.outcomes import Outcomes
 from streams.policies.gang.room import JobsRoom
 from streams.policies.gpus import Gpus
 from streams.policies.merging.job import TuningJob
@@ -32,8 +32,11 @@ from streams.policies.orders import OrderClock
 class Tasks:
     """Tasks of one zone."""
 
-    def __init__(self, zone: str, gpus: Gpus, live: LiveBytes, orders: OrderClock) -> None:
+    def __init__(
+        self, zone: str, gpus: Gpus, live: LiveBytes, orders: OrderClock, outcomes: Outcomes
+    ) -> None:
         self.zone = zone
+        self._outcomes = outcomes
         self.gpus = gpus
         self.orders = orders
         self.jobs: dict[str, TuningJob] = {}
@@ -87,7 +90,7 @@ class Tasks:
         """The task that a job is part of."""
         return None if job.task is None else self.all[job.task]
 
-    def profile(self, job: TuningJob, policy: MergingPolicy) -> Iterator[Outcome]:
+    def profile(self, job: TuningJob, policy: MergingPolicy) -> None:
         """Have a new job profiled, if there is room."""
         gpus = STAGES_PER_PIPELINE if job.workload.pipeline else 1
         members = self.gpus.take(_profile_holder(job.job_id), gpus, {})
@@ -101,14 +104,16 @@ class Tasks:
         job.stage, job.run_id, job.profiled_on = "profiling", f"p{self.begun}/{job.job_id}", members
         job.hear(self.orders.elapsed_s, policy.profile_limit_s)
         self.recount(job)
-        yield ProfileOrdered(
-            zone=self.zone,
-            node=node,
-            order=job.order(job.run_id),
-            gpus=gpus,
-            iterations=policy.profile_iterations,
-            limit_s=policy.profile_limit_s,
-            fisher_samples=policy.fisher_samples,
+        self._outcomes.add(
+            ProfileOrdered(
+                zone=self.zone,
+                node=node,
+                order=job.order(job.run_id),
+                gpus=gpus,
+                iterations=policy.profile_iterations,
+                limit_s=policy.profile_limit_s,
+                fisher_samples=policy.fisher_samples,
+            )
         )
 
     def end_profile(self, job: TuningJob, stage: str) -> None:
@@ -119,7 +124,7 @@ class Tasks:
         job.waits_since_s = self.time_s
         self.recount(job)
 
-    def abort_profile(self, job: TuningJob) -> Iterator[Outcome]:
+    def abort_profile(self, job: TuningJob) -> None:
         """Have a profile run end, whose job is over."""
         (node,) = job.profiled_on
         run_id = cast(str, job.run_id)
@@ -127,14 +132,16 @@ class Tasks:
         job.stopping[run_id] = node
         job.hear(self.orders.elapsed_s)
         self.recount(job)
-        yield TaskReleased(
-            zone=self.zone,
-            node=node,
-            task_id=run_id.partition("/")[0],
-            generation=1,
-            job_ids=(job.job_id,),
-            reason="withdrawn",
-            runs=(RefusedRun(run_id=run_id, job_id=job.job_id),),
+        self._outcomes.add(
+            TaskReleased(
+                zone=self.zone,
+                node=node,
+                task_id=run_id.partition("/")[0],
+                generation=1,
+                job_ids=(job.job_id,),
+                reason="withdrawn",
+                runs=(RefusedRun(run_id=run_id, job_id=job.job_id),),
+            )
         )
 
     def begin(
@@ -147,17 +154,19 @@ class Tasks:
         watched_epochs: int,
         foretold: Sequence[MergeForetold] = (),
         before: Task | None = None,
-    ) -> Iterator[Outcome]:
+    ) -> bool:
         """Set GPUs aside for jobs that have none, and have them run as soon as their earlier runs are over.
-        Nothing comes of it where too few GPUs idle.
 
         Args:
             before: the task of the first job until now, whose nodes it likes best.
+
+        Returns:
+            whether enough GPUs are idle; otherwise nothing changes.
         """
         task_id = before.task_id if before is not None else f"t{self.begun + 1}"
         members = self.gpus.take(task_id, gpus, {} if before is None else before.members)
         if members is None:
-            return
+            return False
         if before is None:
             self.begun += 1
         task = Task(
@@ -174,12 +183,15 @@ class Tasks:
             job.task = task_id
         for job in jobs[: len(task.active_job_ids)]:
             job.waited_s += self.time_s - job.waits_since_s
-        yield self.changed(task, reason, 0 if before is None else before.gpus, remaining_s, foretold)
-        yield from self.settle(task)
+        self._outcomes.add(
+            self.changed(task, reason, 0 if before is None else before.gpus, remaining_s, foretold)
+        )
+        self.settle(task)
         for job in jobs:
             self.recount(job)
+        return True
 
-    def settle(self, task: Task) -> Iterator[Outcome]:
+    def settle(self, task: Task) -> None:
         """Tell the nodes of a task to run it, once no earlier run of its jobs is left."""
         jobs = [self.jobs[job_id] for job_id in task.job_ids]
         if task.is_assigned or any(job.stopping for job in jobs):
@@ -200,9 +212,9 @@ class Tasks:
             members=members,
             watched_epochs=task.watched_epochs,
         )
-        yield order
+        self._outcomes.add(order)
         for member in members[1:]:
-            yield order.model_copy(update={"node": member.node})
+            self._outcomes.add(order.model_copy(update={"node": member.node}))
 
     def stop(
         self,
@@ -210,7 +222,7 @@ class Tasks:
         reason: TaskReleaseReason,
         about: Sequence[str] = (),
         without: Iterable[str] = (),
-    ) -> Iterator[Outcome]:
+    ) -> None:
         """Take a task's GPUs away; its jobs wait, and the task is gone.
 
         Args:
@@ -227,14 +239,16 @@ class Tasks:
                 RefusedRun(run_id=task.run_id(job_id), job_id=job_id) for job_id in task.active_job_ids
             )
             for node in task.members:
-                yield TaskReleased(
-                    zone=self.zone,
-                    node=node,
-                    task_id=task.task_id,
-                    generation=task.generation,
-                    job_ids=tuple(about) or task.job_ids,
-                    reason=reason,
-                    runs=runs,
+                self._outcomes.add(
+                    TaskReleased(
+                        zone=self.zone,
+                        node=node,
+                        task_id=task.task_id,
+                        generation=task.generation,
+                        job_ids=tuple(about) or task.job_ids,
+                        reason=reason,
+                        runs=runs,
+                    )
                 )
 
     def part(self, task: Task) -> None:
@@ -302,21 +316,22 @@ class Tasks:
         if task.mode == "normal" and job.merge is not None and not job.merge.is_donor:
             job.merge = None
 
-    def cleared(self, job: TuningJob, run_id: str) -> Iterator[Outcome]:
+    def cleared(self, job: TuningJob, run_id: str) -> None:
         """A run that was told to end has done so."""
         job.stopping.pop(run_id, None)
         self._forget_empty_merge(job)
         self.recount(job)
         task = self.task_of(job)
         if task is not None:
-            yield from self.settle(task)
+            self.settle(task)
 
-    def settle_end(self, job: TuningJob) -> Iterator[Outcome]:
-        """End a job that is ending as soon as its last run is over."""
-        if job.is_ending and job.task is None and not job.stopping and job.job_id in self.jobs:
+    def forget_if_over(self, job: TuningJob) -> bool:
+        """Keep a job no longer that is ending and whose last run is over; return whether it was so."""
+        is_over = job.is_ending and job.task is None and not job.stopping and job.job_id in self.jobs
+        if is_over:
             del self.jobs[job.job_id]
             self.recount(job)
-            yield job.ended(self.zone)
+        return is_over
 
     def changed(
         self,

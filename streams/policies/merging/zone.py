@@ -35,22 +35,23 @@ class MergingZone:
 
     def __init__(self, context: ZoneContext) -> None:
         self._jobs = context.jobs
+        self._outcomes = context.outcomes
         policy = cast(MergingPolicy, context.zone.policy)
         self._gpus = Gpus()
         self._orders = OrderClock(context.cell.cell, policy.order_timeout_s)
-        self._tasks = Tasks(context.zone.id, self._gpus, context.live, self._orders)
+        self._tasks = Tasks(context.zone.id, self._gpus, context.live, self._orders, context.outcomes)
         self._knowledge = Knowledge(policy)
         self._asking = Asking(policy, self._tasks, self._knowledge, Speeds(policy))
-        self._planning = Planning(self._asking, context.cell.epoch_s)
+        self._planning = Planning(self._asking, context.cell.epoch_s, context.outcomes)
         self._standing = Standing(context.cell.epoch_s)
-        self._runs = Runs(self._asking, self._planning, self._standing)
+        self._runs = Runs(self._asking, self._planning, self._standing, context.outcomes)
         self._arrivals = 0
         self._wanted: dict[str, None] = {}
         """Nodes that are to leave."""
         self._tasks.time_s = context.cell.epoch_s
         self._configure(context)
 
-    def submitted(self, job: Job) -> Iterator[Outcome]:
+    def submitted(self, job: Job) -> None:
         workload = cast(TuningWorkload, job.workload)
         refusal = self._refusal(workload)
         entry = TuningJob(
@@ -61,10 +62,10 @@ class MergingZone:
             waits_since_s=self._tasks.time_s,
         )
         if refusal is not None:
-            yield entry.rejected(self._zone.id, *refusal)
+            self._outcomes.add(entry.rejected(self._zone.id, *refusal))
             return
         if (full := self._tasks.room.refuse(entry)) is not None:
-            yield entry.rejected(self._zone.id, "cell_full", full)
+            self._outcomes.add(entry.rejected(self._zone.id, "cell_full", full))
             return
         self._arrivals += 1
         kind = self._knowledge.admit(workload)
@@ -74,31 +75,33 @@ class MergingZone:
         if kind.is_profiled:
             entry.stage, entry.never_merges = "ready", not kind.is_usable
         place = QueuedTask(jobs_waiting=self._tasks.waiting, is_profiled=kind.is_profiled)
-        yield entry.admitted(self._zone.id, place)
+        self._outcomes.add(entry.admitted(self._zone.id, place))
         self._tasks.add(entry)
         if kind.is_profiled:
-            yield self._asking.foretold(entry, "kind_finished" if kind.finished else "kind_known")
+            self._outcomes.add(
+                self._asking.foretold(entry, "kind_finished" if kind.finished else "kind_known")
+            )
         self._planning.has_changed = True
-        yield from self._runs.profile()
+        self._runs.profile()
 
-    def withdrawn(self, job: Job) -> Iterator[Outcome]:
+    def withdrawn(self, job: Job) -> None:
         entry = self._tasks.jobs[job.job_id]
         if entry.is_ending:
-            yield job_ending(job.job_id)
+            self._outcomes.add(job_ending(job.job_id))
             return
         entry.withdraw()
-        yield from self._runs.let_go(entry)
+        self._runs.let_go(entry)
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         raise AssertionError(f"quote {request.quote_id}: the policy quotes nothing")
 
-    def run_changed(self, job: Job, report: RunReport) -> Iterator[Outcome]:
-        yield from self._runs.reported(self._tasks.jobs[job.job_id], report)
+    def run_changed(self, job: Job, report: RunReport) -> None:
+        self._runs.reported(self._tasks.jobs[job.job_id], report)
 
-    def run_refused(self, job: Job, failed: RunFailed) -> Iterator[Outcome]:
-        yield from self._runs.refused(self._tasks.jobs[job.job_id], failed)
+    def run_refused(self, job: Job, failed: RunFailed) -> None:
+        self._runs.refused(self._tasks.jobs[job.job_id], failed)
 
-    def nodes_changed(self, change: NodeChange) -> Iterator[Outcome]:
+    def nodes_changed(self, change: NodeChange) -> None:
         match change.status:
             case "up":
                 self._gpus.reopen(change.node, ("down",))
@@ -112,27 +115,27 @@ class MergingZone:
         self._planning.has_changed = True
         if change.status in ("down", "restarted"):
             why = {"node": change.node, "status": change.status}
-            yield from self._runs.lose(change.node, why, change.runs)
+            self._runs.lose(change.node, why, change.runs)
         elif change.status == "leaving":
-            yield from self._runs.vacate(change.node, {"case": "leaving", "node": change.node})
-        yield from self._runs.profile()
+            self._runs.vacate(change.node, {"case": "leaving", "node": change.node})
+        self._runs.profile()
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return sorted(servers, key=lambda node: (len(self._gpus.holders(node)), node))[:count]
 
-    def broken_promises(self, context: ZoneContext) -> Iterator[BrokenPromise]:
+    def broken_promise(self, context: ZoneContext) -> BrokenPromise | None:
         gpus = Gpus()
         gpus.configure(context.zone)
         pipelines = [job for job in self._tasks.jobs.values() if job.workload.pipeline]
         if pipelines and gpus.most_per_node < STAGES_PER_PIPELINE:
-            yield {
+            return {
                 "case": "no_node_for_pipelines",
                 "jobs": len(pipelines),
                 "needed_gpus": STAGES_PER_PIPELINE,
             }
         other = [job for job in self._tasks.jobs.values() if job.workload.model != context.zone.base_model]
         if other:
-            yield {
+            return {
                 "case": "jobs_of_base_model",
                 "jobs": len(other),
                 "base_model": other[0].workload.model,
@@ -141,19 +144,19 @@ class MergingZone:
             held = sum(task.members.get(node.id, 0) for task in self._tasks.all.values())
             held += sum(job.profiled_on.get(node.id, 0) for job in self._tasks.jobs.values())
             if held > gpus.nodes[node.id]:
-                yield {
+                return {
                     "case": "gpus_in_use",
                     "node": node.id,
                     "gpus": gpus.nodes[node.id],
                     "held_gpus": held,
                 }
+        return None
 
-    def reconfigured(self, context: ZoneContext) -> Iterator[Outcome]:
+    def reconfigured(self, context: ZoneContext) -> None:
         self._configure(context)
         self._planning.has_changed = True
         self._planning.knows_more = True
         # A node that has joined may be down, which is told next: nothing is begun before the clock moves on.
-        yield from ()
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         left = {node: gpus for node, gpus in self._gpus.nodes.items() if node not in self._wanted}
@@ -164,21 +167,21 @@ class MergingZone:
             node for node in nodes if can_run and not self._gpus.holders(node) and not self._is_awaited(node)
         ]
 
-    def take(self, event: Event) -> Iterator[Outcome]:
+    def take(self, event: Event) -> None:
         raise AssertionError(f"{event.TYPE}: is a report about a run")
 
-    def wake(self, time_s: float) -> Iterator[Outcome]:
+    def wake(self, time_s: float) -> None:
         self._tasks.time_s = time_s
         if self._orders.advance(time_s):
-            yield from self._runs.give_up_silent()
-        yield from self._runs.profile()
-        yield from self._planning.wake(time_s)
+            self._runs.give_up_silent()
+        self._runs.profile()
+        self._planning.wake(time_s)
         told = self._standing.due(time_s, self._tasks, self._asking.policy.interval_s)
         if told is not None:
-            yield told
+            self._outcomes.add(told)
 
-    def solved(self, answer: SolveFinished) -> Iterator[Outcome]:
-        yield from self._planning.solved(answer)
+    def solved(self, answer: SolveFinished) -> None:
+        self._planning.solved(answer)
 
     def broken_invariants(self) -> Iterator[str]:
         yield from broken_invariants(self._zone.id, self._tasks, self._jobs)

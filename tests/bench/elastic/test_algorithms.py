@@ -27,14 +27,19 @@ def test_the_same_seed_makes_the_same_instances():
     assert knapsack_groups(1) == knapsack_groups(1) != knapsack_groups(2)
 
 
+def resized_in_round(busy: BusyCell) -> list[JobResized]:
+    outcomes = [decision.outcome for decision in busy.cell().handle(busy.tick)]
+    return [outcome for outcome in outcomes if isinstance(outcome, JobResized)]
+
+
 def test_in_a_busy_round_running_jobs_make_way_for_those_that_wait():
-    resized = [outcome for outcome in BusyCell(0).wake() if isinstance(outcome, JobResized)]
+    resized = resized_in_round(BusyCell(0))
     assert [outcome.reason for outcome in resized].count("started") > 450
     assert sum(outcome.reason == "scaled_in" for outcome in resized) > 100
 
 
 def test_in_a_busy_round_wide_jobs_take_whole_servers():
-    resized = [outcome for outcome in BusyCell(0, wide=True).wake() if isinstance(outcome, JobResized)]
+    resized = resized_in_round(BusyCell(0, wide=True))
     wide = [outcome for outcome in resized if outcome.reason == "started"]
     assert len(wide) > 100
     assert all(member.workers == 1 for outcome in wide for member in outcome.servers)

@@ -1,13 +1,12 @@
 """Changes of a running cell that meet other changes: loans, departures, and what is reported meanwhile."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 
 from schemas.auction.settings import NoMergingPolicy
-from schemas.base import Event, Outcome
+from schemas.base import Event
 from schemas.cells import GpuType, Node
 from schemas.changes import ZoneConfigured
 from schemas.decisions import EventIgnored, JobAdmitted, NodeMoved, NodeStatusChanged
@@ -166,11 +165,12 @@ class CoolantWarm(FleetEvent):
 class CooledZone(AuctionZone):
     """Says what it hears of coolants."""
 
-    def take(self, event: Event) -> Iterator[Outcome]:
+    def take(self, event: Event) -> None:
         if isinstance(event, CoolantWarm):
-            yield EventIgnored(reason="nothing_changes", facts={"case": "warm", "node": event.node})
+            facts = {"case": "warm", "node": event.node}
+            self._outcomes.add(EventIgnored(reason="nothing_changes", facts=facts))
         else:
-            yield from super().take(event)
+            super().take(event)
 
 
 def test_what_a_policy_alone_knows_of_nodes_comes_to_its_zones():

@@ -1,7 +1,7 @@
 """Gangs against their specification, in random histories of orders, reports, losses and restarts."""
 
 import random
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any, ClassVar
 
 import pytest
@@ -12,6 +12,7 @@ from schemas.facts import Fact
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from streams.cell.jobs import Job
 from streams.cell.live_bytes import LiveBytes
+from streams.cell.outcomes import Outcomes
 from streams.cell.states import from_state, state_of
 from streams.policies.gang.gang import Gang
 from streams.policies.gang.gangs import Gangs, Why
@@ -95,7 +96,8 @@ class History:
         self.orders.advance(0.0)
         self.time_s = 0.0
         self.live = LiveBytes(10**9)
-        self.gangs = PlainGangs("z", self.live, self.orders)
+        self.outcomes = Outcomes()
+        self.gangs = PlainGangs("z", self.live, self.orders, self.outcomes)
         self.job = gang(Job("j", "u", "z", WORK, ElasticTerms()), 0)
         self.gangs.jobs["j"] = self.job
         self.gangs.note(self.job)
@@ -124,7 +126,9 @@ class History:
                 if self._report(RunFailed, node, generation, 0, error="boom", permanent=permanent):
                     model.failed(node, generation, permanent)
             case "lose":
-                self._take(self.gangs.lose(self.job, node, Why("lost")) if self._is_kept else ())
+                if self._is_kept:
+                    self.gangs.lose(self.job, node, Why("lost"))
+                self._take_outcomes()
                 model.lost(node)
             case "rare":
                 self._rarely()
@@ -136,10 +140,12 @@ class History:
         match self.rng.choice(["withdraw", "preempt", "preempt", "silence", "restore", "restore"]):
             case "withdraw" if self.model.ending is None:
                 self.job.withdraw()
-                self._take(self.gangs.end(self.job, Why("withdrawn")))
+                self.gangs.end(self.job, Why("withdrawn"))
+                self._take_outcomes()
                 self.model.withdrawn()
             case "preempt" if self.model.in_force:
-                self._take(self.gangs.put_back(self.job, Why("preempted")))
+                self.gangs.put_back(self.job, Why("preempted"))
+                self._take_outcomes()
                 self.model.preempted()
             case "silence":
                 self._fall_silent()
@@ -159,7 +165,8 @@ class History:
         for _ in range(30):
             self.time_s += TIMEOUT_S / 5
             if self.orders.advance(self.time_s):
-                self._take(self.gangs.give_up_silent())
+                self.gangs.give_up_silent()
+                self._take_outcomes()
         if self.model.in_force:
             self.model.failed(self.model.in_force[0], self.model.generation, permanent=False)
         self.model.alive = set()
@@ -175,13 +182,14 @@ class History:
         report = of(cell="c", node=node, run_id=f"{generation}/j", job_id="j", samples_done=samples, **fields)
         counts = self.model.is_known(node, generation, of is RunFinished)
         ended = {(node, generation)} if report.ends_run else set()
-        outcomes = self._take(self.gangs.report(self.job, report), ended)
+        self.gangs.report(self.job, report)
+        outcomes = self._take_outcomes(ended)
         assert any(isinstance(each, EventIgnored) for each in outcomes) == (not counts)
         return counts
 
-    def _take(self, outcomes: Iterable[Outcome], ended: Set[tuple[str, int]] = frozenset()) -> list[Outcome]:
+    def _take_outcomes(self, ended: Set[tuple[str, int]] = frozenset()) -> list[Outcome]:
         """Note decisions, on a report that some processes have ended."""
-        taken = list(outcomes)
+        taken = self.outcomes.take()
         orders = [(each.node, each.generation) for each in taken if isinstance(each, Released)]
         assert len(set(orders)) == len(orders)
         assert set(orders) <= self.model.alive - ended, "nobody is ordered to end what has ended"
