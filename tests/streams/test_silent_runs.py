@@ -72,7 +72,7 @@ def test_a_profile_run_that_is_never_reported_is_tried_three_times_and_the_job_t
     assert sum(isinstance(each, ProfileOrdered) for each in outcomes) == 3
     (told,) = [each for each in outcomes if isinstance(each, JobForetold)]
     assert told.reason == "profile_failed"
-    assert (told.facts["case"], told.facts["run_id"]) == ("silent", "p3/a")
+    assert (told.facts["case"], told.facts["run_id"]) == ("silent", "3/a")
 
 
 def test_time_in_which_nothing_could_be_heard_does_not_count() -> None:

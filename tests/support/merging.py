@@ -35,8 +35,8 @@ class MergingBench(TwinBench):
 
     def counted(self) -> tuple[Any, int]:
         zone = self.cell.configuration.zones[0]
-        total = self.zone._tasks.room.live.total
-        assert total == self.twin.zones[ZONE]._tasks.room.live.total, (
+        total = self.zone._runs.room.live.total
+        assert total == self.twin.zones[ZONE]._runs.room.live.total, (
             "and it counts no other since it was restored"
         )
         return self.zone.state(), total + zone.policy.state_bytes(zone)

@@ -84,7 +84,7 @@ class Script:
 
     def job(self, job_id: str) -> TuningJob:
         """What the zone keeps of it."""
-        return self.bench.zone._tasks.jobs[job_id]
+        return self.bench.zone._runs.jobs[job_id]
 
     def ready(self, *job_ids: str, **fields: Any) -> None:
         """Jobs that wait for GPUs: profiled, each of a kind of its own unless `data` is given."""
@@ -217,18 +217,21 @@ class Script:
         """Runs that were told to end say that they did."""
         outcomes: list[Outcome] = []
         for job_id in job_ids:
-            for run in list(self.job(job_id).stopping):
+            for run in ending_runs(self.job(job_id)):
                 outcomes += self.send(self.progressed(job_id, iterations, complete=True, run=run))
         return outcomes
 
     def _place(self, job_id: str, run: str = "") -> dict[str, Any]:
         job = self.job(job_id)
         run_id = run or job.run_id
-        assert run_id is not None, f"{job_id} has no run"
-        task = self.bench.zone._tasks.task_of(job)
-        leaders = job.profiled_on or (None if task is None else {task.leader: 0}) or {}
-        node = job.stopping.get(run_id) or next(iter(leaders))
+        node = ending_runs(job).get(run_id, job.leader)
+        assert node, f"{job_id} has no run"
         return {"cell": CELL, "node": node, "run_id": run_id, "job_id": job_id}
+
+
+def ending_runs(job: TuningJob) -> dict[str, str]:
+    """Nodes, by the id of the run that each is to end and has not reported the end of."""
+    return {job.run_of(leaving.generation): node for node, leaving in job.leaving.items()}
 
 
 def online(node: str) -> NodeOnline:

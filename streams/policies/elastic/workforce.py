@@ -17,11 +17,12 @@ from streams.cell.outcomes import Outcomes
 from streams.policies.elastic.job import ElasticJob, QueueEntry
 from streams.policies.elastic.outcomes import released, resized
 from streams.policies.elastic.sizes import Shape
-from streams.policies.gang.gangs import Gangs, Why
+from streams.policies.gang.gangs import Why
+from streams.policies.gang.single_job import SingleJobGangs
 from streams.policies.orders import OrderClock
 
 
-class Workforce(Gangs[ElasticJob, ResizeReason]):
+class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
     """Workers of the jobs of one zone."""
 
     def __init__(

@@ -14,7 +14,8 @@ from streams.policies.experts.claims import Holdings
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.outcomes import assigned, changed, decided, released
 from streams.policies.experts.turns import Turns
-from streams.policies.gang.gangs import Gangs, Why
+from streams.policies.gang.gangs import Why
+from streams.policies.gang.single_job import SingleJobGangs
 from streams.policies.gpus import Gpus
 from streams.policies.orders import OrderClock
 
@@ -22,7 +23,7 @@ _LONGEST_QUIET_S = 8_640.0
 """For so long a service is expected to say nothing after its begin, at most."""
 
 
-class Ranks(Gangs[MoeJob, ChangeReason]):
+class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
     """Ranks of the jobs of one zone."""
 
     def __init__(

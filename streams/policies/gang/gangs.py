@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from schemas.base import Outcome
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from streams.cell.live_bytes import LiveBytes
@@ -84,16 +83,10 @@ class Gangs(ABC, Generic[G, R]):
             job.job.samples_done = 0
         self.end(job, why, without)
 
+    @abstractmethod
     def end(self, job: G, why: Why[R], without: str | None = None) -> None:
-        """Have the processes of a job end, as `put_back`, and set no progress back."""
-        if job.members:
-            before, working = self._width(job), job.working
-            self._leave_all(job)
-            self._outcomes.add(self._changed(job, before, why))
-            for node in working:
-                if node != without:
-                    self._outcomes.add(self._released(job, node, job.generation, why))
-        self._settle(job)
+        """Have the processes of a job end, as `put_back`, and set no progress back. A job that is ending, and
+        has none any more, is over."""
 
     def lose(self, job: G, node: str, why: Why[R]) -> None:
         """A node has no processes of the job any more, though it was not ordered to end them. It is ordered
@@ -116,18 +109,6 @@ class Gangs(ABC, Generic[G, R]):
             self.room.count(job, job.state_bytes)
         else:
             self.room.remove(job)
-
-    @abstractmethod
-    def _width(self, job: G) -> int:
-        """Return how many processes a job counts as."""
-
-    @abstractmethod
-    def _changed(self, job: G, width_before: int, why: Why[R]) -> Outcome:
-        """Return the decision that a job has other processes than before, or none."""
-
-    @abstractmethod
-    def _released(self, job: G, node: str, generation: int, why: Why[R]) -> Outcome:
-        """Return the order to a node to end the processes of a generation."""
 
     @abstractmethod
     def _why_failed(self, job: G, facts: Mapping[str, Fact]) -> Why[R]:

@@ -10,9 +10,11 @@ from schemas.merging.outcomes import MergeForetold, PlanDecided, TaskChangeReaso
 from schemas.merging.problems import MergeSolution, Share
 from schemas.solves import SolveFinished
 from streams.cell.outcomes import Outcomes
-from streams.policies.merging.asking import Asking
 from streams.policies.merging.job import Merge, TuningJob
+from streams.policies.merging.knowledge import Knowledge
+from streams.policies.merging.questions import Questions
 from streams.policies.merging.task import Task
+from streams.policies.merging.tasks import Tasks
 
 MOST_CHANGED = 400
 """Tasks that one plan begins, and as many that it stops: some 50 ms of the cell's time each. What a larger
@@ -22,10 +24,11 @@ plan has beyond that is dropped, and another one is asked for."""
 class Allocation:
     """Allocation of one zone."""
 
-    def __init__(self, asking: Asking, outcomes: Outcomes) -> None:
+    def __init__(self, tasks: Tasks, questions: Questions, knowledge: Knowledge, outcomes: Outcomes) -> None:
+        self._tasks = tasks
+        self._questions = questions
+        self._knowledge = knowledge
         self._outcomes = outcomes
-        self._asking = asking
-        self._tasks = asking.tasks
 
     def apply(self, answer: SolveFinished, asked_s: float) -> bool:
         """Carry a plan out, as far as it still fits.
@@ -50,7 +53,7 @@ class Allocation:
         before_changes = len(self._outcomes)
         for task in list(self._tasks.all.values()):
             share = wanted.get(task.job_ids)
-            if (share is not None and _stays(task, share)) or self._asking.is_kept(task):
+            if (share is not None and _stays(task, share)) or self._questions.is_kept(task):
                 kept.add(task.job_ids)
                 continue
             if task.since_s > asked_s or not unfit.isdisjoint(task.job_ids):
@@ -119,7 +122,7 @@ class Allocation:
         if any(job is None or job.stage != "ready" or job.is_ending for job in jobs):
             return False
         tasks = [self._tasks.task_of(job) for job in jobs if job is not None]
-        if any(task is not None and self._asking.is_kept(task) for task in tasks):
+        if any(task is not None and self._questions.is_kept(task) for task in tasks):
             return False
         if len(jobs) == 1:
             # A job that is trained with another goes on with it.
@@ -146,9 +149,9 @@ class Allocation:
         if not goes_on:
             self._tasks.part(task)
         if share is None:
-            self._outcomes.add(self._tasks.changed(task, "preempted", task.gpus, 0.0))
+            self._tasks.changed(task, "preempted")
         elif task.follower is not None and not goes_on:
-            self._outcomes.add(self._tasks.changed(task, "separated", task.gpus, 0.0))
+            self._tasks.changed(task, "separated")
 
     def _without_gpus(self, stopped: Iterable[Task], wanted: dict[tuple[str, ...], Share]) -> None:
         """Tell of tasks that were to go on with other GPUs, and found none."""
@@ -157,7 +160,7 @@ class Allocation:
             was_to_go_on = any(first in job_ids for job_ids in wanted)
             if was_to_go_on and self._tasks.jobs[first].task is None and task.task_id not in self._tasks.all:
                 self._tasks.part(task)
-                self._outcomes.add(self._tasks.changed(task, "preempted", task.gpus, 0.0))
+                self._tasks.changed(task, "preempted")
 
     def _begin(self, share: Share, stopped: dict[str, Task]) -> bool:
         """Begin the task of a share, and return whether its jobs and GPUs are there."""
@@ -177,8 +180,6 @@ class Allocation:
             jobs,
             share.gpus,
             self._reason(share, before, jobs[0]),
-            self._asking.remaining_s(share.job_ids, share.mode, share.gpus),
-            self._asking.policy.watched_epochs,
             foretold,
             before,
         )
@@ -200,18 +201,18 @@ class Allocation:
         more."""
         assert mode != "normal"
         donor, receiver = jobs
-        known = self._asking.knowledge.transfer(mode, donor.kind, receiver.kind)
+        known = self._knowledge.transfer(mode, donor.kind, receiver.kind)
         if known is None:
             return []
         donor.merge = self._noted(mode, donor, receiver, known.score, known.donor_gain, known.donor_ratio)
         donor.merge.is_donor = mode == "temporal"
         for learner in (receiver,) if donor.merge.is_donor else jobs:
-            if learner.stopping:
+            if learner.leaving:
                 learner.undo()  # its run alone may have made progress that it has not reported yet
         receiver.merge = self._noted(
             mode, receiver, donor, known.score, known.receiver_gain, known.receiver_ratio
         )
-        is_trial = self._asking.policy.merges == "shown" and known.evidence != "shown"
+        is_trial = self._tasks.policy.merges == "shown" and known.evidence != "shown"
         donor.merge.is_trial = receiver.merge.is_trial = is_trial
         return [
             MergeForetold(
@@ -229,8 +230,8 @@ class Allocation:
         self, mode: MergeMode, job: TuningJob, partner: TuningJob, score: float, gain: float, ratio: float
     ) -> Merge:
         job.merge = None
-        alone = self._asking.knowledge.expected_iterations(job)
-        kinds = self._asking.knowledge.kinds
+        alone = self._knowledge.expected_iterations(job)
+        kinds = self._knowledge.kinds
         return Merge(
             mode=mode,
             partner=partner.job_id,

@@ -1,17 +1,21 @@
 """A job of a merging zone: how far it is, which run it is in, and what became of its merge."""
 
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, cast
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, cast
 
 from schemas.decisions import JobCompleted
+from schemas.facts import Facts
+from schemas.fleet import RunFailed
 from schemas.merging.commands import JobOrder
 from schemas.merging.estimates import MergeMode
 from schemas.merging.workload import TuningWorkload
-from streams.policies.gang.job import GangJob
+from streams.policies.gang.gang import Gang
+from streams.policies.orders import OrderClock
 
 _BYTES_PER_JOB = 1_568
 """Packed: numbers, ids, a merge, and of its kind what is no profile."""
-_BYTES_PER_RUN = 8
+_BYTES_PER_NODE = 16
+"""Packed, beside its id: numbers."""
 
 Stage = Literal["new", "profiling", "ready"]
 
@@ -45,30 +49,25 @@ class Merge:
 
 
 @dataclass
-class TuningJob(GangJob):
-    """See `GangJob`."""
+class TuningJob(Gang):
+    """A job, whose processes are those of its profile run or of the task that it is part of. Its only member
+    is the node that leads them: it reports for all, and nodes obey commands in their order."""
+
+    ALL_TRACK_PROGRESS: ClassVar[bool] = False
 
     _: KW_ONLY
     kind: str
     """Digest of its data and hyperparameters."""
     submitted_s: float
     stage: Stage = "new"
-    run_id: str | None = None
-    """Its run in its task, or its profile run; None while it has none."""
-    stopping: dict[str, str] = field(default_factory=dict)
-    """Runs that were told to end and have not said that they did, and the nodes that lead them."""
-    profiled_on: dict[str, int] = field(default_factory=dict)
-    """GPUs by node of its profile run."""
     task: str | None = None
     """The task that it is part of."""
-    generation: int = 0
-    """Generation of the last task that its nodes were ordered to run it in."""
     undone_generation: int = 0
     """Generation of the last merge of it that was undone: nothing is kept of that one, and of those
     before."""
     waited_s: float = 0.0
     waits_since_s: float = 0.0
-    """When it last had GPUs, or was submitted. Says nothing of a job that has some."""
+    """When it last had GPUs, or was submitted; meaningless while it has some."""
     running_s: float = 0.0
     attained_gpu_s: float = 0.0
     restarts: int = 0
@@ -84,20 +83,31 @@ class TuningJob(GangJob):
         self.workload = cast(TuningWorkload, self.job.workload)
 
     @property
+    def profiled_on(self) -> dict[str, int]:
+        """GPUs by node of its profile run."""
+        return self.members if self.stage == "profiling" else {}
+
+    @property
     def is_undone(self) -> bool:
-        """Whether its last task was a merge that was undone: what its runs still say is of no use."""
+        """Whether its last task was a merge that was undone, so that late reports of it do not count."""
         return 0 < self.generation == self.undone_generation
 
     @property
+    def keeps_progress(self) -> bool:
+        return not self.is_undone
+
+    def tracks_progress(self, leads: bool) -> bool:
+        return leads and self.stage != "profiling"
+
+    @property
     def iterations(self) -> int:
-        """Optimizer steps of it that are done."""
+        """Number of optimizer steps that are done."""
         return self.job.samples_done // self.workload.hyperparameters.batch_size
 
     @property
     def state_bytes(self) -> int:
-        """Most bytes of it in a snapshot."""
-        runs = sum(_BYTES_PER_RUN + len(run) + len(node) for run, node in self.stopping.items())
-        return _BYTES_PER_JOB + runs + self.ending_bytes
+        nodes = (*self.members, *self.leaving, self.leader)
+        return _BYTES_PER_JOB + self.ending_bytes + sum(_BYTES_PER_NODE + len(node) for node in nodes)
 
     def order(self, run_id: str) -> JobOrder:
         """Return its order to an executor."""
@@ -110,8 +120,16 @@ class TuningJob(GangJob):
             oldest_generation=self.undone_generation + 1,
         )
 
+    def fail(self, report: RunFailed, orders: OrderClock, backs_off: bool = False) -> Facts:
+        """Count a failed run, see `GangJob.fail`. A job is not given up for its profile runs, unless they can
+        run nowhere: its data may be sound, and it runs unmerged."""
+        facts = super().fail(report, orders, backs_off)
+        if self.stage == "profiling" and self.is_ending and not report.permanent:
+            self.given_up, self.failures, self.stage, self.never_merges = None, 0, "ready", True
+        return facts
+
     def lose(self) -> None:
-        """Nothing of what it has learned is left: it begins anew."""
+        """Have the job begin anew, with nothing of what it has learned."""
         self.job.samples_done, self.best_accuracy, self.is_compared = 0, None, False
         if self.merge is not None:
             self.merge.best_accuracy = None

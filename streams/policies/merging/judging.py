@@ -6,7 +6,6 @@ from schemas.facts import Facts
 from schemas.merging.estimates import PastMerge
 from schemas.merging.outcomes import MergeJudged
 from schemas.merging.reports import TaskEvaluated
-from streams.policies.merging.asking import Asking
 from streams.policies.merging.job import Merge, TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 from streams.policies.merging.task import Task
@@ -81,10 +80,13 @@ def shortfall_of_merge(job: TuningJob, kind: KindOfJobs, iterations: int) -> Fac
 
 
 def judged(
-    asking: Asking, job: TuningJob, merge: Merge, reason: JudgedReason
+    zone: str, job: TuningJob, merge: Merge, kind: KindOfJobs, step_s: float, reason: JudgedReason
 ) -> tuple[MergeJudged, PastMerge]:
-    """Return the result of a job's merge, as a decision and as it is kept."""
-    kind = asking.knowledge.kinds[job.kind]
+    """Return the result of a job's merge, as a decision and as it is kept.
+
+    Args:
+        step_s: time of a step of the job on one GPU.
+    """
     alone = max(round(kind.finished_iterations) if kind.finished else merge.iterations_alone, 1)
     best, reference = merge.best_accuracy, kind.finished_accuracy
     gain = None
@@ -92,7 +94,7 @@ def judged(
         gain = min(max((best - reference) / reference, _LEAST_GAIN), _MOST_GAIN)
     saved = alone - job.iterations if reason == "finished" else -job.iterations
     told = MergeJudged(
-        zone=asking.tasks.zone,
+        zone=zone,
         job_id=job.job_id,
         partner=merge.partner,
         mode=merge.mode,
@@ -102,7 +104,7 @@ def judged(
         foretold_iterations=merge.iterations,
         iterations=job.iterations,
         iterations_alone=alone,
-        saved_s=saved * asking.step_s(job, 1),
+        saved_s=saved * step_s,
     )
     target = job.workload.target.accuracy
     met = reason == "finished" and job.iterations > 0 and (target is None or (best or 0.0) >= target)

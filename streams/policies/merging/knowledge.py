@@ -98,6 +98,8 @@ class Knowledge:
         """Number of these jobs."""
         self._lost_samples = 0
         """Those of them that were trained in vain, in merges that were undone."""
+        self.has_changed = False
+        """Whether anything is known since the last question that could change its answer."""
 
     def configure(self, policy: MergingPolicy) -> None:
         """Judge by these settings from now on. Where similarity is judged by something else than before, new
@@ -112,19 +114,17 @@ class Knowledge:
                 kind.watched = 0
         self._policy = policy
         self._metric = TRANSFERABILITY[policy.transferability]()
+        self.has_changed = True
 
     def admit(self, workload: TuningWorkload) -> KindOfJobs:
-        """A new job's kind."""
+        """Count a new job, and return its kind."""
         key = kind_key(workload)
         kind = self.kinds.setdefault(key, KindOfJobs.of(workload))
         kind.jobs += 1
         kind.most_iterations = max(kind.most_iterations, workload.target.most_iterations)
         self._use(kind)
+        self.has_changed = self.has_changed or (kind.is_usable and key not in self._asked)
         return kind
-
-    def is_asked_about(self, key: str) -> bool:
-        """Whether the last question was about this kind too."""
-        return key in self._asked
 
     def leave(self, key: str) -> None:
         """A job of this kind is over."""
@@ -139,7 +139,7 @@ class Knowledge:
 
     def profiled(self, key: str, report: ProfileReported) -> Facts | None:
         """Keep what a profile run has shown; why it is of no use, if it is of none."""
-        kind = self.kinds[key]
+        kind, self.has_changed = self.kinds[key], True
         if self._policy.transferability == "task2feat":
             fault, embedding = fault_of(report, "features", self.embedding_length), report.features
         else:
@@ -181,6 +181,7 @@ class Knowledge:
         Args:
             jobs: that are not over.
         """
+        self.has_changed = False
         counts: dict[str, int] = {}
         for job in jobs:
             if job.workload.sharing:
@@ -261,9 +262,15 @@ class Knowledge:
         return known
 
     def learn(self, outcome: PastMerge) -> None:
-        """A merge is over for one of its jobs."""
+        """Keep the result of a merge for one of its jobs."""
         self.outcomes.append(outcome)
         del self.outcomes[:-MAX_OUTCOMES]
+        self.has_changed = True
+
+    def note_finished(self, job: TuningJob) -> None:
+        """Count a job that ran alone until it was done."""
+        self.kinds[job.kind].note_finished(job.iterations, job.best_accuracy)
+        self.has_changed = True
 
     def note_trained(self, samples: int) -> None:
         """A job is done, and was trained on so many samples, of each epoch anew."""
@@ -295,6 +302,7 @@ class Knowledge:
             "trained": self._trained_samples,
             "finished": self._finished,
             "lost": self._lost_samples,
+            "has_changed": self.has_changed,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -309,7 +317,7 @@ class Knowledge:
         self.embedding_length, self._uses = state["embedding_length"], state["uses"]
         self._asked = tuple(state["asked"])
         self._trained_samples, self._finished = state["trained"], state["finished"]
-        self._lost_samples = state["lost"]
+        self._lost_samples, self.has_changed = state["lost"], state["has_changed"]
 
     def _score(self, donor: str, receiver: str) -> float:
         if (donor, receiver) not in self._scores:

@@ -12,11 +12,12 @@ from schemas.facts import Facts
 from schemas.merging.estimates import EstimateProblem, EstimateSolution
 from schemas.merging.settings import MergingPolicy
 from schemas.solves import SolveFinished, SolveRequested
-from streams.cell.outcomes import Outcomes
 from streams.policies.ignored import unknown_solve
 from streams.policies.merging.allocation import Allocation
-from streams.policies.merging.asking import Asking
+from streams.policies.merging.knowledge import Knowledge
+from streams.policies.merging.questions import Questions
 from streams.policies.merging.tasks import Tasks
+from streams.policies.policy import ZoneContext
 
 _ESTIMATE_LIMIT_S = 30.0
 _FEW_WAIT = 4
@@ -28,11 +29,15 @@ _LOST_AFTER_INTERVALS = 2
 class Planning:
     """Plans of one zone."""
 
-    def __init__(self, asking: Asking, epoch_s: float, outcomes: Outcomes) -> None:
-        self._outcomes = outcomes
-        self._asking = asking
-        self._allocation = Allocation(asking, outcomes)
-        self._next_s = epoch_s
+    def __init__(
+        self, context: ZoneContext, tasks: Tasks, questions: Questions, knowledge: Knowledge
+    ) -> None:
+        self._outcomes = context.outcomes
+        self._tasks = tasks
+        self._questions = questions
+        self._knowledge = knowledge
+        self._allocation = Allocation(tasks, questions, knowledge, context.outcomes)
+        self._next_s = context.cell.epoch_s
         """When the plan of the next interval is carried out."""
         self._requests = 0
         self._plan_request: str | None = None
@@ -48,18 +53,10 @@ class Planning:
         """When the last estimate was asked for."""
         self._estimate_failed = False
         """Whether it came to nothing."""
-        self.has_changed = False
-        """Whether anything has happened since the last plan was asked for that could change it."""
-        self.knows_more = False
-        """Whether anything has happened since the last estimate that could change it."""
 
     @property
     def _policy(self) -> MergingPolicy:
-        return self._asking.policy
-
-    @property
-    def _tasks(self) -> Tasks:
-        return self._asking.tasks
+        return self._tasks.policy
 
     def wake(self, time_s: float) -> None:
         """It is `time_s` now: carry out what is due, and ask for what is needed next."""
@@ -86,10 +83,10 @@ class Planning:
             self._estimate_request = None
             self._estimate_failed = not isinstance(answer.solution, EstimateSolution)
             if isinstance(answer.solution, EstimateSolution):
-                self._estimated(self._asking.knowledge.take(answer.solution))
-                self.has_changed = True
+                self._estimated(self._knowledge.take(answer.solution))
+                self._tasks.has_changed = True
             else:
-                self.knows_more = True
+                self._knowledge.has_changed = True
             if self._is_idle_time(self._tasks.time_s):
                 self._ask_in_between(self._tasks.time_s)
         elif answer.request_id != self._plan_request:
@@ -121,8 +118,7 @@ class Planning:
             "estimate_request": self._estimate_request,
             "estimated_s": self._estimated_s,
             "estimate_failed": self._estimate_failed,
-            "has_changed": self.has_changed,
-            "knows_more": self.knows_more,
+            "has_changed": self._tasks.has_changed,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -134,32 +130,32 @@ class Planning:
         self._estimate_failed = state["estimate_failed"]
         ready = state["ready"]
         self.hold(None if ready is None else SolveFinished.model_validate_json(ready))
-        self.has_changed, self.knows_more = state["has_changed"], state["knows_more"]
+        self._tasks.has_changed = state["has_changed"]
 
     def _is_idle_time(self, time_s: float) -> bool:
         """Whether it is time to ask in between: GPUs idle, for jobs that wait or for those that run, or few
         jobs wait."""
         every_s = self._policy.idle_interval_s
-        if every_s is None or not self.has_changed or self._plan_request is not None:
+        if every_s is None or not self._tasks.has_changed or self._plan_request is not None:
             return False
         if self._estimate_request is not None:
             return False  # what it tells may be a merge, which a job that is begun alone is lost for
         if time_s - self._asked_s < every_s:
             return False
         waiting = len(self._tasks.ready())
-        used = sum(task.gpus for task in self._tasks.all.values() if not self._asking.is_kept(task))
-        return self._asking.available() > used or 0 < waiting <= self._tasks.gpus.total // _FEW_WAIT
+        used = sum(task.gpus for task in self._tasks.all.values() if not self._questions.is_kept(task))
+        return self._questions.available() > used or 0 < waiting <= self._tasks.gpus.total // _FEW_WAIT
 
     def _is_time_for_estimates(self, time_s: float) -> bool:
         """Whether there is something to ask about; after an answer that came to nothing, not within an
         interval, since the next would hardly be another."""
-        if not self.knows_more or self._estimate_request is not None:
+        if not self._knowledge.has_changed or self._estimate_request is not None:
             return False
         return not self._estimate_failed or time_s >= self._estimated_s + self._policy.interval_s
 
     def _carry_out(self, answer: SolveFinished) -> None:
         fits = self._allocation.apply(answer, self._asked_s)
-        self.has_changed = self.has_changed or not fits
+        self._tasks.has_changed = self._tasks.has_changed or not fits
 
     def _ask_in_between(self, time_s: float) -> None:
         self.hold(None)
@@ -169,16 +165,16 @@ class Planning:
         """Ask anew where an answer does not come."""
         long_ago_s = time_s - _LOST_AFTER_INTERVALS * self._policy.interval_s
         if self._plan_request is not None and self._asked_s + self._policy.solve_limit_s < long_ago_s:
-            self._plan_request, self.has_changed = None, True
+            self._plan_request, self._tasks.has_changed = None, True
         if self._estimate_request is not None and self._estimated_s + _ESTIMATE_LIMIT_S < long_ago_s:
-            self._estimate_request, self.knows_more = None, True
+            self._estimate_request, self._knowledge.has_changed = None, True
 
     def _ask(self, time_s: float, is_early: bool) -> None:
         if self._plan_request is not None:
             return
         since_s = self._asked_s
-        self.has_changed, self._asked_s = False, time_s
-        problem = self._asking.problem(time_s)
+        self._tasks.has_changed, self._asked_s = False, time_s
+        problem = self._questions.problem(time_s)
         if problem is None:
             return
         self._requests += 1
@@ -190,13 +186,12 @@ class Planning:
                 request_id=self._plan_request,
                 time_limit_s=self._policy.solve_limit_s,
                 problem=problem,
-                job_ids=self._asking.waiting_since(since_s, problem),
+                job_ids=self._questions.waiting_since(since_s, problem),
             )
         )
 
     def _ask_for_estimates(self) -> None:
-        self.knows_more = False
-        problem: EstimateProblem | None = self._asking.knowledge.estimate(self._tasks.jobs.values())
+        problem: EstimateProblem | None = self._knowledge.estimate(self._tasks.jobs.values())
         if problem is None:
             return
         self._requests += 1
@@ -220,5 +215,5 @@ class Planning:
             fault = news[job.kind]
             job.never_merges = job.never_merges or bool(fault)
             self._outcomes.add(
-                self._asking.foretold(job, "unusable_profile" if fault else "estimated", fault)
+                self._tasks.forecasts.decision(job, "unusable_profile" if fault else "estimated", fault)
             )

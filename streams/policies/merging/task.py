@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from schemas.merging.commands import TransferMode
+from schemas.merging.commands import TaskMember, TransferMode
 
 _BYTES_PER_TASK = 256
 _BYTES_PER_MEMBER = 16
@@ -10,19 +10,19 @@ _BYTES_PER_MEMBER = 16
 
 @dataclass
 class Task:
-    """What runs, or is about to."""
+    """A task that runs, or that begins once no earlier run of its jobs is left."""
 
     task_id: str
     mode: TransferMode
     """How it began: a temporal merge stays one when its donor is done."""
     job_ids: tuple[str, ...]
-    """That are not over. Of a temporal merge the donor first."""
+    """Its jobs that are not over. Of a temporal merge the donor first."""
     members: dict[str, int]
     """GPUs by node, in the order of the ranks."""
     generation: int = 0
-    """Of its newest run; 0 before the first."""
+    """Generation of its newest run; 0 before the first."""
     is_assigned: bool = False
-    """Whether its nodes were told. Before that, earlier runs of its jobs are still ending."""
+    """Whether its nodes have been ordered to run it."""
     since_s: float = 0.0
     """Since when its present jobs have its GPUs."""
     watched_epochs: int = 0
@@ -30,7 +30,7 @@ class Task:
 
     @property
     def gpus(self) -> int:
-        """In all."""
+        """GPUs in all."""
         return sum(self.members.values())
 
     @property
@@ -51,9 +51,9 @@ class Task:
 
     @property
     def state_bytes(self) -> int:
-        """What it takes in a snapshot, at most, beside the ids of its jobs."""
+        """Most bytes of it in a snapshot, beside the ids of its jobs."""
         return _BYTES_PER_TASK + sum(_BYTES_PER_MEMBER + len(node) for node in self.members)
 
-    def run_id(self, job_id: str) -> str:
-        """Of one of its jobs, in the present generation."""
-        return f"{self.task_id}.{self.generation}/{job_id}"
+    def described_members(self) -> tuple[TaskMember, ...]:
+        """Return its members for commands and decisions."""
+        return tuple(TaskMember(node=node, gpus=gpus) for node, gpus in self.members.items())

@@ -7,25 +7,23 @@ from schemas.base import Event, Outcome
 from schemas.facts import Facts
 from schemas.fleet import RunFailed, RunReport
 from schemas.jobs import JobQuoteRequested
-from schemas.merging.outcomes import QueuedTask
+from schemas.merging.outcomes import QueuedTask, TaskChangeReason
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from schemas.merging.workload import TuningWorkload
 from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
 from streams.cell.nodes import NodeChange
 from streams.cell.states import from_state, state_of
+from streams.policies.gang.gangs import Why
 from streams.policies.gpus import Gpus
 from streams.policies.ignored import job_ending
-from streams.policies.merging.asking import Asking
 from streams.policies.merging.invariants import broken_invariants
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.planning import Planning
+from streams.policies.merging.questions import Questions
 from streams.policies.merging.runs import Runs
-from streams.policies.merging.speeds import Speeds
-from streams.policies.merging.standing import Standing
 from streams.policies.merging.task import Task
-from streams.policies.merging.tasks import Tasks
 from streams.policies.orders import OrderClock
 from streams.policies.policy import BrokenPromise, ZoneContext
 
@@ -39,16 +37,13 @@ class MergingZone:
         policy = cast(MergingPolicy, context.zone.policy)
         self._gpus = Gpus()
         self._orders = OrderClock(context.cell.cell, policy.order_timeout_s)
-        self._tasks = Tasks(context.zone.id, self._gpus, context.live, self._orders, context.outcomes)
         self._knowledge = Knowledge(policy)
-        self._asking = Asking(policy, self._tasks, self._knowledge, Speeds(policy))
-        self._planning = Planning(self._asking, context.cell.epoch_s, context.outcomes)
-        self._standing = Standing(context.cell.epoch_s)
-        self._runs = Runs(self._asking, self._planning, self._standing, context.outcomes)
+        self._runs = Runs(context, self._gpus, self._orders, self._knowledge)
+        self._questions = Questions(self._runs, self._knowledge)
+        self._planning = Planning(context, self._runs, self._questions, self._knowledge)
         self._arrivals = 0
         self._wanted: dict[str, None] = {}
         """Nodes that are to leave."""
-        self._tasks.time_s = context.cell.epoch_s
         self._configure(context)
 
     def submitted(self, job: Job) -> None:
@@ -58,48 +53,57 @@ class MergingZone:
             job,
             self._arrivals,
             kind="",
-            submitted_s=self._tasks.time_s,
-            waits_since_s=self._tasks.time_s,
+            submitted_s=self._runs.time_s,
+            waits_since_s=self._runs.time_s,
         )
         if refusal is not None:
             self._outcomes.add(entry.rejected(self._zone.id, *refusal))
             return
-        if (full := self._tasks.room.refuse(entry)) is not None:
+        if (full := self._runs.room.refuse(entry)) is not None:
             self._outcomes.add(entry.rejected(self._zone.id, "cell_full", full))
             return
         self._arrivals += 1
         kind = self._knowledge.admit(workload)
         entry.kind = kind.key
-        if kind.is_usable and not self._knowledge.is_asked_about(kind.key):
-            self._planning.knows_more = True
         if kind.is_profiled:
             entry.stage, entry.never_merges = "ready", not kind.is_usable
-        place = QueuedTask(jobs_waiting=self._tasks.waiting, is_profiled=kind.is_profiled)
+        place = QueuedTask(jobs_waiting=self._runs.waiting, is_profiled=kind.is_profiled)
         self._outcomes.add(entry.admitted(self._zone.id, place))
-        self._tasks.add(entry)
+        self._runs.add(entry)
         if kind.is_profiled:
             self._outcomes.add(
-                self._asking.foretold(entry, "kind_finished" if kind.finished else "kind_known")
+                self._runs.forecasts.decision(entry, "kind_finished" if kind.finished else "kind_known")
             )
-        self._planning.has_changed = True
-        self._runs.profile()
+        self._runs.has_changed = True
+        self._runs.profile_all()
 
     def withdrawn(self, job: Job) -> None:
-        entry = self._tasks.jobs[job.job_id]
+        entry = self._runs.jobs[job.job_id]
         if entry.is_ending:
             self._outcomes.add(job_ending(job.job_id))
             return
         entry.withdraw()
-        self._runs.let_go(entry)
+        self._runs.end(entry, Why("withdrawn"))
+        self._follow_up()
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         raise AssertionError(f"quote {request.quote_id}: the policy quotes nothing")
 
     def run_changed(self, job: Job, report: RunReport) -> None:
-        self._runs.reported(self._tasks.jobs[job.job_id], report)
+        self._runs.report(self._runs.jobs[job.job_id], report)
+        self._follow_up()
+        if report.ends_run:
+            self._runs.profile_all()
 
     def run_refused(self, job: Job, failed: RunFailed) -> None:
-        self._runs.refused(self._tasks.jobs[job.job_id], failed)
+        self._runs.refuse(self._runs.jobs[job.job_id], failed)
+        self._follow_up()
+        self._runs.profile_all()
+
+    def _follow_up(self) -> None:
+        """Keep no plan once no job is left."""
+        if not self._runs.jobs:
+            self._planning.hold(None)
 
     def nodes_changed(self, change: NodeChange) -> None:
         match change.status:
@@ -112,13 +116,13 @@ class MergingZone:
                 self._gpus.close(change.node, change.status)
         if change.status == "leaving":
             self._wanted[change.node] = None
-        self._planning.has_changed = True
+        self._runs.has_changed = True
         if change.status in ("down", "restarted"):
-            why = {"node": change.node, "status": change.status}
-            self._runs.lose(change.node, why, change.runs)
+            why = Why[TaskChangeReason]("node_lost", {"node": change.node, "status": change.status})
+            self._runs.lose_node(change.node, why, change.runs)
         elif change.status == "leaving":
             self._runs.vacate(change.node, {"case": "leaving", "node": change.node})
-        self._runs.profile()
+        self._runs.profile_all()
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return sorted(servers, key=lambda node: (len(self._gpus.holders(node)), node))[:count]
@@ -126,14 +130,14 @@ class MergingZone:
     def broken_promise(self, context: ZoneContext) -> BrokenPromise | None:
         gpus = Gpus()
         gpus.configure(context.zone)
-        pipelines = [job for job in self._tasks.jobs.values() if job.workload.pipeline]
+        pipelines = [job for job in self._runs.jobs.values() if job.workload.pipeline]
         if pipelines and gpus.most_per_node < STAGES_PER_PIPELINE:
             return {
                 "case": "no_node_for_pipelines",
                 "jobs": len(pipelines),
                 "needed_gpus": STAGES_PER_PIPELINE,
             }
-        other = [job for job in self._tasks.jobs.values() if job.workload.model != context.zone.base_model]
+        other = [job for job in self._runs.jobs.values() if job.workload.model != context.zone.base_model]
         if other:
             return {
                 "case": "jobs_of_base_model",
@@ -141,8 +145,8 @@ class MergingZone:
                 "base_model": other[0].workload.model,
             }
         for node in context.zone.nodes:
-            held = sum(task.members.get(node.id, 0) for task in self._tasks.all.values())
-            held += sum(job.profiled_on.get(node.id, 0) for job in self._tasks.jobs.values())
+            held = sum(task.members.get(node.id, 0) for task in self._runs.all.values())
+            held += sum(job.profiled_on.get(node.id, 0) for job in self._runs.jobs.values())
             if held > gpus.nodes[node.id]:
                 return {
                     "case": "gpus_in_use",
@@ -154,15 +158,14 @@ class MergingZone:
 
     def reconfigured(self, context: ZoneContext) -> None:
         self._configure(context)
-        self._planning.has_changed = True
-        self._planning.knows_more = True
+        self._runs.has_changed = True
         # A node that has joined may be down, which is told next: nothing is begun before the clock moves on.
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         left = {node: gpus for node, gpus in self._gpus.nodes.items() if node not in self._wanted}
-        needs_wide = any(job.workload.pipeline for job in self._tasks.jobs.values())
+        needs_wide = any(job.workload.pipeline for job in self._runs.jobs.values())
         least = STAGES_PER_PIPELINE if needs_wide else 1
-        can_run = not self._tasks.jobs or any(gpus >= least for gpus in left.values())
+        can_run = not self._runs.jobs or any(gpus >= least for gpus in left.values())
         return [
             node for node in nodes if can_run and not self._gpus.holders(node) and not self._is_awaited(node)
         ]
@@ -171,12 +174,13 @@ class MergingZone:
         raise AssertionError(f"{event.TYPE}: is a report about a run")
 
     def wake(self, time_s: float) -> None:
-        self._tasks.time_s = time_s
+        self._runs.time_s = time_s
         if self._orders.advance(time_s):
             self._runs.give_up_silent()
-        self._runs.profile()
+            self._follow_up()
+        self._runs.profile_all()
         self._planning.wake(time_s)
-        told = self._standing.due(time_s, self._tasks, self._asking.policy.interval_s)
+        told = self._runs.standing.due(time_s, self._runs, self._runs.policy.interval_s)
         if told is not None:
             self._outcomes.add(told)
 
@@ -184,37 +188,37 @@ class MergingZone:
         self._planning.solved(answer)
 
     def broken_invariants(self) -> Iterator[str]:
-        yield from broken_invariants(self._zone.id, self._tasks, self._jobs)
+        yield from broken_invariants(self._zone.id, self._runs, self._jobs)
 
     def state(self) -> dict[str, Any]:
         return {
-            "jobs": [state_of(job) for job in self._tasks.jobs.values()],
-            "tasks": [state_of(task) for task in self._tasks.all.values()],
-            "begun": self._tasks.begun,
-            "time_s": self._tasks.time_s,
+            "jobs": [state_of(job) for job in self._runs.jobs.values()],
+            "tasks": [state_of(task) for task in self._runs.all.values()],
+            "begun": self._runs.begun,
+            "time_s": self._runs.time_s,
             "arrivals": self._arrivals,
             "closed": self._gpus.state(),
             "wanted": list(self._wanted),
             "knowledge": self._knowledge.state(),
-            "speeds": self._asking.speeds.state(),
+            "speeds": self._runs.speeds.state(),
             "planning": self._planning.state(),
-            "standing": self._standing.state(),
+            "standing": self._runs.standing.state(),
             "turns": self._runs.turns.state(),
             "orders": self._orders.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._tasks.begun, self._tasks.time_s = state["begun"], state["time_s"]
+        self._runs.begun, self._runs.time_s = state["begun"], state["time_s"]
         self._arrivals, self._wanted = state["arrivals"], dict.fromkeys(state["wanted"])
         self._gpus.restore(state["closed"])
         for packed in state["jobs"]:
             job = from_state(TuningJob, packed, self._jobs)
-            self._tasks.jobs[job.job_id] = job
-        self._tasks.restore(from_state(Task, task) for task in state["tasks"])
+            self._runs.jobs[job.job_id] = job
+        self._runs.restore(from_state(Task, task) for task in state["tasks"])
         self._knowledge.restore(state["knowledge"])
-        self._asking.speeds.restore(state["speeds"])
+        self._runs.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
-        self._standing.restore(state["standing"])
+        self._runs.standing.restore(state["standing"])
         self._runs.turns.restore(state["turns"])
         self._orders.restore(state["orders"])
 
@@ -228,7 +232,7 @@ class MergingZone:
 
     def _is_awaited(self, node: str) -> bool:
         """Whether a run that was told to end there has not said that it did."""
-        return any(node in job.stopping.values() for job in self._tasks.jobs.values())
+        return any(node in job.leaving for job in self._runs.jobs.values())
 
     def _configure(self, context: ZoneContext) -> None:
         self._zone = context.zone
@@ -236,6 +240,6 @@ class MergingZone:
         self._gpus.configure(context.zone)
         self._wanted = {node: None for node in self._wanted if node in self._gpus.nodes}
         self._knowledge.configure(policy)
-        self._asking.policy = policy
+        self._runs.policy = policy
         self._orders.timeout_s = policy.order_timeout_s
-        self._asking.speeds.configure(self._zone, self._gpus.total, self._gpus.most_per_node, policy)
+        self._runs.speeds.configure(self._zone, self._gpus.total, self._gpus.most_per_node, policy)

@@ -15,7 +15,8 @@ from streams.cell.live_bytes import LiveBytes
 from streams.cell.outcomes import Outcomes
 from streams.cell.states import from_state, state_of
 from streams.policies.gang.gang import Gang
-from streams.policies.gang.gangs import Gangs, Why
+from streams.policies.gang.gangs import Why
+from streams.policies.gang.single_job import SingleJobGangs
 from streams.policies.orders import OrderClock
 from tests.streams.gang.specification import Specification
 from tests.support.elastic import ElasticTerms, workload
@@ -65,7 +66,7 @@ class LedGang(CountedGang):
     ALL_TRACK_PROGRESS = False
 
 
-class PlainGangs(Gangs[CountedGang, str]):
+class PlainGangs(SingleJobGangs[CountedGang, str]):
     """Gangs of a policy that adds nothing."""
 
     def _width(self, job: CountedGang) -> int:

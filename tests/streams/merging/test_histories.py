@@ -33,6 +33,7 @@ from tests.support.merging import (
     submit,
     withdraw,
 )
+from tests.support.merging_script import ending_runs
 from tests.support.twins import ZONE
 
 STEPS = 40
@@ -85,9 +86,9 @@ class History:
         """Runs may be done before their nodes hear that they are to end."""
         if not isinstance(command, TaskReleased) or self.rng.random() > 0.5:
             return
-        jobs = self.world.bench.zone._tasks.jobs
+        jobs = self.world.bench.zone._runs.jobs
         for job in [jobs[job_id] for job_id in command.job_ids if job_id in jobs]:
-            for run_id, leader in job.stopping.items():
+            for run_id, leader in ending_runs(job).items():
                 if leader == command.node:
                     yield RunFinished(
                         cell=CELL,
@@ -236,8 +237,8 @@ def check(seed: int, **policy: Any) -> History:
 def check_end(history: History) -> None:
     """Nothing is left of the jobs."""
     assert sorted(history.ended) == sorted(f"j{number + 1}" for number in range(history.jobs))
-    assert not history.world.bench.zone._tasks.gpus.used
-    assert not history.world.bench.zone._tasks.room.live.total
+    assert not history.world.bench.zone._runs.gpus.used
+    assert not history.world.bench.zone._runs.room.live.total
     assert max(history.undone.values(), default=0) <= 1, "no job is in a second merge that fails"
 
 

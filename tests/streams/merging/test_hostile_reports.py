@@ -26,7 +26,7 @@ from streams.policies.merging.job import TuningJob
 from tests.streams.merging.test_histories import STEPS, History, check_end
 from tests.support.examples import examples, long
 from tests.support.merging import CELL, submit
-from tests.support.merging_script import Script, of, share
+from tests.support.merging_script import Script, ending_runs, of, share
 
 TINY = 5e-324
 """The smallest number above 0."""
@@ -54,7 +54,7 @@ class HostileHistory(History):
         )
 
     def step(self) -> None:
-        jobs = list(self.world.bench.zone._tasks.jobs.values())
+        jobs = list(self.world.bench.zone._runs.jobs.values())
         if jobs and self.rng.random() < 0.5:
             job = self.rng.choice(jobs)
             place = self._place(job)
@@ -67,15 +67,15 @@ class HostileHistory(History):
 
     def _place(self, job: TuningJob) -> dict[str, Any]:
         """A run of the job, most often one that it has, and how far that is said to be."""
-        rng, task = self.rng, self.world.bench.zone._tasks.task_of(job)
-        runs = [run for run in (job.run_id, job.run_id, *job.stopping, f"t1.1/{job.job_id}") if run]
-        run = rng.choice(runs)
+        rng, task = self.rng, self.world.bench.zone._runs.task_of(job)
+        runs = [job.run_id, job.run_id, *ending_runs(job), "t1.1/j"]
+        run = rng.choice([*runs, job.run_of(max(job.generation - 1, 0))])
         leaders = [*job.profiled_on, *([] if task is None else [task.leader])] or self.nodes
         total = job.workload.total_samples
         samples = (0, 1, job.workload.hyperparameters.batch_size, total // 2, total, total + 1, 2 * 10**12)
         return {
             "cell": CELL,
-            "node": job.stopping.get(run) or rng.choice(leaders),
+            "node": ending_runs(job).get(run) or rng.choice(leaders),
             "run_id": run,
             "job_id": job.job_id,
             "samples_done": rng.choice(samples),

@@ -37,7 +37,7 @@ from schemas.merging.workload import MAX_GPUS, MAX_ITERATIONS
 from schemas.questions import encode_posed
 from schemas.solves import SolveRequested
 from schemas.topics import INPUT_MAX_MESSAGE_BYTES
-from streams.policies.merging import asking
+from streams.policies.merging import questions
 from streams.policies.merging.step_tables import Wanted, step_tables
 from streams.solver.answers import PendingSolve, answer_to
 from tests.support.cells import Bench
@@ -71,9 +71,9 @@ def crowded(jobs: int, gpus: int, **policy) -> Script:
     for number in range(jobs):
         script.send(submit(f"j{number}", data=f"d{number}", accuracy=None, batch_size=2_000 + number))
     zone = script.bench.zone
-    for number, job in enumerate(zone._tasks.jobs.values()):
+    for number, job in enumerate(zone._runs.jobs.values()):
         if job.stage == "profiling":
-            zone._tasks.end_profile(job, "ready")
+            zone._runs.end_profile(job)
         job.stage, job.waited_s = "ready", float(jobs - number)
     return script
 
@@ -104,7 +104,7 @@ def test_kinds_of_equal_step_times_share_a_table():
 @pytest.mark.parametrize("scheme", ["ymir", pytest.param("optimus", marks=pytest.mark.long)])
 def test_where_tables_have_no_room_those_who_have_waited_longest_have_all_of_theirs(scheme):
     script = crowded(1_500, 120, scheme=scheme)
-    problem = script.bench.zone._asking.problem(240.0)
+    problem = script.bench.zone._questions.problem(240.0)
     found = sizes(problem)
     assert min(found[:1_200]) > 20
     assert set(found[-100:]) == {1}
@@ -124,7 +124,7 @@ def test_a_job_that_runs_keeps_the_number_of_gpus_that_it_has():
 
 
 def test_of_more_jobs_than_may_be_asked_about_those_that_have_waited_least_wait(monkeypatch):
-    monkeypatch.setattr(asking, "MOST_ASKED", 3)
+    monkeypatch.setattr(questions, "MOST_ASKED", 3)
     script = crowded(6, 8)
     script.plan(share("j5"))
     problem = script.ask().problem

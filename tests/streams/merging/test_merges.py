@@ -8,7 +8,7 @@ from schemas.merging.commands import TaskAssigned, TaskReleased
 from schemas.merging.outcomes import MergeJudged, PlanDecided, TaskChanged
 from schemas.merging.workload import TuningHyperparameters
 from tests.support.merging import withdraw
-from tests.support.merging_script import BATCH, Script, of, online, share, silent
+from tests.support.merging_script import BATCH, Script, ending_runs, of, online, share, silent
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_who_was_merged_with_a_withdrawn_job_goes_on_alone(script, mode):
         script.end("b", iterations=0)
     outcomes = script.plan(share("a"))
     assert assigned(outcomes) == [("normal", [("a", 120)])]
-    assert "b" not in script.bench.zone._tasks.jobs
+    assert "b" not in script.bench.zone._runs.jobs
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
@@ -206,7 +206,7 @@ def lost_in_a_spatial_merge(script: Script) -> None:
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.evaluated("a", 1.0, 0.7), script.evaluated("b", 1.0, 0.7))
     script.send(script.failed("a"))
-    script.send(script.failed("b", run=next(iter(script.job("b").stopping))))
+    script.send(script.failed("b", run=next(iter(ending_runs(script.job("b"))))))
 
 
 def test_a_merge_of_which_a_job_has_no_weights_left_is_none(script):
@@ -319,7 +319,7 @@ def test_a_job_that_learns_in_a_merge_has_nothing_of_what_it_learned_alone_and_h
     outcomes = script.end("b", iterations=400)
     assert assigned(outcomes) == [(mode, [("a", 0), ("b", 0)])]
     (oldest,) = {order.oldest_generation for each in of(TaskAssigned, outcomes) for order in each.orders[1:]}
-    assert oldest == 2, "it takes no checkpoint of its run alone"
+    assert oldest == 3, "it takes no checkpoint of its run alone"
     assert script.job("b").run_id != run
     asked = script.ask()
     outcomes = script.answer(share("a", "b", mode=mode), asked=asked)

@@ -14,7 +14,7 @@ from schemas.decisions import EventIgnored, NodeMoved
 from schemas.merging.commands import ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.outcomes import TaskChanged
 from tests.support.merging import CELL, submit, withdraw
-from tests.support.merging_script import Script, of, online, share, silent
+from tests.support.merging_script import Script, ending_runs, of, online, share, silent
 from tests.support.twins import ZONE
 
 
@@ -35,7 +35,7 @@ def nodes_told(outcomes: list[Outcome]) -> list[str]:
 
 
 def leader(script: Script, job_id: str) -> str:
-    return script.bench.zone._tasks.task_of(script.job(job_id)).leader
+    return script.bench.zone._runs.task_of(script.job(job_id)).leader
 
 
 def test_jobs_of_a_lost_node_go_on_elsewhere_from_their_last_checkpoint(script):
@@ -44,20 +44,20 @@ def test_jobs_of_a_lost_node_go_on_elsewhere_from_their_last_checkpoint(script):
     lost = leader(script, "a")
     outcomes = script.send(silent(lost))
     assert changes(outcomes) == [("node_lost", ("a",), 0)]
-    assert script.job("a").stopping == {}, "nobody is left to say that the run has ended"
+    assert ending_runs(script.job("a")) == {}, "nobody is left to say that the run has ended"
     assert script.ask().problem.gpus == 2
     outcomes = script.answer(share("a"), share("b"), asked=script.asked)
     (assigned,) = [each for each in of(TaskAssigned, outcomes) if each.orders[0].job_id == "a"]
     assert (assigned.node, assigned.orders[0].resume_iterations) == (leader(script, "b"), 100)
-    assert assigned.generation == 2
+    assert assigned.generation == 3
 
 
 def test_of_a_task_on_two_nodes_the_other_is_told_that_it_is_over(script):
     script.plan(share("a", gpus=4))
-    first, second = script.bench.zone._tasks.task_of(script.job("a")).members
+    first, second = script.bench.zone._runs.task_of(script.job("a")).members
     outcomes = script.send(silent(second))
     assert nodes_told(outcomes) == [first, second]
-    assert list(script.job("a").stopping.values()) == [first]
+    assert list(ending_runs(script.job("a")).values()) == [first]
 
 
 def test_a_node_that_has_begun_anew_knows_nothing_of_its_runs(script):
@@ -76,7 +76,7 @@ def test_what_a_lost_node_was_to_say_is_not_waited_for(script):
     script.plan(share("a", gpus=2))
     node = leader(script, "a")
     script.plan(share("b", gpus=2))
-    assert list(script.job("a").stopping.values()) == [node]
+    assert list(ending_runs(script.job("a")).values()) == [node]
     script.plan(share("a", gpus=1), share("b", gpus=2))
     (assigned,) = of(TaskAssigned, script.send(silent(node)))
     assert (assigned.orders[0].job_id, assigned.node == node) == ("a", False)

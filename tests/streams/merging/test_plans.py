@@ -150,7 +150,7 @@ def test_gpus_that_a_job_gives_up_are_others_at_once_and_it_goes_on_when_its_run
     assert changes(outcomes) == [("reallocated", ("a",), 2), ("started", ("b",), 2)]
     assert [each.orders[0].job_id for each in of(TaskAssigned, outcomes)] == ["b"]
     (assigned,) = of(TaskAssigned, script.end("a", iterations=90))
-    assert (assigned.orders[0].resume_iterations, assigned.generation) == (90, 2)
+    assert (assigned.orders[0].resume_iterations, assigned.generation) == (90, 3)
 
 
 class TestAhead:
@@ -201,13 +201,13 @@ class TestAhead:
     def test_an_answer_that_waits_takes_no_room_when_no_job_is_left(self, script):
         script.answer(share("a"), share("b"), asked=plans(script.tick(90.0))[0])
         script.send(withdraw("a"), withdraw("b"))
-        assert script.bench.zone._tasks.room.live.total == 0
+        assert script.bench.zone._runs.room.live.total == 0
 
     def test_nor_does_one_that_comes_then(self, script):
         (asked,) = plans(script.tick(90.0))
         script.send(withdraw("a"), withdraw("b"))
         assert decided(script.answer(share("a"), asked=asked)) == ("out_of_date", 0, 1)
-        assert script.bench.zone._tasks.room.live.total == 0
+        assert script.bench.zone._runs.room.live.total == 0
 
 
 def test_jobs_of_a_plan_share_a_node_where_they_fit():

@@ -168,7 +168,7 @@ def test_a_job_that_can_be_profiled_nowhere_is_refunded(script):
     script.send(submit("a"))
     (refunded,) = of(JobRefunded, script.send(script.failed("a", permanent=True)))
     assert (refunded.reason, refunded.facts["error"]) == ("run_failed", "out of memory")
-    assert "a" not in script.bench.zone._tasks.jobs
+    assert "a" not in script.bench.zone._runs.jobs
 
 
 def test_a_profile_run_whose_node_is_lost_is_begun_anew_and_counts_for_no_failure():
@@ -227,7 +227,7 @@ def test_one_users_many_new_kinds_keep_nobody_from_a_profile_run():
     script.send(submit("b", "ben", data="b"))
     profiled = []
     while "b" not in profiled:
-        (job_id,) = (job.job_id for job in script.bench.zone._tasks.jobs.values() if job.stage == "profiling")
+        (job_id,) = (job.job_id for job in script.bench.zone._runs.jobs.values() if job.stage == "profiling")
         profiled.append(job_id)
         script.send(script.profile(job_id))
     assert profiled == ["flood0", "b"]

@@ -8,7 +8,7 @@ from schemas.fleet import CommandRefused, RefusedRun
 from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
 from schemas.merging.outcomes import JobForetold, TaskChanged
 from tests.support.merging import CELL, submit
-from tests.support.merging_script import Script, of, share
+from tests.support.merging_script import Script, ending_runs, of, share
 
 DETAIL = "the task needs 4 GPUs here, the node has 1"
 
@@ -31,7 +31,7 @@ def changes(outcomes: list[Outcome]) -> list[tuple[str, tuple[str, ...], int]]:
 
 
 def used(script: Script) -> int:
-    return script.bench.zone._tasks.gpus.used
+    return script.bench.zone._runs.gpus.used
 
 
 def test_a_task_that_its_node_refuses_has_failed_and_its_job_waits_for_another_plan() -> None:
@@ -43,7 +43,7 @@ def test_a_task_that_its_node_refuses_has_failed_and_its_job_waits_for_another_p
     assert ignored.reason == "command_refused"
     assert changes(outcomes) == [("run_failed", ("a",), 0)]
     assert of(TaskChanged, outcomes)[0].facts["error"] == DETAIL
-    assert (used(script), script.job("a").stopping, script.job("a").failures) == (0, {}, 1)
+    assert (used(script), ending_runs(script.job("a")), script.job("a").failures) == (0, {}, 1)
     assert of(TaskAssigned, script.plan(share("a", gpus=1)))
 
 
@@ -68,9 +68,9 @@ def test_a_task_on_two_nodes_ends_where_one_of_them_refuses_it(refusing: int) ->
     outcomes = script.send(refused(commands[refusing]))
     assert [each.node for each in of(TaskReleased, outcomes)] == [each.node for each in commands]
     waits = [] if refusing == 0 else [leader]
-    assert list(script.job("a").stopping.values()) == waits, "the one that leads it says when it has ended"
+    assert list(ending_runs(script.job("a")).values()) == waits, "its leader reports the end"
     script.send(refused(commands[1 - refusing]))
-    assert (script.job("a").stopping, script.job("a").failures) == ({}, 1)
+    assert (ending_runs(script.job("a")), script.job("a").failures) == ({}, 1)
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
@@ -81,7 +81,7 @@ def test_of_a_merge_that_a_node_refuses_nothing_is_left(mode) -> None:
     assert changes(script.send(refused(command))) == [("run_failed", ("a", "b"), 0)]
     for job_id in ("a", "b"):
         job = script.job(job_id)
-        assert (job.task, job.run_id, job.stopping, job.merge) == (None, None, {}, None)
+        assert (job.task, job.members, ending_runs(job), job.merge) == (None, {}, {}, None)
         assert (job.failures, job.never_merges) == (0, True), "it may be for the merge"
 
 

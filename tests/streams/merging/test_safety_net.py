@@ -6,7 +6,7 @@ from schemas.base import Outcome
 from schemas.decisions import JobCompleted
 from schemas.merging.commands import TaskAssigned, TaskReleased
 from schemas.merging.outcomes import MergeJudged, PlanDecided, TaskChanged
-from tests.support.merging_script import Script, of, share
+from tests.support.merging_script import Script, ending_runs, of, share
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_donor_goes_on_from_what_it_had_whatever_becomes_of_its_receiver(scrip
 def test_a_job_that_was_done_before_its_node_heard_of_the_undo_tells_nothing_of_jobs_alone(script):
     script.plan(share("a", "b"))
     script.send(script.finished("a", 900), script.evaluated("b", 2.0, 0.06))
-    (run,) = script.job("b").stopping
+    (run,) = ending_runs(script.job("b"))
     kind = script.bench.zone._knowledge.kinds[script.job("b").kind]
     assert of(JobCompleted, script.send(script.finished("b", 210, run=run)))
     assert kind.finished == 0
@@ -203,7 +203,7 @@ def test_a_job_that_had_used_up_its_iterations_when_others_got_its_gpus_has_them
     aiming.plan(share("a", "b", mode="spatial"))
     aiming.send(aiming.evaluated("a", 9.0, 0.8), aiming.evaluated("b", 9.0, 0.89))
     aiming.plan()
-    runs = {job_id: next(iter(aiming.job(job_id).stopping)) for job_id in ("a", "b")}
+    runs = {job_id: next(iter(ending_runs(aiming.job(job_id)))) for job_id in ("a", "b")}
     assert of(TaskAssigned, aiming.plan(share("a"), share("b"))) == [], "both runs have yet to end"
     assert resumed(aiming.send(aiming.progressed("a", 990, complete=True, run=runs["a"]))) == {"a": 990}
     outcomes = aiming.send(aiming.finished("b", 1_000, run=runs["b"]))

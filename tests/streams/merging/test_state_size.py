@@ -44,7 +44,7 @@ def profile(embedding: int = MAX_EMBEDDING, losses: int = MAX_TRACE) -> ProfileR
     return ProfileReported(
         cell=CELL,
         node="n0",
-        run_id="p1/j",
+        run_id="1/j",
         job_id="j",
         samples_done=0,
         losses=tuple(3.0 - number / losses for number in range(losses)),
@@ -222,12 +222,12 @@ def test_jobs_of_the_longest_names_and_errors_take_no_more_than_is_counted():
     script.ready(*ids, user="u" * LONGEST, accuracy=0.8123456789012345)
     script.plan(share(*ids, gpus=4))
     first, second = ids
-    run = script.job(first).run_id
     script.send(script.evaluated(first, 1.0, 0.2123456789012345))
     script.plan(share(*ids, gpus=3))
+    script.end(*ids, iterations=100)
     text = "\N{GRINNING FACE}" * MAX_TEXT_LENGTH
-    script.send(script.failed(first, permanent=True, run=run).model_copy(update={"error": text}))
-    assert first not in script.bench.zone._tasks.jobs
+    script.send(script.failed(first, permanent=True).model_copy(update={"error": text}))
+    assert first not in script.bench.zone._runs.jobs
     script.plan(share(second, gpus=4))
     run = script.job(second).run_id
     script.plan()
@@ -247,7 +247,7 @@ def test_a_job_that_waits_for_another_run_of_it_is_counted_with_what_it_said_las
 
 def test_one_user_with_thousands_of_kinds_leaves_half_of_the_room_to_others():
     script = Script(bench=Bench())
-    live = script.bench.zone._tasks.room.live
+    live = script.bench.zone._runs.room.live
     live.limit(12_000)
     taken = 0
     while not isinstance((outcome := script.send(submit(f"j{taken}", "flood", f"d{taken}")))[0], JobRejected):

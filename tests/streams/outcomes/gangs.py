@@ -69,8 +69,10 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         case ProfileOrdered():
             yield f"{outcome.order.job_id} is profiled {outcome.node}x{outcome.gpus}"
         # Orders to lost nodes change nothing for any job.
-        case WorkersReleased(reason=reason) | RanksReleased(reason=reason) if reason != "node_lost":
-            yield f"{outcome.job_id} leaves {outcome.node} {outcome.generation} {reason}"
+        case WorkersReleased() | RanksReleased() | TaskReleased() if outcome.reason == "node_lost":
+            pass
+        case WorkersReleased() | RanksReleased():
+            yield f"{outcome.job_id} leaves {outcome.node} {outcome.generation} {outcome.reason}"
         case TaskReleased():
             jobs = "+".join(outcome.job_ids)
             yield f"{jobs} leaves {outcome.node} {outcome.generation} {outcome.reason}"

@@ -144,8 +144,8 @@ def test_a_job_under_another_scheme_competes_too() -> None:
 
 def test_commands_are_told_by_node() -> None:
     said = told(merged_run(), "two")
-    assert "n0 runs it with 1 of 1 GPU: task t3.1, one from iteration 0, two from iteration 0" in said
-    assert "n0 ends its part of task t3.1 (undone)" in told(merged_run(helps=0), "two")
+    assert "n0 runs it with 1 of 1 GPU: task t2.1, one from iteration 0, two from iteration 0" in said
+    assert "n0 ends its part of task t2.1 (undone)" in told(merged_run(helps=0), "two")
 
 
 def test_a_job_that_ends_short_of_its_target_is_told_so() -> None:

@@ -1,25 +1,18 @@
 """Questions to solvers about an allocation: the jobs as they are now."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from schemas.facts import NO_FACTS, Fact
-from schemas.merging.outcomes import ForetoldReason, JobForetold
 from schemas.merging.problems import (
     JobKind,
     MergeProblem,
     RivalJob,
     RivalProblem,
-    StepTime,
     Transfer,
     Unit,
 )
-from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
-from solvers.merging.step_times import faster_only
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge
-from streams.policies.merging.speeds import Speeds
 from streams.policies.merging.step_tables import Wanted, step_tables
 from streams.policies.merging.task import Task
 from streams.policies.merging.tasks import Tasks
@@ -29,91 +22,51 @@ MOST_ASKED = 4_000
 """Jobs of one question: some tens of milliseconds of the cell's time. Its record has room for more."""
 _MOST_LATER = 1.0
 """See `MergeProblem.most_later`."""
-_FOR_PROFILES = 4
-"""New jobs that are to be profiled are left at most this part of the GPUs."""
 
 
-@dataclass
-class Asking:
+class Questions:
     """Questions of one zone."""
 
-    policy: MergingPolicy
-    tasks: Tasks
-    knowledge: Knowledge
-    speeds: Speeds
-
-    def steps(self, job: TuningJob) -> tuple[StepTime, ...]:
-        """Return the time of a job's step with each number of GPUs that it may have."""
-        return self.speeds.steps(self.knowledge.kinds[job.kind])
-
-    def step_s(self, job: TuningJob, gpus: int) -> float:
-        """Return the time of a job's step with a number of GPUs, or with as many of them as are of use."""
-        steps = self.steps(job)
-        return next((step.step_s for step in reversed(steps) if step.gpus <= gpus), steps[0].step_s)
-
-    def remaining_s(self, job_ids: Sequence[str], mode: str, gpus: int) -> float:
-        """Return the time of some jobs' remaining work together."""
-        jobs = [self.tasks.jobs[job_id] for job_id in job_ids]
-        if mode == "spatial" and len(jobs) == 2:
-            return self._joint_steps(jobs) * sum(self.step_s(job, gpus) for job in jobs)
-        return sum(self.knowledge.iterations_left(job) * self.step_s(job, gpus) for job in jobs)
-
-    def foretold(
-        self, job: TuningJob, reason: ForetoldReason, facts: Mapping[str, Fact] = NO_FACTS
-    ) -> JobForetold:
-        """Return the forecast of a job as a decision."""
-        kind = self.knowledge.kinds[job.kind]
-        return JobForetold(
-            zone=self.tasks.zone,
-            job_id=job.job_id,
-            reason=reason,
-            iterations=self.knowledge.expected_iterations(job),
-            step_s=self.step_s(job, STAGES_PER_PIPELINE if job.workload.pipeline else 1),
-            loader_s=kind.loader_s,
-            memory_gib=kind.memory_gib,
-            facts=dict(facts),
-        )
+    def __init__(self, tasks: Tasks, knowledge: Knowledge) -> None:
+        self._tasks = tasks
+        self._knowledge = knowledge
+        self._forecasts = tasks.forecasts
 
     def available(self) -> int:
         """GPUs that may be allocated: of open nodes, without those that profile runs have or are about to
         have, or that tasks keep whatever is decided."""
-        gpus = self.tasks.gpus
-        unprofiled = self.tasks.unprofiled()
+        gpus = self._tasks.gpus
+        unprofiled = self._tasks.unprofiled()
         profiling = sum(gpus.held_in_open(job.profiled_on) for job in unprofiled)
         new = len({job.kind for job in unprofiled if job.stage == "new"})
-        kept = sum(gpus.held_in_open(task.members) for task in self.tasks.all.values() if self.is_kept(task))
-        return gpus.open - profiling - kept - min(new, self.most_for_profiles)
-
-    @property
-    def most_for_profiles(self) -> int:
-        """Most GPUs that plans leave idle for new jobs that are to be profiled."""
-        return self.tasks.gpus.open // _FOR_PROFILES
+        kept = sum(gpus.held_in_open(task.members) for task in self._tasks.all.values() if self.is_kept(task))
+        return gpus.open - profiling - kept - min(new, self._tasks.most_for_profiles)
 
     def is_kept(self, task: Task) -> bool:
         """Whether a task keeps its GPUs whatever is decided: some are of a node where nothing else may begin;
         or it is the receiver of a temporal merge, which has its donor's weights only from its first step on.
         """
-        if not all(self.tasks.gpus.is_open(node) for node in task.members):
+        if not all(self._tasks.gpus.is_open(node) for node in task.members):
             return True
         if task.mode != "temporal" or len(task.job_ids) == 2:
             return False
-        return self.tasks.jobs[task.job_ids[0]].iterations == 0
+        return self._tasks.jobs[task.job_ids[0]].iterations == 0
 
     def problem(self, time_s: float) -> MergeProblem | RivalProblem | None:
         """Return the question; None if there is nothing to decide."""
         gpus = self.available()
-        asked = [job for job in self.tasks.jobs.values() if self._takes_part(job)]
+        asked = [job for job in self._tasks.jobs.values() if self._takes_part(job)]
         if gpus < 1 or not asked:
             return None
         jobs = self._first(asked)
         left_out = len(asked) - len(jobs)
-        if self.policy.scheme == "ymir":
+        if self._tasks.policy.scheme == "ymir":
             return self._merge_problem(jobs, gpus, left_out)
         return self._rival_problem(jobs, gpus, left_out, time_s)
 
     def waiting_since(self, time_s: float, problem: MergeProblem | RivalProblem) -> list[str]:
         """Jobs of a problem that are in no task and began to wait at a time or later."""
-        jobs = map(self.tasks.jobs.__getitem__, problem.job_ids)
+        jobs = map(self._tasks.jobs.__getitem__, problem.job_ids)
         return [job.job_id for job in jobs if job.task is None and job.waits_since_s >= time_s]
 
     def _first(self, jobs: Sequence[TuningJob]) -> Sequence[TuningJob]:
@@ -128,11 +81,11 @@ class Asking:
     def _waited_s(self, job: TuningJob) -> float:
         """Return the time that it has had no GPUs, in all."""
         is_active = self._active_task(job) is not None
-        return job.waited_s + (0.0 if is_active else self.tasks.time_s - job.waits_since_s)
+        return job.waited_s + (0.0 if is_active else self._tasks.time_s - job.waits_since_s)
 
     def _takes_part(self, job: TuningJob) -> bool:
-        task = self.tasks.task_of(job)
-        if job.stage != "ready" or job.is_ending or not self.tasks.may_run(job):
+        task = self._tasks.task_of(job)
+        if job.stage != "ready" or job.is_ending or not self._tasks.may_run(job):
             return False
         return task is None or not self.is_kept(task)
 
@@ -145,32 +98,32 @@ class Asking:
         in_trials = {job_id for trial in trials for job_id in (trial.donor, trial.receiver)}
         tried: dict[str, int] = {}
         for job in jobs:
-            task = self.tasks.task_of(job)
+            task = self._tasks.task_of(job)
             if task is not None and task.mode == "spatial" and len(task.job_ids) == 2:
                 if job.job_id != task.job_ids[0]:
                     continue
-                both = [self.tasks.jobs[job_id] for job_id in task.job_ids]
-                wanted.append(Wanted(self._joint_table(both)))
-                sizes.append(self._joint_sizes(both))
+                both = [self._tasks.jobs[job_id] for job_id in task.job_ids]
+                wanted.append(Wanted(self._forecasts.joint_table(both)))
+                sizes.append(self._forecasts.joint_sizes(both))
                 units.append(self._joint_unit(task, both, len(wanted) - 1))
             elif job.job_id in in_trials:
                 # As a kind of its own, so that a trial is of these jobs alone, and they in no other merge.
                 tried[job.job_id] = len(wanted)
-                wanted.append(Wanted(self.steps(job)))
-                sizes.append(self._joint_sizes([job]))
+                wanted.append(Wanted(self._forecasts.steps(job)))
+                sizes.append(self._forecasts.joint_sizes([job]))
                 units.append(self._unit(job, task, tried[job.job_id]))
             else:
                 if job.kind not in kinds:
                     kinds[job.kind] = len(wanted)
-                    wanted.append(Wanted(self.steps(job)))
-                    sizes.append(self._joint_sizes([job]))
+                    wanted.append(Wanted(self._forecasts.steps(job)))
+                    sizes.append(self._forecasts.joint_sizes([job]))
                 units.append(self._unit(job, task, kinds[job.kind]))
             wanted[units[-1].kind].note(units[-1].waited_s, units[-1].gpus)
         told = step_tables(wanted)
         return MergeProblem(
             gpus=gpus,
-            interval_s=self.policy.interval_s,
-            switch_s=self.policy.switch_s,
+            interval_s=self._tasks.policy.interval_s,
+            switch_s=self._tasks.policy.switch_s,
             step_tables=told.tables,
             kinds=tuple(
                 JobKind(step_table=table, samples_per_step=batch, dataset_samples=samples)
@@ -180,51 +133,31 @@ class Asking:
             transfers=(*self._transfers(kinds), *self._trials(trials, tried)),
             jobs_left_out=left_out,
             kinds_restricted=told.restricted,
-            watched_epochs=self.policy.watched_epochs,
+            watched_epochs=self._tasks.policy.watched_epochs,
             most_later=_MOST_LATER if self._is_careful else None,
         )
 
     @property
     def _is_careful(self) -> bool:
         """Whether merges are made only where past ones show that they pay."""
-        return self.policy.merges == "shown"
+        return self._tasks.policy.merges == "shown"
 
     def _trials_of(self, jobs: Sequence[TuningJob]) -> Sequence[Trial]:
         """Trials that the next plan may have, of jobs that are asked about."""
-        followers = {task.follower for task in self.tasks.all.values()}
+        followers = {task.follower for task in self._tasks.all.values()}
         parts = {job.job_id: self._part(job, job.job_id in followers) for job in jobs}
-        return trials_of_plan(self.knowledge, self.tasks, parts, self.policy.watched_epochs)
-
-    def _joint_sizes(self, jobs: Sequence[TuningJob]) -> tuple[int, int]:
-        """Samples of a step that has one of each, and of all their data."""
-        kinds = [self.knowledge.kinds[job.kind] for job in jobs]
-        return sum(kind.batch_size for kind in kinds), sum(kind.dataset_samples for kind in kinds)
-
-    def _joint_table(self, jobs: Sequence[TuningJob]) -> tuple[StepTime, ...]:
-        """Return the step times of jobs that are trained together: a step has one of each."""
-        sizes = sorted({step.gpus for job in jobs for step in self.steps(job)})
-        return faster_only((size, sum(self.step_s(job, size) for job in jobs)) for size in sizes)
+        return trials_of_plan(self._knowledge, self._tasks, parts, self._tasks.policy.watched_epochs)
 
     def _joint_unit(self, task: Task, jobs: Sequence[TuningJob], kind: int) -> Unit:
         return Unit(
             job_ids=task.job_ids,
             kind=kind,
-            iterations=self._joint_steps(jobs),
+            iterations=self._forecasts.joint_steps(jobs),
             waited_s=sum(job.waited_s for job in jobs) / len(jobs),
             part="none",
             gpus=task.gpus,
             age_s=max(self._age_s(job) for job in jobs),
         )
-
-    def _joint_steps(self, jobs: Sequence[TuningJob]) -> float:
-        """That a spatial merge still takes, until the last of both is done (Eq. 4)."""
-        kinds = [self.knowledge.kinds[job.kind] for job in jobs]
-        batch, samples = self._joint_sizes(jobs)
-        epochs = max(
-            self.knowledge.iterations_left(job) * kind.batch_size / kind.dataset_samples
-            for job, kind in zip(jobs, kinds, strict=True)
-        )
-        return epochs * samples / batch
 
     def _unit(self, job: TuningJob, its_task: Task | None, kind: int) -> Unit:
         task = its_task if its_task is not None and job.job_id in its_task.active_job_ids else None
@@ -234,9 +167,9 @@ class Asking:
             kind=kind,
             # One that waits for its donor needs as many as alone, unless the plan keeps them together.
             iterations=(
-                self.knowledge.iterations_alone(job) if is_follower else self.knowledge.iterations_left(job)
+                self._knowledge.iterations_alone(job) if is_follower else self._knowledge.iterations_left(job)
             ),
-            waited_s=job.waited_s + (0.0 if task is not None else self.tasks.time_s - job.waits_since_s),
+            waited_s=job.waited_s + (0.0 if task is not None else self._tasks.time_s - job.waits_since_s),
             part=self._part(job, is_follower),
             gpus=0 if task is None else task.gpus,
             follower=None if task is None else task.follower,
@@ -245,10 +178,10 @@ class Asking:
 
     def _age_s(self, job: TuningJob) -> float:
         """Since its submission."""
-        return max(self.tasks.time_s - job.submitted_s, 0.0)
+        return max(self._tasks.time_s - job.submitted_s, 0.0)
 
     def _part(self, job: TuningJob, is_follower: bool) -> Literal["none", "donor", "any"]:
-        kind = self.knowledge.kinds[job.kind]
+        kind = self._knowledge.kinds[job.kind]
         merges = job.workload.sharing and kind.is_usable and not job.never_merges
         if not merges or job.workload.pipeline or (job.merge is not None and not job.merge.is_donor):
             return "any" if is_follower else "none"
@@ -256,7 +189,7 @@ class Asking:
 
     def _transfers(self, kinds: dict[str, int]) -> Iterable[Transfer]:
         """Those from which a job needs fewer iterations: that past merges have shown to pay, or all."""
-        for (mode, donor, receiver), foretold in self.knowledge.transfers.items():
+        for (mode, donor, receiver), foretold in self._knowledge.transfers.items():
             if self._is_careful:
                 ratios = foretold.planned_ratios
                 may = foretold.evidence == "shown"
@@ -275,7 +208,7 @@ class Asking:
         for pair, donor, receiver in trials:
             if donor in tried and receiver in tried:
                 first, second = tried[donor], tried[receiver]
-                ratios = self.knowledge.transfers[pair].planned_ratios
+                ratios = self._knowledge.transfers[pair].planned_ratios
                 if pair[0] == "spatial" and second < first:
                     first, second, ratios = second, first, (ratios[1], ratios[0])
                 yield Transfer(
@@ -292,13 +225,13 @@ class Asking:
         kinds: dict[str, Wanted] = {}
         for job in jobs:
             task = self._active_task(job)
-            wanted = kinds.setdefault(job.kind, Wanted(self.steps(job)))
+            wanted = kinds.setdefault(job.kind, Wanted(self._forecasts.steps(job)))
             wanted.note(self._waited_s(job), 0 if task is None else task.gpus)
         told = step_tables(list(kinds.values()))
         tables = dict(zip(kinds, told.of_kinds, strict=True))
         return RivalProblem(
-            scheme=self.policy.scheme,
-            interval_s=self.policy.interval_s,
+            scheme=self._tasks.policy.scheme,
+            interval_s=self._tasks.policy.interval_s,
             time_s=time_s,
             gpus=gpus,
             step_tables=told.tables,
@@ -309,7 +242,7 @@ class Asking:
 
     def _active_task(self, job: TuningJob) -> Task | None:
         """The task that trains a job now."""
-        task = self.tasks.task_of(job)
+        task = self._tasks.task_of(job)
         return task if task is not None and job.job_id in task.active_job_ids else None
 
     def _rival_job(self, job: TuningJob, step_table: int, time_s: float) -> RivalJob:
@@ -324,8 +257,8 @@ class Asking:
             attained_gpu_s=job.attained_gpu_s + held_s * gpus,
             asked_gpus=job.workload.gpus,
             step_table=step_table,
-            iterations=self.knowledge.expected_iterations(job),
-            iterations_left=self.knowledge.iterations_left(job),
+            iterations=self._knowledge.expected_iterations(job),
+            iterations_left=self._knowledge.iterations_left(job),
             gpus=gpus,
             held_s=held_s,
             restarts=job.restarts,

@@ -1,0 +1,72 @@
+"""Forecasts for the jobs of a zone: step times, and the time that their remaining work takes."""
+
+from collections.abc import Mapping, Sequence
+
+from schemas.facts import NO_FACTS, Fact
+from schemas.merging.outcomes import ForetoldReason, JobForetold
+from schemas.merging.problems import StepTime
+from schemas.merging.settings import STAGES_PER_PIPELINE
+from solvers.merging.step_times import faster_only
+from streams.policies.merging.job import TuningJob
+from streams.policies.merging.knowledge import Knowledge
+from streams.policies.merging.speeds import Speeds
+
+
+class Forecasts:
+    """Forecasts of one zone."""
+
+    def __init__(self, zone: str, knowledge: Knowledge, speeds: Speeds) -> None:
+        self._zone = zone
+        self._knowledge = knowledge
+        self._speeds = speeds
+
+    def steps(self, job: TuningJob) -> tuple[StepTime, ...]:
+        """Return the time of a job's step with each number of GPUs that it may have."""
+        return self._speeds.steps(self._knowledge.kinds[job.kind])
+
+    def step_s(self, job: TuningJob, gpus: int) -> float:
+        """Return the time of a job's step with a number of GPUs, or with as many of them as are of use."""
+        steps = self.steps(job)
+        return next((step.step_s for step in reversed(steps) if step.gpus <= gpus), steps[0].step_s)
+
+    def remaining_s(self, jobs: Sequence[TuningJob], mode: str, gpus: int) -> float:
+        """Return the time of some jobs' remaining work together."""
+        if mode == "spatial" and len(jobs) == 2:
+            return self.joint_steps(jobs) * sum(self.step_s(job, gpus) for job in jobs)
+        return sum(self._knowledge.iterations_left(job) * self.step_s(job, gpus) for job in jobs)
+
+    def joint_table(self, jobs: Sequence[TuningJob]) -> tuple[StepTime, ...]:
+        """Return the step times of jobs that are trained together: a step has one of each."""
+        sizes = sorted({step.gpus for job in jobs for step in self.steps(job)})
+        return faster_only((size, sum(self.step_s(job, size) for job in jobs)) for size in sizes)
+
+    def joint_sizes(self, jobs: Sequence[TuningJob]) -> tuple[int, int]:
+        """Return the samples of a step that has one of each job, and of all their data."""
+        kinds = [self._knowledge.kinds[job.kind] for job in jobs]
+        return sum(kind.batch_size for kind in kinds), sum(kind.dataset_samples for kind in kinds)
+
+    def joint_steps(self, jobs: Sequence[TuningJob]) -> float:
+        """Return the steps that a spatial merge still takes, until the last of both jobs is done (Eq. 4)."""
+        kinds = [self._knowledge.kinds[job.kind] for job in jobs]
+        batch, samples = self.joint_sizes(jobs)
+        epochs = max(
+            self._knowledge.iterations_left(job) * kind.batch_size / kind.dataset_samples
+            for job, kind in zip(jobs, kinds, strict=True)
+        )
+        return epochs * samples / batch
+
+    def decision(
+        self, job: TuningJob, reason: ForetoldReason, facts: Mapping[str, Fact] = NO_FACTS
+    ) -> JobForetold:
+        """Return the forecast of a job as a decision."""
+        kind = self._knowledge.kinds[job.kind]
+        return JobForetold(
+            zone=self._zone,
+            job_id=job.job_id,
+            reason=reason,
+            iterations=self._knowledge.expected_iterations(job),
+            step_s=self.step_s(job, STAGES_PER_PIPELINE if job.workload.pipeline else 1),
+            loader_s=kind.loader_s,
+            memory_gib=kind.memory_gib,
+            facts=dict(facts),
+        )
