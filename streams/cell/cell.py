@@ -36,7 +36,7 @@ from streams.cell.rules import (
 )
 from streams.policies.policy import ZonePolicy
 
-SNAPSHOT_VERSION = 31
+SNAPSHOT_VERSION = 32
 """Of the layout of a packed state; the rules that it is of have a version of their own."""
 _NO_JOBS = JobRegister(0, LiveBytes(0))
 

@@ -60,7 +60,7 @@ class ConfiguredCell:
         self.jobs = JobRegister(window, live_bytes)
         self.nodes = nodes
         self._outcomes = Outcomes()
-        self._zones = Zones(layout, self.jobs, live_bytes, nodes.loans, rules.policies, self._outcomes)
+        self._zones = Zones(nodes, self.jobs, live_bytes, rules.policies, self._outcomes)
         self.zones = self._zones.policies
         """By id."""
         self._asked = self._zones.asked

@@ -6,7 +6,7 @@ server goes back only when no job of its borrower needs it. Its deadline is met 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from schemas.base import Outcome
@@ -18,7 +18,7 @@ from schemas.loans import LoanChanged, LoanStatus, OfferAnswered, ReclaimEnded, 
 from streams.cell.changes import Changes, RefusedError
 from streams.cell.layout import Layout
 from streams.cell.loan import Loan
-from streams.cell.nodes import Departure, NodeChange, NodePool
+from streams.cell.nodes import Departure, NodePool
 from streams.cell.offers import Load, share_out
 from streams.cell.outcomes import Outcomes
 from streams.cell.shares import returns
@@ -34,9 +34,7 @@ class _Reclaim:
 
     due_s: float
     is_overdue: bool = False
-    """Whether that was said."""
-    missing: dict[str, None] = field(default_factory=dict)
-    """Servers that are not back."""
+    """Whether that is decided."""
 
 
 class Loans:
@@ -85,7 +83,7 @@ class Loans:
                         owner=owner,
                         reclaim_id=id,
                         status="overdue",
-                        missing=tuple(sorted(reclaim.missing)),
+                        missing=tuple(sorted(self._missing(owner, id))),
                         late_s=time_s - reclaim.due_s,
                     )
                 )
@@ -108,7 +106,8 @@ class Loans:
                 self._outcomes.add(self._changed(server, replace(loan, since_s=_known(time_s), due_s=due_s)))
             elif departure is None and loan.reclaim_id is not None:
                 # An operator has kept a server that was to leave the cell: it is wanted back still.
-                self._send_off(server, loan)
+                departure = Departure(loan.owner, "returned", loan.due_s)
+                self._changes.carry_out(self._nodes.send_off(server, departure))
             elif departure is None and loan.due_s is not None:
                 self._outcomes.add(self._changed(server, replace(loan, since_s=_known(time_s), due_s=None)))
 
@@ -126,11 +125,11 @@ class Loans:
                 yield f"server {server} is {loan.status}, and its zone does not clear it accordingly"
             if loan.reclaim_id is not None:
                 reclaim = self._reclaims.get((loan.owner, loan.reclaim_id))
-                if reclaim is None or server not in reclaim.missing or loan.due_s != reclaim.due_s:
-                    yield f"server {server} is due because of reclaim {loan.reclaim_id}, which lacks it"
-        for (owner, id), reclaim in self._reclaims.items():
-            if not reclaim.missing or not reclaim.missing.keys() <= loans.keys():
-                yield f"reclaim {id} of zone {owner} waits for servers that are not on loan, or for none"
+                if reclaim is None or loan.due_s != reclaim.due_s:
+                    yield f"server {server} is due because of reclaim {loan.reclaim_id}, which is over"
+        for owner, id in self._reclaims:
+            if not self._missing(owner, id):
+                yield f"reclaim {id} of zone {owner} waits for no server"
         if self._touched:
             yield f"loans have not followed their servers: {', '.join(self._touched)}"
 
@@ -141,7 +140,7 @@ class Loans:
                 [zone, load.time_s, load.load, list(load.serving)] for zone, load in self._loads.items()
             ],
             "reclaims": [
-                [owner, id, reclaim.due_s, reclaim.is_overdue, list(reclaim.missing)]
+                [owner, id, reclaim.due_s, reclaim.is_overdue]
                 for (owner, id), reclaim in self._reclaims.items()
             ],
             "last_reclaims": self._last_reclaims,
@@ -153,8 +152,7 @@ class Loans:
             zone: Load(time_s, load, tuple(serving)) for zone, time_s, load, serving in state["loads"]
         }
         self._reclaims = {
-            (owner, id): _Reclaim(due_s, is_overdue, dict.fromkeys(missing))
-            for owner, id, due_s, is_overdue, missing in state["reclaims"]
+            (owner, id): _Reclaim(due_s, is_overdue) for owner, id, due_s, is_overdue in state["reclaims"]
         }
         self._last_reclaims = state["last_reclaims"]
 
@@ -239,16 +237,17 @@ class Loans:
             )
         chosen = self._chosen(on_loan, lending, event.servers, event.due_s)
         self._last_reclaims[owner] = [*last, id][-REMEMBERED_RECLAIMS:]
-        self._reclaims[owner, id] = _Reclaim(event.due_s, missing=dict.fromkeys(chosen))
+        self._reclaims[owner, id] = _Reclaim(event.due_s)
         self._outcomes.add(
             ReclaimPlanned(owner=owner, reclaim_id=id, due_s=event.due_s, servers=tuple(chosen))
         )
         # All are closed before the first is cleared, or its work would move to the next.
-        self._changes.carry_out(NodeChange(server, "cordoned") for server in chosen)
+        departure = Departure(owner, "returned", event.due_s)
+        steps = {server: self._nodes.send_off(server, departure) for server in chosen}
         for server in chosen:
             loan = replace(on_loan[server], since_s=time_s, due_s=event.due_s, reclaim_id=id)
             self._outcomes.add(self._changed(server, loan))
-            self._send_off(server, loan)
+            self._changes.carry_out(steps[server])
 
     def _chosen(self, on_loan: Mapping[str, Loan], lending: Lending, count: int, due_s: float) -> list[str]:
         """Servers to be given back, in the order of their choice. Each borrower gives its share: first those
@@ -270,9 +269,13 @@ class Loans:
             chosen += [*awaited, *given]
         return chosen
 
-    def _send_off(self, server: str, loan: Loan) -> None:
-        departure = Departure(loan.owner, "returned")
-        self._changes.carry_out(self._nodes.send_off(server, departure, loan.due_s))
+    def _missing(self, owner: str, reclaim_id: str) -> list[str]:
+        """Return the servers of a reclaim that are not back."""
+        return [
+            server
+            for server, loan in self._nodes.loans.items()
+            if (loan.owner, loan.reclaim_id) == (owner, reclaim_id)
+        ]
 
     def _changed(self, server: str, loan: Loan) -> LoanChanged:
         self._nodes.loans[server] = loan
@@ -285,8 +288,7 @@ class Loans:
         reclaim = self._reclaims.get((loan.owner, loan.reclaim_id)) if loan.reclaim_id is not None else None
         if loan.reclaim_id is None or reclaim is None:
             return
-        del reclaim.missing[server]
-        if not reclaim.missing:
+        if not self._missing(loan.owner, loan.reclaim_id):
             del self._reclaims[loan.owner, loan.reclaim_id]
             self._outcomes.add(
                 ReclaimEnded(

@@ -6,9 +6,9 @@ that the zone's policy commands, or, where the zone's jobs share a base model, w
 policy commands nothing hears nothing of its nodes: they count as up.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from schemas.base import Outcome
 from schemas.cells import Zone
@@ -27,11 +27,11 @@ class NodeChange:
 
     node: str
     status: Literal["up", "down", "restarted", "cordoned", "leaving", "open"]
-    """`restarted`: its executor has begun anew, and continues the `runs`; how long they took is not known.
+    """What has changed; `ZoneContext.nodes` has the state that it is in now.
+
+    `restarted`: its executor has begun anew, and continues the `runs`; how long they took is not known.
     `cordoned`: nothing new may be planned on it. `leaving`: nor may anything stay planned on it that fits
     elsewhere. `open`: neither holds any more."""
-    by_s: float | None = None
-    """By when a leaving node must be free; None where it leaves whenever it is."""
     runs: tuple[str, ...] = ()
     """Runs that a restarted node continues: all others there are over."""
 
@@ -47,6 +47,19 @@ class Departure:
     to_zone: str | None
     """None where it leaves the cell."""
     reason: LeavingReason
+    by_s: float | None = None
+    """By when it must be free; None where it leaves whenever it is."""
+
+
+class NodeStates(Protocol):
+    """The states of a cell's nodes, as its zones see them."""
+
+    @property
+    def leaving(self) -> Mapping[str, Departure]:
+        """Nodes of all zones that are to leave, in the order in which that was decided."""
+
+    def is_open(self, node: str, although_leaving: bool = False) -> bool:
+        """Return whether anything new may be planned on a node, see `NodePool`."""
 
 
 class NodePool:
@@ -78,6 +91,15 @@ class NodePool:
         if node in self._down:
             return "down"
         return "leaving" if node in self.leaving else "cordoned" if node in self._cordoned else "up"
+
+    def is_open(self, node: str, although_leaving: bool = False) -> bool:
+        """Whether anything new may be planned on a node.
+
+        Args:
+            although_leaving: whether it may be planned on though it is to leave.
+        """
+        is_leaving = node in self.leaving and not although_leaving
+        return not (node in self._down or node in self._cordoned or is_leaving)
 
     def is_cordoned(self, node: str) -> bool:
         """Whether an operator has cordoned a node."""
@@ -130,16 +152,13 @@ class NodePool:
     def uncordon(self, node: str) -> list[Step]:
         """Have a cordoned node planned on again, unless it is leaving."""
         del self._cordoned[node]
-        steps: list[Step] = [self.described(node, "uncordoned"), NodeChange(node, "open")]
-        if node in self.leaving:
-            loan = self.loans.get(node)
-            steps.append(NodeChange(node, "leaving", None if loan is None else loan.due_s))
-        return steps
+        uncordoned = self.described(node, "uncordoned")
+        return [uncordoned] if node in self.leaving else [uncordoned, NodeChange(node, "open")]
 
-    def send_off(self, node: str, departure: Departure, by_s: float | None = None) -> list[Step]:
-        """Have a node vacated, to leave its zone, by some time where one is given."""
+    def send_off(self, node: str, departure: Departure) -> list[Step]:
+        """Have a node vacated, to leave its zone."""
         self.leaving[node] = departure
-        return [self.described(node, departure.reason), NodeChange(node, "leaving", by_s)]
+        return [self.described(node, departure.reason), NodeChange(node, "leaving")]
 
     def keep(self, node: str, reason: Literal["returned", "registered"]) -> list[Step]:
         """Have a node that was to leave stay where it is."""
@@ -189,7 +208,7 @@ class NodePool:
             "down": list(self._down),
             "barred": list(self._barred),
             "cordoned": list(self._cordoned),
-            "leaving": [[node, to.to_zone, to.reason] for node, to in self.leaving.items()],
+            "leaving": [[node, *astuple(departure)] for node, departure in self.leaving.items()],
             "lent": dict(self.layout.lent),
             "loans": [[server, *astuple(loan)] for server, loan in self.loans.items()],
         }
@@ -200,7 +219,7 @@ class NodePool:
         self._down = dict.fromkeys(state["down"])
         self._barred = dict.fromkeys(state["barred"])
         self._cordoned = dict.fromkeys(state["cordoned"])
-        self.leaving = {node: Departure(to_zone, reason) for node, to_zone, reason in state["leaving"]}
+        self.leaving.update({node: Departure(*fields) for node, *fields in state["leaving"]})
         self.loans.update({server: Loan(*fields) for server, *fields in state["loans"]})
 
     def _lose(

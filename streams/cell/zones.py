@@ -10,7 +10,7 @@ from schemas.kind import PolicyKind
 from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
-from streams.cell.loan import Loan
+from streams.cell.nodes import NodePool
 from streams.cell.outcomes import Outcomes
 from streams.cell.places import Place, note, placed
 from streams.policies.policy import BrokenPromise, ZoneContext, ZonePolicy
@@ -21,34 +21,33 @@ class Zones:
 
     def __init__(
         self,
-        layout: Layout,
+        nodes: NodePool,
         jobs: JobRegister,
         live_bytes: LiveBytes,
-        loans: Mapping[str, Loan],
         kinds: Mapping[str, PolicyKind],
         outcomes: Outcomes,
     ) -> None:
         """Begin with empty zones.
 
         Args:
+            nodes: of the cell.
             jobs: of the cell.
             live_bytes: what they take in a snapshot.
-            loans: of the cell, by server.
             kinds: the policies that the rules of the cell have.
             outcomes: decisions on the present event.
         """
-        self._layout = layout
+        self._layout = nodes.layout
+        self._nodes = nodes
         self._jobs = jobs
         self._kinds = kinds
         self._live = live_bytes
-        self._loans = loans
         self._outcomes = outcomes
         self._time_s: float | None = None
         self.policies: dict[str, ZonePolicy] = {}
         self.asked: dict[str, ZonePolicy] = {}
         """The same policies, for the cell to ask: what they raise is noted with its place."""
-        for zone in layout.zones.values():
-            self._add(self._context(layout, zone))
+        for zone in nodes.layout.zones.values():
+            self._add(self._context(nodes.layout, zone))
 
     def kind_of(self, zone: str) -> PolicyKind | None:
         """The policy of a zone; None where the cell has no such zone."""
@@ -125,7 +124,15 @@ class Zones:
                 yield self._context(layout, layout.zones[id])
 
     def _context(self, layout: Layout, zone: Zone) -> ZoneContext:
-        return ZoneContext(layout.present, zone, self._jobs.live, self._live, self._loans, self._outcomes)
+        return ZoneContext(
+            layout.present,
+            zone,
+            self._jobs.live,
+            self._live,
+            self._nodes.loans,
+            self._nodes,
+            self._outcomes,
+        )
 
     def _add(self, context: ZoneContext) -> None:
         id, kind = context.zone.id, self._kinds[context.zone.policy.kind]

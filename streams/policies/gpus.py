@@ -1,7 +1,6 @@
 """The GPUs of a zone: which node has how many, who holds them, and where nothing new may be placed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from schemas.cells import Zone
 from solvers.common.gpu_placement import IdleGpus
@@ -15,8 +14,8 @@ class Gpus:
         """GPUs of each node, in the order of the configuration."""
         self._held: dict[str, dict[str, int]] = {}
         """By node and holder; only nodes with some."""
-        self._closed: dict[str, dict[str, None]] = {}
-        """Why nothing new is placed on a node; only nodes for which there is a reason."""
+        self._closed: dict[str, None] = {}
+        """Nodes on which nothing new is placed."""
         self._idle = IdleGpus((), {})
         """Of open nodes."""
 
@@ -24,7 +23,7 @@ class Gpus:
         """These nodes are there from now on; nobody holds GPUs of one that is gone."""
         per_node = {gpu.name: gpu.gpus for gpu in zone.gpu_types}
         self._nodes = {node.id: per_node[node.gpu_type] for node in zone.nodes}
-        self._closed = {node: reasons for node, reasons in self._closed.items() if node in self._nodes}
+        self._closed = {node: None for node in self._closed if node in self._nodes}
         self._count_idle()
 
     @property
@@ -91,31 +90,26 @@ class Gpus:
         """Who holds GPUs of a node."""
         return list(self._held.get(node, ()))
 
-    def close(self, node: str, reason: str) -> None:
-        """Place nothing new on a node."""
-        self._closed.setdefault(node, {})[reason] = None
-        self._idle.drop(node)
-
-    def reopen(self, node: str, reasons: Iterable[str]) -> None:
-        """These reasons are gone."""
-        kept = self._closed.get(node, {})
-        for reason in reasons:
-            kept.pop(reason, None)
-        if not kept:
+    def set_open(self, node: str, is_open: bool) -> None:
+        """Have new tasks placed on a node, or not."""
+        if is_open:
             self._closed.pop(node, None)
             self._count(node)
+        else:
+            self._closed[node] = None
+            self._idle.drop(node)
 
     def is_open(self, node: str) -> bool:
         """Whether new tasks may be placed there."""
         return node in self._nodes and node not in self._closed
 
-    def state(self) -> dict[str, Any]:
-        """What neither the configuration says nor the tasks do."""
-        return {node: list(reasons) for node, reasons in self._closed.items()}
+    def state(self) -> list[str]:
+        """Return the closed nodes."""
+        return list(self._closed)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take a state; who holds what is told by `hold`."""
-        self._closed = {node: dict.fromkeys(reasons) for node, reasons in state.items()}
+    def restore(self, closed: Sequence[str]) -> None:
+        """Close some nodes; `hold` adds what is held."""
+        self._closed = dict.fromkeys(closed)
         self._count_idle()
 
     def _count_idle(self) -> None:

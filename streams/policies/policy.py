@@ -13,7 +13,7 @@ from schemas.solves import SolveFinished
 from streams.cell.jobs import Job
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.loan import Loan
-from streams.cell.nodes import NodeChange
+from streams.cell.nodes import NodeChange, NodeStates
 from streams.cell.outcomes import Outcomes
 
 BrokenPromise = Facts
@@ -34,6 +34,8 @@ class ZoneContext:
     loans: Mapping[str, Loan]
     """The servers of the cell that are on loan, those lent to other zones too: one that serves this zone may
     have to be back `notice_s` from now."""
+    nodes: NodeStates
+    """The present states of the cell's nodes."""
     outcomes: Outcomes
     """Decisions on the present event, to which the zone adds its own."""
 

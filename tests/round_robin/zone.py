@@ -34,8 +34,7 @@ class RoundRobinZone:
         self._outcomes = context.outcomes
         self._live = context.live
         self._configure(context)
-        self._closed: dict[str, list[str]] = {}
-        """Why a node is given no job: it is down, or cordoned, or leaving."""
+        self._states = context.nodes
         self._queue: list[str] = []
         self._running: dict[str, tuple[str, str]] = {}
         """Job and run by node."""
@@ -133,14 +132,6 @@ class RoundRobinZone:
         self.run_changed(job, failed)
 
     def nodes_changed(self, change: NodeChange) -> None:
-        reasons = self._closed.setdefault(change.node, [])
-        match change.status:
-            case "up":
-                reasons.remove("down")
-            case "open":
-                self._closed[change.node] = [reason for reason in reasons if reason == "down"]
-            case "down" | "cordoned" | "leaving":
-                reasons.append(change.status)
         if change.status == "down" and change.node in self._running:
             job_id, _ = self._running.pop(change.node)
             self._queue.insert(0, job_id)
@@ -151,7 +142,6 @@ class RoundRobinZone:
 
     def reconfigured(self, context: ZoneContext) -> None:
         self._configure(context)
-        self._closed = {node: reasons for node, reasons in self._closed.items() if node in self._nodes}
         self._assign()
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
@@ -196,7 +186,6 @@ class RoundRobinZone:
 
     def state(self) -> dict[str, Any]:
         return {
-            "closed": self._closed,
             "queue": self._queue,
             "running": [[node, *run] for node, run in self._running.items()],
             "counts": [self._runs, self._requests],
@@ -205,7 +194,7 @@ class RoundRobinZone:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._closed, self._queue = state["closed"], state["queue"]
+        self._queue = state["queue"]
         self._running = {node: (job_id, run_id) for node, job_id, run_id in state["running"]}
         self._runs, self._requests = state["counts"]
         self._asked, self._sort_s = state["asked"], state["sort_s"]
@@ -219,7 +208,7 @@ class RoundRobinZone:
     def _assign(self) -> None:
         """Give each idle node that is up the next job of the queue."""
         for node in self._nodes:
-            if not self._closed.get(node) and node not in self._running and self._queue:
+            if self._states.is_open(node) and node not in self._running and self._queue:
                 job = self._jobs[self._queue.pop(0)]
                 self._runs += 1
                 run_id = f"{self._runs}/{job.job_id}"

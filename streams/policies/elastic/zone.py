@@ -45,10 +45,7 @@ class ElasticZone:
         self._orders = OrderClock(context.cell.cell, policy.order_timeout_s)
         self._workforce = Workforce(context.zone.id, cluster, context.live, self._orders, context.outcomes)
         self._turns = Turns(self._workforce)
-        self._closed: dict[str, dict[str, None]] = {}
-        """Why nothing new is placed on a node: it is down, or cordoned, or leaving."""
-        self._wanted: dict[str, float | None] = {}
-        """Nodes that are to leave, and by when they must; cleared with the next tick, all at once."""
+        self._states = context.nodes
         self._staffing = Staffing()
         self._arrivals = 0
         self._next_round_s = context.cell.epoch_s
@@ -114,20 +111,6 @@ class ElasticZone:
         self._workforce.report(self._workforce.jobs[job.job_id], failed, backs_off=True)
 
     def nodes_changed(self, change: NodeChange) -> None:
-        reasons = self._closed.setdefault(change.node, {})
-        match change.status:
-            case "up":
-                reasons.pop("down", None)
-            case "open":
-                reasons.pop("cordoned", None)
-                reasons.pop("leaving", None)
-                self._wanted.pop(change.node, None)
-            case "down" | "cordoned" | "leaving":
-                reasons[change.status] = None
-        if not reasons:
-            del self._closed[change.node]
-        if change.status == "leaving":
-            self._wanted[change.node] = change.by_s
         if self._sizes.is_own(change.node):
             self._open_and_close((*self._wanted_own, change.node))
         else:
@@ -196,8 +179,6 @@ class ElasticZone:
         return {
             "jobs": [state_of(job) for job in self._workforce.jobs.values()],
             "cluster": self._workforce.cluster.state(),
-            "closed": {node: list(reasons) for node, reasons in self._closed.items()},
-            "wanted": self._wanted,
             "arrivals": self._arrivals,
             "next_round_s": self._next_round_s,
             "changed": self._workforce.has_changed,
@@ -208,8 +189,7 @@ class ElasticZone:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._closed = {node: dict.fromkeys(reasons) for node, reasons in state["closed"].items()}
-        self._wanted, self._arrivals = state["wanted"], state["arrivals"]
+        self._arrivals = state["arrivals"]
         self._next_round_s, self._workforce.has_changed = state["next_round_s"], state["changed"]
         self._turns.restore(state["turns"])
         self._workforce.time_s = state["time_s"]
@@ -245,11 +225,16 @@ class ElasticZone:
         Args:
             is_needed: whether a job would never run without it.
         """
-        reasons = self._closed.get(node, {})
-        if reasons and not (reasons.keys() == {"leaving"} and is_needed):
-            self._workforce.cluster.close(node)
-        else:
+        if self._states.is_open(node, although_leaving=is_needed):
             self._workforce.cluster.open(node)
+        else:
+            self._workforce.cluster.close(node)
+
+    @property
+    def _wanted(self) -> dict[str, float | None]:
+        """Nodes that are to leave, and by when they must; cleared with the next tick, all at once."""
+        leaving = self._states.leaving
+        return {node: departure.by_s for node, departure in leaving.items() if node in self._nodes}
 
     @property
     def _wanted_own(self) -> list[str]:
@@ -263,18 +248,19 @@ class ElasticZone:
     def _vacate(self) -> None:
         """Clear the servers that are to leave. Where nobody waits for them, no job is preempted for that."""
         affected: dict[str, list[str]] = {}
-        for node in self._wanted:
+        wanted = self._wanted
+        for node in wanted:
             for job in self._workforce.jobs_on(node):
                 if node in job.members:
                     affected.setdefault(job.job.job_id, []).append(node)
         before_clearing = len(self._outcomes)
-        cleared = ClearedServers(self._zone.id, self._wanted)
+        cleared = ClearedServers(self._zone.id, wanted)
         for job_id, nodes in affected.items():
             job = self._workforce.jobs[job_id]
-            due = [node for node in nodes if self._wanted[node] is not None]
+            due = [node for node in nodes if wanted[node] is not None]
             if due and hosted_job(self._workforce.cluster, job_id).is_preempted_without(nodes):
                 nodes = due  # nobody waits for the others
-            dues_s = [due_s for node in nodes if (due_s := self._wanted[node]) is not None]
+            dues_s = [due_s for node in nodes if (due_s := wanted[node]) is not None]
             why = Why[ResizeReason]("servers_reclaimed", {"servers": tuple(nodes)}, min(dues_s, default=None))
             before = self._workforce.gpus_of(job)
             self._workforce.leave_servers(job, nodes, why)
@@ -300,9 +286,6 @@ class ElasticZone:
         for server in (*gone, *altered):
             cluster.remove_server(server)
         self._turns.forget((*gone, *altered))
-        for server in gone:
-            self._closed.pop(server, None)
-            self._wanted.pop(server, None)
         for server in (*(id for id in present if id not in self._nodes), *altered):
             cluster.add_server(server, *sizes.place_of(present[server]))
         self._nodes = present

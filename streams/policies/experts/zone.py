@@ -38,8 +38,7 @@ class ExpertsZone:
         self._ranks = Ranks(context.zone.id, self._gpus, context.live, self._orders, context.outcomes)
         self._ranks.time_s = context.cell.epoch_s
         self._routing = Routing(cast(ExpertsPolicy, context.zone.policy), self._ranks, context.outcomes)
-        self._wanted: dict[str, bool] = {}
-        """Nodes that are to leave, and whether somebody waits for them."""
+        self._states = context.nodes
         self._next_told_s = context.cell.epoch_s
         self._configure(context)
 
@@ -87,16 +86,7 @@ class ExpertsZone:
             self._outcomes.add(no_such_run(report))
 
     def nodes_changed(self, change: NodeChange) -> None:
-        match change.status:
-            case "up":
-                self._gpus.reopen(change.node, ("down",))
-            case "open":
-                self._gpus.reopen(change.node, ("cordoned", "leaving"))
-                self._wanted.pop(change.node, None)
-            case "down" | "cordoned":
-                self._gpus.close(change.node, change.status)
-            case "leaving":
-                self._wanted[change.node] = change.by_s is not None
+        self._gpus.set_open(change.node, self._states.is_open(change.node))
         self._ranks.has_changed = self._ranks.has_news = True
         if change.status in ("down", "restarted"):
             why = Why[ChangeReason]("node_lost", {"node": change.node, "status": change.status})
@@ -168,7 +158,6 @@ class ExpertsZone:
             "time_s": self._ranks.time_s,
             "arrivals": self._ranks.arrivals,
             "closed": self._gpus.state(),
-            "wanted": self._wanted,
             "changed": [self._ranks.has_changed, self._ranks.has_news],
             "next_told_s": self._next_told_s,
             "orders": self._orders.state(),
@@ -178,7 +167,7 @@ class ExpertsZone:
         self._ranks.time_s, self._ranks.arrivals = state["time_s"], state["arrivals"]
         self._gpus.restore(state["closed"])
         self._orders.restore(state["orders"])
-        self._wanted, self._next_told_s = state["wanted"], state["next_told_s"]
+        self._next_told_s = state["next_told_s"]
         for packed in state["jobs"]:
             self._ranks.add(MoeJob.of_state(packed, self._jobs, self._routing.rule))
         self._ranks.turns.restore(state["turns"])
@@ -204,19 +193,22 @@ class ExpertsZone:
             else:
                 spare -= devices
 
+    @property
+    def _wanted(self) -> dict[str, float | None]:
+        """Nodes that are to leave, and by when they must."""
+        leaving = self._states.leaving
+        return {node: departure.by_s for node, departure in leaving.items() if node in self._gpus.nodes}
+
     def _vacate(self) -> None:
         """Close nodes that are to leave, but for those that jobs need, and have their jobs go elsewhere: at
         once where somebody waits for the node, otherwise if there is room."""
-        if not self._wanted:
-            return
-        needed = set(self._needed(self._wanted))
-        for node in self._wanted:
-            if node in needed:
-                self._gpus.reopen(node, ("leaving",))
-            else:
-                self._gpus.close(node, "leaving")
-        for node, is_awaited in self._wanted.items():
+        wanted = self._wanted
+        needed = set(self._needed(wanted))
+        for node in wanted:
+            self._gpus.set_open(node, self._states.is_open(node, although_leaving=node in needed))
+        for node, by_s in wanted.items():
             for job in self._jobs_on(node):
+                is_awaited = by_s is not None
                 if job.members and node not in needed and (is_awaited or self._fits_elsewhere(job)):
                     why = Why[ChangeReason]("preempted", {"node": node})
                     self._ranks.put_back(job, why)
@@ -232,7 +224,6 @@ class ExpertsZone:
         self._gpus.configure(context.zone)
         self._own = {node: count for node, count in self._gpus.nodes.items() if node not in context.loans}
         self._own_devices = sum(self._own.values())
-        self._wanted = {node: due for node, due in self._wanted.items() if node in self._gpus.nodes}
         self._ranks.report_interval_s = policy.report_interval_s
         self._ranks.patience_s = policy.patience_s
         self._orders.timeout_s = policy.order_timeout_s

@@ -42,8 +42,7 @@ class MergingZone:
         self._questions = Questions(self._runs, self._knowledge)
         self._planning = Planning(context, self._runs, self._questions, self._knowledge)
         self._arrivals = 0
-        self._wanted: dict[str, None] = {}
-        """Nodes that are to leave."""
+        self._states = context.nodes
         self._configure(context)
 
     def submitted(self, job: Job) -> None:
@@ -106,16 +105,7 @@ class MergingZone:
             self._planning.hold(None)
 
     def nodes_changed(self, change: NodeChange) -> None:
-        match change.status:
-            case "up":
-                self._gpus.reopen(change.node, ("down",))
-            case "open":
-                self._gpus.reopen(change.node, ("cordoned", "leaving"))
-                self._wanted.pop(change.node, None)
-            case "down" | "cordoned" | "leaving":
-                self._gpus.close(change.node, change.status)
-        if change.status == "leaving":
-            self._wanted[change.node] = None
+        self._gpus.set_open(change.node, self._states.is_open(change.node))
         self._runs.has_changed = True
         if change.status in ("down", "restarted"):
             why = Why[TaskChangeReason]("node_lost", {"node": change.node, "status": change.status})
@@ -162,7 +152,7 @@ class MergingZone:
         # A node that has joined may be down, which is told next: nothing is begun before the clock moves on.
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
-        left = {node: gpus for node, gpus in self._gpus.nodes.items() if node not in self._wanted}
+        left = {node: gpus for node, gpus in self._gpus.nodes.items() if node not in self._states.leaving}
         needs_wide = any(job.workload.pipeline for job in self._runs.jobs.values())
         least = STAGES_PER_PIPELINE if needs_wide else 1
         can_run = not self._runs.jobs or any(gpus >= least for gpus in left.values())
@@ -198,7 +188,6 @@ class MergingZone:
             "time_s": self._runs.time_s,
             "arrivals": self._arrivals,
             "closed": self._gpus.state(),
-            "wanted": list(self._wanted),
             "knowledge": self._knowledge.state(),
             "speeds": self._runs.speeds.state(),
             "planning": self._planning.state(),
@@ -209,7 +198,7 @@ class MergingZone:
 
     def restore(self, state: dict[str, Any]) -> None:
         self._runs.begun, self._runs.time_s = state["begun"], state["time_s"]
-        self._arrivals, self._wanted = state["arrivals"], dict.fromkeys(state["wanted"])
+        self._arrivals = state["arrivals"]
         self._gpus.restore(state["closed"])
         for packed in state["jobs"]:
             job = from_state(TuningJob, packed, self._jobs)
@@ -238,7 +227,6 @@ class MergingZone:
         self._zone = context.zone
         policy = cast(MergingPolicy, context.zone.policy)
         self._gpus.configure(context.zone)
-        self._wanted = {node: None for node in self._wanted if node in self._gpus.nodes}
         self._knowledge.configure(policy)
         self._runs.policy = policy
         self._orders.timeout_s = policy.order_timeout_s
