@@ -1,0 +1,101 @@
+"""Rules of the project's language, which `docs/glossary.md` explains, for docstrings, comments and names."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+OPENINGS = (
+    "What", "Of", "Whose", "Who", "Whom", "That", "Those", "These", "So", "Which", "How", "Why", "The same"
+)  # fmt: skip
+"""A docstring begins with a verb or a noun."""
+
+REPLACED = {
+    "hear": "receive, read",
+    "tell": "report, send, state",
+    "say": "state, report, show",
+    "know": "keep, have",
+    "mourn": "end",
+    "bury": "remove",
+    "fare": "progress",
+    "believe": "count as",
+    "foretell": "forecast",
+    "want": "request, need",
+    "anew": "again",
+    "amid": "during",
+    "lest": "so that ... not",
+    "beside": "besides, next to",
+    "whom": "a noun",
+    "nobody": "no user, no process",
+    "somebody": "a user, a process",
+    "is none": "is invalid",
+    "are none": "are invalid",
+}
+"""Words of people for machines, and old ones, each with what it may be replaced by."""
+
+_FORMS = {
+    "hear": "hear|hears|heard|hearing",
+    "tell": "tell|tells|told|telling",
+    "say": "say|says|said|saying",
+    "know": "know|knows|knew",
+    "mourn": "mourn|mourns|mourned",
+    "bury": "bury|buries|buried",
+    "fare": "fare|fares|fared",
+    "believe": "believe|believes|believed",
+    "foretell": "foretell|foretells|foretold|foretelling",
+    "want": "want|wants|wanted",
+}
+_PATTERNS = {word: re.compile(rf"\b(?:{_FORMS.get(word, word)})\b", re.IGNORECASE) for word in REPLACED}
+_CODE = re.compile(r"`[^`]*`")
+"""Quoted names, such as a field of a schema, whose words are not those of a sentence."""
+
+
+class Fault(NamedTuple):
+    """A place whose words break a rule."""
+
+    path: str
+    line: int
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.text}"
+
+
+def faults(path: Path, root: Path) -> Iterator[Fault]:
+    """Yield the faults of a file's docstrings and comments."""
+    source, name = path.read_text(encoding="utf-8"), str(path.relative_to(root))
+    for line, text in docstrings(ast.parse(source)):
+        first = text.strip().split("\n")[0]
+        for opening in OPENINGS:
+            if re.match(rf"{opening}\b", first):
+                yield Fault(name, line, f"a docstring begins with {opening!r}", first)
+        yield from _replaced(name, line, text)
+    for line, text in comments(source):
+        yield from _replaced(name, line, text)
+
+
+def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the docstrings of a module, its classes, functions and attributes, with their first lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                yield node.lineno, node.value.value
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments of a file with their lines."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith(("# noqa", "# type", "# fmt")):
+            yield token.start[0], token.string
+
+
+def _replaced(path: str, line: int, text: str) -> Iterator[Fault]:
+    words = _CODE.sub("", text)
+    for word, pattern in _PATTERNS.items():
+        for match in pattern.finditer(words):
+            around = " ".join(words[max(match.start() - 30, 0) : match.end() + 30].split())
+            yield Fault(path, line, f"{word!r} is replaced by {REPLACED[word]}", around)
