@@ -81,9 +81,9 @@ def faults(path: Path, root: Path) -> Iterator[Fault]:
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the docstrings of a module, its classes, functions and attributes, with their first lines."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                yield node.lineno, node.value.value
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, text
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
