@@ -37,7 +37,7 @@ from streams.cell.rules import (
 from streams.policies.policy import ZonePolicy
 
 SNAPSHOT_VERSION = 32
-"""Of the layout of a packed state; the rules that it is of have a version of their own."""
+"""Version of the layout of a packed state. The rules have a version of their own."""
 _NO_JOBS = JobRegister(0, LiveBytes(0))
 
 
@@ -56,21 +56,21 @@ class LedgerEvent:
 
 @dataclass(frozen=True)
 class _ForeignState:
-    """The state of a cell whose rules are not at hand: nothing but the adoption of others can follow."""
+    """The state of a cell whose rules are missing: it can only adopt others."""
 
     packed: bytes
     nodes: NodePool
-    """To know them by; what became of them is in `packed`."""
+    """Names of the nodes; their states are in `packed`."""
 
 
 class Cell:
     """The state of one cell, folded from its ledger."""
 
     def __init__(self, name: str, book: RuleBook = RULES) -> None:
-        """An empty cell. `book` has the rules that it may come under."""
+        """Begin with an empty cell. `book` has the rules that it may adopt."""
         self.name = name
         self.rules: int | None = None
-        """The version of the rules that decide; None before the configuration, which names the first."""
+        """Version of the rules that decide; None before the configuration, which names the first."""
         self.offset = -1
         """Ledger offset of the last event folded in."""
         self.chain = CHAIN_START
@@ -79,35 +79,36 @@ class Cell:
         """None before the configuration, and where `book` lacks the rules."""
         self._foreign: _ForeignState | None = None
         self.last_fault: str | None = None
-        """The traceback of the last event that changed nothing because it raised, for a log."""
+        """Traceback of the last event that raised and changed nothing, for a log."""
         self._kept = Kept()
 
     def handle(self, event: LedgerEvent) -> list[Decision]:
-        """Fold one event in and return what is decided because of it, in order.
+        """Fold one event and return the decisions on it, in order.
 
         An event that raises is folded again, from a restored state. If it raises again, it changes nothing,
-        and `EventFaulted` is all that is decided.
+        and the only decision is `EventFaulted`.
 
         Raises:
-            ValueError: if the event's offset is not after the last one folded in.
-            RulesError: if the rules that are to decide it are not at hand, or were adopted from another state
-                than this one. The cell stays as it is.
-            MemoryError, OSError, ImportError: for want of something on this machine. The cell must not be
-                used any more.
+            ValueError: if the event's offset is not after the last one folded in. RulesError: if the rules
+            that are to decide it are missing, or were adopted from another state than
+                this one. The cell is unchanged.
+            MemoryError, OSError, ImportError: a resource of this machine is missing. The cell must not be
+            used
+                again.
         """
         # 1. Check the event's place.
         if event.offset <= self.offset:
             raise ValueError(f"cell {self.name}: offset {event.offset} comes after {self.offset}")
-        # 2. Adopt other rules, if the event names them. Nothing is decided by it.
+        # 2. Adopt other rules, if the event names them. It has no decisions.
         if self._is_next_adoption(event.envelope.event):
             self._adopt(event.envelope.event, event.offset)
             self.offset = event.offset
             self.chain = next_link(self.chain, chained_part(event.canonical), b"")
             self.packed()
             return []
-        # 3. Stop where the rules that are to decide it are not at hand.
+        # 3. Stop if the rules that are to decide it are missing.
         self._require_rules(event.envelope.event, event.offset)
-        # 4. Decide: pass it to jobs, nodes, loans and zones, and chain what they decide.
+        # 4. Decide: pass it to jobs, nodes, loans and zones, and chain their decisions.
         try:
             decisions = self._fold(event)
         except Exception as error:
@@ -120,12 +121,12 @@ class Cell:
         return decisions
 
     def _keep(self, event: LedgerEvent) -> None:
-        """Note what to fold again after an event that raises."""
+        """Keep an event, to be folded again after a later event that raises."""
         if self._kept.follow(event):
             self.packed()
 
     def _fold(self, event: LedgerEvent) -> list[Decision]:
-        """Fold an event in. If it raises, the state is undefined."""
+        """Fold an event. If it raises, the state is undefined."""
         part, self.offset = chained_part(event.canonical), event.offset
         decisions: list[Decision] = []
         for index, outcome in enumerate(self._react(event.envelope)):
@@ -145,7 +146,7 @@ class Cell:
         return Decision(id, self.name, cause, self.time_s, outcome, self.chain.hex(), encoded=body)
 
     def _fold_again(self, event: LedgerEvent) -> list[Decision]:
-        """Fold an event that has raised, from the state that a snapshot before it would give."""
+        """Fold an event that has raised, from the state that a snapshot before it gives."""
         self._return_to_kept()
         try:
             decisions = self._fold(event)
@@ -162,11 +163,11 @@ class Cell:
         return decisions
 
     def _return_to_kept(self) -> None:
-        """Be in the state after the last event that was folded in, and keep it: the next event that raises
-        need not fold those before it again.
+        """Return to the state after the last event that was folded, and keep it packed, so that the next
+        event that raises is not preceded by the same events again.
 
         Raises:
-            Exception: if events that were folded in before raise now: the cell does not follow from them.
+            Exception: if an event raises that was folded before: the state does not follow from the ledger.
         """
         kept, empty = self._kept, Cell(self.name, self._book)
         restored = empty if kept.packed is None else Cell.unpack(kept.packed, self._book)
@@ -181,40 +182,40 @@ class Cell:
 
     @property
     def time_s(self) -> float | None:
-        """By the cell's clock; None before its first tick."""
+        """Time of the cell's clock; None before its first tick."""
         return None if self._configured is None else self._configured.time_s
 
     @property
     def configuration(self) -> CellConfigured | None:
-        """The present one, each node in the zone that owns it; None before the first."""
+        """Present configuration, each node in the zone that owns it; None before the first."""
         return None if self.nodes is None else self.nodes.layout.owned
 
     @property
     def nodes(self) -> NodePool | None:
-        """None before the configuration."""
+        """Nodes of the cell; None before the configuration."""
         if self._foreign is not None:
             return self._foreign.nodes
         return None if self._configured is None else self._configured.nodes
 
     @property
     def jobs(self) -> JobRegister:
-        """An empty register before the configuration."""
+        """Jobs of the cell; an empty register before the configuration."""
         return _NO_JOBS if self._configured is None else self._configured.jobs
 
     @property
     def zones(self) -> Mapping[str, ZonePolicy]:
-        """By id; none before the configuration."""
+        """Zones by id; empty before the configuration."""
         return {} if self._configured is None else self._configured.zones
 
     def broken_invariants(self) -> Iterator[str]:
-        """A line for each thing that should always hold of the cell and does not."""
+        """Yield a line for each broken invariant."""
         if self._configured is not None:
             yield from self._configured.broken_invariants()
 
     def packed(self) -> bytes:
-        """The whole state in msgpack: cheap enough to take between two events.
+        """Return the whole state in msgpack. It is cheap enough to do between two events.
 
-        The same history gives the same bytes, however often the cell was restored meanwhile.
+        Equal histories give equal bytes, however often the cell was restored meanwhile.
         """
         if self._foreign is not None:
             return self._foreign.packed
@@ -232,12 +233,12 @@ class Cell:
         return packed
 
     def snapshot(self) -> bytes:
-        """The whole state as one compressed record, from which `restore` goes on undisturbed."""
+        """Return the whole state as one compressed record, for `restore`."""
         return compress(self.packed())
 
     @classmethod
     def restore(cls, snapshot: bytes, book: RuleBook = RULES) -> "Cell":
-        """The cell that `snapshot` was taken of.
+        """Return the cell that a snapshot was made of.
 
         Raises:
             ValueError: if the snapshot is of another version.
@@ -247,7 +248,7 @@ class Cell:
 
     @classmethod
     def unpack(cls, packed: bytes, book: RuleBook = RULES) -> "Cell":
-        """The cell that `packed` gave. If `book` lacks its rules, it can do nothing but adopt newer ones.
+        """Return the cell that was packed. If `book` lacks its rules, the cell can only adopt newer ones.
 
         Raises:
             ValueError: if the state is in another layout.
@@ -271,11 +272,11 @@ class Cell:
 
     @property
     def awaits_rules(self) -> bool:
-        """Whether newer rules are at hand than those that decide."""
+        """Whether the program has newer rules than those that decide."""
         return self.rules is not None and self.rules < self._book.newest.version
 
     def _take(self, state: State, rules: Rules) -> None:
-        """Be in this state, or in what these rules make of it."""
+        """Set the state, converted to these rules where it is of others."""
         if state["rules"] not in (rules.version, None) or state["version"] != SNAPSHOT_VERSION:
             state = rules.convert(state)
         if state["version"] != SNAPSHOT_VERSION:
@@ -296,7 +297,7 @@ class Cell:
         )
 
     def _adopt(self, adopted: RulesAdopted, offset: int) -> None:
-        """Come under other rules, in the state that this one is."""
+        """Adopt other rules, in the present state."""
         where = f"ledger offset {offset} of cell {self.name}"
         packed = self.packed()
         digest = state_digest(packed)
@@ -313,7 +314,7 @@ class Cell:
         self._foreign = None
 
     def _require_rules(self, event: Event, offset: int) -> None:
-        """Refuse an event that rules are to decide which are not at hand."""
+        """Refuse an event whose rules are missing."""
         if self._foreign is not None and self.rules is not None:
             raise MissingRulesError(
                 f"ledger offset {offset} of cell {self.name} is to be decided by "
@@ -343,10 +344,10 @@ class Cell:
 
 
 def layout_of(packed: bytes) -> int:
-    """The version of the layout of a packed state."""
+    """Return the version of the layout of a packed state."""
     return int(unpack(packed)["version"])
 
 
 def compress(packed: bytes) -> bytes:
-    """Turn a packed state into a snapshot. Frees the interpreter while it runs, so a thread may do it."""
+    """Compress a packed state to a snapshot. It releases the interpreter lock, so a thread may do it."""
     return zlib.compress(packed, level=1)

@@ -6,13 +6,13 @@ CHAIN_BYTES = 32
 CHAIN_START = bytes(CHAIN_BYTES)
 LONGEST_LINE_BYTES = 2_048
 """A longer event is chained by its digest: an offer of a thousand servers leads to thousands of decisions,
-and would be hashed once for each of them."""
+and its line would be hashed for each of them."""
 
 
 def chained_part(line: bytes) -> bytes:
     """Return what links cover of an event: its line of the ledger, or the BLAKE2b-256 digest of a long one.
 
-    A line starts with `{"offset":`, so that none is taken for a digest.
+    A line starts with `{"offset":`, so that it cannot be confused with a digest.
     """
     return line if len(line) <= LONGEST_LINE_BYTES else _digest(line)
 

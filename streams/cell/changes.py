@@ -29,7 +29,7 @@ Departures = Mapping[str, Departure]
 
 
 class RefusedError(Exception):
-    """An event changes nothing, for this reason."""
+    """The reason that an event changes nothing."""
 
     def __init__(self, reason: IgnoredReason, /, **facts: Fact) -> None:
         super().__init__(reason, facts)
@@ -46,11 +46,11 @@ class Changes:
         self._outcomes = outcomes
         self._tried: Layout | None = None
         self._room_after: dict[tuple[tuple[str, str | None], ...], int | None] = {}
-        """Room that live jobs would have in the snapshot if nodes left `_tried` for these zones; None if they
-        cannot. Kept because nodes may wait long for their turn. It follows from the state."""
+        """Room for live jobs in the snapshot if nodes left `_tried` for these zones; None if they cannot
+        leave. A cache, since nodes may wait long: it follows from the state."""
 
     def take(self, event: CellChange) -> None:
-        """Carry out what an operator says, or say why not."""
+        """Apply a change by an operator, or ignore it with the reason."""
         try:
             self._change(event)
         except RefusedError as refused:
@@ -59,7 +59,7 @@ class Changes:
             self._outcomes.add(EventIgnored(reason="invalid_configuration", facts=error.facts))
 
     def settle(self) -> None:
-        """Let the nodes go that are to leave and that their zones need no more."""
+        """Move the nodes that are to leave their zones and that no job needs any more."""
         while (free := self._free_to_go()) is not None:
             departures, layout = free
             for node in departures:
@@ -67,9 +67,9 @@ class Changes:
             self.move(departures, layout)
 
     def _free_to_go(self) -> tuple[Departures, Layout] | None:
-        """Nodes that may leave now, and the layout after they have; a move may free others.
+        """Return nodes that may leave now, and the layout after that; a move may free others.
 
-        They are all that their zones need no more, or else the first that may leave without the others.
+        They are all nodes that their zones can spare, or else the first that may leave without the others.
         """
         if not self._nodes.leaving:
             return None
@@ -91,7 +91,7 @@ class Changes:
         return None
 
     def _layout_with_room(self, departures: Departures) -> Layout | None:
-        """The layout after nodes have left, if it is valid and leaves room for the live jobs."""
+        """Return the layout after nodes have left, if it is valid and has room for the live jobs."""
         moves = tuple((node, departure.to_zone) for node, departure in departures.items())
         layout = None
         if moves not in self._room_after:
@@ -106,10 +106,10 @@ class Changes:
         try:
             return self._layout.after(moves)
         except InvalidLayoutError:
-            return None  # the zones have changed since: they wait until there is a place for them
+            return None  # the zones have changed since: the nodes wait until it is valid again
 
     def carry_out(self, steps: Iterable[Step]) -> None:
-        """Add decisions about nodes, and tell their zones of changes."""
+        """Add decisions about nodes, and pass changes to their zones."""
         for step in steps:
             if isinstance(step, NodeChange):
                 zone = self._layout.zone_of[step.node]
@@ -118,7 +118,7 @@ class Changes:
                 self._outcomes.add(step)
 
     def layout_for(self, destinations: Mapping[str, str]) -> Layout | None:
-        """The layout with these nodes in other zones, at once; None where there are none.
+        """Return the layout with these nodes in other zones; None without any.
 
         Raises:
             RefusedError: it is not valid, or a zone that nodes come to could not keep its promises.
@@ -211,7 +211,7 @@ class Changes:
         self._join(event.node)
 
     def _is_retiring(self, event: NodeRegistered, owner: str) -> bool:
-        """Whether a node that is to leave the cell is registered as it is."""
+        """Return whether a node that is to leave the cell is registered again unchanged."""
         departure = self._nodes.leaving.get(event.node)
         held = Node(id=event.node, gpu_type=event.gpu_type, tariff=event.tariff)
         zones = self._layout.owned.zones
@@ -249,16 +249,16 @@ class Changes:
             self._send_off(self._staying(node), Departure(layout.owner_of[node], "returned"))
 
     def _send_off(self, node: str, departure: Departure) -> None:
-        """Have a node leave for another zone, now or as soon as its own needs it no more."""
+        """Send a node to another zone, now or as soon as its own can spare it."""
         assert departure.to_zone is not None
         self._refuse_broken_promises(self._layout_after(node, departure), [departure.to_zone])
         self.carry_out(self._nodes.send_off(node, departure))
 
     def _layout_after(self, node: str, departure: Departure) -> Layout:
-        """The layout with the node where it is to go.
+        """Return the layout with the node in its new zone.
 
         Raises:
-            InvalidLayoutError: it cannot go there, or not once all others have left that are to leave.
+            InvalidLayoutError: it cannot go there, or not after all others that are to leave.
         """
         layout = self._layout.after({node: departure.to_zone})
         if self._destinations.keys() - {node}:
@@ -267,19 +267,18 @@ class Changes:
 
     @property
     def _destinations(self) -> dict[str, str | None]:
-        """Where the nodes go that are to leave, None where they leave the cell. Those on loan may be wanted
-        back at any time."""
+        """Destinations of the nodes that are to leave, None for the outside. A server on loan may be
+        reclaimed at any time."""
         return {
             **{server: loan.owner for server, loan in self._nodes.loans.items()},
             **{node: departure.to_zone for node, departure in self._nodes.leaving.items()},
         }
 
     def _refuse_stranded(self, layout: Layout, destinations: Mapping[str, str | None]) -> None:
-        """Refuse a change after which not all nodes could leave that are to leave, such as two of a zone that
-        has no third.
+        """Refuse a change after which some node could not leave that is to leave, such as the last of a zone.
 
         Raises:
-            InvalidLayoutError: unless that is so before the change, which might mend it.
+            InvalidLayoutError: unless that holds before the change, too.
         """
         try:
             layout.after(destinations)
@@ -295,7 +294,7 @@ class Changes:
         return True
 
     def move(self, departures: Departures, layout: Layout) -> None:
-        """Nodes that no job needs leave their zones, and are where `layout` has them."""
+        """Move nodes that no job needs to their places in `layout`."""
         before = self._layout
         self._arrange(layout)
         for node, departure in departures.items():
@@ -342,7 +341,7 @@ class Changes:
 
 
 def _asks_more(before: Zone, after: Zone) -> bool:
-    """Whether a node that is fit for a zone may be unfit for another, or for the same as it is then."""
+    """Return whether a node that is fit for a zone may be unfit for another, or for its new settings."""
     needed, held = runners_of(after.policy.kind), runners_of(before.policy.kind)
     asks_other_model = after.policy.shares_base_model and (
         not before.policy.shares_base_model or before.base_model != after.base_model

@@ -1,4 +1,4 @@
-"""A cell that has a configuration: the effect of each event on its jobs, its nodes and its zones."""
+"""A cell with a configuration: the effect of each event on its jobs, nodes and zones."""
 
 from collections.abc import Iterator, Mapping
 
@@ -39,10 +39,10 @@ from streams.cell.zones import Zones
 from streams.policies.ignored import unknown_solve
 
 _WRITERS_AT_LEAST = 8
-"""Share the window of ids of events: none fills more than this part of it."""
+"""Writers that share the window of event ids: none fills more than this part of it."""
 
 _STALE = ("unknown_job", "stale_report")
-"""Why a report is ignored that is of no run of the cell."""
+"""Reasons to ignore a report that is about no run of the cell."""
 
 
 class ConfiguredCell:
@@ -72,14 +72,14 @@ class ConfiguredCell:
     def first(
         cls, name: str, envelope: Envelope, configuration: CellConfigured, rules: Rules
     ) -> "ConfiguredCell":
-        """The cell as its first configuration makes it."""
+        """Return the cell of a first configuration."""
         cell = cls(name, NodePool(Layout(configuration)), rules)
         cell._recent.note(writer_of(configuration), envelope.id)
         return cell
 
     @classmethod
     def restore(cls, name: str, state: State, rules: Rules) -> "ConfiguredCell":
-        """The cell that `state` was taken of."""
+        """Return the cell of a state."""
         owned = CellConfigured.model_validate_json(state["configuration"])
         nodes = NodePool(Layout(owned, state["nodes"]["lent"]))
         # Before there are zones, which ask at once which of their nodes are on loan.
@@ -94,7 +94,7 @@ class ConfiguredCell:
         return cell
 
     def state(self) -> State:
-        """Everything, of types that msgpack writes."""
+        """Return everything, in types that msgpack writes."""
         return {
             "time_s": self.time_s,
             "configuration": self.nodes.layout.owned_json,
@@ -108,12 +108,12 @@ class ConfiguredCell:
 
     def react(self, envelope: Envelope) -> list[Outcome]:
         """Return the decisions on an event, in order."""
-        # 1. Ignore an event that has been decided before.
+        # 1. Ignore an event that has been decided.
         if not self._recent.note(writer_of(envelope.event), envelope.id):
             facts: Facts = {"event_id": envelope.id, "writer": writer_of(envelope.event)}
             self._outcomes.add(EventIgnored(reason="duplicate_event", facts=facts))
             return self._outcomes.take()
-        # 2. Pass it to what it is for.
+        # 2. Pass it to the part of the cell that it is for.
         with stage("dispatch"):
             self._dispatch(envelope.event)
         # 3. Move the nodes that are to leave their zones and that no job needs any more.
@@ -128,7 +128,7 @@ class ConfiguredCell:
         return self._outcomes.take()
 
     def broken_invariants(self) -> Iterator[str]:
-        """A line for each thing that should always hold of the cell and does not."""
+        """Yield a line for each broken invariant."""
         for job in self.jobs.live.values():
             if job.zone not in self.zones:
                 yield f"job {job.job_id} is of zone {job.zone}, which the cell lacks"
@@ -190,7 +190,7 @@ class ConfiguredCell:
 
     def _refusal_of_job(self, event: JobSubmitted, job: Job) -> tuple[RejectionReason, Facts] | None:
         """Return the reason that no zone is asked about a job; None if one is."""
-        # Before all else: no refusal may be taken for the end of another job under this id.
+        # First, since no other refusal may count as the end of a job that has this id.
         if self.jobs.knows(event.job_id, event.user):
             return "duplicate_job", {}
         if (refusal := self._refusal(event)) is not None:
@@ -205,7 +205,7 @@ class ConfiguredCell:
         )
 
     def _refusal(self, event: JobSubmitted | JobQuoteRequested) -> tuple[RejectionReason, Facts] | None:
-        """Why no zone is asked about a job or a quote, if none is."""
+        """Return the reason that no zone is asked about a job or a quote; None if one is."""
         kind = self._zones.kind_of(event.zone)
         if kind is None:
             return "unknown_zone", {"zone": event.zone}
@@ -246,8 +246,8 @@ class ConfiguredCell:
             self._pass_on(event)
 
     def _take_run_report(self, report: RunReport) -> None:
-        """Pass a report on. A node that continues a run unknown to the cell is ordered to end it, unless it
-        was lately."""
+        """Pass a report to its zone. A node that continues a run that the cell does not have is ordered to
+        end it, unless it has been lately."""
         job, before = self.jobs.live.get(report.job_id), len(self._outcomes)
         if job is None:
             self._ignore("unknown_job", job_id=report.job_id)
@@ -286,7 +286,7 @@ class ConfiguredCell:
             zone.solved(event)
 
     def _pass_on(self, event: Event) -> None:
-        """Give an event of a policy's own to the zones that take it."""
+        """Pass an event that a policy has registered to the zones under it."""
         takers = self._zones.that_take(type(event))
         for zone in takers:
             zone.take(event)
@@ -297,7 +297,7 @@ class ConfiguredCell:
 def refused(
     event: JobSubmitted | JobQuoteRequested, reason: RejectionReason, facts: Mapping[str, Fact] = NO_FACTS
 ) -> Outcome:
-    """The answer where no zone was asked."""
+    """Return the answer to a job or a quote that no zone is asked about."""
     if isinstance(event, JobQuoteRequested):
         return JobQuoted(quote_id=event.quote_id, zone=event.zone, reason=reason, facts=dict(facts))
     return JobRejected(

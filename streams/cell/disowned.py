@@ -1,15 +1,15 @@
-"""Which runs nodes were ordered to end lately, because the cell does not have them.
+"""Runs that nodes were ordered to end lately, because the cell does not have them.
 
-A node reports a run again and again until it has ended it, and anybody who may write to `fleet` can report
-runs that were never ordered. So a run is disowned once in a while at most, and few runs of a node and of a
-cell. A run that continues nevertheless is reported again after that time.
+A node repeats its reports of a run until the run ends, and any writer of `fleet` can report runs that were
+never ordered. So the orders are limited: one per run and period, and some per node and per cell. A run that
+continues nevertheless is reported again in the next period.
 """
 
 import hashlib
 from typing import Any
 
 AGAIN_S = 60.0
-"""By the cell's clock: the limits below are for this long."""
+"""Period of the limits below, by the cell's clock."""
 MOST_OF_NODE = 32
 MOST = 512
 _DIGEST_BYTES = 16
@@ -20,12 +20,12 @@ class DisownedRuns:
 
     def __init__(self) -> None:
         self._since_s: float | None = None
-        """When the present period began; None before the clock's first tick."""
+        """Start of the present period; None before the clock's first tick."""
         self._runs: dict[bytes, dict[bytes, None]] = {}
-        """Digests of the runs that were disowned in it, by digest of the node."""
+        """Digests of the runs that were disowned in the period, by digest of the node."""
 
     def note(self, node: str, run_id: str, time_s: float | None) -> bool:
-        """Whether the node is to be ordered to end the run now; it counts as ordered then."""
+        """Return whether the node is to be ordered to end the run now, and count the order."""
         if time_s is not None and (self._since_s is None or time_s - self._since_s >= AGAIN_S):
             self._since_s = time_s
             self._runs.clear()
@@ -37,11 +37,11 @@ class DisownedRuns:
         return True
 
     def state(self) -> list[Any]:
-        """Everything, of types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
         return [self._since_s, {node: b"".join(runs) for node, runs in self._runs.items()}]
 
     def restore(self, state: list[Any]) -> None:
-        """Take a state."""
+        """Set the state."""
         self._since_s, runs_by_node = state
         self._runs = {
             node: {runs[at : at + _DIGEST_BYTES]: None for at in range(0, len(runs), _DIGEST_BYTES)}

@@ -1,4 +1,4 @@
-"""The jobs of a cell: every id, its owner, its state and progress, across all zones.
+"""The jobs of a cell, over all zones: ids, owners, states and progress.
 
 A submitted job waits until its zone admits or rejects it; an admitted one is completed, refunded or
 withdrawn. Of finished jobs only the ids are kept, within a window.
@@ -19,16 +19,16 @@ from streams.cell.packing import pack, unpack
 from streams.cell.recent_ids import RecentIds
 
 _WRITERS_AT_LEAST = 8
-"""Users that share the window of ids of jobs that lost: none fills more than this part of it."""
+"""Users that share the window of ids of rejected jobs: none fills more than this part of it."""
 _ANYBODY = ""
-"""Whose the ids of jobs that won are: no other user may submit under them, for adapters lie under the id."""
+"""Owner of admitted job ids. They are reserved for all users, because adapters are stored by job id."""
 
 _workloads: TypeAdapter[Workload] = TypeAdapter(AnyWorkload)
 _terms: TypeAdapter[Terms] = TypeAdapter(AnyTerms)
 
 
 class Job:
-    """A job that is not over. Its zone keeps what it plans for it."""
+    """A live job. Its plan is kept by its zone."""
 
     def __init__(
         self,
@@ -51,27 +51,27 @@ class Job:
 
     @classmethod
     def of(cls, event: JobSubmitted) -> Self:
-        """The job that an event submits."""
+        """Return the job that an event submits."""
         return cls(event.job_id, event.user, event.zone, event.workload, event.terms)
 
     @cached_property
     def state_bytes(self) -> int:
-        """What the register keeps of it takes in a snapshot, at most."""
+        """Most bytes of its entry in the register in a snapshot."""
         return document_bytes(self._documents)
 
     @cached_property
     def _documents(self) -> tuple[str, str]:
-        """Workload and terms as JSON: to be counted when the job comes, and packed with each snapshot."""
+        """Workload and terms as JSON: counted at submission, and packed with each snapshot."""
         return documents_of(self.workload, self.terms)
 
     @property
     def state(self) -> Literal["waiting", "admitted"]:
-        """Whether its zone has yet to decide about it."""
+        """`waiting` until its zone has decided about it."""
         return self._state
 
     @property
     def samples_done(self) -> int:
-        """How far it is, as its zone takes the reports of its runs."""
+        """Progress, as its zone has accepted it from reports."""
         return self._samples_done
 
     @samples_done.setter
@@ -80,12 +80,12 @@ class Job:
         self._packed = None
 
     def admit(self) -> None:
-        """Its zone has taken it on."""
+        """Note that its zone has admitted it."""
         self._state = "admitted"
         self._packed = None
 
     def packed(self) -> bytes:
-        """Everything in msgpack, kept until the next change: most jobs stay the same between snapshots."""
+        """Return everything in msgpack, cached until the next change: few jobs change between snapshots."""
         if self._packed is None:
             self._packed = pack(
                 [
@@ -101,7 +101,7 @@ class Job:
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Job":
-        """The job that `packed` came from."""
+        """Return the job that was packed."""
         job_id, user, zone, workload, terms, state, samples_done = unpack(packed)
         return cls(
             job_id,
@@ -115,14 +115,14 @@ class Job:
 
 
 class JobRegister:
-    """Of one cell."""
+    """Jobs of one cell."""
 
     def __init__(self, window: int, live_bytes: LiveBytes) -> None:
         """Begin without jobs.
 
         Args:
-            live_bytes: what the cell's live jobs take in a snapshot.
-            window: so many ids of jobs that are over are remembered, half of them of jobs that won.
+            live_bytes: bytes of the cell's live jobs in a snapshot.
+            window: number of ids of ended jobs to remember, half of them of admitted ones.
         """
         self.live: dict[str, Job] = {}
         """By id, in the order of their submission."""
@@ -132,29 +132,29 @@ class JobRegister:
         self._lost = RecentIds(half, -(-half // _WRITERS_AT_LEAST))
 
     def knows(self, job_id: str, user: str) -> bool:
-        """Whether this user can submit nothing under this id: a job of any user won under it or waits for its
-        decision, or one of this user lost, within the window."""
+        """Return whether the id is taken for this user: within the window, a job of any user was admitted
+        under it or waits for its decision, or one of this user was rejected."""
         return job_id in self.live or self._won.knows(_ANYBODY, job_id) or self._lost.knows(user, job_id)
 
     def no_room_for(self, job: Job) -> Refusal:
-        """Why the cell cannot keep one job more; None if it can."""
+        """Return why the cell cannot keep one job more; None if it can."""
         return self._live_bytes.refuse_growth(job.state_bytes)
 
     def add(self, job: Job) -> None:
-        """Keep a new job, of an id that nobody has."""
+        """Keep a new job, of an unused id."""
         self.live[job.job_id] = job
         self._live_bytes.add(job.state_bytes)
 
     def remember(self, job: Job) -> None:
-        """Keep the id of a job that its zone has judged: its user's alone where it lost at once, everybody's
-        where it was admitted or waits."""
+        """Remember the id of a job after its submission: for its user if it was rejected at once, for all
+        users if it was admitted or waits."""
         if job.job_id in self.live:
             self._won.note(_ANYBODY, job.job_id)
         else:
             self._lost.note(job.user, job.job_id)
 
     def note(self, outcome: Outcome) -> None:
-        """Put the job that a zone has decided about into its new state."""
+        """Apply a decision to the state of its job."""
         if not isinstance(outcome, JobOutcome):
             return
         if outcome.STATE == "admitted":
@@ -163,7 +163,7 @@ class JobRegister:
             self._live_bytes.add(-self.live.pop(outcome.job_id).state_bytes)
 
     def state(self) -> dict[str, Any]:
-        """Everything, of types that msgpack writes."""
+        """Return everything, in types that msgpack writes."""
         return {
             "live": [job.packed() for job in self.live.values()],
             "won": self._won.state(),
@@ -171,7 +171,7 @@ class JobRegister:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of another register of the same window; this one must be empty."""
+        """Set the state, of a register of the same window; this one must be empty."""
         for packed in state["live"]:
             self.add(Job.unpack(packed))
         self._won.restore(state["won"])

@@ -17,7 +17,7 @@ R = TypeVar("R", bound=Record)
 
 
 class InvalidLayoutError(Exception):
-    """A change would leave no valid configuration, for what the facts name."""
+    """A change would leave an invalid configuration; the facts name the fault."""
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
@@ -26,12 +26,12 @@ class InvalidLayoutError(Exception):
 
 @dataclass(frozen=True)
 class Layout:
-    """Immutable: a change gives another layout, or raises `InvalidLayoutError`."""
+    """Nodes by zone, immutable: a change returns another layout, or raises `InvalidLayoutError`."""
 
     owned: CellConfigured
-    """Each node in the zone that owns it."""
+    """The configuration with each node in the zone that owns it."""
     lent: Mapping[str, str] = field(default_factory=dict)
-    """The zone that a node serves, where that does not own it."""
+    """Zones by node, for nodes that serve another zone than their owner."""
 
     @cached_property
     def owned_json(self) -> str:
@@ -40,12 +40,12 @@ class Layout:
 
     @cached_property
     def present(self) -> CellConfigured:
-        """Each node in the zone that it serves."""
+        """The configuration with each node in the zone that it serves."""
         return _arranged(self.owned, self.lent, {})
 
     @cached_property
     def zones(self) -> Mapping[str, Zone]:
-        """By id, each with the nodes that serve it."""
+        """Zones by id, each with the nodes that serve it."""
         return {zone.id: zone for zone in self.present.zones}
 
     @cached_property
@@ -59,7 +59,7 @@ class Layout:
         return {node.id: zone.id for zone in self.present.zones for node in zone.nodes}
 
     def with_node(self, event: NodeRegistered) -> Self:
-        """One node more, in a zone of the cell."""
+        """Return the layout with one node more, in a zone of the cell."""
         node = Node(id=event.node, gpu_type=event.gpu_type, tariff=event.tariff)
         zones = tuple(
             _with(zone, nodes=(*zone.nodes, node)) if zone.id == event.zone else zone
@@ -68,7 +68,7 @@ class Layout:
         return self._valid(_with(self.owned, zones=zones), self.lent)
 
     def after(self, destinations: Mapping[str, str | None]) -> Self:
-        """With each of these nodes in the zone that it is to serve, or gone where that is None."""
+        """Return the layout with each of these nodes in another zone, or outside the cell for None."""
         gone = {node for node, zone in destinations.items() if zone is None}
         lent = {
             node: zone
@@ -86,7 +86,8 @@ class Layout:
         return self._valid(_with(self.owned, zones=zones), lent)
 
     def with_zone(self, event: ZoneConfigured) -> Self:
-        """A zone as it is to be, with those tariffs. Nodes that it is to give up are there still."""
+        """Return the layout with a zone as configured, and its tariffs. Nodes that the zone is to give up
+        stay."""
         zone, tariffs = event.zone, {tariff.name: tariff for tariff in (*self.owned.tariffs, *event.tariffs)}
         zones = {zone.id: zone for zone in self.owned.zones}
         listed = {node.id for node in zone.nodes}
@@ -100,7 +101,7 @@ class Layout:
     def _valid(self, owned: CellConfigured, lent: Mapping[str, str]) -> Self:
         layout = type(self)(owned, lent)
         if owned is self.owned:
-            # What cached properties keep: that is the same, or made and checked for the zones that change.
+            # Cached properties are kept, or computed and checked only for the zones that change.
             kept = {"owned_json": self.owned_json, "owner_of": self.owner_of}
             layout.__dict__.update(kept, present=_arranged(owned, lent, self.zones))
         _ = layout.present
@@ -113,8 +114,8 @@ class Layout:
 
 
 def _arranged(owned: CellConfigured, lent: Mapping[str, str], known: Mapping[str, Zone]) -> CellConfigured:
-    """A configuration with each node in the zone that it serves; `known` are zones that may be as they are to
-    be, but for their nodes."""
+    """Return a configuration with each node in the zone that it serves. Zones of `known` are reused where
+    their nodes are equal."""
     if not lent:
         return owned
     serving: dict[str, list[Node]] = {zone.id: [] for zone in owned.zones}
@@ -130,10 +131,10 @@ def _arranged(owned: CellConfigured, lent: Mapping[str, str], known: Mapping[str
 
 
 def _with(record: R, **changes: Any) -> R:
-    """A validated copy with other fields.
+    """Return a validated copy with other fields.
 
     Raises:
-        InvalidLayoutError: if it is none.
+        InvalidLayoutError: if the copy is invalid.
     """
     fields = {name: getattr(record, name) for name in type(record).model_fields}
     try:

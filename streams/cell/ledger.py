@@ -7,10 +7,10 @@ from streams.kafka.records import ReadRecord
 
 
 def read_ledger(record: ReadRecord) -> LedgerEvent:
-    """The event of a ledger record.
+    """Return the event of a ledger record.
 
-    Intake writes nothing that this refuses; a record from elsewhere may be. What is refused depends on the
-    record alone, never on the settings of a deployment, so that every replay leaves out the same records.
+    Intake writes only records that pass; records from elsewhere may not. The result depends on the record
+    alone, never on the settings of a deployment, so that every replay omits the same records.
 
     Raises:
         InvalidRecordError: with what is wrong.

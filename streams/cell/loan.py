@@ -1,4 +1,4 @@
-"""A server on loan, as the cell keeps it."""
+"""The record of a server on loan."""
 
 from dataclasses import dataclass
 
@@ -7,21 +7,20 @@ from schemas.loans import LoanStatus
 
 @dataclass(frozen=True)
 class Loan:
-    """Of one server, from the moment in which it serves another zone until it is back."""
+    """A server on loan, from its first moment in another zone until it is back."""
 
     owner: str
     borrower: str
     since_s: float
-    """When its status began."""
+    """Start of its present status."""
     notice_s: float
-    """So much time is left at least from the moment in which it is wanted back, as its owner guaranteed when
-    it was lent."""
+    """Least time from the reclaim to its due time, as the owner guaranteed when it was lent."""
     due_s: float | None = None
-    """By when it must be back; None while it is not wanted back."""
+    """Time by which it must be back; None while it is not reclaimed."""
     reclaim_id: str | None = None
-    """What took it; None where nothing did, or an operator."""
+    """Reclaim that it belongs to; None without one, or if an operator sends it back."""
 
     @property
     def status(self) -> LoanStatus:
-        """On loan, or on its way back."""
+        """`draining` once it has a due time."""
         return "on_loan" if self.due_s is None else "draining"

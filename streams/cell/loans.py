@@ -1,8 +1,8 @@
-"""The loans of a cell: servers that zones lend to others, for as long as they are not wanted back.
+"""The loans of a cell: servers that a zone lends to others until it reclaims them.
 
-A zone that lends says by `Lending` to whom and on what conditions; its owner, the inference side, says by
-events how loaded it is, which servers are idle and how many it wants back (thesis, sections 3.3 and 3.4). A
-server goes back only when no job of its borrower needs it. Its deadline is met or reported.
+`Lending` has the borrowers of a zone and its conditions. The owner of the zone, the inference side, reports
+its load, the idle servers, and the number of servers that it reclaims (thesis, sections 3.3 and 3.4). A
+server is returned only when no job of its borrower needs it. Its due time is met, or reported as missed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,20 +25,20 @@ from streams.cell.shares import returns
 from streams.cell.zones import Zones
 
 REMEMBERED_RECLAIMS = 64
-"""Ids of reclaims that a zone may not use again: its last ones, and all that are not over."""
+"""Number of reclaim ids of a zone that are remembered as used, besides those of open reclaims."""
 
 
 @dataclass
 class _Reclaim:
-    """One whose servers are not all back."""
+    """A reclaim some of whose servers are not back."""
 
     due_s: float
     is_overdue: bool = False
-    """Whether that is decided."""
+    """Whether `overdue` has been decided."""
 
 
 class Loans:
-    """Loans of one cell; the loan of each server is kept by the pool of nodes."""
+    """Loans of one cell. The record of each server is kept by the pool of nodes."""
 
     def __init__(self, nodes: NodePool, zones: Zones, changes: Changes, outcomes: Outcomes) -> None:
         self._nodes = nodes
@@ -52,15 +52,15 @@ class Loans:
         self._last_reclaims: dict[str, list[str]] = {}
         """Ids by owner, the latest last."""
         self._touched: dict[str, None] = {}
-        """Servers on loan of which something was decided that their loans have not followed yet."""
+        """Servers on loan with decisions that their records have not followed yet. Empty between events."""
 
     @property
     def are_behind(self) -> bool:
-        """Whether `follow` has something to do."""
+        """Whether `follow` has work to do."""
         return bool(self._touched)
 
     def take(self, event: InferenceEvent, time_s: float | None) -> None:
-        """Carry out what the inference side says, or say why not."""
+        """Apply an event of the inference side, or ignore it with the reason."""
         try:
             lender, lending = self._lender(event.zone)
             match event:
@@ -74,7 +74,7 @@ class Loans:
             self._outcomes.add(EventIgnored(reason=refused.reason, facts=refused.facts))
 
     def pass_deadlines(self, time_s: float) -> None:
-        """Report the reclaims whose time is over."""
+        """Decide that reclaims are overdue."""
         for (owner, id), reclaim in self._reclaims.items():
             if time_s > reclaim.due_s and not reclaim.is_overdue:
                 reclaim.is_overdue = True
@@ -89,13 +89,13 @@ class Loans:
                 )
 
     def note(self, outcome: Outcome) -> None:
-        """Something was decided, by whomever; see `follow`."""
+        """Note a decision about a server on loan, for `follow`."""
         if isinstance(outcome, NodeMoved | NodeStatusChanged) and outcome.node in self._nodes.loans:
             self._touched[outcome.node] = None
 
     def follow(self, time_s: float | None) -> None:
-        """Let loans be what has become of their servers: they are back, or operators have had them leave or
-        stay."""
+        """Bring the records of servers up to date with decisions: they are back, or operators have sent them
+        off or kept them."""
         touched, self._touched = self._touched, {}
         for server in touched:
             loan, departure = self._nodes.loans[server], self._nodes.leaving.get(server)
@@ -105,15 +105,15 @@ class Loans:
                 due_s = _known(time_s) + loan.notice_s
                 self._outcomes.add(self._changed(server, replace(loan, since_s=_known(time_s), due_s=due_s)))
             elif departure is None and loan.reclaim_id is not None:
-                # An operator has kept a server that was to leave the cell: it is wanted back still.
+                # An operator has kept a server that was to leave the cell: it is still reclaimed.
                 departure = Departure(loan.owner, "returned", loan.due_s)
                 self._changes.carry_out(self._nodes.send_off(server, departure))
             elif departure is None and loan.due_s is not None:
                 self._outcomes.add(self._changed(server, replace(loan, since_s=_known(time_s), due_s=None)))
 
     def broken_invariants(self) -> Iterator[str]:
-        """A line for each thing that should always hold of loans and does not: every server has one owner and
-        one user, and what is on its way back is so by a certain time."""
+        """Yield a line for each broken invariant: every server has one owner and one borrower, and a draining
+        server has a due time."""
         layout, loans = self._layout, self._nodes.loans
         served = sum(len(zone.nodes) for zone in layout.zones.values())
         if not served == len(layout.zone_of) == len(layout.owner_of):
@@ -134,7 +134,7 @@ class Loans:
             yield f"loans have not followed their servers: {', '.join(self._touched)}"
 
     def state(self) -> dict[str, Any]:
-        """Everything that the pool of nodes does not keep, of types that msgpack writes."""
+        """Return everything that the pool of nodes does not keep, in types that msgpack writes."""
         return {
             "loads": [
                 [zone, load.time_s, load.load, list(load.serving)] for zone, load in self._loads.items()
@@ -147,7 +147,7 @@ class Loans:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of another of the same cell."""
+        """Set the state."""
         self._loads = {
             zone: Load(time_s, load, tuple(serving)) for zone, time_s, load, serving in state["loads"]
         }
@@ -169,8 +169,8 @@ class Loans:
         return zone, zone.lending
 
     def _note_load(self, event: InferenceLoadReported, lender: Zone, time_s: float) -> None:
-        """Remember it as of its own time, or of the latest tick where that is sooner: one that was stamped
-        ahead would otherwise stand against those that come after it."""
+        """Keep a load report with its time, or the time of the latest tick if that is earlier: otherwise a
+        report from the future would hide all that follow."""
         latest = self._loads.get(event.zone)
         if latest is not None and event.time_s < latest.time_s:
             raise RefusedError(
@@ -181,9 +181,9 @@ class Loans:
         self._loads[event.zone] = Load(min(event.time_s, time_s), event.load, own)
 
     def _lend(self, event: CapacityOffered, lender: Zone, lending: Lending, time_s: float) -> None:
-        """Lend all servers at once that can be lent, and say of each what becomes of it."""
+        """Lend all servers of an offer that can be lent, and decide about each."""
         load = self._loads.get(lender.id)
-        # It may be a tick younger than it counts.
+        # The load may be up to one tick younger than its time.
         valid_s = lending.load_valid_s + tick_interval_s(self._layout.owned)
         if load is not None and load.time_s + valid_s < time_s:
             load = None
@@ -207,7 +207,7 @@ class Loans:
             self._changes.move(departures, layout)
 
     def _reclaim(self, event: CapacityReclaimed, lending: Lending, time_s: float) -> None:
-        """Have as many servers come back as are wanted, by the time at which they are."""
+        """Send servers back, as many and by the time that the event requests."""
         owner, id = event.zone, event.reclaim_id
         last = self._last_reclaims.get(owner, [])
         if (owner, id) in self._reclaims or id in last:
@@ -250,8 +250,8 @@ class Loans:
             self._changes.carry_out(steps[server])
 
     def _chosen(self, on_loan: Mapping[str, Loan], lending: Lending, count: int, due_s: float) -> list[str]:
-        """Servers to be given back, in the order of their choice. Each borrower gives its share: first those
-        that are not set up yet, the latest loans first, then those that its policy chooses."""
+        """Return the servers to send back, in the order of their choice. Each borrower returns its share:
+        first servers that are not set up yet, the latest loans first, then those that its policy chooses."""
         borrowed: dict[str, list[str]] = {}
         for server, loan in on_loan.items():
             borrowed.setdefault(loan.borrower, []).append(server)
@@ -282,7 +282,7 @@ class Loans:
         return _described(server, loan)
 
     def _end(self, server: str, loan: Loan, time_s: float) -> None:
-        """A server is back, or has left the cell."""
+        """Remove the record of a server that is back, or that has left the cell."""
         del self._nodes.loans[server]
         self._outcomes.add(_described(server, replace(loan, since_s=time_s, due_s=None), "returned"))
         reclaim = self._reclaims.get((loan.owner, loan.reclaim_id)) if loan.reclaim_id is not None else None
@@ -313,7 +313,7 @@ def _described(server: str, loan: Loan, status: LoanStatus | None = None) -> Loa
 
 
 def _known(time_s: float | None) -> float:
-    """The cell's time, which notice is counted from."""
+    """Return the cell's time, from which notice is counted."""
     if time_s is None:
         raise RefusedError("no_time_yet")
     return time_s

@@ -1,9 +1,9 @@
 """The nodes of a cell: the zone of each, whether it is up, and whether it may be planned on.
 
 A node of the first configuration is assumed to be up until it leaves, announces that it is unfit for its
-zone, or falls silent after it was heard; one that joins later is awaited. A node is unfit without a runner
-that the zone's policy commands, or, where the zone's jobs share a base model, with another one. A zone whose
-policy commands nothing hears nothing of its nodes: they count as up.
+zone, or falls silent after a first report; a node that joins later is awaited. A node is unfit without a
+runner that the zone's policy commands, or, where the zone's jobs share a base model, with another one. A zone
+whose policy has no commands gets no reports of its nodes: they count as up.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,13 +27,13 @@ class NodeChange:
 
     node: str
     status: Literal["up", "down", "restarted", "cordoned", "leaving", "open"]
-    """What has changed; `ZoneContext.nodes` has the state that it is in now.
+    """The change; `ZoneContext.nodes` has the present state.
 
-    `restarted`: its executor has begun anew, and continues the `runs`; how long they took is not known.
+    `restarted`: its executor has started again, and continues the `runs`; how long they took is unknown.
     `cordoned`: nothing new may be planned on it. `leaving`: nor may anything stay planned on it that fits
-    elsewhere. `open`: neither holds any more."""
+    elsewhere. `open`: both no longer hold."""
     runs: tuple[str, ...] = ()
-    """Runs that a restarted node continues: all others there are over."""
+    """Runs that a restarted node continues: all others there have ended."""
 
 
 Step = Outcome | NodeChange
@@ -42,13 +42,13 @@ Step = Outcome | NodeChange
 
 @dataclass(frozen=True)
 class Departure:
-    """Where a node goes as soon as its zone needs it no more."""
+    """The destination of a node that leaves as soon as its zone can spare it."""
 
     to_zone: str | None
     """None where it leaves the cell."""
     reason: LeavingReason
     by_s: float | None = None
-    """By when it must be free; None where it leaves whenever it is."""
+    """Time by which it must be free; None where it leaves whenever it is."""
 
 
 class NodeStates(Protocol):
@@ -69,21 +69,21 @@ class NodePool:
         self.layout = layout
         self.leaving: dict[str, Departure] = {}
         self._heard: dict[str, None] = {}
-        """Heard since they were last lost."""
+        """Nodes with a report since they were last down."""
         self._down: dict[str, None] = {}
         self._barred: dict[str, None] = {}
-        """Not known to be fit for the zone that they serve."""
+        """Nodes that have not announced that they are fit for their zone."""
         self._cordoned: dict[str, None] = {}
         self.loans: dict[str, Loan] = {}
-        """By server, in the order in which they were lent. Nodes that operators lend are not on loan."""
+        """Loans by server, in the order of the loans. Nodes that operators lend are not on loan."""
 
     @property
     def watched(self) -> Collection[str]:
-        """Nodes that were heard and are up: their silence is news."""
+        """Nodes that have reported and are up, so that their silence counts."""
         return self._heard.keys()
 
     def zone_of(self, node: str) -> str | None:
-        """The zone that a node serves; None where the cell has no such node."""
+        """Return the zone that a node serves; None for a node of another cell."""
         return self.layout.zone_of.get(node)
 
     def status_of(self, node: str) -> NodeStatus:
@@ -93,7 +93,7 @@ class NodePool:
         return "leaving" if node in self.leaving else "cordoned" if node in self._cordoned else "up"
 
     def is_open(self, node: str, although_leaving: bool = False) -> bool:
-        """Whether anything new may be planned on a node.
+        """Return whether anything new may be planned on a node.
 
         Args:
             although_leaving: whether it may be planned on though it is to leave.
@@ -102,15 +102,15 @@ class NodePool:
         return not (node in self._down or node in self._cordoned or is_leaving)
 
     def is_cordoned(self, node: str) -> bool:
-        """Whether an operator has cordoned a node."""
+        """Return whether an operator has cordoned a node."""
         return node in self._cordoned
 
     def is_awaited(self, node: str) -> bool:
-        """Whether the zone that a node serves waits for word that the node is fit."""
+        """Return whether a node has still to announce that it is fit for its zone."""
         return node in self._barred
 
     def awaits(self, sign: SignOfLife) -> bool:
-        """Whether a sign of life is news."""
+        """Return whether a sign of life changes the state of a node."""
         id = self.zone_of(sign.node)
         if id is None or sign.node in self._heard:
             return False
@@ -118,7 +118,8 @@ class NodePool:
         return commands_nodes(zone) and _unfit(sign, zone) is None
 
     def take(self, event: FleetEvent) -> list[Step]:
-        """Return what follows from an event about a node of the cell, in order."""
+        """Return the decisions on an event about a node of the cell, and the changes for its zone, in
+        order."""
         zone = self.layout.zones[self.layout.zone_of[event.node]]
         if not commands_nodes(zone):
             return []
@@ -145,23 +146,23 @@ class NodePool:
         return steps
 
     def cordon(self, node: str) -> list[Step]:
-        """Have nothing new planned on a node."""
+        """Cordon a node."""
         self._cordoned[node] = None
         return [self.described(node, "cordoned"), NodeChange(node, "cordoned")]
 
     def uncordon(self, node: str) -> list[Step]:
-        """Have a cordoned node planned on again, unless it is leaving."""
+        """Uncordon a node, which is open again unless it is leaving."""
         del self._cordoned[node]
         uncordoned = self.described(node, "uncordoned")
         return [uncordoned] if node in self.leaving else [uncordoned, NodeChange(node, "open")]
 
     def send_off(self, node: str, departure: Departure) -> list[Step]:
-        """Have a node vacated, to leave its zone."""
+        """Mark a node as leaving."""
         self.leaving[node] = departure
         return [self.described(node, departure.reason), NodeChange(node, "leaving")]
 
     def keep(self, node: str, reason: Literal["returned", "registered"]) -> list[Step]:
-        """Have a node that was to leave stay where it is."""
+        """Keep a node in its zone that was to leave."""
         del self.leaving[node]
         steps: list[Step] = [self.described(node, reason), NodeChange(node, "open")]
         if node in self._cordoned:
@@ -169,7 +170,7 @@ class NodePool:
         return steps
 
     def arrange(self, layout: Layout) -> None:
-        """Nodes serve these zones from now on; those that have left the cell are forgotten."""
+        """Set the layout, and forget the nodes that have left the cell."""
         before, self.layout = self.layout, layout
         for node in before.zone_of.keys() - layout.zone_of.keys():
             for names in (self._heard, self._down, self._barred, self._cordoned):
@@ -197,12 +198,12 @@ class NodePool:
         return steps
 
     def described(self, node: str, reason: NodeStatusReason, message: str = "") -> NodeStatusChanged:
-        """The node as it is now, and since when."""
+        """Return the present status of a node as a decision."""
         zone, status = self.layout.zone_of[node], self.status_of(node)
         return NodeStatusChanged(zone=zone, node=node, status=status, reason=reason, message=message)
 
     def state(self) -> dict[str, Any]:
-        """Everything that the configuration does not say, of types that msgpack writes."""
+        """Return everything that is not in the configuration, in types that msgpack writes."""
         return {
             "heard": list(self._heard),
             "down": list(self._down),
@@ -214,7 +215,7 @@ class NodePool:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of another pool of the same layout."""
+        """Set the state, of a pool of the same layout."""
         self._heard = dict.fromkeys(state["heard"])
         self._down = dict.fromkeys(state["down"])
         self._barred = dict.fromkeys(state["barred"])
@@ -233,12 +234,12 @@ class NodePool:
 
 
 def commands_nodes(zone: Zone) -> bool:
-    """Whether the policy of a zone has commands for its nodes, which something there must carry out."""
+    """Return whether the policy of a zone has commands for its nodes."""
     return bool(runners_of(zone.policy.kind))
 
 
 def _unfit(sign: SignOfLife, zone: Zone) -> EventIgnored | None:
-    """Why a node is of no use to its zone, if it is."""
+    """Return why a node is unfit for its zone; None if it is fit."""
     if zone.policy.shares_base_model and sign.base_model != zone.base_model:
         return EventIgnored(
             reason="wrong_base_model",

@@ -1,4 +1,4 @@
-"""Which servers of an offer are lent, to whom, and why the others are not."""
+"""The decision about an offer: the borrower of each server, or the reason against a loan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from streams.policies.policy import ZonePolicy
 
 @dataclass(frozen=True)
 class Load:
-    """What a zone has reported of its servers last."""
+    """The last report of a zone about its servers."""
 
     time_s: float
     load: float
-    """The fraction of them that it needs."""
+    """Fraction of its servers that the zone needs."""
     serving: tuple[str, ...]
-    """Those that serve requests."""
+    """Servers that serve requests."""
 
 
 class Refusals:
@@ -30,12 +30,12 @@ class Refusals:
         self._facts: dict[OfferRefusal, Facts] = {}
 
     def add(self, server: str, reason: OfferRefusal, facts: Mapping[str, Fact] = NO_FACTS) -> None:
-        """One more; the facts of the first server stand for all that are refused for the reason."""
+        """Add a server. The facts of the first server stand for all with this reason."""
         self._servers.setdefault(reason, []).append(server)
         self._facts.setdefault(reason, dict(facts))
 
     def records(self) -> tuple[RefusedServers, ...]:
-        """For the answer."""
+        """Return the refusals for the answer."""
         return tuple(
             RefusedServers(reason=reason, servers=tuple(servers), facts=self._facts[reason])
             for reason, servers in self._servers.items()
@@ -50,12 +50,12 @@ def share_out(
     nodes: NodePool,
     policies: Mapping[str, ZonePolicy],
 ) -> tuple[dict[str, str], Refusals]:
-    """The borrower of each server that can be lent, and the others.
+    """Return the borrower of each server that can be lent, and the refusals of the others.
 
     Args:
         servers: offered, in this order.
         lender: with all nodes that it owns.
-        load: None where none is known that is recent enough; then nothing is lent.
+        load: None without a recent report; then no server is lent.
         nodes: of the cell.
         policies: by zone.
     """
@@ -107,7 +107,7 @@ def share_out(
 
 
 def _unfit_to_lend(server: str, lender: str, nodes: NodePool) -> OfferRefusal | None:
-    """Why a server is none that its zone could lend at all, if it is."""
+    """Return why a zone cannot lend a server at all; None if it can."""
     owner = nodes.layout.owner_of.get(server)
     if owner is None:
         return "unknown_server"

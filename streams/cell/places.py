@@ -20,7 +20,7 @@ class Place:
     """A boundary that an exception crossed."""
 
     zone: str | None
-    """None where the cell itself raised it."""
+    """None for the cell itself."""
     name: str
     """Name of the policy's method, or of the cell's stage."""
 
@@ -29,7 +29,7 @@ _UNKNOWN = Place(None, "fold")
 
 
 def place_of(error: BaseException) -> Place:
-    """The innermost place that was noted of an exception."""
+    """Return the innermost place that was noted of an exception."""
     place = getattr(error, _ATTRIBUTE, _UNKNOWN)
     assert isinstance(place, Place)
     return place
@@ -46,18 +46,18 @@ def stage(name: str) -> Iterator[None]:
 
 
 def note(error: BaseException, place: Place) -> None:
-    """Say where an exception was raised, unless that is known."""
+    """Note the place of an exception, unless it has one."""
     if not hasattr(error, _ATTRIBUTE):
         setattr(error, _ATTRIBUTE, place)
 
 
 def placed(zone: str, policy: ZonePolicy) -> ZonePolicy:
-    """A policy whose exceptions are noted with the zone and the method that raised them."""
+    """Return the policy, with its exceptions noted with the zone and the method that raised them."""
     return cast(ZonePolicy, _PlacedPolicy(zone, policy))
 
 
 class _PlacedPolicy:
-    """Covers every method of a policy, those that are added later too."""
+    """A policy that notes the places of exceptions, for all of its methods."""
 
     def __init__(self, zone: str, policy: ZonePolicy) -> None:
         self._zone = zone

@@ -19,11 +19,11 @@ class RecentIds:
         self._limit = limit
         self._limit_per_writer = limit_per_writer
         self._writers: OrderedDict[bytes, OrderedDict[bytes, None]] = OrderedDict()
-        """By digest of the writer, least recently active first; each with its ids, oldest first."""
+        """Ids, oldest first, by digest of the writer, least recently active first."""
         self._count = 0
 
     def note(self, writer: str, id: str) -> bool:
-        """Remember an id; False if it is remembered already."""
+        """Remember an id, and return whether it is new."""
         key, digest = _digest(writer), _digest(id)
         ids = self._writers.setdefault(key, OrderedDict())
         self._writers.move_to_end(key)
@@ -38,15 +38,15 @@ class RecentIds:
         return True
 
     def knows(self, writer: str, id: str) -> bool:
-        """Whether the id is remembered."""
+        """Return whether an id is remembered."""
         return _digest(id) in self._writers.get(_digest(writer), ())
 
     def state(self) -> list[Any]:
-        """Everything, of types that msgpack writes."""
+        """Return everything, in types that msgpack writes."""
         return [[writer, b"".join(ids)] for writer, ids in self._writers.items()]
 
     def restore(self, state: list[Any]) -> None:
-        """Take the state of another of the same limits."""
+        """Set the state, of equal limits."""
         self._writers = OrderedDict(
             (
                 writer,

@@ -33,7 +33,7 @@ class Kept:
     """The last packed state of a cell, and what was folded since."""
 
     packed: bytes | None = None
-    """None before the first: the cell was empty."""
+    """Packed state; None before the first, when the cell was empty."""
     place: tuple[int, bytes] | None = None
     """Ledger offset and chain after the last event that raised, where no other has followed the packed state
     before it; else None."""
@@ -41,13 +41,13 @@ class Kept:
     _since_bytes: int = 0
 
     def take(self, packed: bytes) -> None:
-        """The cell is in this state."""
+        """Keep a packed state."""
         self.packed, self.place = packed, None
         self.since.clear()
         self._since_bytes = 0
 
     def follow(self, event: "LedgerEvent") -> bool:
-        """An event was folded in; True if the cell is to be packed again."""
+        """Note an event that was folded, and return whether the cell is to be packed again."""
         self.since.append(event)
         self._since_bytes += len(event.envelope.value)
         most = len(self.packed or b"") // _BYTES_PER_EVENT
@@ -55,13 +55,13 @@ class Kept:
         return is_many or self._since_bytes >= _MOST_BYTES_SINCE
 
     def pass_over(self, offset: int, chain: bytes) -> None:
-        """The next event has raised, and has changed nothing but where in its ledger the cell is."""
+        """Note an event that raised, and changed only the place of the cell in its ledger."""
         assert not self.since
         self.place = offset, chain
 
 
 def is_of_the_machine(error: BaseException) -> bool:
-    """Whether an exception, or one that it was raised from, is not a fault of the event that was folded."""
+    """Return whether an exception, or a cause of it, is a fault of the machine and not of the event."""
     return any(isinstance(each, _OF_THE_MACHINE) for each in _causes(error))
 
 
@@ -75,14 +75,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def on_a_fresh_stack(work: Callable[[], T]) -> T:
-    """Do it in a thread of its own: how deep calls may nest must not depend on the caller's own depth, nor
+    """Call a function in a thread of its own: the depth of its calls must not depend on the caller's, nor
     arithmetic on how the caller has set up its thread."""
     with ThreadPoolExecutor(1, "fold-again") as thread:
         return thread.submit(work).result()
 
 
 def fault_of(event: "LedgerEvent", error: Exception) -> EventFaulted:
-    """Record of an event that raised."""
+    """Return the record of an event that raised."""
     place, what = place_of(error), event.envelope.event
     return EventFaulted(
         reason="cell_raised" if place.zone is None else "policy_raised",
@@ -101,5 +101,5 @@ def _job_of(event: Event) -> str | None:
 
 
 def traced(error: Exception) -> str:
-    """The traceback, for a log."""
+    """Return the traceback, for a log."""
     return "".join(traceback.format_exception(error)).rstrip()

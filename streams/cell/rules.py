@@ -1,8 +1,8 @@
 """Versions of the rules: those that this program has, and how a cell goes from one to the next.
 
 The rules of a cell are everything that its decisions depend on except its ledger. `CellConfigured.rules`
-names the first version and each `RulesAdopted` the next, so a ledger says which rules decide each of its
-events. Decisions before the configuration, and whether an adoption is valid, are the same under all rules.
+names the first version and each `RulesAdopted` the next, so the ledger has the rules of each of its events.
+Decisions before the configuration, and whether an adoption is valid, are the same under all rules.
 """
 
 import hashlib
@@ -20,7 +20,8 @@ State = dict[str, Any]
 
 
 class RulesError(ReadableError):
-    """A cell cannot be folded on with the rules at hand. The message is one line that says what to do."""
+    """A cell cannot be folded further with the rules of this program. The message is one line with the
+    remedy."""
 
 
 class MissingRulesError(RulesError):
@@ -41,11 +42,11 @@ class Rules:
 
     version: int
     release: str
-    """The version of Millrace that they came with."""
+    """Version of Millrace that introduced them."""
     policies: Mapping[str, PolicyKind]
-    """By kind."""
+    """Policies by kind."""
     convert: Callable[[State], State] = _unchanged
-    """Makes of a state of older rules, or in an older layout, one of these rules in the present layout."""
+    """Converts a state of older rules, or in an older layout, to these rules and the present layout."""
 
 
 @dataclass(frozen=True)
@@ -53,24 +54,24 @@ class RuleBook:
     """The rules that a program has."""
 
     rules: tuple[Rules, ...]
-    """Ascending by version, one at least; cells are put under the last."""
+    """At least one, ascending by version; cells adopt the last."""
     former: Mapping[int, str] = field(default_factory=dict)
-    """Versions that older programs had, with the version of Millrace that each came with."""
+    """Versions of older programs, with the version of Millrace that introduced each."""
 
     @property
     def newest(self) -> Rules:
-        """What cells are to be decided by."""
+        """The rules that cells adopt."""
         return self.rules[-1]
 
     def get(self, version: int) -> Rules | None:
-        """These rules; None where the program lacks them."""
+        """Return the rules of a version; None if the program lacks them."""
         return next((rules for rules in self.rules if rules.version == version), None)
 
     def lack_of(self, version: int, release: str | None = None) -> str:
-        """That the program lacks these rules, and which version of Millrace has them.
+        """Return a sentence that the program lacks these rules, and which version of Millrace has them.
 
         Args:
-            release: that version, where the ledger names it.
+            release: the version of Millrace, where the ledger names it.
         """
         held = ", ".join(str(rules.version) for rules in self.rules)
         release = release or self.former.get(version)
@@ -84,10 +85,10 @@ RULES = RuleBook((Rules(RULES_VERSION, "0.1.0", KINDS),))
 
 
 def adoption_holds(adopted: RulesAdopted, rules: int, offset: int) -> bool:
-    """Whether an adoption is the next event of a cell that `rules` have decided up to `offset`."""
+    """Return whether an adoption is the next event of a cell that `rules` have decided up to `offset`."""
     return adopted.previous_rules == rules < adopted.rules and adopted.state_offset == offset
 
 
 def state_digest(packed: bytes) -> str:
-    """The digest of a packed state, by which the ledger names it; in hexadecimal."""
+    """Return the digest of a packed state that the ledger has, in hexadecimal."""
     return hashlib.blake2b(packed, digest_size=32).hexdigest()

@@ -1,4 +1,4 @@
-"""How many servers a lender must keep, and which borrowers get and give back."""
+"""Shares of a lender's servers: those that it keeps, and those that borrowers get and return."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -6,27 +6,27 @@ from collections.abc import Iterable, Mapping
 from schemas.cells import Lending
 
 _ROUNDING = 1e-9
-"""A product of a fraction and a number of servers that is so little above a whole number is that number."""
+"""Tolerance for a product of a fraction and a number of servers that should be a whole number."""
 
 
 def least_kept(lending: Lending, owned: int, load: float) -> int:
-    """How many of its servers a zone must not lend: what its load needs and its headroom, each rounded up to
-    whole servers, and one at least (thesis, section 3.7.1).
+    """Return the number of servers that a zone must not lend: those for its load and its headroom, each
+    rounded up to whole servers, and at least one (thesis, section 3.7.1).
 
     Args:
-        owned: its servers.
-        load: the fraction of them that it needs now.
+        owned: number of its servers.
+        load: fraction of them that it needs now.
     """
     needed, headroom = (math.ceil(part * owned - _ROUNDING) for part in (load, lending.headroom))
     return max(needed + headroom, 1)
 
 
 def next_borrower(lending: Lending, loans: Mapping[str, int], fitting: Iterable[str]) -> str | None:
-    """Who gets the next server: of the fitting borrowers the one with the fewest loans per weight, ties in
-    the order of the configuration. None where none fits.
+    """Return the borrower of the next server: the fitting one with the fewest loans per weight, ties in the
+    order of the configuration; None if none fits.
 
     Args:
-        loans: how many each borrower has of this lender.
+        loans: number of loans of this lender by borrower.
     """
     among = set(fitting)
     candidates = [one for one in lending.borrowers if one.zone in among]
@@ -34,14 +34,14 @@ def next_borrower(lending: Lending, loans: Mapping[str, int], fitting: Iterable[
 
 
 def returns(lending: Lending, loans: Mapping[str, int], count: int) -> dict[str, int]:
-    """How many servers each borrower gives back: one at a time, by whoever has the most loans per weight
-    then. Ties in the reverse order of the configuration; who is no borrower any more gives first.
+    """Return the number of servers that each borrower returns: one at a time, by the borrower with the most
+    loans per weight then. Ties in the reverse order of the configuration; former borrowers return first.
 
     Args:
-        loans: how many each borrower has, `count` together at least.
+        loans: number of loans by borrower, at least `count` together.
 
     Returns:
-        By borrower, in the order of their first server.
+        number of servers by borrower, in the order of their first server.
     """
     weights = {one.zone: one.weight for one in lending.borrowers}
     former = sorted(loans.keys() - weights.keys())

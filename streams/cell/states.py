@@ -16,19 +16,19 @@ from streams.cell.jobs import Job
 T = TypeVar("T")
 _KEY = "state"
 NO_STATE = types.MappingProxyType({_KEY: False})
-"""Metadata of a field that is no part of the state."""
+"""Metadata of a field that is not part of the state."""
 _NO_JOBS: Mapping[str, Job] = types.MappingProxyType({})
 
 
 def state_of(value: Any) -> list[Any]:
-    """The fields of a dataclass in their order."""
+    """Return the fields of a dataclass in their order."""
     of: Any = type(value)
     parts = ((getattr(value, name), write) for name, write, _ in _codecs(of))
     return [None if part is None else write(part) for part, write in parts]
 
 
 def from_state(of: Callable[..., T], state: Sequence[Any], jobs: Mapping[str, Job] = _NO_JOBS) -> T:
-    """The dataclass that `state_of` was given.
+    """Return the dataclass that `state_of` was given.
 
     Args:
         of: its class.
@@ -43,7 +43,7 @@ def from_state(of: Callable[..., T], state: Sequence[Any], jobs: Mapping[str, Jo
 
 
 class _Codec(NamedTuple):
-    """How a field is written and read."""
+    """Functions that write and read a field."""
 
     name: str
     write: Callable[[Any], Any]

@@ -17,7 +17,7 @@ from streams.policies.policy import BrokenPromise, ZoneContext, ZonePolicy
 
 
 class Zones:
-    """By id, as a layout has them."""
+    """Zones of a layout, by id."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Zones:
         Args:
             nodes: of the cell.
             jobs: of the cell.
-            live_bytes: what they take in a snapshot.
+            live_bytes: bytes of live jobs in a snapshot.
             kinds: the policies that the rules of the cell have.
             outcomes: decisions on the present event.
         """
@@ -45,30 +45,30 @@ class Zones:
         self._time_s: float | None = None
         self.policies: dict[str, ZonePolicy] = {}
         self.asked: dict[str, ZonePolicy] = {}
-        """The same policies, for the cell to ask: what they raise is noted with its place."""
+        """The policies, with the places of their exceptions noted."""
         for zone in nodes.layout.zones.values():
             self._add(self._context(nodes.layout, zone))
 
     def kind_of(self, zone: str) -> PolicyKind | None:
-        """The policy of a zone; None where the cell has no such zone."""
+        """Return the policy of a zone; None for a zone of another cell."""
         configured = self._layout.zones.get(zone)
         return None if configured is None else self._kinds[configured.policy.kind]
 
     def that_take(self, event: type[Event]) -> list[ZonePolicy]:
-        """The zones whose policies have registered for an event."""
+        """Return the zones whose policies have registered for an event."""
         kinds = {id: self._kinds[zone.policy.kind] for id, zone in self._layout.zones.items()}
         return [
             self.asked[id] for id, kind in kinds.items() if any(event is one.event for one in kind.inputs)
         ]
 
     def wake(self, time_s: float) -> None:
-        """It is `time_s` now."""
+        """Pass the present time to all zones."""
         self._time_s = time_s
         for policy in self.asked.values():
             policy.wake(time_s)
 
     def restore(self, states: Mapping[str, dict[str, Any]], time_s: float | None) -> None:
-        """Take the states of equally configured zones, of this time; the register has its jobs by now."""
+        """Set the states of equally configured zones; the register of jobs is restored before."""
         self._time_s = time_s
         for id, policy in self.policies.items():
             policy.restore(states[id])
@@ -103,7 +103,7 @@ class Zones:
         return self.asked[id].broken_promise(context)
 
     def arrange(self, layout: Layout) -> None:
-        """Configure the zones that are not as they were, and add the new ones."""
+        """Configure the zones that have changed, and add the new ones."""
         changed = list(self._changed(layout))
         added = [zone for zone in layout.zones.values() if zone.id not in self.policies]
         self._layout = layout
@@ -116,7 +116,7 @@ class Zones:
                 self.asked[zone.id].wake(self._time_s)
 
     def _changed(self, layout: Layout) -> Iterator[ZoneContext]:
-        """The zones that there are and that another layout has otherwise."""
+        """Yield the contexts of zones that differ in another layout."""
         before = self._layout
         same_tariffs = before.present.tariffs == layout.present.tariffs
         for id in self.policies:

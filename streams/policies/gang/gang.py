@@ -1,8 +1,8 @@
 """A gang: a job's set of processes over nodes, in one generation.
 
-All processes of a generation begin together. Where one is lost, the others end, and the job waits until it
-begins anew. A node obeys commands in their order and reports the end of a run: until then the cell keeps that
-the node is to end it.
+All processes of a generation begin together. If one is lost, the others end, and the job waits until it is
+resumed. A node obeys commands in their order and reports the end of a run: until then the cell keeps that the
+node is to end it.
 """
 
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ from streams.policies.gang.job import GangJob
 
 
 def generation_of(run_id: str) -> int | None:
-    """The generation that a report is about; None where no zone has named a run so."""
+    """Return the generation of a run; None if no zone has named a run so."""
     number = run_id.partition("/")[0]
     return int(number) if number.isascii() and number.isdigit() and len(number) < 16 else None
 
 
 class Leaving(NamedTuple):
-    """Processes that a node is to end, and has not reported the end of."""
+    """Processes that a node is to end, without a report of their end yet."""
 
     generation: int
     processes: int
@@ -32,7 +32,7 @@ class Gang(GangJob):
     """A job and its processes."""
 
     ALL_TRACK_PROGRESS: ClassVar[bool] = True
-    """Whether every member reports how far the job is, or only the leader."""
+    """Whether every member reports the progress of the job, or only the leader."""
 
     generation: int = 0
     """Generation of its newest processes; 0 before its first."""
@@ -41,11 +41,11 @@ class Gang(GangJob):
     leader: str = ""
     """The first member of the newest generation, which reports for all; empty before the first."""
     done: dict[str, None] = field(default_factory=dict)
-    """Members whose processes have ended since all of the work is done; the leader is still to report it."""
+    """Members whose processes have ended because the work is done; the leader has still to report it."""
     leaving: dict[str, Leaving] = field(default_factory=dict)
-    """By node."""
+    """Processes that are to end, by node."""
     released_s: float = 0.0
-    """Time of the last order to end processes, by the zone's `OrderClock`."""
+    """Time of the last order to end processes (`OrderClock`)."""
 
     @property
     def run_id(self) -> str:
@@ -53,12 +53,12 @@ class Gang(GangJob):
         return self.run_of(self.generation)
 
     def run_of(self, generation: int) -> str:
-        """Id of a generation's run, the same on all of its nodes: see `generation_of`."""
+        """Return the id of a generation's run, equal on all of its nodes: see `generation_of`."""
         return f"{generation}/{self.job.job_id}"
 
     @property
     def waits(self) -> bool:
-        """Whether it can be given nodes: no process of it is left."""
+        """Whether it can be assigned to nodes: it has no process left."""
         return not (self.members or self.leaving or self.is_ending)
 
     @property
@@ -68,22 +68,21 @@ class Gang(GangJob):
 
     @property
     def keeps_progress(self) -> bool:
-        """Whether it goes on from a checkpoint when it begins anew."""
+        """Whether it resumes from a checkpoint."""
         return True
 
     def run_on(self, node: str) -> str:
-        """Id of its run that a node has, or had last."""
+        """Return the id of its present or last run on a node."""
         generation = self.generation
         if node not in self.members and node in self.leaving:
             generation = self.leaving[node].generation
         return self.run_of(generation)
 
     def is_all_done(self, report: RunReport) -> bool:
-        """Whether a member that ends its processes, and does not lead, does so because all of the work is
-        done."""
+        """Return whether a member that does not lead ends its processes because all of the work is done."""
         total_samples = self.job.workload.total_samples
         return not self.ALL_TRACK_PROGRESS or total_samples is None or report.samples_done >= total_samples
 
     def tracks_progress(self, leads: bool) -> bool:
-        """Whether a member reports how far the job is."""
+        """Return whether a member reports the progress of the job."""
         return leads or self.ALL_TRACK_PROGRESS

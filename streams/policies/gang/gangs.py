@@ -1,7 +1,6 @@
-"""The gangs of a zone: which nodes report what of them, and how they begin anew and end.
+"""The gangs of a zone: the effects of reports, lost nodes and silence, and the ends of jobs.
 
-A policy decides who has how many processes on which nodes. What follows from reports, lost nodes and silence
-is the same for all of them.
+A policy decides on which nodes a job has how many processes. Everything after that is common to all policies.
 """
 
 from abc import ABC, abstractmethod
@@ -27,7 +26,7 @@ class Why(NamedTuple, Generic[R]):
     reason: R
     facts: Mapping[str, Fact] = NO_FACTS
     by_s: float | None = None
-    """When processes that are to end must have ended; None where nobody waits for their nodes."""
+    """Time by which processes must have ended; None if no job or zone waits for their nodes."""
 
 
 class Gangs(ABC, Generic[G, R]):
@@ -38,16 +37,16 @@ class Gangs(ABC, Generic[G, R]):
         self._outcomes = outcomes
         self.orders = orders
         self.jobs: dict[str, G] = {}
-        """By id, in the order of their submission."""
+        """Jobs by id, in the order of their submission."""
         self.room = JobsRoom(live)
         self.has_changed = False
-        """Whether anything has happened since nodes were last given out that could change who gets some."""
+        """Whether anything has happened since nodes were last assigned that could change an assignment."""
 
     def report(self, job: G, report: RunReport, backs_off: bool = False) -> None:
-        """A node reports about a run of a job.
+        """Apply a report of a node about a run of a job.
 
         Args:
-            backs_off: whether the job waits before it begins anew, if the run has failed.
+            backs_off: whether the job waits before it is resumed, if the run has failed.
         """
         generation, leaving = generation_of(report.run_id), job.leaving.get(report.node)
         is_newest = generation == job.generation
@@ -57,13 +56,13 @@ class Gangs(ABC, Generic[G, R]):
         elif is_newest and report.node in job.working:
             self._report_of_member(job, report, backs_off)
         elif isinstance(report, RunFinished) and report.node in job.working and is_older:
-            # It was done before its node read of the newest generation.
+            # The work was done before the node received the newest generation.
             self._complete(job, report)
         else:
             self._outcomes.add(no_such_run(report))
 
     def give_up_silent(self) -> None:
-        """Count runs as failed, or as ended where nodes were ordered to end them, without reports."""
+        """Count silent runs as failed, or as ended where nodes were ordered to end them."""
         orders = self.orders
         for job in list(self.jobs.values()):
             if job.members and orders.is_lost(job.heard_s, job.quiet_s):
@@ -74,7 +73,7 @@ class Gangs(ABC, Generic[G, R]):
                     self._cleared(job, node)
 
     def put_back(self, job: G, why: Why[R], without: str | None = None) -> None:
-        """Have the processes of a job end. It waits until it begins anew, unless it is ending.
+        """End the processes of a job. It waits until it is resumed, unless it is ending.
 
         Args:
             without: a node whose processes have ended.
@@ -85,26 +84,26 @@ class Gangs(ABC, Generic[G, R]):
 
     @abstractmethod
     def end(self, job: G, why: Why[R], without: str | None = None) -> None:
-        """Have the processes of a job end, as `put_back`, and set no progress back. A job that is ending, and
-        has none any more, is over."""
+        """End the processes of a job, as `put_back` does, and keep its progress. A job that is ending, and
+        has no processes left, is over."""
 
     def lose(self, job: G, node: str, why: Why[R]) -> None:
-        """A node has no processes of the job any more, though it was not ordered to end them. It is ordered
-        to all the same: one that was only silent ends them when it is back."""
+        """Note that a node has lost the processes of a job. It is ordered to end them all the same: a node
+        that was only silent ends them when it is back."""
         if node in job.members:
             self.put_back(job, why)
         if node in job.leaving:
             self._cleared(job, node)
 
     def leave(self, job: G, nodes: Mapping[str, int], generation: int) -> None:
-        """Some nodes are to end their processes of a generation."""
+        """Note that nodes are to end their processes of a generation."""
         for node, processes in nodes.items():
             job.leaving[node] = Leaving(generation, processes, node == job.leader)
         if nodes:
             job.released_s = self.orders.elapsed_s
 
     def note(self, job: G) -> None:
-        """Bring what follows from a job up to date."""
+        """Update everything that is derived from a job."""
         if job.job_id in self.jobs:
             self.room.count(job, job.state_bytes)
         else:
@@ -123,21 +122,22 @@ class Gangs(ABC, Generic[G, R]):
         """Return for how long a run may report nothing after its start."""
 
     def _started(self, job: G, samples_done: int) -> None:
-        """A run has started."""
+        """Apply the start of a run."""
         job.progress(samples_done)
 
     def _progressed(self, job: G, samples_done: int) -> None:
-        """A run is so far."""
+        """Apply the progress of a run."""
         job.progress(samples_done)
 
     def _let_go(self, job: G) -> None:
-        """The processes of a job are to end, or have ended; its members are those that it has had."""
+        """Release what a job has besides its processes, which are to end or have ended. Its members are still
+        those that it had."""
 
     def _gone(self, job: G, node: str) -> None:
-        """A node has no processes of a job any more."""
+        """Release a node that has no processes of a job any more."""
 
     def _over(self, job: G) -> None:
-        """A job is over, and no longer kept."""
+        """Release everything of a job that is over."""
 
     def _report_of_member(self, job: G, report: RunReport, backs_off: bool) -> None:
         leads = report.node == job.leader
@@ -163,12 +163,13 @@ class Gangs(ABC, Generic[G, R]):
                 self._progressed(job, report.samples_done)
 
     def _hear(self, job: G, report: RunReport) -> None:
-        """Note a leader's report. Once it has reported progress it repeats this."""
+        """Note a leader's report. After its first progress it reports regularly."""
         has_progressed = isinstance(report, RunProgressed) and not report.complete
         job.hear(self.orders.elapsed_s, 0.0 if has_progressed else job.quiet_s)
 
     def _report_of_leaving(self, job: G, report: RunReport, leaving: Leaving) -> None:
-        """A node reports the end of processes that it was to end, and the leader how far they came."""
+        """Apply a report of a node that was to end processes: their end and, from the leader, their
+        progress."""
         if not report.ends_run:
             return
         counts = job.tracks_progress(leaving.leads) and job.finished is None and job.given_up is None
@@ -180,7 +181,7 @@ class Gangs(ABC, Generic[G, R]):
         self._cleared(job, report.node)
 
     def _complete(self, job: G, report: RunFinished) -> None:
-        """The work is done, and the processes of the reporting node have ended."""
+        """Complete a job: its work is done, and the processes of the reporting node have ended."""
         generation = generation_of(report.run_id)
         self._progressed(job, report.samples_done)
         job.finished = report
@@ -205,14 +206,14 @@ class Gangs(ABC, Generic[G, R]):
             self._gone(job, node)
 
     def _cleared(self, job: G, node: str) -> None:
-        """A node has ended its processes."""
+        """Note that a node has ended its processes."""
         job.leaving.pop(node, None)
         if node not in job.members:
             self._gone(job, node)
         self._settle(job)
 
     def _settle(self, job: G) -> None:
-        """End a job that is ending as soon as its last process has ended."""
+        """End a job that is ending and whose last process has ended."""
         self.has_changed = True
         is_over = job.is_ending and not job.members and not job.leaving
         if is_over:

@@ -1,4 +1,4 @@
-"""A job of a zone whose jobs are sets of processes: how far it is, and how it ends."""
+"""A job of a zone whose jobs are sets of processes: its progress, failures and end."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -21,44 +21,44 @@ class GangJob(ABC):
     arrival: int
     """Rank by submission."""
     failures: int = 0
-    """Runs that failed since the job was last further than ever before."""
+    """Failed runs since the job last exceeded its furthest progress."""
     furthest_samples: int = 0
-    """That it has ever done, lost ones among them."""
+    """Furthest progress, including what was lost."""
     finished: RunFinished | None = None
-    """Its work is done; it is over once no node has a process of it."""
+    """Report that its work is done; the job is over once no node has a process of it."""
     given_up: Facts | None = None
-    """Why it ends without: facts of the run's failure, or none where its user withdraws it."""
+    """Facts of the failure that ends it; empty if its user withdraws it; None while it goes on."""
     heard_s: float = 0.0
-    """Time of the last order or report of its present run, by the zone's `OrderClock`."""
+    """Time of the last order or report of its present run (`OrderClock`)."""
     quiet_s: float = 0.0
-    """For how long it was then expected to say nothing."""
+    """Duration of expected silence from then on."""
     retry_s: float = 0.0
-    """Until then, by the same clock, it has no further run: a node did not begin its last one."""
+    """Time of its next run, by the same clock, after a node did not begin one."""
 
     @property
     def job_id(self) -> str:
-        """Its name."""
+        """Id of the job."""
         return self.job.job_id
 
     @property
     def is_ending(self) -> bool:
-        """Whether it will never run again."""
+        """Whether it has no further runs."""
         return self.finished is not None or self.given_up is not None
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether it is ending since its user withdraws it."""
+        """Whether it is ending because its user withdraws it."""
         return self.given_up is not None and not self.given_up
 
     @property
     def remaining_samples(self) -> int:
-        """That are left of its work; 0 where only the time ends it."""
+        """Samples left of its work; 0 for a job that only time ends."""
         total_samples = self.job.workload.total_samples
         return 0 if total_samples is None else max(total_samples - self.job.samples_done, 0)
 
     @property
     def ending_bytes(self) -> int:
-        """Most bytes in a snapshot of why and with what it ends."""
+        """Most bytes of its end in a snapshot: the report or the facts."""
         finished = "" if self.finished is None else self.finished.model_dump_json()
         return len(finished.encode()) + facts_bytes(self.given_up or {})
 
@@ -68,11 +68,11 @@ class GangJob(ABC):
         """Most bytes of it in a snapshot."""
 
     def hear(self, heard_s: float, quiet_s: float = 0.0) -> None:
-        """Note an order or report of its present run, which may then be silent for a while."""
+        """Note an order or report of its present run, which may then be silent for `quiet_s`."""
         self.heard_s, self.quiet_s = heard_s, quiet_s
 
     def progress(self, samples_done: int) -> None:
-        """Set its progress; what a report has beyond all of its work does not count."""
+        """Set its progress, at most all of its work."""
         total_samples = self.job.workload.total_samples
         if total_samples is not None:
             samples_done = min(samples_done, total_samples)
@@ -81,13 +81,13 @@ class GangJob(ABC):
         self.job.samples_done = samples_done
 
     def fail(self, report: RunFailed, orders: OrderClock, backs_off: bool = False) -> Facts:
-        """Count a run that has failed; the job is given up if it can run nowhere, or after too many.
+        """Count a failed run. The job is given up after a permanent failure, or after too many.
 
         Args:
-            backs_off: whether it waits before it has another run.
+            backs_off: whether it waits before its next run.
 
         Returns:
-            why the run has failed.
+            the facts of the failure.
         """
         facts = facts_of_failure(report)
         self.failures += 1
@@ -98,11 +98,11 @@ class GangJob(ABC):
         return facts
 
     def withdraw(self) -> None:
-        """Its user gives it up."""
+        """Note that its user withdraws it."""
         self.given_up = {}
 
     def admitted(self, zone: str, evidence: Evidence) -> JobAdmitted:
-        """The decision that it is queued, for no payment."""
+        """Return the decision that it is queued, without a payment."""
         return JobAdmitted(
             job_id=self.job_id,
             user=self.job.user,
@@ -113,11 +113,11 @@ class GangJob(ABC):
         )
 
     def rejected(self, zone: str, reason: str, facts: Facts) -> JobRejected:
-        """The decision that it is not queued."""
+        """Return the decision that it is rejected."""
         return JobRejected(job_id=self.job_id, user=self.job.user, zone=zone, reason=reason, facts=facts)
 
     def completed(self, zone: str, node: str, samples_done: int, **results: Any) -> JobCompleted:
-        """The decision that its work is done.
+        """Return the decision that its work is done.
 
         Args:
             results: further fields of the decision.
@@ -134,7 +134,7 @@ class GangJob(ABC):
         )
 
     def refunded(self, zone: str, reason: str, facts: Facts) -> JobRefunded:
-        """The decision that it ends without its work."""
+        """Return the decision that it ends without its work."""
         return JobRefunded(
             job_id=self.job_id,
             user=self.job.user,
@@ -147,8 +147,7 @@ class GangJob(ABC):
         )
 
     def ended(self, zone: str) -> Outcome:
-        """The decision that it is over: its work is done, its runs failed for good, or its user has withdrawn
-        it."""
+        """Return the decision that it is over: completed, refunded after failures, or withdrawn."""
         if (run := self.finished) is not None:
             return self.completed(
                 zone,

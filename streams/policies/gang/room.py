@@ -1,4 +1,4 @@
-"""The room that the jobs of a zone take in the cell's snapshot."""
+"""Bytes of the jobs of a zone in the cell's snapshot."""
 
 from collections import Counter
 
@@ -7,28 +7,28 @@ from streams.policies.gang.job import GangJob
 
 
 class JobsRoom:
-    """Bytes that each job is counted for, and that all jobs of a user hold. They follow from the jobs."""
+    """Bytes by job and by user. They follow from the jobs."""
 
     def __init__(self, live: LiveBytes) -> None:
         self.live = live
-        """The count of the whole cell."""
+        """Bytes of the whole cell."""
         self._counted: dict[str, int] = {}
-        """Bytes that each job is counted for."""
+        """Counted bytes by job."""
         self.held: Counter[str] = Counter()
-        """Bytes of all jobs of a user, with what the register keeps of them; only users with jobs."""
+        """Bytes of all jobs by user, in the zone and in the register; only users with jobs."""
 
     def refuse(self, job: GangJob) -> Refusal:
-        """Why there is no room for a new job; None if there is."""
+        """Return why there is no room for a new job; None if there is."""
         user, count = job.job.user, job.state_bytes
         held = self.held[user] + job.job.state_bytes
         return self.live.refuse_job(count) or self.live.refuse_share(user, held, count)
 
     def refuse_growth(self, count: int) -> Refusal:
-        """Why there is no room for so much more about a job; None if there is."""
+        """Return why there is no room for more bytes of a job; None if there is."""
         return self.live.refuse_growth(count)
 
     def count(self, job: GangJob, state_bytes: int) -> None:
-        """A job takes so many bytes from now on: see its `state_bytes`."""
+        """Set the bytes of a job: see its `state_bytes`."""
         job_id, user = job.job.job_id, job.job.user
         if job_id not in self._counted:
             self.held[user] += job.job.state_bytes
@@ -38,11 +38,11 @@ class JobsRoom:
         self.live.add(more)
 
     def add(self, count: int) -> None:
-        """The zone keeps so many bytes more that depend on its jobs, or fewer."""
+        """Add bytes that the zone keeps for its jobs together; `count` may be negative."""
         self.live.add(count)
 
     def remove(self, job: GangJob) -> None:
-        """A job is over."""
+        """Remove a job that is over."""
         counted = self._counted.pop(job.job.job_id)
         self.live.add(-counted)
         self.held[job.job.user] -= counted + job.job.state_bytes
