@@ -2,10 +2,8 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import typer
@@ -13,102 +11,23 @@ from platformdirs import user_cache_path
 from rich.console import Console
 from rich.table import Table as ConsoleTable
 
-from bench.figures import Conditions, Measurement, Part, Result, Table
+from bench.figures import Conditions, Measurement, Table
 from bench.goals import missed
 from bench.headline import headlines, run_short, stated, write_into_documents
 from bench.headline import table as markdown
 from bench.kept import KeptFigures
 from bench.report import dumps, kept_figures, kept_to_one_run, report, write_artefacts
+from bench.suite import SUITES, Bench, Part
 from infra.commands.options import Seed, bounded
 from infra.commands.output import console as standard_output
 
-SPINE_PARTS = {
-    "decisions": "bench.spine.decide:measure_decide",
-    "records": "bench.spine.records:measure_records",
-    "slow bids": "bench.spine.slow_bids:measure_slow_bids",
-    "slow events": "bench.spine.slow_events:measure_slow_events",
-    "setbacks": "bench.spine.decide:measure_setbacks",
-    "Kafka": "bench.spine.kafka:measure_kafka",
-    "secured Kafka": "bench.spine.kafka:measure_secured_kafka",
-    "recovery": "bench.spine.recovery:measure_recovery",
-    "flood": "bench.spine.flood:measure_flood",
-    "idle fleet": "bench.spine.idle:measure_idle",
-    "fused training": "bench.spine.fused:measure_fused_training",
-}
-"""The parts of the spine, the quiet ones first; each is imported when it runs, torch only for the last."""
-_FULL_FORM_ONLY = {"secured Kafka"}
-"""Its figures have no goals, and it needs a broker of its own."""
-
-
-def spine_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
-    """The parts of `millrace bench spine`."""
-    for title, name in SPINE_PARTS.items():
-        if not (conditions.quick and title in _FULL_FORM_ONLY):
-            yield title, partial(_run, name, conditions.quick, conditions.seed)
-
-
-def _run(name: str, quick: bool, seed: int) -> Result:
-    result = resolve_name(name)(quick, seed)
-    assert isinstance(result, Result)
-    return result
-
-
-def auction_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
-    """The parts of `millrace bench auction`."""
-    from bench.auction import parts
-
-    yield from parts.auction_parts(conditions)
-
-
-def elastic_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
-    """The parts of `millrace bench elastic`."""
-    from bench.elastic import parts
-
-    yield from parts.elastic_parts(conditions)
-
-
-def merging_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
-    """The parts of `millrace bench merging`."""
-    from bench.merging import parts
-
-    yield from parts.merging_parts(conditions)
-
-
-def moe_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
-    """The parts of `millrace bench moe`."""
-    from bench.moe import parts
-
-    yield from parts.moe_parts(conditions)
-
-
-def start_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
-    """The parts of `millrace bench start`."""
-    from bench.start import parts
-
-    yield from parts.start_parts(conditions)
-
-
 HEADLINE = "headline"
 _KEPT = "kept"
-
-BENCHES = {
-    "spine": spine_parts,
-    "auction": auction_parts,
-    "elastic": elastic_parts,
-    "merging": merging_parts,
-    "moe": moe_parts,
-    "start": start_parts,
-}
-
-
-_WHICH = f"Which: {', '.join(BENCHES)}; or {HEADLINE}, the table of the documentation."
+_WHICH = f"Which: {', '.join(SUITES)}; or {HEADLINE}, the table of the documentation."
 
 
 def bench(
-    name: Annotated[
-        str,
-        typer.Argument(help=f"Which: {', '.join(BENCHES)}; or {HEADLINE}, the table of the documentation."),
-    ],
+    name: Annotated[str, typer.Argument(help=_WHICH)],
     quick: Annotated[
         bool, typer.Option(help="Smaller sizes and fewer rounds, in a minute or two. Not all goals apply.")
     ] = False,
@@ -161,8 +80,8 @@ def bench(
     if name == HEADLINE:
         _headline(out, seed, check, only)
         return
-    if name not in BENCHES:
-        known = ", ".join((*BENCHES, HEADLINE))
+    if name not in SUITES:
+        known = ", ".join((*SUITES, HEADLINE))
         raise typer.BadParameter(f"there is no benchmark {name}: choose from {known}")
     if workload is not None and model is None:
         raise typer.BadParameter("--workload needs --model: jobs are of one base model")
@@ -171,10 +90,7 @@ def bench(
     conditions = Conditions(
         quick, seed, folder, jobs, traces, tuple(trace or ()), progress, profiles, model, workload, reviews
     )
-    parts = [(title, part) for title, part in BENCHES[name](conditions) if only in (None, title)]
-    if not parts:
-        raise typer.BadParameter(f"{name} has no part {only}")
-    measurements, tables, document = _measured(name, parts, conditions)
+    measurements, tables, document, titles = _measured(name, only, conditions)
     if json:
         typer.echo(dumps(document))
     else:
@@ -183,7 +99,7 @@ def bench(
                 _print(table.name, table.columns, table.rows)
         columns = ("name", "value", "unit", "goal", "met", "note")
         _print("figures", columns, [[figure[column] for column in columns] for figure in document["figures"]])
-    faults = missed(name, [title for title, _ in parts], measurements, quick, model) if check else []
+    faults = missed(name, titles, measurements, quick, model) if check else []
     for fault in faults:
         progress.print(fault, markup=False)
     if faults:
@@ -191,25 +107,34 @@ def bench(
 
 
 def _measured(
-    name: str, parts: Sequence[tuple[str, Part]], conditions: Conditions
-) -> tuple[list[Measurement], list[Table], dict[str, Any]]:
-    """Run parts of a benchmark and keep what they bring."""
+    name: str, only: str | None, conditions: Conditions
+) -> tuple[list[Measurement], list[Table], dict[str, Any], list[str]]:
+    """Run all parts of a suite, or one, and keep their results.
+
+    Returns:
+        figures, tables, the report, and the titles of the parts.
+    """
+    suite = SUITES[name].suite()
+    parts: list[Part[Any, Any, Any]] = [part for part in suite.due(conditions) if only in (None, part.title)]
+    if not parts:
+        raise typer.BadParameter(f"{name} has no part {only}")
     folder, progress = conditions.folder, conditions.console
+    bench: Bench[Any, Any, Any] = suite.bench(conditions)
     measurements: list[Measurement] = []
     tables: list[Table] = []
     with kept_to_one_run(folder):
-        for title, part in parts:
-            progress.print(f"{name}: {title}", markup=False)
+        for part in parts:
+            progress.print(f"{name}: {part.title}", markup=False)
             began_s = time.monotonic()
-            result = part()
-            progress.print(f"{name}: {title} took {time.monotonic() - began_s:.0f} s", markup=False)
+            result = part.measure(bench)
+            progress.print(f"{name}: {part.title} took {time.monotonic() - began_s:.0f} s", markup=False)
             measurements += result.measurements
             tables += result.tables
         document = report(name, measurements, conditions.quick, conditions.seed)
         write_artefacts(folder, document, tables)
         KeptFigures(folder).keep(kept_figures(document))
     progress.print(f"report, tables and pictures are in {folder}", markup=False)
-    return measurements, tables, document
+    return measurements, tables, document, [part.title for part in parts]
 
 
 def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> None:
@@ -217,13 +142,11 @@ def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> Non
     if only not in (None, _KEPT):
         raise typer.BadParameter(f"{HEADLINE} has no part {only}: `{_KEPT}` leaves out the short runs")
     root = out or user_cache_path("millrace") / "bench"
-    folders = {name: [root / name, root / f"{name}-quick"] for name in BENCHES}
+    folders = {name: [root / name, root / f"{name}-quick"] for name in SUITES}
     wanted = headlines()
 
     def measure(name: str, part: str) -> None:
-        conditions = Conditions(True, seed, folders[name][1], 1, Path("traces"), (), _progress())
-        parts = [(title, run) for title, run in BENCHES[name](conditions) if title == part]
-        _measured(name, parts, conditions)
+        _measured(name, part, Conditions(True, seed, folders[name][1], 1, Path("traces"), (), _progress()))
 
     if only is None:
         run_short(stated(wanted, folders), measure)

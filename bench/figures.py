@@ -1,8 +1,10 @@
 """A benchmark's options, and the results of a part: figures, and the tables behind them."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 from rich.console import Console
 
@@ -75,5 +77,9 @@ class Result:
     tables: tuple[Table, ...] = ()
 
 
-Part = Callable[[], Result]
-"""Measures when it is called."""
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Return the least-squares slope of log y over log x: the power with which y grows."""
+    log_x, log_y = [math.log(value) for value in x], [math.log(value) for value in y]
+    centre_x, centre_y = fmean(log_x), fmean(log_y)
+    rise = math.fsum((a - centre_x) * (b - centre_y) for a, b in zip(log_x, log_y, strict=True))
+    return rise / math.fsum((a - centre_x) ** 2 for a in log_x)

@@ -9,18 +9,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from bench.sources import digest_of
+from bench.suite import SUITES
 from infra.errors import CommandError, disk_faults
 from schemas.codec import describe
 
-MEASURED = {
-    "spine": ("schemas", "solvers", "streams", "infra", "executors", "bench/spine"),
-    "auction": ("schemas", "solvers", "streams", "infra", "bench/workloads", "bench/auction"),
-    "elastic": ("schemas", "solvers", "streams", "infra", "executors", "bench/elastic"),
-    "merging": ("schemas", "solvers", "streams", "infra", "executors", "bench/merging"),
-    "moe": ("schemas", "solvers", "streams", "infra", "executors", "bench/network", "bench/moe"),
-    "start": ("schemas", "solvers", "streams", "infra", "executors", "bench/start"),
-}
-"""Packages that a benchmark measures, itself included, from the root of the checkout."""
 _LIBRARIES = "requirements.lock"
 _FILE = "figures.json"
 
@@ -52,7 +44,7 @@ _FIGURES = TypeAdapter(list[KeptFigure])
 @cache
 def sources_of(bench: str) -> str:
     """Digest of what a benchmark measures, in this checkout."""
-    return digest_of((*MEASURED[bench], _LIBRARIES))
+    return digest_of((*SUITES[bench].sources, _LIBRARIES))
 
 
 class KeptFigures:

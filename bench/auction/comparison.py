@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from types import MappingProxyType
 
-from bench.auction.runs.pool import Rows
-from bench.auction.runs.trial import Trial
+from bench.auction.runs.trials import Trial
 from bench.charts import Bars
 from bench.figures import Table
+from bench.runs import Runs
 from bench.workloads.figures import Point
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
 
+AuctionRuns = Runs[Trial, Mapping[str, float]]
+"""Values of each trial by their names."""
 GainsPct = Mapping[tuple[str, str], float]
 """Welfare of pdFTSP over a baseline's, by point and baseline."""
 
@@ -59,14 +61,6 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(fmean(values), _T_975[len(values) - 2] * error)
 
 
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Least-squares slope of log y over log x: the power with which y grows."""
-    log_x, log_y = [math.log(value) for value in x], [math.log(value) for value in y]
-    centre_x, centre_y = fmean(log_x), fmean(log_y)
-    rise = math.fsum((a - centre_x) * (b - centre_y) for a, b in zip(log_x, log_y, strict=True))
-    return rise / math.fsum((a - centre_x) ** 2 for a in log_x)
-
-
 OURS = "pdftsp"
 BASELINES = ("published", "titan", "eft", "ntm", "fixed_price")
 
@@ -79,7 +73,7 @@ def trials_of(settings: Iterable[PaperSetting], seeds: Sequence[int]) -> list[Tr
 
 
 def gain_pct(
-    rows: Rows,
+    runs: AuctionRuns,
     setting: PaperSetting,
     seeds: Sequence[int],
     ours: str,
@@ -91,11 +85,16 @@ def gain_pct(
     Raises:
         CommandError: `theirs` has none on some day, so that there is no ratio.
     """
-    return interval([100 * (ratio - 1) for ratio in _ratios(rows, setting, seeds, ours, theirs, value)])
+    return interval([100 * (ratio - 1) for ratio in _ratios(runs, setting, seeds, ours, theirs, value)])
 
 
 def comparison_table(
-    name: str, axis: str, points: Sequence[Point], seeds: Sequence[int], rows: Rows, published: GainsPct
+    name: str,
+    axis: str,
+    points: Sequence[Point],
+    seeds: Sequence[int],
+    runs: AuctionRuns,
+    published: GainsPct,
 ) -> Table:
     """A row per point and contender: its welfare as a part of the auction's, and the gain over it.
 
@@ -106,8 +105,8 @@ def comparison_table(
     lines = []
     for point in points:
         for contender in (OURS, *BASELINES):
-            part = interval(_ratios(rows, point.setting, seeds, contender, OURS, "welfare_micros"))
-            gain = gain_pct(rows, point.setting, seeds, OURS, contender)
+            part = interval(_ratios(runs, point.setting, seeds, contender, OURS, "welfare_micros"))
+            gain = gain_pct(runs, point.setting, seeds, OURS, contender)
             lines.append(
                 (
                     point.label,
@@ -133,15 +132,15 @@ def comparison_table(
 
 
 def _ratios(
-    rows: Rows, setting: PaperSetting, seeds: Sequence[int], over: str, under: str, value: str
+    runs: AuctionRuns, setting: PaperSetting, seeds: Sequence[int], over: str, under: str, value: str
 ) -> list[float]:
     ratios = []
     for seed in seeds:
         trial = Trial(setting, seed, under)
-        divisor = rows.values(trial)[value]
+        divisor = runs.of(trial)[value]
         if divisor <= 0:
             raise CommandError(
                 f"{trial}: {value} is {divisor}, nothing to compare with: try a larger setting"
             )
-        ratios.append(rows.values(Trial(setting, seed, over))[value] / divisor)
+        ratios.append(runs.of(Trial(setting, seed, over))[value] / divisor)
     return ratios

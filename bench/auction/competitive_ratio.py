@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.auction.comparison import PUBLISHED_RATIO_AT_MOST
+from bench.auction.comparison import PUBLISHED_RATIO_AT_MOST, AuctionRuns
 from bench.auction.runs.contenders import DEFAULT
-from bench.auction.runs.measures import CLEARING_BOUND, OPTIMUM
-from bench.auction.runs.pool import Rows
-from bench.auction.runs.trial import Trial
+from bench.auction.runs.trials import CLEARING_BOUND, OPTIMUM, Trial
 from bench.charts import Bars
 from bench.figures import Measurement, Result, Table
 from bench.workloads.figures import Figure
@@ -54,7 +52,7 @@ def trials_of(figure: Figure, seeds: Sequence[int]) -> list[Trial]:
     ]
 
 
-def competitive_ratio(figure: Figure, seeds: Sequence[int], rows: Rows, name: str) -> Result:
+def competitive_ratio(figure: Figure, seeds: Sequence[int], runs: AuctionRuns, name: str) -> Result:
     """`<name>_mean` and `<name>_worst` over the days that count, and the table `figure_12_<name>` of all.
 
     Raises:
@@ -63,9 +61,9 @@ def competitive_ratio(figure: Figure, seeds: Sequence[int], rows: Rows, name: st
     days = []
     for point in figure.points:
         for seed in seeds:
-            optimum = rows.values(Trial(point.setting, seed, OPTIMUM))
+            optimum = runs.of(Trial(point.setting, seed, OPTIMUM))
             trial = Trial(point.setting, seed, DEFAULT)
-            online = rows.values(trial)
+            online = runs.of(trial)
             if online["planned_welfare_micros"] <= 0:
                 raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
             days.append(
@@ -81,7 +79,7 @@ def competitive_ratio(figure: Figure, seeds: Sequence[int], rows: Rows, name: st
     return Result(_measurements(name, days), (_table(f"figure_12_{name}", figure, days),))
 
 
-def proven_ratio(high: PaperSetting, seeds: Sequence[int], rows: Rows) -> Measurement:
+def proven_ratio(high: PaperSetting, seeds: Sequence[int], runs: AuctionRuns) -> Measurement:
     """`proven_ratio_high_load`: dual bound over planned welfare, as the cell's last decisions state them.
 
     Raises:
@@ -90,11 +88,11 @@ def proven_ratio(high: PaperSetting, seeds: Sequence[int], rows: Rows) -> Measur
     live, afterwards = [], []
     for seed in seeds:
         trial = Trial(high, seed, DEFAULT)
-        ours = rows.values(trial)
+        ours = runs.of(trial)
         if "proven_ratio" not in ours:
             raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
         live.append(ours["proven_ratio"])
-        bound_micros = rows.values(Trial(high, seed, CLEARING_BOUND))["bound_micros"]
+        bound_micros = runs.of(Trial(high, seed, CLEARING_BOUND))["bound_micros"]
         afterwards.append(bound_micros / ours["planned_welfare_micros"])
     note = (
         f"by the live certificate: mean of {len(seeds)} days, the worst {max(live):.3g}; by the prices "

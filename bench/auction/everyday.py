@@ -1,24 +1,23 @@
-"""The auction with nothing declared, on any load: from an empty ledger, and with a day before in it.
+"""The auction with nothing declared: on any load, from an empty ledger and with days before in it.
 
 Its rivals know what it does not: the tuned auction has a forecast from the day before, and the fixed price is
-the best for the very day. None of them remembers a day, so their second day is their first.
+the best for the very day. None of them remembers a day, so their later days are their first.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.auction.comparison import OURS
+from bench.auction.comparison import OURS, AuctionRuns
 from bench.auction.runs.contenders import DEFAULT, HINDSIGHT_PRICE
-from bench.auction.runs.later_days import AFTER, SECOND_DAY
-from bench.auction.runs.pool import Rows
-from bench.auction.runs.trial import Trial
+from bench.auction.runs.later_days import AFTER, FOURTH_DAY, SECOND_DAY
+from bench.auction.runs.trials import Trial
 from bench.charts import Lines
-from bench.figures import Measurement, Table, Value
+from bench.figures import Measurement, Result, Table, Value
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
 
-RIVALS = (OURS, "titan", "eft", "ntm", HINDSIGHT_PRICE)
+RIVALS = ("eft", "titan", OURS, HINDSIGHT_PRICE)
 
 EVERYDAY_LOADS = (0.2, 0.5, 1.0, 2.0, 4.0)
 HIGH_LOAD = EVERYDAY_LOADS[-1]
@@ -27,6 +26,11 @@ TUNED_LOADS = (2.0, 4.0)
 
 DRAWN = "Poisson"
 """Arrivals that are drawn."""
+WORKING_DAY = "working day"
+"""Arrivals of a day with a night."""
+NIGHT_PART = 1 / 20
+"""Arrivals per slot from 18 to 8 o'clock, as a part of those from 8 to 18."""
+WORKING_LOADS = (1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,8 @@ class Gain:
 class Welfare:
     """The welfare of each day."""
 
-    def __init__(self, rows: Rows, seeds: Sequence[int]) -> None:
-        self._rows = rows
+    def __init__(self, runs: AuctionRuns, seeds: Sequence[int]) -> None:
+        self._runs = runs
         self._seeds = seeds
 
     def gain(self, load: Load, ours: str, theirs: str) -> Gain:
@@ -126,60 +130,38 @@ class Welfare:
         Raises:
             CommandError: without welfare there is none.
         """
-        values = [self._rows.values(Trial(load.setting, seed, DEFAULT)) for seed in self._seeds]
+        values = [self._runs.of(Trial(load.setting, seed, DEFAULT)) for seed in self._seeds]
         for seed, value in zip(self._seeds, values, strict=True):
             if "proven_ratio" not in value:
                 raise CommandError(f"{load}, seed {seed}: without welfare there is no ratio: try more load")
         return [value["proven_ratio"] for value in values]
 
     def _of(self, load: Load, name: str, seed: int) -> float:
-        return self._rows.values(Trial(load.setting, seed, name))["welfare_micros"]
+        return self._runs.of(Trial(load.setting, seed, name))["welfare_micros"]
 
 
-def tables(everyday: Everyday, rows: Rows) -> tuple[Table, ...]:
-    """`everyday_first_day`, `everyday_second_day` and `everyday_wrong_forecast`, a row per load."""
-    welfare = Welfare(rows, everyday.seeds)
-    return (
-        _against_rivals("everyday_first_day", everyday, welfare, DEFAULT),
-        _against_rivals("everyday_second_day", everyday, welfare, SECOND_DAY),
-        _after_unlike_days(everyday, welfare),
-    )
+def everyday(days: Everyday, runs: AuctionRuns) -> Result:
+    """The figures of everyday loads, and a row per load.
 
-
-_AXES = ("workload", "load")
-
-
-def _against_rivals(name: str, everyday: Everyday, welfare: Welfare, ours: str) -> Table:
-    """The rivals' welfare as a part of the default's, and its gains over them: what it loses is below 0."""
-    parts = tuple(f"{rival}_part" for rival in RIVALS)
-    columns = (*_AXES, *parts, *(f"over_{rival}_pct" for rival in RIVALS), "over_first_day_pct")
+    Raises:
+        CommandError: there is no welfare to compare with.
+    """
+    welfare = Welfare(runs, days.seeds)
+    gains = tuple(f"over_{rival}_pct" for rival in RIVALS)
+    columns = ("workload", "load", *gains, f"second_day_{gains[-1]}", "worst_loss_pct", "worst_proven_ratio")
     lines: list[tuple[Value, ...]] = [
         (
             load.series,
             load.load,
-            *(welfare.part(load, rival, ours) for rival in RIVALS),
-            *(welfare.gain(load, ours, rival).pct for rival in RIVALS),
-            welfare.gain(load, ours, DEFAULT).pct,
+            *(welfare.gain(load, DEFAULT, rival).pct for rival in RIVALS),
+            welfare.gain(load, SECOND_DAY, HINDSIGHT_PRICE).pct,
+            max(_losses_pct(load, welfare).values()) if load in days.drawn else None,
+            max(welfare.proven_ratios(load)),
         )
-        for load in everyday.loads
+        for load in days.loads
     ]
-    label = f"welfare of {RIVALS[-1]} / of {ours}, mean of {len(everyday.seeds)} days"
-    return Table(name, columns, lines, Lines("workload", "load", parts[-1:], label, "load"))
-
-
-def _after_unlike_days(everyday: Everyday, welfare: Welfare) -> Table:
-    """The default's welfare after each kind of day, as a part of its own from an empty ledger; and what the
-    worst of them costs."""
-    days = {"a day of the kind": SECOND_DAY, **AFTER}
-    columns = (*_AXES, *(f"after {kind}" for kind in days), "worst_loss_pct")
-    lines: list[tuple[Value, ...]] = []
-    for load in everyday.drawn:
-        parts = [welfare.part(load, contender, DEFAULT) for contender in days.values()]
-        losses = _losses_pct(load, welfare)
-        lines.append((load.series, load.load, *parts, max(losses.values())))
-    label = f"welfare / welfare from an empty ledger, mean of {len(everyday.seeds)} days"
-    chart = Lines("workload", "load", columns[2:-1], label, "load")
-    return Table("everyday_wrong_forecast", columns, lines, chart)
+    chart = Lines("workload", "load", columns[-1:], "worst proven ratio", "load")
+    return Result(_measurements(days, welfare), (Table("everyday", columns, lines, chart),))
 
 
 def _losses_pct(load: Load, welfare: Welfare) -> dict[str, float]:
@@ -187,22 +169,16 @@ def _losses_pct(load: Load, welfare: Welfare) -> dict[str, float]:
     return {unlike: 100 * (1 - welfare.part(load, contender, DEFAULT)) for unlike, contender in AFTER.items()}
 
 
-def measurements(everyday: Everyday, rows: Rows) -> tuple[Measurement, ...]:
-    """All figures of the comparison.
-
-    Raises:
-        CommandError: there is no welfare to compare with.
-    """
-    welfare = Welfare(rows, everyday.seeds)
+def _measurements(everyday: Everyday, welfare: Welfare) -> tuple[Measurement, ...]:
     high = [load for load in everyday.loads if load.load == HIGH_LOAD]
     tuned = [load for load in everyday.loads if load.load in TUNED_LOADS]
     seeds = len(everyday.seeds)
 
     def least(name: str, ours: str, theirs: str) -> Measurement:
-        return least_gain(name, gains_of(welfare, everyday.loads, ours, theirs), seeds)
+        return _least_gain(name, _gains_of(welfare, everyday.loads, ours, theirs), seeds)
 
     def mean(name: str, theirs: str, loads: Sequence[Load]) -> Measurement:
-        return _mean(name, gains_of(welfare, loads, DEFAULT, theirs), seeds)
+        return _mean(name, _gains_of(welfare, loads, DEFAULT, theirs), seeds)
 
     return (
         least("default_over_eft_min_pct", DEFAULT, "eft"),
@@ -216,12 +192,12 @@ def measurements(everyday: Everyday, rows: Rows) -> tuple[Measurement, ...]:
     )
 
 
-def gains_of(welfare: Welfare, loads: Sequence[Load], ours: str, theirs: str) -> dict[Load, Gain]:
+def _gains_of(welfare: Welfare, loads: Sequence[Load], ours: str, theirs: str) -> dict[Load, Gain]:
     """Of each load; see `Welfare.gain`."""
     return {load: welfare.gain(load, ours, theirs) for load in loads}
 
 
-def least_gain(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
+def _least_gain(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
     """The least of the means over days, and what load it is of.
 
     Raises:
@@ -286,3 +262,42 @@ def _worst_ratio(everyday: Everyday, welfare: Welfare) -> Measurement:
         f"all {fmean(ratio for each in ratios.values() for ratio in each):.3g}"
     )
     return Measurement("default_proven_ratio_worst", max(ratios[worst]), note, days)
+
+
+_OTHER_DAYS = (DEFAULT, SECOND_DAY, "eft", HINDSIGHT_PRICE)
+
+
+def trials_of_working_days(days: Everyday) -> list[Trial]:
+    """Every contender on every day with a night."""
+    return [
+        Trial(load.setting, seed, name)
+        for load in days.loads
+        for name in (FOURTH_DAY, *_OTHER_DAYS)
+        for seed in days.seeds
+    ]
+
+
+def working_days(days: Everyday, runs: AuctionRuns) -> Result:
+    """The gain of a fourth day with a night, on which the auction knows the hours, over the first, and over
+    the best fixed price of the very day.
+
+    Raises:
+        CommandError: there is no welfare to compare with.
+    """
+    welfare = Welfare(runs, days.seeds)
+    columns = ("workload", "load", "first_day_part", "second_day_part", "eft_part", f"{HINDSIGHT_PRICE}_part")
+    lines: list[tuple[Value, ...]] = [
+        (load.series, load.load, *(welfare.part(load, other, FOURTH_DAY) for other in _OTHER_DAYS))
+        for load in days.loads
+    ]
+    label = f"welfare / of the fourth day, mean of {len(days.seeds)} days"
+    return Result(
+        tuple(
+            _least_gain(name, _gains_of(welfare, days.loads, FOURTH_DAY, other), len(days.seeds))
+            for name, other in (
+                ("fourth_day_over_first_min_pct", DEFAULT),
+                ("fourth_day_over_fixed_hindsight_min_pct", HINDSIGHT_PRICE),
+            )
+        ),
+        (Table("working_days", columns, lines, Lines("workload", "load", columns[2:3], label, "load")),),
+    )

@@ -1,161 +1,139 @@
-"""The parts of `millrace bench auction`: what each runs, and the figures that it computes from the rows."""
+"""The suite `auction`: the auction beside its baselines. What must run alone comes first: its outcomes serve
+the other parts."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 
-from bench.auction import (
-    ablations,
-    comparison,
-    competitive_ratio,
-    everyday,
-    growth,
-    runtime,
-    working_days,
-)
-from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, gain_pct
-from bench.auction.misreports.measure import measure as misreports
+from pydantic import FiniteFloat, TypeAdapter
+
+from bench.auction import comparison, competitive_ratio, everyday, misreports, runtime
+from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, AuctionRuns, gain_pct
 from bench.auction.runs.contenders import DEFAULT
-from bench.auction.runs.measures import CLEARING_BOUND
-from bench.auction.runs.pool import Rows, digest_of_sources, run_missing
-from bench.auction.runs.trial import Trial
-from bench.auction.scope import SENSITIVITY_AXIS, Scope, full, quick
-from bench.cores import jobs_at_once
-from bench.figures import Conditions, Measurement, Part, Result
-from bench.workloads.arrivals import TraceArrivals
+from bench.auction.runs.trials import CLEARING_BOUND, Trial, run_trial, warm_up
+from bench.auction.scope import Scope, scope_of
+from bench.figures import Measurement, Result
+from bench.runs import Experiment, Runs
+from bench.suite import Bench, Part, Suite
 from bench.workloads.figures import Figure
 
+AuctionBench = Bench[Scope, Trial, Mapping[str, float]]
 
-def auction_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
-    """The parts by name. What must run alone comes first: its rows serve the others.
+DAYS = Experiment[Trial, Mapping[str, float]](
+    run_trial,
+    TypeAdapter(Mapping[str, FiniteFloat]),
+    (
+        "schemas",
+        "solvers",
+        "streams",
+        "infra/simulation",
+        # What the lender of a simulation decides.
+        "infra/lender/forecast.py",
+        "infra/lender/history.py",
+        "infra/lender/lending.py",
+        "infra/lender/loans.py",
+        "infra/lender/margin.py",
+        "infra/lender/seasonal.py",
+        "infra/workloads",
+        "infra/views",
+        "bench/workloads",
+        "bench/auction/runs",
+        # The versions of all libraries: plans are as good as the solver that finds them.
+        "requirements.lock",
+    ),
+    warm_up,
+)
 
-    Raises:
-        TraceError: a trace cannot be read, or is too short.
-    """
-    if conditions.quick:
-        scope = quick(conditions.seed, conditions.trace_files)
-    else:
-        scope = full(conditions.seed, conditions.traces, conditions.trace_files)
-    # Hours may pass before it is drawn from.
-    settings = [point.setting for figure in scope.comparisons for point in figure.points]
-    settings += [load.setting for load in scope.everyday.loads]
-    for trace in dict.fromkeys(setting.trace for setting in settings):
-        if isinstance(trace, TraceArrivals):
-            trace.check()
-    yield from AuctionBench(conditions, scope).parts()
+
+def _decision_time(bench: AuctionBench) -> Result:
+    scope, seed = bench.scope, bench.scope.seeds[0]
+    runs = bench.run(runtime.trials_of(scope.runtime, scope.high, seed))
+    return runtime.runtime(scope.runtime, scope.high, seed, runs)
 
 
-class AuctionBench:
-    """The benchmark of one scope, whose parts share their rows."""
+def _ratio(name: str, figure_of: Callable[[Scope], Figure]) -> Callable[[AuctionBench], Result]:
+    def measure(bench: AuctionBench) -> Result:
+        figure, seeds = figure_of(bench.scope), bench.scope.seeds
+        runs = bench.run(competitive_ratio.trials_of(figure, seeds))
+        return competitive_ratio.competitive_ratio(figure, seeds, runs, name)
 
-    def __init__(self, conditions: Conditions, scope: Scope) -> None:
-        self._conditions = conditions
-        self._scope = scope
-        self._jobs = jobs_at_once(conditions.jobs, conditions.console)
-        self._rows: Rows | None = None
+    return measure
 
-    def parts(self) -> Iterator[tuple[str, Part]]:
-        """By name."""
-        yield "decision time", self._decision_time
-        yield "growth", self._growth
-        yield "ratio", partial(self._ratio, self._scope.small, "ratio")
-        yield "ratio under load", partial(self._ratio, self._scope.small_loaded, "ratio_loaded")
-        yield "figures", self._figures
-        yield "ablations", self._ablations
-        yield "sensitivity", self._sensitivity
-        yield "misreports", self._misreports
-        yield "everyday", self._everyday
-        yield "working days", self._working_days
 
-    def _decision_time(self) -> Result:
-        scope, seed = self._scope, self._scope.seeds[0]
-        rows = self._run(runtime.trials_of(scope.runtime, scope.high, seed))
-        return runtime.runtime(scope.runtime, scope.high, seed, rows)
-
-    def _growth(self) -> Result:
-        axes, seed = self._scope.growth, self._scope.seeds[0]
-        return Result((), (growth.growth_table(axes, seed, self._run(growth.trials_of(axes, seed))),))
-
-    def _ratio(self, figure: Figure, name: str) -> Result:
-        seeds = self._scope.seeds
-        rows = self._run(competitive_ratio.trials_of(figure, seeds))
-        return competitive_ratio.competitive_ratio(figure, seeds, rows, name)
-
-    def _figures(self) -> Result:
-        scope, seeds = self._scope, self._scope.seeds
-        settings = dict.fromkeys(point.setting for figure in scope.comparisons for point in figure.points)
-        proven = [Trial(scope.high, seed, name) for seed in seeds for name in (DEFAULT, CLEARING_BOUND)]
-        rows = self._run([*comparison.trials_of(settings, seeds), *proven])
-        for figure in scope.comparisons:
-            for reason in figure.skipped:
-                self._conditions.console.print(f"Figure {figure.number} lacks {reason}", markup=False)
-        over_published = {s: gain_pct(rows, s, seeds, OURS, "published").mean for s in settings}
-        worst = min(over_published, key=lambda setting: over_published[setting])
-        days = f"{len(seeds)} days"
-        return Result(
-            (
-                competitive_ratio.proven_ratio(scope.high, seeds, rows),
-                Measurement(
-                    "welfare_over_published_min_pct",
-                    over_published[worst],
-                    f"least of the means of {len(over_published)} settings, {days} each: "
-                    f"{Trial(worst, seeds[0], OURS).setting_name}",
-                    len(seeds) * len(over_published),
-                ),
-                *(self._over(rows, baseline) for baseline in BASELINES if baseline != "published"),
+def _figures(bench: AuctionBench) -> Result:
+    scope, seeds = bench.scope, bench.scope.seeds
+    settings = dict.fromkeys(point.setting for figure in scope.comparisons for point in figure.points)
+    proven = [Trial(scope.high, seed, name) for seed in seeds for name in (DEFAULT, CLEARING_BOUND)]
+    runs = bench.run([*comparison.trials_of(settings, seeds), *proven])
+    for figure in scope.comparisons:
+        for reason in figure.skipped:
+            bench.conditions.console.print(f"Figure {figure.number} lacks {reason}", markup=False)
+    over_published = {each: gain_pct(runs, each, seeds, OURS, "published").mean for each in settings}
+    worst = min(over_published, key=lambda setting: over_published[setting])
+    return Result(
+        (
+            competitive_ratio.proven_ratio(scope.high, seeds, runs),
+            Measurement(
+                "welfare_over_published_min_pct",
+                over_published[worst],
+                f"least of the means of {len(over_published)} settings, {len(seeds)} days each: "
+                f"{Trial(worst, seeds[0], OURS).setting_name}",
+                len(seeds) * len(over_published),
             ),
-            tuple(
-                comparison.comparison_table(
-                    f"figure_{figure.number}",
-                    figure.axis,
-                    figure.points,
-                    seeds,
-                    rows,
-                    PUBLISHED_GAINS_PCT.get(figure.number, {}),
-                )
-                for figure in scope.comparisons
-                if figure.points
-            ),
-        )
+            *(_over(bench, runs, baseline) for baseline in BASELINES if baseline != "published"),
+        ),
+        tuple(
+            comparison.comparison_table(
+                f"figure_{figure.number}",
+                figure.axis,
+                figure.points,
+                seeds,
+                runs,
+                PUBLISHED_GAINS_PCT.get(figure.number, {}),
+            )
+            for figure in scope.comparisons
+            if figure.points
+        ),
+    )
 
-    def _sensitivity(self) -> Result:
-        points, seeds = self._scope.sensitivity, self._scope.seeds
-        rows = self._run(comparison.trials_of((point.setting for point in points), seeds))
-        table = comparison.comparison_table("sensitivity", SENSITIVITY_AXIS, points, seeds, rows, {})
-        return Result((), (table,))
 
-    def _ablations(self) -> Result:
-        points, seeds = self._scope.ablations, self._scope.seeds
-        rows = self._run(ablations.trials_of(points, seeds))
-        return Result(
-            (), tuple(ablations.ablation_table(each, points, seeds, rows) for each in ablations.ABLATIONS)
-        )
+def _over(bench: AuctionBench, runs: AuctionRuns, baseline: str) -> Measurement:
+    high, seeds = bench.scope.high, bench.scope.seeds
+    gain = gain_pct(runs, high, seeds, OURS, baseline)
+    days = "one day" if len(seeds) == 1 else f"mean of {len(seeds)} days"
+    width = "" if gain.half_width is None else f", 95 % CI +- {gain.half_width:.3g}"
+    note = f"{days}{width}; {high.nodes} nodes, high load"
+    return Measurement(f"welfare_over_{baseline}_pct", gain.mean, note, len(seeds))
 
-    def _misreports(self) -> Result:
-        conditions = self._conditions
-        say = partial(conditions.console.print, markup=False)
-        return misreports(conditions.quick, conditions.seed, self._jobs, say)
 
-    def _everyday(self) -> Result:
-        extent = self._scope.everyday
-        for reason in extent.skipped:
-            self._conditions.console.print(f"everyday lacks {reason}", markup=False)
-        rows = self._run(everyday.trials_of(extent))
-        return Result(everyday.measurements(extent, rows), everyday.tables(extent, rows))
+def _misreports(bench: AuctionBench) -> Result:
+    conditions = bench.conditions
+    runs = Runs(conditions.folder, misreports.PLAYED)
+    trials = misreports.trials_of(conditions.quick, conditions.seed)
+    runs.complete(trials, bench.jobs, conditions.console)
+    return misreports.result_of(misreports.together(runs.of(trial) for trial in trials))
 
-    def _working_days(self) -> Result:
-        days = self._scope.working_days
-        return working_days.working_days(days, self._run(working_days.trials_of(days)))
 
-    def _over(self, rows: Rows, baseline: str) -> Measurement:
-        high, seeds = self._scope.high, self._scope.seeds
-        gain = gain_pct(rows, high, seeds, OURS, baseline)
-        days = "one day" if len(seeds) == 1 else f"mean of {len(seeds)} days"
-        width = "" if gain.half_width is None else f", 95 % CI +- {gain.half_width:.3g}"
-        note = f"{days}{width}; {high.nodes} nodes, high load"
-        return Measurement(f"welfare_over_{baseline}_pct", gain.mean, note, len(seeds))
+def _everyday(bench: AuctionBench) -> Result:
+    days = bench.scope.everyday
+    for reason in days.skipped:
+        bench.conditions.console.print(f"everyday lacks {reason}", markup=False)
+    return everyday.everyday(days, bench.run(everyday.trials_of(days)))
 
-    def _run(self, trials: Sequence[Trial]) -> Rows:
-        if self._rows is None:
-            self._rows = Rows(self._conditions.folder, digest_of_sources())
-        run_missing(trials, self._rows, self._jobs, self._conditions.console)
-        return self._rows
+
+def _working_days(bench: AuctionBench) -> Result:
+    days = bench.scope.working_days
+    return everyday.working_days(days, bench.run(everyday.trials_of_working_days(days)))
+
+
+SUITE: Suite[Scope, Trial, Mapping[str, float]] = Suite(
+    parts=(
+        Part("decision time", _decision_time),
+        Part("ratio", _ratio("ratio", lambda scope: scope.small)),
+        Part("ratio under load", _ratio("ratio_loaded", lambda scope: scope.small_loaded)),
+        Part("figures", _figures),
+        Part("misreports", _misreports),
+        Part("everyday", _everyday),
+        Part("working days", _working_days),
+    ),
+    scope=scope_of,
+    experiment=DAYS,
+)

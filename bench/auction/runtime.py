@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.auction.comparison import OURS
-from bench.auction.runs.measures import TITANS_PROGRAM
-from bench.auction.runs.pool import Rows
-from bench.auction.runs.trial import Trial
+from bench.auction.comparison import OURS, AuctionRuns
+from bench.auction.runs.trials import TITANS_PROGRAM, Trial
 from bench.charts import Lines
 from bench.figures import Measurement, Result, Table
 from bench.workloads.figures import Point
@@ -21,16 +19,16 @@ def trials_of(points: Sequence[Point], high: PaperSetting, seed: int) -> list[Tr
     return [Trial(setting, seed, name, alone=True) for name in (OURS, TITANS_PROGRAM) for setting in settings]
 
 
-def runtime(points: Sequence[Point], high: PaperSetting, seed: int, rows: Rows) -> Result:
+def runtime(points: Sequence[Point], high: PaperSetting, seed: int, runs: AuctionRuns) -> Result:
     """`day_s`, `titan_time_ratio` and `quick_titan_time_ratio` at high load, and times by number of nodes."""
     lines = []
     for point in points:
-        at = _seconds_per_bid(rows, point.setting, seed)
+        at = _seconds_per_bid(runs, point.setting, seed)
         nodes = float(point.setting.nodes)
         lines.append(("seconds per bid", nodes, at.ours, at.titan, at.program, at.program / at.ours))
-    day = rows.values(Trial(high, seed, OURS, alone=True))
-    titans_day = rows.values(Trial(high, seed, TITANS_PROGRAM, alone=True))
-    at = _seconds_per_bid(rows, high, seed)
+    day = runs.of(Trial(high, seed, OURS, alone=True))
+    titans_day = runs.of(Trial(high, seed, TITANS_PROGRAM, alone=True))
+    at = _seconds_per_bid(runs, high, seed)
     setting = f"{high.nodes} nodes, {high.slots} slots, {day['bids']:.0f} bids, alone on one core"
     measurements = (
         Measurement(
@@ -63,7 +61,7 @@ class _SecondsPerBid:
     program: float
 
 
-def _seconds_per_bid(rows: Rows, setting: PaperSetting, seed: int) -> _SecondsPerBid:
-    ours = rows.values(Trial(setting, seed, OURS, alone=True))
-    titan = rows.values(Trial(setting, seed, TITANS_PROGRAM, alone=True))
+def _seconds_per_bid(runs: AuctionRuns, setting: PaperSetting, seed: int) -> _SecondsPerBid:
+    ours = runs.of(Trial(setting, seed, OURS, alone=True))
+    titan = runs.of(Trial(setting, seed, TITANS_PROGRAM, alone=True))
     return _SecondsPerBid(ours["decision_s"], titan["decision_s"], titan["program_s_per_bid"])

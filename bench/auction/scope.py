@@ -3,11 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
-from bench.auction.everyday import DRAWN, EVERYDAY_LOADS, Everyday, Load
-from bench.auction.growth import Axis
-from bench.auction.working_days import NIGHT_PART, WORKING_DAY, WORKING_LOADS
+from bench.auction.everyday import (
+    DRAWN,
+    EVERYDAY_LOADS,
+    NIGHT_PART,
+    WORKING_DAY,
+    WORKING_LOADS,
+    Everyday,
+    Load,
+)
+from bench.figures import Conditions
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.figures import (
     BASE,
@@ -31,15 +37,6 @@ EVERYDAY_NODES = 24
 EVERYDAY_SEEDS = 3
 EVERYDAY_DEVIATIONS = (1.0, 1.75)
 
-GROWTH_NODES = (50, 100, 200, 500, 1_000, 2_000)
-GROWTH_SLOTS = (144, 288, 504, 1_008)
-GROWTH_WORK = (1.0, 2.0, 4.0, 8.0)
-DEVIATIONS = (1.0, 1.75, 2.0)
-"""Of the logarithm of what users offer per node-slot: the workload's freest constant."""
-SENSITIVITY_AXIS = "deviation of values"
-_WHOLE_DAY = replace(BASE, deadlines="day")
-"""Windows as long as the day lets them be: the most that a search has to look at."""
-
 _QUICK_SCALE = 30
 _QUICK_SLOTS = 24
 _QUICK_SMALL = ((4, 18, 2.0),)
@@ -47,7 +44,6 @@ _QUICK_SMALL_LOADED = ((2, 12, 3.0),)
 """Whose optimum is found in a second."""
 _QUICK_EVERYDAY_NODES = 2
 _QUICK_EVERYDAY_LOADS = (0.5, 4.0)
-_QUICK_GROWTH_NODES = (10, 20, 40)
 
 
 @dataclass(frozen=True)
@@ -61,16 +57,30 @@ class Scope:
     small_loaded: Figure
     """The same with as much to do as in the comparisons."""
     runtime: tuple[Point, ...]
-    growth: tuple[Axis, ...]
-    ablations: tuple[Point, ...]
-    sensitivity: tuple[Point, ...]
-    """What the gains hang on beside the load, which Figure 8 varies."""
     everyday: Everyday
     """The auction with nothing declared."""
     working_days: Everyday
     """The same on days with a night."""
     high: PaperSetting
     """High load, where the figures are taken."""
+
+
+def scope_of(conditions: Conditions) -> Scope:
+    """The full or the quick form, whose traces were read once: hours may pass before a day is drawn from one.
+
+    Raises:
+        TraceError: a trace cannot be read, or is too short.
+    """
+    if conditions.quick:
+        scope = quick(conditions.seed, conditions.trace_files)
+    else:
+        scope = full(conditions.seed, conditions.traces, conditions.trace_files)
+    settings = [point.setting for figure in scope.comparisons for point in figure.points]
+    settings += [load.setting for load in scope.everyday.loads]
+    for trace in dict.fromkeys(setting.trace for setting in settings):
+        if isinstance(trace, TraceArrivals):
+            trace.check()
+    return scope
 
 
 def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
@@ -83,17 +93,6 @@ def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
         small=figure_12(SMALL),
         small_loaded=figure_12(SMALL_LOADED),
         runtime=every[4].points,
-        growth=(
-            _axis("nodes", GROWTH_NODES),
-            _axis("slots", GROWTH_SLOTS),
-            # Work of eight times the size takes longer than a day.
-            Axis(
-                "work",
-                tuple((x, replace(_WHOLE_DAY, slots=GROWTH_SLOTS[-1], work_scale=x)) for x in GROWTH_WORK),
-            ),
-        ),
-        ablations=(Point("50 per slot", BASE), Point("80 per slot", high)),
-        sensitivity=_sensitivity(high, DEVIATIONS),
         everyday=_everyday(
             replace(BASE, nodes=EVERYDAY_NODES),
             EVERYDAY_LOADS,
@@ -129,9 +128,6 @@ def quick(seed: int, trace_files: Sequence[Path] = ()) -> Scope:
         small=figure_12(_QUICK_SMALL),
         small_loaded=figure_12(_QUICK_SMALL_LOADED),
         runtime=(Point("high", high),),
-        growth=(_axis("nodes", _QUICK_GROWTH_NODES),),
-        ablations=(Point("80 per slot", high),),
-        sensitivity=_sensitivity(high, DEVIATIONS[:1]),
         everyday=_everyday(
             replace(high, nodes=_QUICK_EVERYDAY_NODES),
             _QUICK_EVERYDAY_LOADS,
@@ -146,13 +142,6 @@ def quick(seed: int, trace_files: Sequence[Path] = ()) -> Scope:
             range(seed, seed + QUICK_SEEDS),
         ),
         high=high,
-    )
-
-
-def _sensitivity(setting: PaperSetting, deviations: tuple[float, ...]) -> tuple[Point, ...]:
-    return tuple(
-        Point(f"{deviation:g}", replace(setting, density=replace(setting.density, log_deviation=deviation)))
-        for deviation in deviations
     )
 
 
@@ -189,10 +178,6 @@ def _working_days(base: PaperSetting, loads: Sequence[float], seeds: Sequence[in
         setting = replace(base, arrivals_per_slot=per_slot, night_part=NIGHT_PART)
         found.append(Load(WORKING_DAY, load, base.density.log_deviation, setting))
     return Everyday(tuple(found), tuple(seeds))
-
-
-def _axis(field: str, values: tuple[int, ...]) -> Axis:
-    return Axis(field, tuple((float(x), replace(_WHOLE_DAY, **{field: cast(Any, x)})) for x in values))
 
 
 def _shrunk(setting: PaperSetting) -> PaperSetting:

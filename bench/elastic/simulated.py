@@ -46,8 +46,6 @@ class Outcome:
     queuing_s: Sequence[FiniteFloat]
     """Of each job, in the order of submission."""
     jct_s: Sequence[FiniteFloat]
-    on_loaned: Sequence[bool]
-    """Whether it ever ran on a loaned server."""
 
     def __getitem__(self, name: str) -> float:
         """One of the values.
@@ -90,9 +88,7 @@ def simulate(trial: Trial) -> Outcome:
         "wall_s": time.perf_counter() - wall_s,
         "rss_mb": _peak_mb(),
     }
-    return Outcome(
-        _digest(requests), values, queuing_s, jct_s, [bool(line["was_on_loaned"]) for line in lines]
-    )
+    return Outcome(_digest(requests), values, queuing_s, jct_s)
 
 
 class _Loads:

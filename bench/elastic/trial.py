@@ -3,12 +3,11 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from infra.workloads.elastic.abilities import Abilities, ScalingRange, linear, lossy
+from infra.workloads.elastic.abilities import Abilities, ScalingRange, linear
 from infra.workloads.elastic.calibrated import generate_requests
 from infra.workloads.elastic.cluster import TRAINING_GPU, ElasticCluster
 from infra.workloads.elastic.requests import JobRequest, window
 from schemas.elastic.settings import (
-    DEFAULT_WORK_AT_RISK_S,
     ElasticPolicy,
     ReclaimingName,
     Scenario,
@@ -16,10 +15,7 @@ from schemas.elastic.settings import (
 )
 from solvers.elastic.goodput import family_at, tuned_speedup
 
-ScalingName = Literal["linear", "lossy", "tuned"]
-
-_ANY_WORK_S = 365 * 86_400.0
-"""Longer than any job runs."""
+ScalingName = Literal["linear", "tuned"]
 
 
 def tuned(workers: ScalingRange) -> tuple[float, ...]:
@@ -29,7 +25,7 @@ def tuned(workers: ScalingRange) -> tuple[float, ...]:
     return tuned_speedup(family, workers.max_workers, workers.gpus_per_worker)[1:]
 
 
-_SCALING = {"linear": linear, "lossy": lossy, "tuned": tuned}
+_SCALING = {"linear": linear, "tuned": tuned}
 
 
 @dataclass(frozen=True)
@@ -70,26 +66,19 @@ class Trial:
     """Whether inference servers are lent."""
     scenario: Scenario = "basic"
     reclaiming: ReclaimingName = "preemption_cost"
-    groups_elastic_jobs: bool = True
-    lends_to_all: bool = False
-    """Whether every elastic job is placed on loaned servers first, whatever a preemption would take from it,
-    as the thesis has it."""
     elastic_share: float | None = None
     """See `Abilities`; with 0 no job scales."""
     scaling: ScalingName = "linear"
-    wrong_prediction_share: float = 0.0
     alone: bool = False
-    """Whether nothing else of the benchmark may run beside it: its times are wanted."""
+    """True if no other run may be beside it, since its times and memory are wanted."""
 
     @property
     def policy(self) -> ElasticPolicy:
         """Of the training zone."""
         return ElasticPolicy(
             reference_gpu_type=TRAINING_GPU.name,
-            most_work_at_risk_s=_ANY_WORK_S if self.lends_to_all else DEFAULT_WORK_AT_RISK_S,
             scheme=self.scheme,
             reclaiming=self.reclaiming,
-            groups_elastic_jobs=self.groups_elastic_jobs,
             scenario=self.scenario,
             seed=self.setting.seed,
         )
@@ -100,26 +89,21 @@ class Trial:
         return Abilities(
             scenario=self.scenario,
             elastic_share=self.elastic_share,
-            wrong_prediction_share=self.wrong_prediction_share,
             scaling=_SCALING[self.scaling],
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain values: they identify its result."""
-        return asdict(self)
+    def identity(self) -> dict[str, Any]:
+        """JSON values that, with the sources, decide the outcome."""
+        fields = asdict(self)
+        del fields["alone"]
+        return fields
 
     def __str__(self) -> str:
         words = [self.scheme, self.scenario, "loans" if self.loans else "no loans"]
         if self.loans and self.reclaiming != "preemption_cost":
             words.append(self.reclaiming)
-        if not self.groups_elastic_jobs:
-            words.append("ungrouped")
-        if self.lends_to_all:
-            words.append("any work at risk")
         if self.elastic_share is not None:
             words.append(f"{self.elastic_share:.0%} elastic")
         if self.scaling != "linear":
             words.append(self.scaling)
-        if self.wrong_prediction_share:
-            words.append(f"{self.wrong_prediction_share:.0%} wrong predictions")
         return f"{', '.join(words)}: {self.setting}"

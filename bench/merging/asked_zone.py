@@ -6,14 +6,11 @@ that a zone orders by default.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
-from bench.merging.curves import Setting
-from bench.merging.fluid import Cluster
-from bench.merging.fluid_data import StepTimesByPlacement
 from bench.merging.measured import Profiles, WorkloadJob
 from bench.merging.measured_truth import MeasuredTruth, Switching, workload_of
+from bench.merging.step_times import Cluster, StepTimes
 from infra.simulation.merging.tuner import VirtualTuner
 from schemas.merging.commands import JobOrder, ProfileOrdered
 from schemas.merging.reports import ProfileReported
@@ -44,15 +41,11 @@ class ForetoldJob:
 class AskedZone:
     """A zone of one base model with the default settings, to be asked about one job after another."""
 
-    def __init__(self, folder: Path, profiles: Profiles, jobs: Iterable[WorkloadJob]) -> None:
-        """Args:
-        folder: of the profiles.
-        jobs: any that it may be asked about.
-        """
+    def __init__(self, profiles: Profiles, jobs: Iterable[WorkloadJob]) -> None:
+        """`jobs` has any that it may be asked about."""
         self._profiles = profiles
         self._policy = MergingPolicy()
-        step_times = StepTimesByPlacement(folder, profiles.model, _CLUSTER)
-        truth = MeasuredTruth(profiles, tuple(jobs), step_times, _NO_SWITCHES)
+        truth = MeasuredTruth(profiles, tuple(jobs), StepTimes(profiles, _CLUSTER), _NO_SWITCHES)
         self._tuner = VirtualTuner(_CELL, 1.0, truth)
 
     def foretold(self, job: WorkloadJob, finished: Sequence[WorkloadJob]) -> ForetoldJob:
@@ -102,10 +95,3 @@ class AskedZone:
         ((_, report),) = self._tuner.carry_out(command, 0.0)
         assert isinstance(report, ProfileReported), "a simulated profile run succeeds"
         return report
-
-
-def in_setting(job: WorkloadJob, setting: Setting, target: float) -> WorkloadJob:
-    """The job with another learning rate or accumulation, to another target. What is accumulated once stays,
-    so the batch changes with the number of accumulation steps."""
-    batch_size = job.batch_size // job.setting.accumulation_steps * setting.accumulation_steps
-    return replace(job, setting=setting, batch_size=batch_size, target=target)

@@ -1,12 +1,12 @@
 """Seeded instances of what the task merger decides, of the size of a large cluster."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from bench.merging.kinds import Kind, listed
 from bench.merging.measured import Profiles, WorkloadJob
-from schemas.merging.problems import MAX_TRANSFERS, MergeProblem, Transfer, Unit
+from schemas.merging.problems import MAX_TRANSFERS, JobKind, MergeProblem, StepTime, Transfer, Unit
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import MAX_SPEEDS
 from solvers.merging.lookup_table import Configuration, LookupTable
@@ -15,6 +15,28 @@ from streams.policies.merging.speeds import allowed_sizes
 
 INTERVAL_S = 120.0
 _EPOCHS = 10
+
+
+class Kind(NamedTuple):
+    """A kind of jobs with step times of its own; see `JobKind`."""
+
+    steps: tuple[StepTime, ...]
+    samples_per_step: int
+    dataset_samples: int
+
+
+def listed(kinds: Iterable[Kind]) -> Mapping[str, Any]:
+    """The fields of a question about some kinds, with tables that are shared."""
+    places: dict[tuple[StepTime, ...], int] = {}
+    told = tuple(
+        JobKind(
+            step_table=places.setdefault(kind.steps, len(places)),
+            samples_per_step=kind.samples_per_step,
+            dataset_samples=kind.dataset_samples,
+        )
+        for kind in kinds
+    )
+    return {"step_tables": tuple(places), "kinds": told}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""What the measured curves say of each pair of tasks: the truth that the estimator is held against.
+"""What the measured curves say of each pair of tasks: the truth that the estimator is held against, and the
+half of it that a zone may know.
 
 A workload runs each task in one setting, and its target is there the best metric of its own curve. So
 
@@ -8,12 +9,18 @@ and a merge meets the target exactly if G is not negative. Tasks that no workloa
 setting they were merged is not known.
 """
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from bench.merging.curves import Curve
 from bench.merging.measured import Profiles, WorkloadJob
+from bench.merging.measured_truth import workload_of
+from schemas.merging.estimates import MAX_OUTCOMES, PastMerge
+from solvers.merging.gain import ForetoldGain, GainModel, GainOutcome
 from solvers.merging.pairs import Candidate, MergeMode
+from streams.policies.merging.kind_of_jobs import task_key
 
 MODES: tuple[MergeMode, ...] = ("temporal", "spatial")
 
@@ -108,3 +115,65 @@ def known_merges(profiles: Profiles, tasks: Mapping[str, KnownTask]) -> list[Kno
                     )
                 )
     return merges
+
+
+def visible(merges: Sequence[KnownMerge], asked: KnownMerge) -> list[KnownMerge]:
+    """The merges that an estimator may see when one of them is foretold: none of the same two tasks, in
+    either direction or mode."""
+    return [other for other in merges if other.tasks != asked.tasks]
+
+
+def foretold_gains(merges: Sequence[KnownMerge], model: GainModel) -> list[ForetoldGain]:
+    """The gain of each merge, from the merges that it may see. Merges of one pair share a fit."""
+    by_pair: dict[frozenset[str], list[int]] = {}
+    for index, merge in enumerate(merges):
+        by_pair.setdefault(merge.tasks, []).append(index)
+    found: dict[int, ForetoldGain] = {}
+    for indices in by_pair.values():
+        seen = [GainOutcome(other.candidate, other.gain) for other in visible(merges, merges[indices[0]])]
+        answers = model.foretell(seen, [merges[index].candidate for index in indices])
+        found |= dict(zip(indices, answers, strict=True))
+    return [found[index] for index in range(len(merges))]
+
+
+def is_known(one: str, other: str) -> bool:
+    """Whether the pair is of the half that is known, by a hash of both names: in either order, in both modes,
+    or never."""
+    names = "/".join(sorted((one, other)))
+    return hashlib.blake2b(f"known/{names}".encode(), digest_size=8).digest()[0] % 2 == 0
+
+
+def past_merges(profiles: Profiles, jobs: Sequence[WorkloadJob]) -> tuple[PastMerge, ...]:
+    """Outcomes of all measured merges of the known half, each receiver trained as the workload trains its
+    task: what a zone may know before its first merge."""
+    by_task = {job.task: job for job in reversed(jobs)}
+    found = (
+        _past(profiles, mode, by_task[donor], by_task[receiver])
+        for mode in MODES
+        for donor, receiver in permutations(sorted(by_task), 2)
+        if is_known(donor, receiver)
+    )
+    return tuple(past for past in found if past is not None)[:MAX_OUTCOMES]
+
+
+def _past(profiles: Profiles, mode: MergeMode, donor: WorkloadJob, receiver: WorkloadJob) -> PastMerge | None:
+    curve = profiles.curves.merged(donor.task, receiver.task, mode)
+    if curve is None:
+        return None
+    giver, taker = workload_of(donor, profiles), workload_of(receiver, profiles)
+    alone = profiles.single(receiver.task, receiver.setting)
+    own, epochs = alone.first_reaching(alone.best), curve.first_reaching(alone.best)
+    assert own is not None
+    return PastMerge(
+        mode=mode,
+        donor=task_key(giver),
+        donor_samples=giver.dataset.samples,
+        receiver=task_key(taker),
+        receiver_samples=taker.dataset.samples,
+        score=None,
+        gain=(curve.best - alone.best) / alone.best,
+        target=min(alone.best, 1.0),
+        best=min(max(curve.best, 0.0), 1.0),
+        epochs=None if epochs is None else float(epochs),
+        own_epochs=float(own),
+    )

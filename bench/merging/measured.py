@@ -3,8 +3,8 @@
 `read_profiles` reads all of one backbone on one type of GPU:
 
     learning_<model>.json.gz             curves, alone and merged        -> Profiles.curves
-    <model>_<gpu>_placements.csv         seconds per step, by placement  -> Profiles.steps
-    <model>_<gpu>_scalability.csv        the same for large allocations; may be missing
+    <model>_<gpu>_placements.csv         seconds per step, by placement  -> Profiles.placements
+    <model>_<gpu>_scalability.csv        the same; may be missing        -> Profiles.large_placements
     <model>_<gpu>_memory.csv             GiB by micro-batch              -> Profiles.memory
     <model>_<gpu>_context_switch.csv     a cold start                    -> Profiles.context_switch_s
     samples.csv                          task,samples; may be missing    -> Profiles.samples
@@ -76,27 +76,10 @@ class Placement:
 
 @dataclass(frozen=True)
 class Memory:
-    """GiB that one GPU needs, by micro-batch: nearly a straight line."""
+    """GiB that one GPU needs."""
 
     gib_by_micro_batch: tuple[tuple[int, float], ...]
     """Ascending; at least two."""
-
-    def gib(self, micro_batch_size: float) -> float:
-        """Between and beyond the measured sizes along the line through the nearest two."""
-        points = self.gib_by_micro_batch
-        above = next((n for n, (size, _) in enumerate(points) if size >= micro_batch_size), len(points) - 1)
-        (left, low), (right, high) = points[max(above, 1) - 1], points[max(above, 1)]
-        return low + (high - low) * (micro_batch_size - left) / (right - left)
-
-    def largest_micro_batch(self, memory_gib: float) -> int:
-        """The largest size that fits; 0 if none does."""
-        low, high = 0, 1
-        while high <= 1 << 20 and self.gib(high) <= memory_gib:
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.gib(middle) <= memory_gib else (low, middle)
-        return low
 
 
 @dataclass(frozen=True)
@@ -123,6 +106,8 @@ class Profiles:
     gpu: str
     curves: LearningCurves
     placements: tuple[Placement, ...]
+    large_placements: tuple[Placement, ...]
+    """Large allocations, of which only the numbers of GPUs and nodes are known."""
     memory: Memory
     context_switch_s: float
     samples: Mapping[str, int]
@@ -131,7 +116,7 @@ class Profiles:
     @property
     def steps(self) -> Iterator[MeasuredStep]:
         """The placements as rows of the lookup table."""
-        return (placement.measured for placement in self.placements)
+        return (placement.measured for placement in (*self.placements, *self.large_placements))
 
     def single(self, task: str, setting: Setting) -> Curve:
         """The curve of a task alone.
@@ -175,7 +160,8 @@ def read_profiles(folder: Path, model: str, gpu: str = "V100") -> Profiles:
         model=model,
         gpu=gpu,
         curves=read_learning_curves(folder, model),
-        placements=(*_rows(folder / f"{prefix}_placements.csv", _placement), *large),
+        placements=_rows(folder / f"{prefix}_placements.csv", _placement),
+        large_placements=large,
         memory=Memory(memory),
         context_switch_s=switches[0],
         samples=SAMPLES | samples,

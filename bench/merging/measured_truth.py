@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from bench.merging.curves import Curve
-from bench.merging.fluid_data import StepTimesByPlacement
 from bench.merging.measured import Profiles, WorkloadJob
+from bench.merging.step_times import StepTimes
 from infra.simulation.merging.truth import AccuracyAfter, ProfileTruth
 from schemas.lora import Dataset
 from schemas.merging.estimates import MergeMode
@@ -55,7 +55,7 @@ class MeasuredTruth:
         self,
         profiles: Profiles,
         jobs: Sequence[WorkloadJob],
-        step_times: StepTimesByPlacement,
+        step_times: StepTimes,
         switching: Switching,
     ) -> None:
         self._profiles = profiles
@@ -88,7 +88,7 @@ class MeasuredTruth:
 
     def step(self, workload: TuningWorkload, placement: tuple[int, ...]) -> MeasuredStep:
         """See `Truth`."""
-        return self._step_times.measured(workload.hyperparameters.batch_size, tuple(sorted(placement)))
+        return self._step_times.fastest(workload.hyperparameters.batch_size, tuple(sorted(placement)))
 
     def start_s(self, workload: TuningWorkload, is_warm: bool, is_prewarmed: bool) -> float:
         """See `Truth`."""

@@ -1,24 +1,174 @@
-"""The parts of `millrace bench merging`: what each runs, and the figures that come of the results."""
+"""The suite `merging`: the task merger and its rivals on measured fine-tuning. Parts run alone come first."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.cores import jobs_at_once
-from bench.figures import Conditions, Measurement, Part, Result
+from bench.figures import Conditions, Measurement, Result
 from bench.merging import tables
-from bench.merging.measured_parts import measured_parts
-from bench.merging.noise import Noise
+from bench.merging.estimates import estimates
 from bench.merging.over_none import over_none
-from bench.merging.published import PUBLISHED_S
-from bench.merging.runs import Outcomes, run_missing
-from bench.merging.scope import FAIR_SCHEMES, Scope, full, quick, settings_of
-from bench.merging.simulated import Outcome
+from bench.merging.simulated import OUTCOME, Outcome, run
 from bench.merging.slow_merges import measure_merger
-from bench.merging.trial import Setting, Trial, rival
+from bench.merging.trial import HALVES, Half, Setting, Trial, rival
+from bench.runs import Experiment
+from bench.suite import Bench, Part, Suite, by_size
 from infra.errors import CommandError
+from schemas.merging.settings import SchemeName
+from solvers.merging.schemes import RIVALS
+
+MODELS = ("roberta-base", "vit")
+SCHEMES: tuple[SchemeName, ...] = ("srtf", "tiresias", "optimus", "pollux", "themis", "titan")
+assert set(SCHEMES) == set(RIVALS)
+FAIR_SCHEMES: tuple[SchemeName, ...] = ("pollux", "themis", "tiresias")
+"""Schemes of Figure 12."""
+QUICK_JOBS = {"roberta-base": 40, "vit": 15}
+_OTHER_QUICK_JOBS = 30
+
+PUBLISHED_S: Mapping[str, Mapping[str, float]] = {
+    "roberta-base": {
+        "titan": 688.0,
+        "optimus": 851.0,
+        "srtf": 1_053.0,
+        "tiresias": 1_078.0,
+        "themis": 1_308.0,
+    },
+    "vit": {"optimus": 1_603.0, "srtf": 2_475.0, "tiresias": 3_956.0, "themis": 3_070.0},
+}
+"""Average completion times of workload FM-1 in the simulator of the measurements' source."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The settings and runs of each part.
+
+    Attributes:
+        settings: a workload of each model.
+        rivals_of: models that every rival is run on.
+        compared: settings in which merging is compared with none: models, halves of their tasks, jobs, loads,
+            seeds.
+        warm_rivals: schemes that are run there with warm switches and with cold ones.
+    """
+
+    settings: tuple[Setting, ...]
+    rivals_of: tuple[str, ...]
+    compared: tuple[Setting, ...]
+    warm_rivals: tuple[SchemeName, ...]
+
+
+def scope_of(conditions: Conditions) -> Scope:
+    """In full, all that the measurements have; in the quick form, the first jobs of each workload.
+
+    Raises:
+        CommandError: the measurements are absent or invalid.
+    """
+    settings = tuple(
+        _setting(conditions, model) for model in ((conditions.model,) if conditions.model else MODELS)
+    )
+    for setting in settings:
+        try:
+            setting.read()
+        except (FileNotFoundError, ValueError) as error:
+            raise CommandError(f"{error}: give the folder of measurements with --profiles") from error
+    return quick(settings) if conditions.quick else full(settings)
+
+
+def _setting(conditions: Conditions, model: str) -> Setting:
+    """The workload of a model: that of the source, unless the command line names another."""
+    workload = conditions.workload or conditions.profiles / "workloads" / f"FM-1-{model}.csv"
+    return Setting(
+        profiles=str(conditions.profiles),
+        model=model,
+        workload=str(workload),
+        first=QUICK_JOBS.get(model, _OTHER_QUICK_JOBS) if conditions.quick else None,
+        seed=conditions.seed,
+    )
+
+
+def full(settings: tuple[Setting, ...]) -> Scope:
+    """All rivals on each model, and 40 settings with and without merging."""
+    compared = tuple(
+        _drawn(setting, half, jobs, load, setting.seed + seed)
+        for setting in settings
+        for half in HALVES
+        for jobs, seeds in ((30, 2), (60, 2), (240, 1))
+        for load in (1.0, 2.0)
+        for seed in range(seeds)
+    )
+    return Scope(settings, tuple(setting.model for setting in settings), compared, ("optimus", "pollux"))
+
+
+def quick(settings: tuple[Setting, ...]) -> Scope:
+    """All rivals on the first model, and one setting of each half with and without merging."""
+    compared = tuple(_drawn(setting, half, 30, 2.0, setting.seed) for setting in settings for half in HALVES)
+    return Scope(settings, (settings[0].model,), compared, ("pollux",))
+
+
+def _drawn(setting: Setting, half: Half, jobs: int, load: float, seed: int) -> Setting:
+    """Jobs drawn from half of the tasks of a workload."""
+    return replace(setting, first=None, half=half, drawn=jobs, load=load, seed=seed)
+
+
+def all_rivals(setting: Setting) -> tuple[Trial, ...]:
+    """Each scheme at its published interval, and in the form that also decides when jobs come or go."""
+    return tuple(rival(setting, scheme, decides) for scheme in SCHEMES for decides in ("interval", "eager"))
+
+
+SIMULATED = Experiment[Trial, Outcome](
+    run,
+    OUTCOME,
+    (
+        "schemas",
+        "solvers",
+        "streams",
+        "infra/simulation",
+        "infra/lender",
+        "infra/log",
+        "infra/views",
+        "infra/workloads",
+        *(
+            f"bench/merging/{name}.py"
+            for name in ("curves", "known", "measured", "measured_truth", "simulated", "step_times", "trial")
+        ),
+        # The versions of all libraries.
+        "requirements.lock",
+    ),
+)
+
+MergingBench = Bench[Scope, Trial, Outcome]
+By = Mapping[Setting, Mapping[Trial, Outcome]]
+
+
+def _run(bench: MergingBench, trials: Mapping[Setting, Sequence[Trial]]) -> By:
+    runs = bench.run([trial for some in trials.values() for trial in some])
+    return {setting: {trial: runs.of(trial) for trial in some} for setting, some in trials.items()}
+
+
+def _merger(bench: MergingBench) -> Result:
+    return measure_merger(bench.conditions.quick, bench.conditions.seed, bench.scope.settings)
+
+
+def _estimates(bench: MergingBench) -> Result:
+    try:
+        return estimates(bench.conditions.profiles, [setting.model for setting in bench.scope.settings])
+    except (FileNotFoundError, LookupError, ValueError) as error:
+        raise CommandError(str(error)) from error
+
+
+def _switching(bench: MergingBench) -> Result:
+    """Switches on a worker whose process is forked from a server that has torch. The server loads it while
+    this process does, on another core."""
+    from executors.tuner.processes import warm_up
+
+    with ThreadPoolExecutor(1) as beside:
+        server = beside.submit(warm_up)
+        from bench.merging.switching import measure_switching
+
+        server.result()
+    return measure_switching(bench.conditions.quick, bench.conditions.seed)
+
 
 _CHARGED = (
     "each start of a task is charged 30 s and the measured cold start; ours, on a node that has run a task "
@@ -26,308 +176,56 @@ _CHARGED = (
 )
 
 
-def merging_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
-    """The parts by name. What must run alone comes first.
-
-    Raises:
-        CommandError: the measurements are not there, or not of their form.
-    """
-    settings = settings_of(
-        conditions.profiles, conditions.model, conditions.workload, conditions.quick, conditions.seed
-    )
-    for setting in settings:
-        try:
-            setting.read()
-        except (FileNotFoundError, ValueError) as error:
-            raise CommandError(f"{error}: give the folder of measurements with --profiles") from error
-    scope = quick(settings) if conditions.quick else full(settings)
-    yield from MergingBench(conditions, scope).parts()
-
-
-class MergingBench:
-    """The benchmark of one scope, whose parts share their simulated runs."""
-
-    def __init__(self, conditions: Conditions, scope: Scope) -> None:
-        self._conditions = conditions
-        self._scope = scope
-        self._jobs = jobs_at_once(conditions.jobs, conditions.console)
-        self._outcomes: Outcomes | None = None
-
-    def parts(self) -> Iterator[tuple[str, Part]]:
-        """By name."""
-        conditions, scope = self._conditions, self._scope
-        yield "merger", partial(measure_merger, conditions.quick, conditions.seed, scope.settings)
-        yield from measured_parts(conditions, scope)
-        yield "schemes", self._schemes
-        yield "over none", self._over_none
-        yield "switches", self._switches
-        yield "knowledge", self._knowledge
-        yield "modes", self._modes
-        yield "noise", self._noise
-        yield "step times", self._step_times
-        yield "fairness", self._fairness
-        yield "loads", self._loads
-
-    def _schemes(self) -> Result:
-        """Compare jobs' completion times with those of all rivals and the published ones."""
-        runs = self._run(
-            {
-                setting: (
-                    Trial(setting),
-                    Trial(setting, modes=()),
-                    *(self._scope.rivals(setting) if setting.model in self._scope.rivals_of else ()),
-                )
-                for setting in self._scope.settings
-            }
-        )
-        measurements: list[Measurement] = []
-        for setting, by_trial in runs.items():
-            measurements += self._against_rivals(setting, by_trial)
-        ours = [(setting, by_trial[Trial(setting)]) for setting, by_trial in runs.items()]
-        return Result(
-            tuple(measurements),
-            (
-                *(
-                    tables.compared(f"schemes_{setting.model}", by_trial, self._published(setting))
-                    for setting, by_trial in runs.items()
-                ),
-                tables.accuracy("table_4", ours),
-                tables.participation("table_5", ours),
-            ),
-        )
-
-    def _against_rivals(self, setting: Setting, runs: Mapping[Trial, Outcome]) -> Iterator[Measurement]:
-        ours, name = runs[Trial(setting)], _figure_name(setting)
-        beside = self._published(setting)
-        best = f", the best published value is {min(beside.values()):g} s" if beside else ""
-        without = runs[Trial(setting, modes=())].average_s
-        note = (
-            f"simulated, mean of {len(ours.jobs)} jobs; without merging {without:.0f} s{best}; nothing known "
-            f"of any merge beforehand; {_CHARGED}: {setting}"
-        )
-        yield Measurement(f"jct_{name}_s", ours.average_s, note, len(ours.jobs))
-        met = 100.0 * ours.met / len(ours.jobs)
-        yield Measurement(
-            f"met_target_{name}_pct",
-            met,
-            f"simulated, {ours.met} of {len(ours.jobs)} jobs met their accuracy target; {ours.merges} "
-            f"merges, {ours.undone} jobs of them undone: {setting}",
-            len(ours.jobs),
-        )
-        rivals = {trial: run for trial, run in runs.items() if trial.scheme != "ymir"}
-        if not rivals:
-            return
-        for figure, measure in _MEASURES.items():
-            trial = min(rivals, key=lambda one: measure(rivals[one]))
-            value, least = measure(ours), measure(rivals[trial])
-            yield Measurement(
-                f"{figure}_{name}_vs_best_rival",
-                value / least,
-                f"simulated, {value:.0f} s over {least:.0f} s of {tables.label(trial)}, the best of "
-                f"{len(rivals)} runs of rivals; {_CHARGED}: {setting}",
-                len(rivals),
-            )
-
-    def _over_none(self) -> Result:
-        """Merging beside the same scheme without merging, and beside rivals with the same warm switches."""
-        scope = self._scope
-        runs = self._run(
-            {
-                setting: (
-                    Trial(setting),
-                    Trial(setting, modes=()),
-                    Trial(setting, knowledge="half"),
-                    *(
-                        rival(setting, scheme, "eager", warm)
-                        for scheme in scope.warm_rivals
-                        for warm in (True, False)
-                    ),
-                )
-                for setting in scope.compared
-            }
-        )
-        return over_none(runs)
-
-    def _switches(self) -> Result:
-        """Measure the gains of merging and of cheap switches: each with and without the other."""
-        runs = self._run(
-            {
-                setting: (
-                    *(
-                        Trial(setting, warm_switches=warm, modes=modes)
-                        for warm in (True, False)
-                        for modes in (("temporal", "spatial"), ())
-                    ),
-                    *(
-                        trial
-                        for warm in (True, False)
-                        for trial in self._scope.rivals(setting, warm)
-                        if not self._conditions.quick or trial.scheme in ("optimus", "pollux")
-                    ),
-                )
-                for setting in self._scope.settings
-                if setting.model in self._scope.rivals_of
-            }
-        )
-        return Result(
-            (),
-            tuple(tables.compared(f"switches_{setting.model}", of, {}) for setting, of in runs.items()),
-        )
-
-    def _knowledge(self) -> Result:
-        """Measure what outcomes of half of the pairs bring a newcomer."""
-        runs = self._run(
-            {
-                setting: (Trial(setting), Trial(setting, knowledge="half"), Trial(setting, modes=()))
-                for setting in self._scope.studied
-            }
-        )
-        return Result(
-            (), tuple(tables.compared(f"knowledge_{setting.model}", of, {}) for setting, of in runs.items())
-        )
-
-    def _modes(self) -> Result:
-        """Figure 14: modes, and how many datasets there are."""
-        by_modes = self._run(
-            {
-                setting: tuple(
-                    Trial(setting, modes=modes)
-                    for modes in (("temporal", "spatial"), ("temporal",), ("spatial",), ())
-                )
-                for setting in self._scope.studied
-            }
-        )
-        some = [
-            replace(setting, tasks=tasks, drawn=setting.first)
-            for setting in self._scope.studied
-            for tasks in self._scope.datasets
-        ]
-        by_tasks = self._run({setting: (Trial(setting), Trial(setting, modes=())) for setting in some})
-        points = (
-            (setting.model, float(setting.tasks or 0), of[Trial(setting)], of[Trial(setting, modes=())])
-            for setting, of in by_tasks.items()
-        )
-        return Result(
-            (),
-            (
-                *(tables.compared(f"figure_14a_{setting.model}", of, {}) for setting, of in by_modes.items()),
-                tables.speedups("figure_14b", "datasets", points),
-            ),
-        )
-
-    def _noise(self) -> Result:
-        """Figures 8 and 13."""
-        scope = self._scope
-        kinds: Mapping[str, Callable[[float, int], Noise]] = {
-            "gains": lambda scale, seed: Noise(gains=scale, seed=seed),
-            "iterations": lambda scale, seed: Noise(iterations=scale, seed=seed),
-            "steps": lambda scale, seed: Noise(steps=scale, seed=seed),
-        }
-        noisy = {
-            (setting, kind, scale, seed): Trial(setting, noise=make(scale, seed))
-            for setting in scope.studied
-            for kind, make in kinds.items()
-            for scale in scope.noises
-            for seed in range(scope.noise_seeds)
-        }
-        plain = {
+def _schemes(bench: MergingBench) -> Result:
+    """Jobs' completion times beside those of all rivals and the published ones."""
+    runs = _run(
+        bench,
+        {
             setting: (
                 Trial(setting),
                 Trial(setting, modes=()),
-                *(trial for key, trial in noisy.items() if key[0] == setting),
+                *(all_rivals(setting) if setting.model in bench.scope.rivals_of else ()),
             )
-            for setting in scope.studied
-        }
-        runs = self._run(plain)
-        points = [
-            (f"{setting.model} {kind}", 100.0 * scale, runs[setting][trial], _without(runs, setting))
-            for (setting, kind, scale, _), trial in noisy.items()
-        ]
-        points += [
-            (
-                f"{setting.model} none",
-                100.0 * min(scope.noises) / 2,
-                of[Trial(setting)],
-                _without(runs, setting),
-            )
-            for setting, of in runs.items()
-        ]
-        return Result((), (tables.speedups("figures_8_and_13", "noise_pct", points),))
+            for setting in bench.scope.settings
+        },
+    )
+    return Result(
+        tuple(figure for setting, by_trial in runs.items() for figure in _against_rivals(setting, by_trial)),
+        tuple(
+            tables.compared(f"schemes_{setting.model}", by_trial, _published(setting))
+            for setting, by_trial in runs.items()
+        ),
+    )
 
-    def _step_times(self) -> Result:
-        """Table 6, first row: the lookup table beside steps that scale linearly."""
-        runs = self._run(
-            {setting: (Trial(setting), Trial(setting, linear_steps=True)) for setting in self._scope.studied}
+
+def _against_rivals(setting: Setting, runs: Mapping[Trial, Outcome]) -> Iterator[Measurement]:
+    ours, name = runs[Trial(setting)], _figure_name(setting)
+    beside = _published(setting)
+    best = f", the best published value is {min(beside.values()):g} s" if beside else ""
+    without = runs[Trial(setting, modes=())].average_s
+    note = (
+        f"simulated, mean of {len(ours.jobs)} jobs; without merging {without:.0f} s{best}; nothing known "
+        f"of any merge beforehand; {_CHARGED}: {setting}"
+    )
+    yield Measurement(f"jct_{name}_s", ours.average_s, note, len(ours.jobs))
+    yield Measurement(
+        f"met_target_{name}_pct",
+        100.0 * ours.met / len(ours.jobs),
+        f"simulated, {ours.met} of {len(ours.jobs)} jobs met their accuracy target; {ours.merges} "
+        f"merges, {ours.undone} jobs of them undone: {setting}",
+        len(ours.jobs),
+    )
+    rivals = {trial: run for trial, run in runs.items() if trial.scheme != "ymir"}
+    for figure, measure in _MEASURES.items() if rivals else ():
+        trial = min(rivals, key=lambda one: measure(rivals[one]))
+        value, least = measure(ours), measure(rivals[trial])
+        yield Measurement(
+            f"{figure}_{name}_vs_best_rival",
+            value / least,
+            f"simulated, {value:.0f} s over {least:.0f} s of {tables.label(trial)}, the best of "
+            f"{len(rivals)} runs of rivals; {_CHARGED}: {setting}",
+            len(rivals),
         )
-        return Result(
-            (), tuple(tables.compared(f"table_6_{setting.model}", of, {}) for setting, of in runs.items())
-        )
-
-    def _fairness(self) -> Result:
-        """Figure 12, on the workloads as they are."""
-        runs = self._run(
-            {
-                setting: (
-                    Trial(setting),
-                    *(rival(setting, scheme, "interval") for scheme in FAIR_SCHEMES),
-                )
-                for setting in self._scope.settings
-                if setting.model in self._scope.rivals_of
-            }
-        )
-        shares = "; ".join(
-            f"{setting.model} {tables.label(trial)} {tables.unfair_pct(setting, run):.1f}"
-            for setting, of in runs.items()
-            for trial, run in of.items()
-        )
-        first = next(iter(runs))
-        measured = Measurement(
-            "unfair_pct",
-            tables.unfair_pct(first, runs[first][Trial(first)]),
-            f"simulated, jobs of {first} with a finish-time fairness above 1; all, in percent: {shares}",
-        )
-        every = {trial: run for of in runs.values() for trial, run in of.items()}
-        return Result((measured,), (tables.fairness("figure_12", every),))
-
-    def _loads(self) -> Result:
-        """Figure 11."""
-        scope = self._scope
-        large = [scope.large(setting, load) for setting in scope.studied for load in scope.loads]
-        runs = self._run(
-            {
-                setting: (
-                    Trial(setting),
-                    Trial(setting, modes=()),
-                    *(rival(setting, scheme, "interval") for scheme in scope.large_schemes),
-                )
-                for setting in large
-            }
-        )
-        every = {trial: run for of in runs.values() for trial, run in of.items()}
-        return Result((), (tables.loads("figure_11", every),))
-
-    def _run(self, trials: Mapping[Setting, Sequence[Trial]]) -> dict[Setting, dict[Trial, Outcome]]:
-        if self._outcomes is None:
-            self._outcomes = Outcomes(self._conditions.folder)
-        every = [trial for some in trials.values() for trial in some]
-        run_missing(every, self._outcomes, self._jobs, self._conditions.console)
-        return {
-            setting: {trial: self._outcomes.of(trial) for trial in some} for setting, some in trials.items()
-        }
-
-    @staticmethod
-    def _published(setting: Setting) -> Mapping[str, float]:
-        """Return figures of the source's own simulator, where the jobs are the ones that it has run."""
-        is_whole = setting.first is None and setting.drawn is None
-        named = Path(setting.workload).name == f"FM-1-{setting.model}.csv"
-        return PUBLISHED_S.get(setting.model, {}) if is_whole and named else {}
-
-
-def _figure_name(setting: Setting) -> str:
-    """Part of the names of a setting's figures: the model, and its workload if that is not its own."""
-    workload = Path(setting.workload).stem
-    words = setting.model if workload == f"FM-1-{setting.model}" else f"{setting.model}_{workload}"
-    return re.sub(r"[^A-Za-z0-9]+", "_", words)
 
 
 _MEASURES: Mapping[str, Callable[[Outcome], float]] = {
@@ -337,5 +235,76 @@ _MEASURES: Mapping[str, Callable[[Outcome], float]] = {
 }
 
 
-def _without(runs: Mapping[Setting, Mapping[Trial, Outcome]], setting: Setting) -> Outcome:
-    return runs[setting][Trial(setting, modes=())]
+def _published(setting: Setting) -> Mapping[str, float]:
+    """Figures of the source's own simulator, where the jobs are the ones that it has run."""
+    is_whole = setting.first is None and setting.drawn is None
+    named = Path(setting.workload).name == f"FM-1-{setting.model}.csv"
+    return PUBLISHED_S.get(setting.model, {}) if is_whole and named else {}
+
+
+def _figure_name(setting: Setting) -> str:
+    """Part of the names of a setting's figures: the model, and its workload if that is not its own."""
+    workload = Path(setting.workload).stem
+    words = setting.model if workload == f"FM-1-{setting.model}" else f"{setting.model}_{workload}"
+    return re.sub(r"[^A-Za-z0-9]+", "_", words)
+
+
+def _over_none(bench: MergingBench) -> Result:
+    """Merging beside the same scheme without merging, and beside rivals with the same warm switches."""
+    runs = _run(
+        bench,
+        {
+            setting: (
+                Trial(setting),
+                Trial(setting, modes=()),
+                Trial(setting, knowledge="half"),
+                *(
+                    rival(setting, scheme, "eager", warm)
+                    for scheme in bench.scope.warm_rivals
+                    for warm in (True, False)
+                ),
+            )
+            for setting in bench.scope.compared
+        },
+    )
+    return over_none(runs)
+
+
+def _fairness(bench: MergingBench) -> Result:
+    """Figure 12, on the workloads as they are."""
+    runs = _run(
+        bench,
+        {
+            setting: (Trial(setting), *(rival(setting, scheme, "interval") for scheme in FAIR_SCHEMES))
+            for setting in bench.scope.settings
+            if setting.model in bench.scope.rivals_of
+        },
+    )
+    shares = "; ".join(
+        f"{setting.model} {tables.label(trial)} {tables.unfair_pct(setting, run):.1f}"
+        for setting, of in runs.items()
+        for trial, run in of.items()
+    )
+    first = next(iter(runs))
+    measured = Measurement(
+        "unfair_pct",
+        tables.unfair_pct(first, runs[first][Trial(first)]),
+        f"simulated, jobs of {first} with a finish-time fairness above 1; all, in percent: {shares}",
+    )
+    every = {trial: run for of in runs.values() for trial, run in of.items()}
+    return Result((measured,), (tables.fairness("figure_12", every),))
+
+
+SUITE: Suite[Scope, Trial, Outcome] = Suite(
+    parts=(
+        Part("merger", _merger),
+        Part("estimates", _estimates),
+        Part("switching", _switching),
+        Part("transferability", by_size("bench.merging.transferability:measure_transferability")),
+        Part("schemes", _schemes),
+        Part("over none", _over_none),
+        Part("fairness", _fairness),
+    ),
+    scope=scope_of,
+    experiment=SIMULATED,
+)

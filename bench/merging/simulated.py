@@ -4,17 +4,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 
-from bench.merging.fluid import Cluster
-from bench.merging.fluid_data import StepTimesByPlacement
-from bench.merging.known_merges import known_merges
+from bench.merging.known import past_merges
 from bench.merging.measured import Profiles, WorkloadJob
 from bench.merging.measured_truth import MeasuredTruth, Switching, workload_of
-from bench.merging.noise import Fold, linear_steps, told
+from bench.merging.step_times import Cluster, StepTimes
 from bench.merging.trial import Trial
 from infra.simulation.merging.tuner import VirtualTuner
 from infra.simulation.simulator import Simulation, Step
@@ -31,7 +28,6 @@ from schemas.merging.settings import MAX_SPEEDS, MemoryRow, MergingPolicy
 from schemas.merging.workload import MergingTerms, TuningWorkload
 from schemas.solves import SolveFinished
 from solvers.merging.schemes import RIVALS
-from streams.cell.cell import Cell
 
 CELL, ZONE = "bench", "tuning"
 _USERS = 64
@@ -136,9 +132,7 @@ def run(trial: Trial) -> Outcome:
     cluster = trial.setting.cluster
     cold_s = STORING_S + profiles.context_switch_s
     switching = Switching(cold_s, cold_s / WARM_SPEEDUP if trial.warm_switches else cold_s)
-    step_times = StepTimesByPlacement(Path(trial.setting.profiles), profiles.model, cluster)
-    policy = _policy(trial, profiles, jobs, switching)
-    return simulate(profiles, jobs, cluster, policy, step_times, switching, _fold(trial))
+    return simulate(profiles, jobs, cluster, _policy(trial, profiles, jobs, switching), switching)
 
 
 def _policy(
@@ -153,14 +147,8 @@ def _policy(
         idle_interval_s=IDLE_INTERVAL_S if trial.decides == "eager" else None,
         modes=trial.modes,
         switch_s=switching.warm_s,
-        outcomes=known_merges(profiles, jobs) if trial.knowledge == "half" else (),
+        outcomes=past_merges(profiles, jobs) if trial.knowledge == "half" else (),
     )
-
-
-def _fold(trial: Trial) -> Fold:
-    if trial.linear_steps:
-        return told(lambda problem, _: linear_steps(problem))
-    return told(trial.noise.on) if trial.noise.is_any else Cell.handle
 
 
 def configuration(profiles: Profiles, cluster: Cluster, policy: MergingPolicy) -> CellConfigured:
@@ -221,9 +209,7 @@ def simulate(
     jobs: Sequence[WorkloadJob],
     cluster: Cluster,
     policy: MergingPolicy,
-    step_times: StepTimesByPlacement,
     switching: Switching,
-    fold: Fold = Cell.handle,
 ) -> Outcome:
     """Run jobs through a cell.
 
@@ -231,11 +217,10 @@ def simulate(
         RuntimeError: some of them are never over.
     """
     began_s = time.process_time()
-    truth = MeasuredTruth(profiles, jobs, step_times, switching)
+    truth = MeasuredTruth(profiles, jobs, StepTimes(profiles, cluster), switching)
     simulation = Simulation(
         configuration(profiles, cluster, policy),
         submissions(jobs, profiles),
-        fold=fold,
         solve_s=SOLVE_S,
         runners={TaskAssigned.RUNNER: VirtualTuner(CELL, 1.0, truth)},
     )

@@ -1,13 +1,12 @@
 """Tables of simulated runs, and the measured gains behind them."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
-from bench.charts import Bars, Curves, Lines
+from bench.charts import Bars, Curves
 from bench.figures import Table, Value
-from bench.merging.fluid_data import StepTimesByPlacement
 from bench.merging.measured import MOST_EPOCHS, Profiles, WorkloadJob
 from bench.merging.simulated import Outcome
+from bench.merging.step_times import StepTimes
 from bench.merging.trial import Setting, Trial
 from solvers.merging.fairness import Finished, cumulative_distribution, finish_time_fairness
 from streams.policies.merging.speeds import allowed_sizes
@@ -44,47 +43,6 @@ def label(trial: Trial) -> str:
     return str(trial).partition(":")[0]
 
 
-def loads(name: str, runs: Mapping[Trial, Outcome]) -> Table:
-    """Figure 11: completion times over loads, and over that of ours."""
-    ours = {trial.setting: run.average_s for trial, run in runs.items() if trial == Trial(trial.setting)}
-    rows: list[tuple[Value, ...]] = [
-        (
-            f"{trial.setting.model} {label(trial)}",
-            trial.setting.load,
-            float(len(run.jobs)),
-            *measures(run),
-            run.average_s / ours[trial.setting],
-            max(run.solves_s, default=0.0),
-        )
-        for trial, run in runs.items()
-    ]
-    columns = ("run", "load", "jobs", *MEASURES, "average_over_ours", "longest_solve_s")
-    return Table(
-        name, columns, rows, Lines("run", "load", ("average_s",), "average completion time, s", "load")
-    )
-
-
-def speedups(name: str, x: str, points: Iterable[tuple[str, float, Outcome, Outcome]]) -> Table:
-    """Figures 8, 13 and 14: what merging speeds up, over something.
-
-    Args:
-        points: a series, where it is, and the runs with and without merging.
-    """
-    rows = [
-        (
-            series,
-            place,
-            without.average_s / merged.average_s,
-            merged.average_s,
-            without.average_s,
-            100.0 * merged.met / len(merged.jobs),
-        )
-        for series, place, merged, without in points
-    ]
-    columns = ("series", x, "jct_speedup", "average_s", "unmerged_average_s", "met_target_pct")
-    return Table(name, columns, rows, Lines("series", x, ("jct_speedup",), "speedup by merging", x))
-
-
 def fairness(name: str, runs: Mapping[Trial, Outcome]) -> Table:
     """Figure 12: the distribution of finish-time fairness."""
     rows: list[tuple[Value, ...]] = []
@@ -115,7 +73,7 @@ class _Steps:
     def __init__(self, setting: Setting, profiles: Profiles) -> None:
         self._cluster = setting.cluster
         self._profiles = profiles
-        self._times = StepTimesByPlacement(Path(setting.profiles), profiles.model, setting.cluster)
+        self._times = StepTimes(profiles, setting.cluster)
         self._known: dict[tuple[str, int, float], dict[int, float]] = {}
 
     def total_s(self, job: WorkloadJob) -> dict[int, float]:
@@ -127,36 +85,9 @@ class _Steps:
             iterations = epochs * -(-self._profiles.samples[job.task] // job.batch_size)
             found: dict[int, float] = {}
             for size in allowed_sizes(self._cluster.gpus, pipeline=False):
-                step = self._times.measured(job.batch_size, self._cluster.compact(size))
+                step = self._times.fastest(job.batch_size, self._cluster.compact(size))
                 total_s = iterations * step.step_s
                 if total_s < min(found.values(), default=float("inf")):
                     found[size] = total_s
             self._known[key] = found
         return self._known[key]
-
-
-def accuracy(name: str, runs: Sequence[tuple[Setting, Outcome]]) -> Table:
-    """Table 4: by how much jobs of merges that were kept are better than alone, in percent of the metric."""
-    rows: list[tuple[Value, ...]] = []
-    for setting, outcome in runs:
-        profiles, jobs = setting.read()
-        gains: dict[str, list[float]] = {}
-        for job, fared in zip(jobs, outcome.jobs, strict=True):
-            if fared.merge_end == "finished":
-                alone = profiles.single(job.task, job.setting).best
-                gains.setdefault(fared.mode, []).append(100.0 * (fared.best - alone) / alone)
-        for mode, some in sorted(gains.items()):
-            rows.append((setting.model, mode, len(some), max(some), min(some), sum(some) / len(some)))
-    columns = ("model", "mode", "jobs", "max_pct", "min_pct", "mean_pct")
-    return Table(name, columns, rows, Bars("model", "mode", "mean_pct", None, "accuracy over that alone, %"))
-
-
-def participation(name: str, runs: Sequence[tuple[Setting, Outcome]]) -> Table:
-    """Table 5: jobs that were part of a merge which was kept, donors included."""
-    rows = [
-        (setting.model, mode, outcome.share_pct(mode))
-        for setting, outcome in runs
-        for mode in ("temporal", "spatial")
-    ]
-    chart = Bars("model", "mode", "jobs_pct", None, "part of the jobs, %")
-    return Table(name, ("model", "mode", "jobs_pct"), rows, chart)

@@ -1,17 +1,29 @@
 """The conditions of a simulated run of the merging zone."""
 
+import hashlib
+import random
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.merging.drawn import Half, draw, in_half
-from bench.merging.fluid import Cluster
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
-from bench.merging.noise import NO_NOISE, Noise
+from bench.merging.step_times import Cluster
 from schemas.merging.estimates import MergeMode
 from schemas.merging.settings import SchemeName
 
+MEASURED_GPUS = 32
+"""For which the measured workloads were made."""
+
+
+Half = Literal["chosen", "held"]
+HALVES: tuple[Half, ...] = ("chosen", "held")
+"""The constants of the estimator's evidence and of trials were chosen on the first half of each base model;
+the other was run for the report alone."""
+
+_DIGEST_BYTES = 12
 BOTH: tuple[MergeMode, ...] = ("temporal", "spatial")
 
 Knowledge = Literal["nothing", "half"]
@@ -38,12 +50,10 @@ class Setting:
     """Jobs that are drawn from the mix of the workload; None for the jobs of the file as they are."""
     load: float = 1.0
     """Load by drawn jobs: arrivals per GPU and time, over those of the file on 32 GPUs."""
-    tasks: int | None = None
-    """Jobs of so many tasks alone, the most frequent ones; None for all."""
     seed: int = 0
     """Seed of drawn jobs."""
     half: Half | None = None
-    """Jobs of half of the tasks alone, see `drawn.in_half`."""
+    """Jobs of half of the tasks alone, see `in_half`."""
 
     @property
     def cluster(self) -> Cluster:
@@ -64,9 +74,9 @@ class Setting:
         """Those of this setting, of a file that has these."""
         if self.half is not None:
             measured = in_half(measured, self.half)
-        if self.tasks is None and self.drawn is None:
+        if self.drawn is None:
             return tuple(measured[: self.first])
-        return draw(measured, self.cluster.gpus, self.drawn, self.load, self.tasks, self.seed)
+        return draw(measured, self.cluster.gpus, self.drawn, self.load, self.seed)
 
     def __str__(self) -> str:
         words = [f"{Path(self.workload).stem} on {self.nodes} x {self.gpus_per_node} V100"]
@@ -74,8 +84,6 @@ class Setting:
             words.append(f"the first {self.first} jobs")
         if self.drawn is not None:
             words.append(f"{self.drawn:,} jobs drawn at {self.load:g}x load, seed {self.seed}")
-        if self.tasks is not None:
-            words.append(f"{self.tasks} tasks")
         if self.half is not None:
             words.append(f"the {self.half} half of the tasks")
         return ", ".join(words)
@@ -94,14 +102,15 @@ class Trial:
     modes: tuple[MergeMode, ...] = BOTH
     """Modes in which jobs may be merged; of schemes that merge."""
     knowledge: Knowledge = "nothing"
-    noise: Noise = NO_NOISE
-    """On what the task merger is told."""
-    linear_steps: bool = False
-    """Whether the task merger takes steps to scale linearly from one GPU on, in place of the lookup table."""
+    alone: bool = False
+    """Its times are not wanted."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain values: they identify its result."""
-        return asdict(self)
+    def identity(self) -> dict[str, Any]:
+        """JSON values that, with the sources, decide the outcome."""
+        return {
+            **asdict(self),
+            "measured": _digest(self.setting.profiles, self.setting.model, self.setting.workload),
+        }
 
     def __str__(self) -> str:
         default = Trial(self.setting)
@@ -114,16 +123,62 @@ class Trial:
             words.append(f"{self.modes[0]} alone" if self.modes else "no merging")
         if self.knowledge != "nothing":
             words.append("half of the pairs known")
-        words += [
-            f"{getattr(self.noise, field.name):.0%} noise on {field.name}"
-            for field in fields(Noise)
-            if field.name != "seed" and getattr(self.noise, field.name)
-        ]
-        if self.linear_steps:
-            words.append("linear steps")
         return f"{', '.join(words)}: {self.setting}"
 
 
 def rival(setting: Setting, scheme: SchemeName, decides: Decides, warm_switches: bool = False) -> Trial:
     """A scheme that merges nothing."""
     return Trial(setting, scheme, decides, warm_switches, modes=())
+
+
+@cache
+def _digest(profiles: str, model: str, workload: str) -> str:
+    """The digest of a model's measurements and of a workload."""
+    folder = Path(profiles)
+    paths = [path for path in sorted(folder.glob(f"*{model}*")) if path.is_file()]
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for path in (*paths, folder / "samples.csv", Path(workload)):
+        digest.update(path.read_bytes() if path.exists() else b"")
+    return digest.hexdigest()
+
+
+def in_half(measured: Sequence[WorkloadJob], half: Half) -> list[WorkloadJob]:
+    """Jobs of every other task, from the most frequent one on, or of those between."""
+    by_task = Counter(job.task for job in measured)
+    ranked = sorted(by_task, key=lambda task: (-by_task[task], task))
+    kept = set(ranked[HALVES.index(half) :: 2])
+    return [job for job in measured if job.task in kept]
+
+
+def draw(
+    measured: Sequence[WorkloadJob], gpus: int, count: int, load: float, seed: int
+) -> tuple[WorkloadJob, ...]:
+    """Jobs drawn from those of a measured workload, each as likely as any other.
+
+    They come over a span in which each GPU gets `load` times as many as one of the measured cluster, denser
+    and sparser in the same places of it.
+
+    Args:
+        measured: with increasing times of submission.
+        gpus: of the cluster that they are for.
+
+    Raises:
+        ValueError: there are too few jobs to draw from.
+    """
+    times_s = sorted(job.submitted_s for job in measured)
+    if len(times_s) < 2:
+        raise ValueError("a mix is drawn from two jobs at least")
+    stretch = count / len(measured) * MEASURED_GPUS / gpus / load
+    rng = random.Random(f"workload/{seed}")
+    submitted_s = sorted(stretch * _at(times_s, rng.random()) for _ in range(count))
+    return tuple(
+        replace(rng.choice(measured), name=f"drawn-{number}", submitted_s=time_s)
+        for number, time_s in enumerate(submitted_s)
+    )
+
+
+def _at(times_s: Sequence[float], part: float) -> float:
+    """The time before which this part of the jobs came, on a line between two of them."""
+    place = part * (len(times_s) - 1)
+    index = min(int(place), len(times_s) - 2)
+    return times_s[index] + (place - index) * (times_s[index + 1] - times_s[index])

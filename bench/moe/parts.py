@@ -1,50 +1,31 @@
-"""The parts of `millrace bench moe`, those first that are to run alone. Each module is loaded when its part
-runs: torch takes seconds."""
+"""The suite `moe`: the thesis' chapters 4 and 5. Parts that run alone come first."""
 
-import dataclasses
-from collections.abc import Iterator
-from functools import partial
-from importlib import import_module
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
 
-from bench.figures import Conditions, Part, Result
+from bench.figures import Conditions, Result
 from bench.moe.limited_network import MEGABITS_PER_S
 from bench.network.links import NoLinksError, rate_limited
-
-NETWORK_PARTS = (
-    ("contention", "contention", "measure_contention_part"),
-    ("training", "training", "measure_training_part"),
-    ("inference", "inference", "measure_inference"),
-)
-"""Title, module and function of those that need links of a limited rate. Where there are none they run on
-loopback, as other parts with figures of their own, since what they show there is not of a network."""
-PARTS = (
-    ("placement", "placement", "measure_placement"),
-    ("gating layer", "gating_layer", "measure_gating_layer"),
-    ("gating training", "gating_training", "measure_gating_training"),
-    ("estimation", "estimation", "measure_estimation"),
-)
-"""Those of any machine, which run after them."""
-CUDA_PARTS = (("gating layer, CUDA", "gating_layer", "measure_gating_layer_on_cuda"),)
-"""Those of a machine with a GPU."""
-
+from bench.suite import Bench, Part, Suite, by_conditions
 
 LOOPBACK = "loopback"
-"""What is added to the names of parts and figures there."""
+"""Ending of the names of parts and figures of a network without a rate limit."""
+_NETWORK = {
+    "contention": "bench.moe.contention:measure_contention_part",
+    "training": "bench.moe.training:measure_training_part",
+    "inference": "bench.moe.inference:measure_inference",
+}
+"""Measures that need links of a limited rate. Where there are none they run on loopback, as other parts with
+figures of their own, since these say nothing of a network."""
+
+MoeBench = Bench[None, Any, Any]
 
 
-def moe_parts(conditions: Conditions) -> Iterator[tuple[str, Part]]:
-    """The parts by name."""
-    import torch
-
-    has_links = _has_links()
-    for title, module, function in NETWORK_PARTS:
-        part = partial(_called, module, function, conditions)
-        yield (title, part) if has_links else (f"{title}, {LOOPBACK}", partial(_on_loopback, part))
-    for title, module, function in PARTS + (CUDA_PARTS if torch.cuda.is_available() else ()):
-        yield title, partial(_called, module, function, conditions)
-
-
-def _has_links() -> bool:
+@cache
+def has_links() -> bool:
+    """Whether this machine can limit the rate of links."""
     try:
         with rate_limited(1, MEGABITS_PER_S):
             return True
@@ -52,12 +33,37 @@ def _has_links() -> bool:
         return False
 
 
-def _on_loopback(part: Part) -> Result:
-    result = part()
-    renamed = (dataclasses.replace(each, name=f"{each.name}_{LOOPBACK}") for each in result.measurements)
-    return dataclasses.replace(result, measurements=tuple(renamed))
+def _has_cuda(_: Conditions) -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
-def _called(module: str, function: str, conditions: Conditions) -> Result:
-    found: Result = getattr(import_module(f"bench.moe.{module}"), function)(conditions)
-    return found
+def _on_loopback(name: str) -> Callable[[MoeBench], Result]:
+    def measure(bench: MoeBench) -> Result:
+        result = by_conditions(name)(bench)
+        renamed = (replace(each, name=f"{each.name}_{LOOPBACK}") for each in result.measurements)
+        return replace(result, measurements=tuple(renamed))
+
+    return measure
+
+
+SUITE: Suite[None, Any, Any] = Suite(
+    parts=(
+        *(Part(title, by_conditions(name), lambda _: has_links()) for title, name in _NETWORK.items()),
+        *(
+            Part(f"{title}, {LOOPBACK}", _on_loopback(name), lambda _: not has_links())
+            for title, name in _NETWORK.items()
+        ),
+        Part("placement", by_conditions("bench.moe.placement:measure_placement")),
+        Part("gating layer", by_conditions("bench.moe.gating_layer:measure_gating_layer")),
+        Part("gating training", by_conditions("bench.moe.gating_training:measure_gating_training")),
+        Part("estimation", by_conditions("bench.moe.estimation:measure_estimation")),
+        Part(
+            "gating layer, CUDA",
+            by_conditions("bench.moe.gating_layer:measure_gating_layer_on_cuda"),
+            _has_cuda,
+        ),
+    ),
+    scope=lambda _: None,
+)

@@ -1,6 +1,5 @@
 """The cost of one decision, cell included: by size, and when one event sets many jobs back."""
 
-import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from itertools import count
 
 import numpy as np
 
-from bench.figures import Measurement, Result, Table
+from bench.figures import Measurement, Result, Table, slope
 from bench.spine.calibration import Calibration, calibrated
 from bench.spine.cells import CELL, DECLARED, SLOT_S, SLOTS, Fed, bid, filled
 from bench.spine.slow_bids import DEAR_MICROS, Market, MarketShape, TaskShape
@@ -78,9 +77,7 @@ def _measurements(
     main = times[_FULL_SIZE]
     runs = len(main.cpu_s)
     medians_s = {name: float(np.median(each.cpu_s)) for name, each in times.items()}
-    exponent = _slope(
-        [math.log(nodes * SLOTS) for nodes in sizes], [math.log(medians_s[nodes]) for nodes in sizes]
-    )
+    exponent = slope([nodes * SLOTS for nodes in sizes], [medians_s[nodes] for nodes in sizes])
     setting = (
         f"{_FULL_SIZE} nodes x {SLOTS} slots, two GPU types, five vendors, "
         f"{cells[_FULL_SIZE][0].used_share():.0%} of the compute taken, {runs} bids, one thread"
@@ -119,11 +116,6 @@ def _time_one(fed: Fed, event: JobSubmitted, times: _Times) -> None:
     fed.cell.handle(entry)
     times.cpu_s.append(time.thread_time() - cpu_s)
     times.wall_s.append(time.perf_counter() - wall_s)
-
-
-def _slope(x: list[float], y: list[float]) -> float:
-    """Least-squares slope of y over x."""
-    return float(np.polyfit(x, y, 1)[0])
 
 
 JOBS = 1_000

@@ -2,15 +2,14 @@
 
 import json
 import math
-from pkgutil import resolve_name
 
 import pytest
 from rich.console import Console
 
-from bench.cli import BENCHES, SPINE_PARTS
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import Basis, Goal, goals, missed
 from bench.report import dumps, report, write_artefacts
+from bench.suite import SUITES
 
 
 def goal(**fields) -> Goal:
@@ -90,12 +89,12 @@ def test_without_a_block_of_its_own_the_quick_form_is_held_to_the_goal_alone():
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_figure_that_a_part_did_not_bring_is_a_fault_that_names_it(quick):
-    faults = missed("auction", ["growth", "ratio"], [Measurement("ratio_mean", 1.05, "", 30)], quick)
+    faults = missed("auction", ["sensitivity", "ratio"], [Measurement("ratio_mean", 1.05, "", 30)], quick)
     assert faults == ["ratio_worst is missing: ratio ran and did not bring it"]
 
 
 def test_figures_of_parts_that_did_not_run_are_not_missed():
-    assert missed("auction", ["growth"], [], quick=False) == []
+    assert missed("auction", ["misreports of another suite"], [], quick=False) == []
 
 
 @pytest.mark.parametrize("bench", ["spine", "auction"])
@@ -109,14 +108,10 @@ def test_the_quick_form_leaves_out_no_figure_with_a_goal(bench, tmp_path):
     assert not [name for name, aim in goals(bench).items() if aim.part in left_out and aim.binds(quick=False)]
 
 
-def test_every_part_of_the_spine_is_there():
-    assert all(callable(resolve_name(name)) for name in SPINE_PARTS.values())
-
-
 def parts(bench, folder, quick):
     """Titles of the parts of a benchmark."""
     asked = Conditions(quick, 0, folder, 1, folder, (), Console(quiet=True))
-    return {title for title, _ in BENCHES[bench](asked)}
+    return {part.title for part in SUITES[bench].suite().due(asked)}
 
 
 @pytest.mark.parametrize("bench", ["spine", "auction"])

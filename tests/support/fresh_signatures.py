@@ -18,7 +18,7 @@ def after_warm_up(module: str, *measures: str) -> dict[str, Any]:
 
     Args:
         module: whose `warm_up` is called first.
-        measures: of `bench.auction.runs.measures`, made of a day of the quick form after it.
+        measures: of `bench.auction.runs.trials`, made of a day of the quick form after it.
 
     Returns:
         `warmed`: what the kernels are there for after the warm-up; `added`: by measure, what more they are
@@ -32,7 +32,7 @@ def after_warm_up(module: str, *measures: str) -> dict[str, Any]:
 def report(module: str, measures: tuple[str, ...]) -> None:
     """Print what `after_warm_up` returns."""
 
-    from bench.auction.runs.measures import MEASURES
+    from bench.auction.runs.trials import MEASURES
     from bench.auction.scope import quick
 
     warm_up = importlib.import_module(module).warm_up

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bench.merging.trial import Setting
+
 SHARED = Path(__file__).parents[2] / "../shared/profiles"
 """The real ones."""
 
@@ -52,3 +54,11 @@ def write_profiles(folder: Path, curves: dict[str, Any] | None = None) -> Path:
     with gzip.open(folder / "learning_tiny.json.gz", "wt") as file:
         json.dump(learning() if curves is None else curves, file)
     return folder
+
+
+def settings_of(*models: str, seed: int = 0, first: int | None = None) -> tuple[Setting, ...]:
+    """The workloads FM-1 of the real ones."""
+    return tuple(
+        Setting(str(SHARED), model, str(SHARED / "workloads" / f"FM-1-{model}.csv"), first=first, seed=seed)
+        for model in models or ("roberta-base", "vit")
+    )

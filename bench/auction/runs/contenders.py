@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 from bench.auction.runs.day import Day, simulate, simulate_day
 from bench.auction.runs.hindsight_price import best_price, break_even_prices
@@ -96,48 +95,14 @@ TITAN_TIME_LIMIT_S = 60.0
 
 PUBLISHED = MappingProxyType({"payment": "published", "order": "published", "search": "published"})
 """The auction as it is printed; all else that can be chosen of it is at its default already."""
-IMPROVEMENTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "exact search": {"search": "exact"},
-        "room-aware order": {"order": "room_first"},
-        "critical payment": {"payment": "critical"},
-        "learned steepness": {"steepness": "learned"},
-        "opening prices": {"opening_prices": forecast},
-    }
+IMPROVEMENTS = MappingProxyType(
+    {"payment": "critical", "order": "room_first", "search": "exact", "steepness": "learned"}
 )
-"""What sets the auction apart from its printed form, one by one: a value, or what makes one of setting and
-seed. All together are the auction at its best."""
-ADDED = MappingProxyType({name: f"published + {name}" for name in IMPROVEMENTS})
-"""The contender with this one improvement alone."""
-REMOVED = MappingProxyType({name: f"pdftsp - {name}" for name in IMPROVEMENTS})
-"""The contender with all the others."""
-MISFORECASTS = MappingProxyType({"half the arrivals": 0.5, "twice the arrivals": 2.0})
-"""Days that a forecast may be for, by how many times the day's own arrivals they have."""
-MISLED = MappingProxyType({name: f"pdftsp, foreseeing {name}" for name in MISFORECASTS})
-"""The contender with all improvements and such a forecast."""
+"""In which, with opening prices from a forecast, the auction at its best differs from its printed form."""
 
 
-def _misled(factor: float) -> Contender:
-    """The auction at its best, with a forecast for a day of so many times as many arrivals."""
-
-    def misforecast(setting: PaperSetting, seed: int) -> tuple[OpeningPrices, ...]:
-        return forecast(replace(setting, arrivals_per_slot=factor * setting.arrivals_per_slot), seed)
-
-    return _improved(*IMPROVEMENTS, opening_prices=misforecast)
-
-
-def _improved(*names: str, **instead: Any) -> Contender:
-    """The printed auction with these improvements, some of their fields replaced."""
-    improved = {field: value for name in names for field, value in IMPROVEMENTS[name].items()}
-    fields = {**PUBLISHED, **improved, **instead}
-
-    def contender(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> PolicySettings:
-        values = {
-            field: value(setting, seed) if callable(value) else value for field, value in fields.items()
-        }
-        return declared.model_copy(update=values)
-
-    return contender
+def _at_best(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> PolicySettings:
+    return declared.model_copy(update={**IMPROVEMENTS, "opening_prices": forecast(setting, seed)})
 
 
 def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> PolicySettings:  # noqa: ARG001
@@ -164,15 +129,12 @@ HINDSIGHT_PRICE = "fixed_price_hindsight"
 CONTENDERS: Mapping[str, Contender] = MappingProxyType(
     {
         DEFAULT: lambda *_: AuctionPolicy(),
-        "pdftsp": _improved(*IMPROVEMENTS),
-        "published": _improved(),
+        "pdftsp": _at_best,
+        "published": lambda declared, *_: declared.model_copy(update=PUBLISHED),
         "titan": lambda *_: TitanPolicy(kind="titan", time_limit_s=TITAN_TIME_LIMIT_S),
         "eft": lambda *_: EarliestFinishPolicy(kind="eft"),
         "ntm": lambda *_: NoMergingPolicy(kind="ntm"),
         "fixed_price": _fixed_price,
         HINDSIGHT_PRICE: _fixed_price_in_hindsight,
-        **{contender: _improved(name) for name, contender in ADDED.items()},
-        **{contender: _improved(*(IMPROVEMENTS.keys() - {name})) for name, contender in REMOVED.items()},
-        **{contender: _misled(MISFORECASTS[name]) for name, contender in MISLED.items()},
     }
 )

@@ -9,19 +9,17 @@ import pytest
 from rich.console import Console
 
 from bench.auction.comparison import OURS, comparison_table, trials_of
-from bench.auction.everyday import DRAWN, EVERYDAY_LOADS, HIGH_LOAD, Everyday, Load
-from bench.auction.growth import Axis
-from bench.auction.parts import AuctionBench
-from bench.auction.runs.pool import ROWS_FILE, Rows, run_missing
-from bench.auction.runs.trial import Trial
+from bench.auction.everyday import DRAWN, EVERYDAY_LOADS, HIGH_LOAD, WORKING_DAY, Everyday, Load
+from bench.auction.parts import DAYS, SUITE
+from bench.auction.runs.trials import Trial
 from bench.auction.scope import Scope, full, quick
-from bench.auction.working_days import WORKING_DAY
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import goals
 from bench.report import report, write_artefacts
+from bench.suite import Bench
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.figures import TRACES, Figure, Point
-from tests.bench.auction.rows import TINY
+from tests.bench.auction.rows import TINY, no_runs
 
 POINT = Point("tiny", TINY)
 FIGURE = Figure(8, "workload", (POINT,), skipped=("a point: it is not here",))
@@ -35,9 +33,8 @@ def conditions(folder: Path) -> Conditions:
 
 
 def comparison(folder: Path) -> Table:
-    rows = Rows(folder, "s")
-    console = Console(quiet=True)
-    run_missing(trials_of([TINY], SEEDS), rows, 1, console)
+    rows = no_runs(folder)
+    rows.complete(trials_of([TINY], SEEDS), 1, Console(quiet=True))
     return comparison_table("figure_8", FIGURE.axis, FIGURE.points, SEEDS, rows, {})
 
 
@@ -49,13 +46,13 @@ def test_the_same_seeds_make_the_same_table(tmp_path):
 @pytest.mark.long
 def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
     whole = comparison(tmp_path)
-    path = tmp_path / ROWS_FILE
-    lines = path.read_bytes().splitlines(keepends=True)
-    kept = b"".join(lines[:5])
-    path.write_bytes(kept + lines[5][:-9])
+    kept, *lost = (tmp_path / "runs").iterdir()
+    for path in lost:
+        path.unlink()
+    written = kept.stat().st_mtime_ns
     assert comparison(tmp_path) == whole
-    assert path.read_bytes().startswith(kept)
-    assert len(path.read_text().splitlines()) == len(lines)
+    assert kept.stat().st_mtime_ns == written
+    assert len(list((tmp_path / "runs").iterdir())) == 1 + len(lost)
 
 
 @pytest.mark.long
@@ -63,16 +60,15 @@ def test_processes_beside_each_other_bring_what_one_brings(tmp_path):
     trials = [Trial(TINY, seed, name) for seed in SEEDS for name in (OURS, "eft")]
     welfares = []
     for jobs in (1, 2):
-        rows = Rows(tmp_path / str(jobs), "s")
-        run_missing(trials, rows, jobs, Console(quiet=True))
-        welfares.append([rows.values(trial)["welfare_micros"] for trial in trials])
-        assert [row.alone for row in map(rows.find, trials)] == [jobs == 1] * len(trials)
+        rows = no_runs(tmp_path / str(jobs))
+        rows.complete(trials, jobs, Console(quiet=True))
+        welfares.append([rows.of(trial)["welfare_micros"] for trial in trials])
     assert welfares[0] == welfares[1]
 
 
 @pytest.mark.long
 def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.auction.misreports.measure.QUICK_WORLDS", 4)
+    monkeypatch.setattr("bench.auction.misreports.QUICK_WORLDS", 4)
     seeds = SEEDS[:1]
     scope = Scope(
         seeds=seeds,
@@ -80,9 +76,6 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatc
         small=Figure(12, "size", (POINT,)),
         small_loaded=Figure(12, "size", (POINT,)),
         runtime=(POINT,),
-        growth=(Axis("nodes", ((3.0, TINY), (6.0, replace(TINY, nodes=6)))),),
-        ablations=(POINT,),
-        sensitivity=(POINT,),
         everyday=Everyday((Load(DRAWN, HIGH_LOAD, 1.75, TINY),), seeds, skipped=("a trace: it is not here",)),
         working_days=Everyday((Load(WORKING_DAY, HIGH_LOAD, 1.75, replace(TINY, night_part=0.5)),), seeds),
         high=TINY,
@@ -90,8 +83,9 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatc
     measurements: list[Measurement] = []
     tables: list[Table] = []
     asked = conditions(tmp_path)
-    for _, part in AuctionBench(asked, scope).parts():
-        result = part()
+    bench = Bench(asked, scope, DAYS)
+    for part in SUITE.due(asked):
+        result = part.measure(bench)
         measurements += result.measurements
         tables += result.tables
     assert {measured.name for measured in measurements} == set(goals("auction"))
@@ -100,18 +94,11 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatc
     assert json.loads((tmp_path / "auction.json").read_text()) == document
     assert [table.name for table in tables] == [
         "figure_13",
-        "growth",
         "figure_12_ratio",
         "figure_12_ratio_loaded",
         "figure_8",
-        "ablations",
-        "ablations_last",
-        "forecast_error",
-        "sensitivity",
         "misreports",
-        "everyday_first_day",
-        "everyday_second_day",
-        "everyday_wrong_forecast",
+        "everyday",
         "working_days",
     ]
     for table in tables:
@@ -126,7 +113,7 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatc
 def test_settings_of_a_part_have_names_of_their_own(scope):
     figures = (*scope.comparisons, scope.small, scope.small_loaded)
     settings = {point.setting for figure in figures for point in figure.points}
-    settings |= {setting for axis in scope.growth for _, setting in axis.points} | {scope.high}
+    settings |= {scope.high}
     settings |= {load.setting for load in (*scope.everyday.loads, *scope.working_days.loads)}
     assert len({Trial(setting, 0, OURS).setting_name for setting in settings}) == len(settings)
     assert scope.high in settings

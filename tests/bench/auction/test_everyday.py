@@ -5,12 +5,22 @@ from dataclasses import replace
 import pytest
 
 from bench.auction.comparison import OURS
-from bench.auction.everyday import DRAWN, RIVALS, Everyday, Load, measurements, tables, trials_of
+from bench.auction.everyday import (
+    DRAWN,
+    RIVALS,
+    WORKING_DAY,
+    Everyday,
+    Load,
+    everyday,
+    trials_of,
+    trials_of_working_days,
+    working_days,
+)
 from bench.auction.runs.contenders import DEFAULT, HINDSIGHT_PRICE
-from bench.auction.runs.later_days import AFTER, SECOND_DAY
-from bench.auction.runs.pool import Rows
+from bench.auction.runs.later_days import AFTER, FOURTH_DAY, SECOND_DAY
+from bench.auction.runs.trials import MEASURES
 from infra.errors import CommandError
-from tests.bench.auction.rows import TINY, row, welfare_rows
+from tests.bench.auction.rows import TINY, no_runs, welfare_rows
 
 LOW = Load(DRAWN, 0.2, 1.0, TINY)
 HIGH = Load(DRAWN, 4.0, 1.75, replace(TINY, arrivals_per_slot=40.0))
@@ -24,7 +34,7 @@ def rows_of(folder, changed=None, ratios=None):
 
 
 def figures_of(rows):
-    return {measured.name: measured for measured in measurements(EVERYDAY, rows)}
+    return {measured.name: measured for measured in everyday(EVERYDAY, rows).measurements}
 
 
 def test_every_contender_has_every_day_and_a_day_before_of_another_kind_only_where_arrivals_are_drawn():
@@ -103,15 +113,12 @@ def test_a_day_on_which_a_rival_brings_nothing_is_left_out_and_counted(tmp_path,
     assert figure.value == pytest.approx(-20)
     assert figure.runs == 5
     assert "1 days are left out, on which the other brings no welfare" in figure.note
-    line = lines_of(tables(EVERYDAY, rows)[0])[0]
-    assert line["eft_part"] == pytest.approx((welfare / 100 + 1.25) / 2)
-    assert line["over_eft_pct"] == pytest.approx(-20)
+    assert lines_of(rows)[0]["over_eft_pct"] == pytest.approx(-20)
 
 
 def test_where_a_rival_brings_nothing_on_any_day_there_is_no_gain_to_state(tmp_path):
-    changed = {(LOW, seed, "ntm"): 0 for seed in (0, 1)}
-    line = lines_of(tables(EVERYDAY, rows_of(tmp_path, changed))[0])[0]
-    assert (line["ntm_part"], line["over_ntm_pct"]) == (0.0, None)
+    changed = {(LOW, seed, "titan"): 0 for seed in (0, 1)}
+    assert lines_of(rows_of(tmp_path, changed))[0]["over_titan_pct"] is None
 
 
 def test_a_day_without_welfare_of_the_default_is_named_and_not_divided_by(tmp_path):
@@ -119,54 +126,99 @@ def test_a_day_without_welfare_of_the_default_is_named_and_not_divided_by(tmp_pa
     with pytest.raises(
         CommandError, match=r"load 0.2, seed 1: welfare of default is -7 micros and of eft -5"
     ):
-        measurements(EVERYDAY, rows)
-    with pytest.raises(CommandError, match=r"load 0.2, seed 1: welfare of default is -7 micros"):
-        tables(EVERYDAY, rows)
+        everyday(EVERYDAY, rows)
 
 
 def test_a_day_without_a_ratio_is_named(tmp_path):
-    rows = Rows(tmp_path, "s")
+    rows = no_runs(tmp_path)
     for trial in trials_of(EVERYDAY):
-        rows.append(row(trial, welfare_micros=100))
+        rows.keep(trial, {"welfare_micros": 100})
     with pytest.raises(CommandError, match=r"load 0.2, seed 0: without welfare there is no ratio"):
-        measurements(EVERYDAY, rows)
+        everyday(EVERYDAY, rows)
 
 
-def lines_of(table):
+def lines_of(rows):
+    (table,) = everyday(EVERYDAY, rows).tables
     return [dict(zip(table.columns, line, strict=True)) for line in table.rows]
 
 
-def test_tables_have_every_rival_at_every_load_losses_too(tmp_path):
+def test_the_table_has_every_rival_at_every_load_losses_too(tmp_path):
     changed = {
         (HIGH, seed, name): welfare
         for seed in (0, 1)
         for name, welfare in ((SECOND_DAY, 160), ("titan", 50), (HINDSIGHT_PRICE, 200))
     }
-    first, second, _ = tables(EVERYDAY, rows_of(tmp_path, changed))
-    assert (first.name, second.name) == ("everyday_first_day", "everyday_second_day")
-    assert [(line["workload"], line["load"]) for line in lines_of(first)] == [
+    changed |= {(HIGH, 0, AFTER["4 times the load"]): 80}
+    lines = lines_of(rows_of(tmp_path, changed, ratios={(HIGH, 1): 1.3}))
+    assert [(line["workload"], line["load"]) for line in lines] == [
         ("Poisson, deviation 1", 0.2),
         ("Poisson, deviation 1.75", 4.0),
         ("mine.csv, deviation 1.75", 4.0),
     ]
-    on_first, on_second = lines_of(first)[1], lines_of(second)[1]
-    assert {f"{rival}_part" for rival in RIVALS} | {f"over_{rival}_pct" for rival in RIVALS} < set(on_first)
-    assert (on_first["titan_part"], on_first["over_titan_pct"]) == (0.5, pytest.approx(100))
-    assert (on_first["fixed_price_hindsight_part"], on_first["over_fixed_price_hindsight_pct"]) == (2, -50)
-    assert on_second["over_titan_pct"] == pytest.approx(220)
-    assert on_second["over_fixed_price_hindsight_pct"] == pytest.approx(-20)
-    assert (on_first["over_first_day_pct"], on_second["over_first_day_pct"]) == (0, pytest.approx(60))
+    low, high, traced = lines
+    assert {f"over_{rival}_pct" for rival in RIVALS} < set(high)
+    assert (high["over_titan_pct"], high["over_fixed_price_hindsight_pct"]) == (pytest.approx(100), -50)
+    assert high["second_day_over_fixed_price_hindsight_pct"] == pytest.approx(-20)
+    assert (low["worst_loss_pct"], high["worst_loss_pct"]) == (0, pytest.approx(10))
+    assert traced["worst_loss_pct"] is None
+    assert (low["worst_proven_ratio"], high["worst_proven_ratio"]) == (1.0, 1.3)
 
 
-def test_the_table_of_wrong_forecasts_has_every_kind_of_day_before(tmp_path):
-    changed = {(HIGH, 0, AFTER["4 times the load"]): 80, (HIGH, 0, SECOND_DAY): 120}
-    _, _, table = tables(EVERYDAY, rows_of(tmp_path, changed))
-    low, high = lines_of(table)
-    assert low["worst_loss_pct"] == 0
-    assert high["after a day of the kind"] == pytest.approx(1.1)
-    assert high["after 4 times the load"] == pytest.approx(0.9)
-    assert high["worst_loss_pct"] == pytest.approx(10)
-    assert [column for column in table.columns if column.startswith("after ")] == [
-        "after a day of the kind",
-        *(f"after {kind}" for kind in AFTER),
+CALM = Load(WORKING_DAY, 1.0, 1.75, TINY)
+BUSY = Load(WORKING_DAY, 4.0, 1.75, replace(TINY, arrivals_per_slot=40.0))
+NIGHTS = Everyday((CALM, BUSY), (0, 1))
+
+
+def result_of(folder, changed):
+    return working_days(NIGHTS, welfare_rows(folder, NIGHTS.loads, trials_of_working_days(NIGHTS), changed))
+
+
+def test_every_contender_has_every_day():
+    trials = trials_of_working_days(NIGHTS)
+    names = {DEFAULT, SECOND_DAY, FOURTH_DAY, "eft", HINDSIGHT_PRICE}
+    assert {(trial.setting, trial.seed, trial.contender) for trial in trials} == {
+        (load.setting, seed, name) for load in NIGHTS.loads for seed in NIGHTS.seeds for name in names
+    }
+    assert len(set(trials)) == len(trials)
+
+
+def test_the_fourth_day_is_compared_with_the_first_and_with_the_price_in_hindsight(tmp_path):
+    changed = {
+        # -37.5 % and 0: the mean of these, not what the mean welfare of the first days would say.
+        (BUSY, 0, DEFAULT): 160,
+        (CALM, 0, HINDSIGHT_PRICE): 60,
+        (CALM, 1, HINDSIGHT_PRICE): 40,
+        (CALM, 0, "eft"): 20,
+    }
+    result = result_of(tmp_path, changed)
+    over_first, over_fixed = result.measurements
+    assert over_first.value == pytest.approx(-18.75)
+    assert (
+        "least of the means of 2 loads, 2 days each: working day, deviation 1.75, load 4" in over_first.note
+    )
+    assert "1 of the means are below 0" in over_first.note
+    assert over_fixed.value == pytest.approx(0)
+    assert "working day, deviation 1.75, load 4" in over_fixed.note
+    assert "0 of the means are below 0" in over_fixed.note
+    assert (over_first.runs, over_fixed.runs) == (4, 4)
+    (table,) = result.tables
+    assert [dict(zip(table.columns, line, strict=True)) for line in table.rows] == [
+        {
+            "workload": "working day, deviation 1.75",
+            "load": load,
+            "first_day_part": first,
+            "second_day_part": 1.0,
+            "eft_part": eft,
+            f"{HINDSIGHT_PRICE}_part": fixed,
+        }
+        for load, first, eft, fixed in ((1.0, 1.0, 0.6, 0.5), (4.0, 1.3, 1.0, 1.0))
     ]
+
+
+@pytest.mark.long
+def test_a_fourth_day_is_judged_after_three_others():
+    setting = replace(TINY, night_part=0.5)
+    alone, fourth = MEASURES[DEFAULT](setting, 0), MEASURES[FOURTH_DAY](setting, 0)
+    earlier = sum(MEASURES["eft"](setting, (1 + number) * 1_000_000)["bids"] for number in range(3))
+    assert fourth["bids"] == alone["bids"] + earlier
+    assert fourth["welfare_micros"] > 0

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from bench.auction.runs.contenders import HINDSIGHT_PRICE
 from bench.auction.runs.day import simulate_day
 from bench.auction.runs.hindsight_price import PARTS, REFINEMENTS, best_price, break_even_prices
-from bench.auction.runs.measures import MEASURES
 from bench.auction.runs.optimum import hindsight_of
+from bench.auction.runs.trials import MEASURES
 from bench.workloads.paper import draw
 from infra.views.auction.figures import AuctionFigures
 from schemas.auction.settings import FixedPricePolicy

@@ -13,7 +13,7 @@ from bench.auction.runs.later_days import (
     simulate_last_day,
     welfare_before,
 )
-from bench.auction.runs.measures import MEASURES
+from bench.auction.runs.trials import MEASURES
 from bench.workloads.consecutive_days import draw_days
 from infra.errors import CommandError
 from infra.views.auction.figures import AuctionFigures

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from bench.auction.misreports.executors import TrueExecutors
+from bench.auction.misreports import changes_of, result_of, trials_of
 from bench.auction.misreports.lies import LIES, truth
-from bench.auction.misreports.measure import Tries, result_of, tries_of
-from bench.auction.misreports.play import Play, utility
+from bench.auction.misreports.play import Play, TrueExecutors, utility
 from bench.auction.misreports.worlds import SLOT_S, UNIT_MICROS, Task, World, draw_world
 from schemas.auction.settings import AuctionPolicy
 from schemas.fleet import RunFailed, RunFinished, RunProgressed
@@ -40,7 +39,8 @@ def world_of(number: int, policy=None) -> World:
 def gainful(kind: str, policy=None, worlds: int = WORLDS, seed: int = 0) -> int:
     """In how many worlds a lie gains."""
     policy = AuctionPolicy() if policy is None else policy
-    return len(tries_of(policy, seed, range(worlds), {kind: LIES[kind]})[kind].gains)
+    changes = changes_of(policy, seed, range(worlds), {kind: LIES[kind]})[kind]
+    return sum(change > 0 for change in changes)
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_data_that_nobody_counts_are_seen_to_be_worth_understating(monkeypatch):
 
 def test_the_same_seed_gives_the_same_worlds_and_tries():
     kinds = {kind: LIES[kind] for kind in ("speed under", "split in two")}
-    first, second = (tries_of(AuctionPolicy(), 7, range(4), kinds) for _ in range(2))
+    first, second = (changes_of(AuctionPolicy(), 7, range(4), kinds) for _ in range(2))
     assert first == second
     assert world_of(3) == world_of(3) != world_of(4)
 
@@ -235,10 +235,17 @@ def test_the_last_of_the_work_publishes():
     assert isinstance(run_of(100, speed_samples_per_s={"large": 1.0}), RunFinished)
 
 
+@pytest.mark.parametrize(("quick", "worlds"), [(True, 20), (False, 7_000)])
+def test_trials_have_every_world_once(quick, worlds):
+    trials = trials_of(quick, 3)
+    assert [number for each in trials for number in range(each.first, each.last + 1)] == list(range(worlds))
+    assert {each.seed for each in trials} == {3}
+
+
 def test_figures_count_all_kinds_together_and_splits_and_waiting_apart():
-    tries = {kind: Tries([0.0, -0.5]) for kind in LIES}
-    tries["split in two"] = Tries([0.1, 0.3, -0.2, 0.0])
-    result = result_of(AuctionPolicy(), tries)
+    changes = {kind: [0.0, -0.5] for kind in LIES}
+    changes["split in two"] = [0.1, 0.3, -0.2, 0.0]
+    result = result_of(changes)
     count = 2 * len(LIES) + 2
     values = {figure.name: (figure.value, figure.runs) for figure in result.measurements}
     assert values == {
@@ -250,4 +257,4 @@ def test_figures_count_all_kinds_together_and_splits_and_waiting_apart():
     assert "20 % of the value (split in two)" in result.measurements[0].note
     (table,) = result.tables
     (line,) = [line for line in table.rows if line[0] == "split in two"]
-    assert line[1:] == ("auction", 4, 50.0, *map(pytest.approx, (20.0, 30.0, 5.0)))
+    assert line[1:] == ("tries", 4, 50.0, pytest.approx(20.0))

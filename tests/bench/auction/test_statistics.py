@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench.auction.comparison import MOST_VALUES, Interval, interval, slope
+from bench.auction.comparison import MOST_VALUES, Interval, interval
+from bench.figures import slope
 
 
 def test_an_interval_is_students_t_times_the_standard_error():

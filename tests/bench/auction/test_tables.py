@@ -4,19 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from bench.auction.ablations import ABLATIONS, ablation_table
-from bench.auction.ablations import trials_of as trials_of_ablations
 from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, comparison_table, gain_pct
 from bench.auction.competitive_ratio import competitive_ratio, proven_ratio
-from bench.auction.growth import Axis, growth_table
-from bench.auction.runs.contenders import DEFAULT, IMPROVEMENTS, MISLED
-from bench.auction.runs.measures import CLEARING_BOUND, DECISION_TIME, OPTIMUM, TITANS_PROGRAM
-from bench.auction.runs.pool import Rows
-from bench.auction.runs.trial import Trial
+from bench.auction.runs.contenders import DEFAULT
+from bench.auction.runs.trials import CLEARING_BOUND, OPTIMUM, TITANS_PROGRAM, Trial
 from bench.auction.runtime import runtime
 from bench.workloads.figures import Figure, Point
 from infra.errors import CommandError
-from tests.bench.auction.rows import TINY, row, rows_of
+from tests.bench.auction.rows import TINY, no_runs, rows_of
 
 OTHER = replace(TINY, nodes=4)
 
@@ -57,7 +52,7 @@ def test_ratios_are_to_the_proven_bound_and_days_with_a_wide_gap_do_not_count(tm
     rows = rows_of(tmp_path, {(TINY, 0, DEFAULT): 80, (TINY, 1, DEFAULT): 50, (TINY, 2, DEFAULT): 10})
     for seed, best, bound in ((0, 100, 101), (1, 100, 100), (2, 90, 100)):
         gap = (bound - best) / best
-        rows.append(row(Trial(TINY, seed, OPTIMUM), welfare_micros=best, bound_micros=bound, gap=gap))
+        rows.keep(Trial(TINY, seed, OPTIMUM), {"welfare_micros": best, "bound_micros": bound, "gap": gap})
     result = competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (0, 1, 2), rows, "ratio")
     figures = {measured.name: measured.value for measured in result.measurements}
     assert figures == {
@@ -70,7 +65,7 @@ def test_ratios_are_to_the_proven_bound_and_days_with_a_wide_gap_do_not_count(tm
 
 def test_without_a_known_optimum_there_is_no_ratio(tmp_path):
     rows = rows_of(tmp_path, {(TINY, 0, DEFAULT): 80})
-    rows.append(row(Trial(TINY, 0, OPTIMUM), welfare_micros=50, bound_micros=100, gap=1.0))
+    rows.keep(Trial(TINY, 0, OPTIMUM), {"welfare_micros": 50, "bound_micros": 100, "gap": 1.0})
     result = competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (0,), rows, "ratio")
     assert result.measurements == ()
     assert len(result.tables[0].rows) == 1
@@ -78,7 +73,7 @@ def test_without_a_known_optimum_there_is_no_ratio(tmp_path):
 
 def test_a_day_without_welfare_of_the_auction_is_named_and_not_divided_by(tmp_path):
     rows = rows_of(tmp_path, {(TINY, 3, DEFAULT): 0})
-    rows.append(row(Trial(TINY, 3, OPTIMUM), welfare_micros=100, bound_micros=100, gap=0.0))
+    rows.keep(Trial(TINY, 3, OPTIMUM), {"welfare_micros": 100, "bound_micros": 100, "gap": 0.0})
     with pytest.raises(CommandError, match=r"seed 3, default: without welfare there is no ratio"):
         competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (3,), rows, "ratio")
     with pytest.raises(CommandError, match=r"seed 3, default: without welfare there is no ratio"):
@@ -86,10 +81,10 @@ def test_a_day_without_welfare_of_the_auction_is_named_and_not_divided_by(tmp_pa
 
 
 def test_the_proven_ratio_is_the_mean_of_what_the_days_state(tmp_path):
-    rows = Rows(tmp_path, "s")
+    rows = no_runs(tmp_path)
     for seed, ratio in ((0, 1.25), (1, 1.75)):
-        rows.append(row(Trial(TINY, seed, DEFAULT), planned_welfare_micros=100, proven_ratio=ratio))
-        rows.append(row(Trial(TINY, seed, CLEARING_BOUND), bound_micros=110 + 10 * seed))
+        rows.keep(Trial(TINY, seed, DEFAULT), {"planned_welfare_micros": 100, "proven_ratio": ratio})
+        rows.keep(Trial(TINY, seed, CLEARING_BOUND), {"bound_micros": 110 + 10 * seed})
     figure = proven_ratio(TINY, (0, 1), rows)
     assert (figure.value, figure.runs) == (1.5, 2)
     assert "the worst 1.75" in figure.note
@@ -97,13 +92,11 @@ def test_the_proven_ratio_is_the_mean_of_what_the_days_state(tmp_path):
 
 
 def test_times_are_compared_between_runs_that_were_alone(tmp_path):
-    rows = Rows(tmp_path, "s")
+    rows = no_runs(tmp_path)
     program = {"program_s_per_bid": 0.5, "program_solves": 1, "solves": 12}
     for name, decision_s, more in ((OURS, 0.002, {}), (TITANS_PROGRAM, 0.008, program)):
-        trial = Trial(TINY, 0, name)
-        rows.append(row(trial, alone=True, decision_s=decision_s, wall_s=12.0, bids=24, **more))
-        # One beside others is not taken for it, though it came later.
-        rows.append(row(trial, alone=False, decision_s=99.0, wall_s=99.0, bids=24, **more))
+        trial = Trial(TINY, 0, name, alone=True)
+        rows.keep(trial, {"decision_s": decision_s, "wall_s": 12.0, "bids": 24, **more})
     result = runtime((Point("3", TINY),), TINY, 0, rows)
     assert {m.name: m.value for m in result.measurements} == {
         "day_s": 12.0,
@@ -114,38 +107,3 @@ def test_times_are_compared_between_runs_that_were_alone(tmp_path):
     assert line == ("seconds per bid", 3.0, 0.002, 0.008, 0.5, pytest.approx(250.0))
     assert "1 of 12 batches" in result.measurements[1].note
     assert "per bid 8 ms of `titan` as it runs" in result.measurements[2].note
-
-
-def test_growth_states_the_slope_of_each_axis(tmp_path):
-    rows = Rows(tmp_path, "s")
-    for setting, median_s in ((TINY, 0.003), (replace(TINY, nodes=12), 0.006)):
-        values = {"median_s": median_s, "mean_s": median_s, "p99_s": median_s, "unproven": 0.25}
-        rows.append(row(Trial(setting, 0, DECISION_TIME), **values))
-    axis = Axis("nodes", ((3.0, TINY), (12.0, replace(TINY, nodes=12))))
-    table = growth_table((axis,), 0, rows)
-    assert [line[:5] for line in table.rows] == [("nodes", 3.0, 3, 12, 3.0), ("nodes", 12.0, 12, 12, 6.0)]
-    assert [line[-2:] for line in table.rows] == [(pytest.approx(0.5), 25.0)] * 2
-
-
-def test_ablations_state_what_each_improvement_brings_alone_and_where_the_others_are(tmp_path):
-    points = (Point("50 per slot", TINY),)
-    rows = Rows(tmp_path, "s")
-    worth = {"published": (100, 50), "pdftsp": (220, 120)}
-    worth |= {MISLED["half the arrivals"]: (190, 100), MISLED["twice the arrivals"]: (150, 200)}
-    for trial in trials_of_ablations(points, (0,)):
-        alone = trial.contender.startswith("published +")
-        welfare, revenue = worth.get(trial.contender, (110, 70) if alone else (200, 100))
-        rows.append(row(trial, welfare_micros=welfare, revenue_micros=revenue))
-    first, last, forecasts = (ablation_table(each, points, (0,), rows) for each in ABLATIONS)
-    assert [line[1] for line in first.rows] == [*IMPROVEMENTS, "all"]
-    assert [line[1] for line in last.rows] == list(IMPROVEMENTS)
-    for line in first.rows[:-1]:
-        assert line[2:] == (pytest.approx(10.0), None, pytest.approx(40.0), None)
-    assert first.rows[-1][2:] == (pytest.approx(120.0), None, pytest.approx(140.0), None)
-    for line in last.rows:
-        assert line[2:] == (pytest.approx(10.0), None, pytest.approx(20.0), None)
-    assert [(line[1], *map(pytest.approx, (line[2], line[4]))) for line in forecasts.rows] == [
-        ("a day of the kind", 10.0, 20.0),
-        ("half the arrivals", -5.0, 0.0),
-        ("twice the arrivals", -25.0, 100.0),
-    ]

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.auction.runs import titan_program
-from bench.auction.runs.measures import TITANS_PROGRAM, run_trial
-from bench.auction.runs.titan_program import EVERY, RELATIVE_GAP
-from bench.auction.runs.trial import Trial
+from bench.auction.runs import trials
+from bench.auction.runs.trials import EVERY, RELATIVE_GAP, TITANS_PROGRAM, Trial, run_trial
 from solvers.auction.offline.schedule_free import solve_schedule_free
 from tests.bench.auction.rows import TINY
 
@@ -22,8 +20,8 @@ def test_every_twelfth_batch_of_the_day_is_solved_by_the_program_to_its_end(monk
         solved.append((instance.first_slot, len(instance.tasks), relative_gap, solution.seconds))
         return solution
 
-    monkeypatch.setattr(titan_program, "solve_schedule_free", watched)
-    values = run_trial(Trial(SETTING, 0, TITANS_PROGRAM), "s", alone=True).values
+    monkeypatch.setattr(trials, "solve_schedule_free", watched)
+    values = run_trial(Trial(SETTING, 0, TITANS_PROGRAM))
     first_slots, bids, gaps, seconds = zip(*solved, strict=True)
     assert EVERY < values["solves"] <= 2 * EVERY
     assert len(solved) == values["program_solves"] == 2
@@ -35,7 +33,7 @@ def test_every_twelfth_batch_of_the_day_is_solved_by_the_program_to_its_end(monk
 
 
 def test_the_day_beside_it_is_that_of_the_contender_titan():
-    program = run_trial(Trial(SETTING, 0, TITANS_PROGRAM), "s", alone=True).values
-    titan = run_trial(Trial(SETTING, 0, "titan"), "s", alone=True).values
+    program = run_trial(Trial(SETTING, 0, TITANS_PROGRAM))
+    titan = run_trial(Trial(SETTING, 0, "titan"))
     for value in ("bids", "admitted", "welfare_micros", "solves"):
         assert program[value] == titan[value]

@@ -3,13 +3,13 @@
 import pytest
 
 from bench.auction.runs.contenders import CONTENDERS
-from bench.auction.runs.measures import CLEARING_BOUND
+from bench.auction.runs.trials import CLEARING_BOUND
 from tests.support.fresh_signatures import after_warm_up
 
 
 @pytest.mark.long
 def test_no_measure_needs_a_kernel_for_types_that_the_warm_up_had_not():
     measures = (*CONTENDERS, CLEARING_BOUND)
-    found = after_warm_up("bench.auction.runs.pool", *measures)
+    found = after_warm_up("bench.auction.runs.trials", *measures)
     assert found["added"] == {name: [] for name in measures}
     assert {kernel.split("(")[0] for kernel in found["warmed"]} >= {"node_slot_costs", "cheapest_plan"}

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.merging.asked_zone import AskedZone, ForetoldJob, in_setting
-from bench.merging.curves import Setting
-from bench.merging.fluid import Cluster
-from bench.merging.fluid_data import StepTimesByPlacement
+from bench.merging.asked_zone import AskedZone, ForetoldJob
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
 from bench.merging.measured_truth import MeasuredTruth, Switching
 from bench.merging.simulated import CELL, configuration, submissions
+from bench.merging.step_times import Cluster, StepTimes
 from infra.simulation.merging.tuner import VirtualTuner
 from infra.simulation.simulator import Simulation, Step
 from schemas.merging.commands import TaskAssigned
@@ -36,7 +34,7 @@ def read(folder: Path) -> tuple[Profiles, WorkloadJob, WorkloadJob]:
 
 def zone_of(folder: Path) -> tuple[AskedZone, WorkloadJob, WorkloadJob]:
     profiles, red, blue = read(folder)
-    return AskedZone(folder, profiles, [red, blue]), red, blue
+    return AskedZone(profiles, [red, blue]), red, blue
 
 
 def test_before_anything_has_ended_a_job_is_taken_to_need_all_that_it_may_have(folder: Path) -> None:
@@ -69,8 +67,7 @@ def test_a_simulated_zone_tells_the_same(folder: Path) -> None:
     profiles, red, blue = read(folder)
     short = replace(red, name="short", target=0.5, submitted_s=20_000.0)
     jobs = [blue, replace(red, submitted_s=10_000.0), short]
-    step_times = StepTimesByPlacement(folder, "tiny", Cluster(1, 4))
-    truth = MeasuredTruth(profiles, jobs, step_times, Switching(0.0, 0.0))
+    truth = MeasuredTruth(profiles, jobs, StepTimes(profiles, Cluster(1, 4)), Switching(0.0, 0.0))
     told: dict[str, int] = {}
 
     def take(step: Step) -> None:
@@ -83,16 +80,10 @@ def test_a_simulated_zone_tells_the_same(folder: Path) -> None:
         submissions(jobs, profiles),
         runners={TaskAssigned.RUNNER: VirtualTuner(CELL, 1.0, truth)},
     ).pass_on(take)
-    zone = AskedZone(folder, profiles, jobs)
+    zone = AskedZone(profiles, jobs)
     assert told == {
         "j0": round(13 * zone.foretold(blue, []).epochs),
         "j1": round(13 * zone.foretold(red, [blue]).epochs),
         "j2": 13,
     }
     assert zone.foretold(short, [blue, red]).epochs == 1.0
-
-
-def test_a_batch_grows_with_what_is_accumulated(folder: Path) -> None:
-    _, red, _ = read(folder)
-    other = in_setting(red, Setting("1e-3", 6), 0.6)
-    assert (other.batch_size, other.setting, other.target) == (24, Setting("1e-3", 6), 0.6)

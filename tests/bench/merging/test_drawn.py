@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from bench.merging.curves import Setting
-from bench.merging.drawn import MEASURED_GPUS, draw
 from bench.merging.measured import WorkloadJob
+from bench.merging.trial import MEASURED_GPUS, draw
 
 MEASURED = [
     WorkloadJob(f"job-{n}", 10.0 * n + 5.0, "red" if n % 4 else "blue", 1, 8, Setting("1e-4", 1), 0.8)
@@ -19,7 +19,7 @@ def rate(jobs, gpus) -> float:
 
 
 def test_jobs_are_of_the_mix_and_come_in_order():
-    jobs = draw(MEASURED, MEASURED_GPUS, 2_000, 1.0, None, seed=1)
+    jobs = draw(MEASURED, MEASURED_GPUS, 2_000, 1.0, seed=1)
     shares = Counter(job.task for job in jobs)
     assert shares["red"] / 2_000 == pytest.approx(0.75, abs=0.04)
     assert len({job.name for job in jobs}) == 2_000
@@ -29,21 +29,15 @@ def test_jobs_are_of_the_mix_and_come_in_order():
 
 @pytest.mark.parametrize(("gpus", "load"), [(32, 1.0), (240, 1.0), (240, 2.0)])
 def test_so_many_come_per_gpu_and_time_as_the_load_says(gpus, load):
-    jobs = draw(MEASURED, gpus, 3_000, load, None, seed=2)
+    jobs = draw(MEASURED, gpus, 3_000, load, seed=2)
     assert rate(jobs, gpus) == pytest.approx(load * rate(MEASURED, MEASURED_GPUS), rel=0.02)
 
 
 def test_the_same_seed_draws_the_same_jobs_and_another_one_others():
-    same, again, other = (draw(MEASURED, 32, 50, 1.0, None, seed) for seed in (3, 3, 4))
+    same, again, other = (draw(MEASURED, 32, 50, 1.0, seed) for seed in (3, 3, 4))
     assert same == again != other
 
 
-def test_fewer_tasks_are_those_with_the_most_jobs():
-    assert {job.task for job in draw(MEASURED, 32, 100, 1.0, tasks=1, seed=0)} == {"red"}
-
-
-def test_what_cannot_be_drawn_is_refused():
-    with pytest.raises(ValueError, match="the workload has 2 tasks, not 3"):
-        draw(MEASURED, 32, None, 1.0, tasks=3, seed=0)
+def test_a_mix_is_not_drawn_from_one_job():
     with pytest.raises(ValueError, match="two jobs at least"):
-        draw(MEASURED[:1], 32, None, 1.0, tasks=None, seed=0)
+        draw(MEASURED[:1], 32, 10, 1.0, seed=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.merging.curves import Setting, read_learning_curves
-from bench.merging.measured import MOST_EPOCHS, Memory, read_profiles, read_workload
+from bench.merging.measured import MOST_EPOCHS, read_profiles, read_workload
 from schemas.merging.reports import MeasuredStep
 from tests.support.profiles import FILES, SHARED, curve, learning, write_profiles
 
@@ -60,17 +60,12 @@ def test_placements_are_rows_of_the_lookup_table(tmp_path):
 
 def test_large_allocations_may_be_missing(tmp_path):
     (write_profiles(tmp_path) / "tiny_X1_scalability.csv").unlink()
-    assert len(read_profiles(tmp_path, "tiny", "X1").placements) == 3
+    assert len(list(read_profiles(tmp_path, "tiny", "X1").steps)) == 3
 
 
-def test_memory_lies_between_and_beyond_the_measured_sizes(tmp_path):
+def test_memory_is_by_micro_batch_in_ascending_order(tmp_path):
     memory = read_profiles(write_profiles(tmp_path), "tiny", "X1").memory
-    assert [memory.gib(size) for size in (1, 2, 3, 4, 6, 8, 10)] == [0.5, 1, 1.5, 2, 4, 6, 8]
-    assert [memory.largest_micro_batch(gib) for gib in (0.4, 0.5, 2, 3.99, 4, 8)] == [0, 1, 4, 5, 6, 10]
-
-
-def test_memory_that_does_not_grow_fits_without_end():
-    assert Memory(((1, 2.0), (2, 2.0))).largest_micro_batch(3) >= 4_096
+    assert memory.gib_by_micro_batch == ((2, 1.0), (4, 2.0), (8, 6.0))
 
 
 def test_samples_are_the_folders_own_before_the_published_ones(tmp_path):
@@ -189,7 +184,7 @@ def test_a_file_that_is_no_gzipped_json_is_refused(tmp_path, content):
 def test_the_real_folder_is_read_whole(model):
     for gpu in ("V100", "A100"):
         profiles = read_profiles(SHARED, model, gpu)
-        assert len(profiles.placements) > 1_500
+        assert len(list(profiles.steps)) > 1_500
     curves = profiles.curves
     every = [
         *(curve for settings in curves.single.values() for curve in settings.values()),

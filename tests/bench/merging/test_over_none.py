@@ -5,15 +5,14 @@ from dataclasses import replace
 import pytest
 
 from bench.goals import goal_of
-from bench.merging.drawn import HALVES, in_half
 from bench.merging.over_none import over_none
-from bench.merging.scope import full, quick, settings_of
+from bench.merging.parts import full, quick
 from bench.merging.simulated import Fared, Outcome, run
-from bench.merging.trial import Setting, Trial, rival
-from tests.support.profiles import SHARED
+from bench.merging.trial import HALVES, Setting, Trial, in_half, rival
+from tests.support.profiles import SHARED, settings_of
 
 measured = pytest.mark.skipif(not SHARED.exists(), reason="the measured profiles are not here")
-SETTINGS = settings_of(SHARED, None, None, quick=False, seed=0)
+SETTINGS = settings_of(seed=0)
 
 
 def outcome(*completion_s: float) -> Outcome:
@@ -85,7 +84,7 @@ def test_the_full_form_has_both_halves_small_and_large_numbers_of_jobs_and_loads
 def test_merging_does_not_lose_to_not_merging(model: str, jobs: int, seed: int) -> None:
     """With vit, an earlier form made the mean job 8 and 37 % slower here, and the slowest 64 and 81 %.
     Nothing is known of any merge, so that none is made."""
-    (setting,) = settings_of(SHARED, model, None, quick=False, seed=seed)
+    (setting,) = settings_of(model, seed=seed)
     setting = replace(setting, drawn=jobs)
     ours, without = run(Trial(setting)), run(Trial(setting, modes=()))
     assert ours.average_s <= without.average_s
@@ -96,7 +95,7 @@ def test_merging_does_not_lose_to_not_merging(model: str, jobs: int, seed: int) 
 @measured
 def test_merging_pays_where_past_merges_show_it() -> None:
     """Half of the tasks of roberta-base, of which a zone knows what came of half of the pairs."""
-    (setting,) = settings_of(SHARED, "roberta-base", None, quick=False, seed=0)
+    (setting,) = settings_of("roberta-base", seed=0)
     setting = replace(setting, half="chosen", drawn=60)
     known, without = run(Trial(setting, knowledge="half")), run(Trial(setting, modes=()))
     assert known.average_s <= 0.95 * without.average_s

@@ -1,6 +1,5 @@
 """The parts of the benchmark, and the figures that they are to bring."""
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,20 +8,12 @@ from rich.console import Console
 from bench.figures import Conditions, Measurement, Result
 from bench.goals import goals
 from bench.moe import contention, parts
-from bench.moe.parts import CUDA_PARTS, LOOPBACK, NETWORK_PARTS, PARTS, moe_parts
+from bench.moe.parts import SUITE
 from bench.network.links import NoLinksError
-
-ALL_PARTS = NETWORK_PARTS + PARTS + CUDA_PARTS
 
 
 def test_every_figure_names_a_part_that_there_is():
-    on_loopback = {f"{title}, {LOOPBACK}" for title, _, _ in NETWORK_PARTS}
-    assert {aim.part for aim in goals("moe").values()} == {title for title, _, _ in ALL_PARTS} | on_loopback
-
-
-@pytest.mark.parametrize(("module", "function"), [part[1:] for part in ALL_PARTS])
-def test_every_part_has_a_function_that_measures(module, function):
-    assert callable(getattr(import_module(f"bench.moe.{module}"), function))
+    assert {aim.part for aim in goals("moe").values()} == {part.title for part in SUITE.parts}
 
 
 def test_every_goal_lies_where_its_figure_is_expected_to_be():
@@ -41,9 +32,12 @@ def test_without_rate_limited_links_figures_of_the_network_are_others_that_have_
 
     seen = Result((Measurement("contention_slowdown", 1.0, "as it was seen"),))
     monkeypatch.setattr(parts, "rate_limited", refuse)
+    parts.has_links.cache_clear()
     monkeypatch.setattr(contention, "measure_contention_part", lambda conditions: seen)
-    by_title = dict(moe_parts(Conditions(True, 0, tmp_path, 1, tmp_path, (), Console())))
+    conditions = Conditions(True, 0, tmp_path, 1, tmp_path, (), Console())
+    by_title = {part.title: part for part in SUITE.due(conditions)}
+    parts.has_links.cache_clear()
     assert "contention" not in by_title
-    (figure,) = by_title["contention, loopback"]().measurements
+    (figure,) = by_title["contention, loopback"].measure(SUITE.bench(conditions)).measurements
     assert figure.name == "contention_slowdown_loopback"
     assert not goals("moe")[figure.name].binds(quick=False)

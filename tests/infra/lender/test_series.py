@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.elastic.lending import play
 from infra.lender.lending import LendingParameters
 from infra.lender.seasonal import SeasonalNaive
 from infra.workloads.elastic.load_files import read_load
 from infra.workloads.elastic.loads import generate_load
 from tests.infra.lender.loads import PER_DAY, lending_zone
+from tests.support.lending import play
 
 SERVEGEN = Path(__file__).parents[3] / "../shared/traces/infer_load_servegen.csv.gz"
 ZONE = lending_zone(servers=100, headroom=0.02)

@@ -1,0 +1,239 @@
+"""Runs the trials of a suite, in processes where asked, and keeps their outcomes by digest of sources."""
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property, partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+
+from bench.sources import digest_of
+from infra.errors import CommandError, disk_faults
+from schemas.codec import describe
+
+_NAME_BYTES = 12
+
+
+class Trial(Protocol):
+    """Inputs of one run. Its text names it in messages."""
+
+    @property
+    def alone(self) -> bool:
+        """True if no other run may be beside it, since its times are wanted."""
+
+    def identity(self) -> Mapping[str, Any]:
+        """JSON values that, with the sources, decide the outcome; of a file that it reads, the digest."""
+
+
+T = TypeVar("T", bound=Trial)
+O = TypeVar("O")  # noqa: E741
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[T, O]):
+    """A kind of trial.
+
+    Attributes:
+        run: makes a trial; a function of a module, which other processes import.
+        outcome: the type of its outcomes.
+        sources: files, and folders of Python files, that decide an outcome, from the root of the checkout.
+        warm_up: loads or compiles what the first trial would otherwise wait for.
+        own_process: whether a trial that runs alone has a process of its own, since its memory is measured.
+    """
+
+    run: Callable[[T], O]
+    outcome: TypeAdapter[O]
+    sources: tuple[str, ...]
+    warm_up: Callable[[], None] | None = None
+    own_process: bool = False
+
+
+class Runs(Generic[T, O]):
+    """The outcomes in a folder, one file each. Files of other sources are kept and never found."""
+
+    def __init__(self, folder: Path, experiment: Experiment[T, O], sources: str | None = None) -> None:
+        """
+        Args:
+            sources: digest of the experiment's sources; by default that of this checkout.
+        """
+        self._folder = folder / "runs"
+        self._experiment = experiment
+        self._given = sources
+        self._found: dict[T, O] = {}
+
+    @cached_property
+    def _sources(self) -> str:
+        return digest_of(self._experiment.sources) if self._given is None else self._given
+
+    def find(self, trial: T) -> O | None:
+        """The outcome of a trial, if it was made. An outcome of a run made alone also serves a trial that
+        need not be alone.
+
+        Raises:
+            CommandError: the file is damaged, or cannot be read.
+        """
+        if trial not in self._found:
+            path = self._path(trial)
+            with disk_faults(path):
+                if not path.exists():
+                    return None
+                text = path.read_text()
+            try:
+                document = json.loads(text)
+                outcome = self._experiment.outcome.validate_python(document["outcome"])
+                if trial.alone and not document["alone"]:
+                    return None
+            except (ValueError, KeyError, TypeError, ValidationError) as error:
+                reason = describe(error) if isinstance(error, ValidationError) else error
+                raise CommandError(f"{path}: not an outcome of a run ({reason}): remove it") from None
+            self._found[trial] = outcome
+        return self._found[trial]
+
+    def of(self, trial: T) -> O:
+        """The outcome of a trial that was made.
+
+        Raises:
+            KeyError: it was not made.
+        """
+        outcome = self.find(trial)
+        if outcome is None:
+            raise KeyError(f"{trial}: not run")
+        return outcome
+
+    def missing(self, trials: Iterable[T]) -> list[T]:
+        """Trials without an outcome, each once, in their order."""
+        return [trial for trial in dict.fromkeys(trials) if self.find(trial) is None]
+
+    def keep(self, trial: T, outcome: O, alone: bool = True) -> None:
+        """Write an outcome, in a file that is whole or absent.
+
+        Raises:
+            CommandError: it cannot be written.
+        """
+        path = self._path(trial)
+        document = {
+            "trial": str(trial),
+            "identity": trial.identity(),
+            "sources": self._sources,
+            "alone": alone,
+            "outcome": self._experiment.outcome.dump_python(outcome, mode="json"),
+        }
+        with disk_faults(path):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            partial_path = path.with_suffix(".partial")
+            partial_path.write_text(json.dumps(document))
+            partial_path.replace(path)
+        self._found[trial] = outcome
+
+    def complete(self, trials: Iterable[T], jobs: int, console: Console) -> None:
+        """Make each trial that has no outcome, and keep it at once, so that a stopped benchmark resumes.
+
+        Trials that run alone come first, one at a time on one core: their outcomes serve the others too.
+
+        Raises:
+            CommandError: a trial fails; the message names it.
+        """
+        wanted = list(trials)
+        done, due = 0, len({json.dumps(trial.identity()) for trial in self.missing(wanted)})
+        for is_alone in (True, False):
+            some = self.missing(trial for trial in wanted if trial.alone or not is_alone)
+            made_alone = is_alone or (jobs == 1 and not self._experiment.own_process)
+            for trial, outcome, took_s in self._made(some, 1 if is_alone else jobs, is_alone):
+                self.keep(trial, outcome, made_alone)
+                done += 1
+                console.print(f"{done} of {due}, {took_s:.1f} s: {trial}", markup=False)
+
+    def _made(self, trials: Sequence[T], at_once: int, is_alone: bool) -> Iterator[tuple[T, O, float]]:
+        """Trials with outcomes and the seconds that they took, in the order in which they end."""
+        if not trials:
+            return
+        make = partial(_make, self._experiment.run)
+        own_process = is_alone and self._experiment.own_process
+        with on_one_core() if at_once == 1 else nullcontext():
+            if at_once == 1 and not own_process:
+                # A process loads its libraries for seconds.
+                if self._experiment.warm_up is not None:
+                    self._experiment.warm_up()
+                yield from ((trial, *make(trial)) for trial in trials)
+                return
+            with _processes(at_once, self._experiment.warm_up, own_process) as pool:
+                running: dict[Future[tuple[O, float]], T] = {pool.submit(make, each): each for each in trials}
+                try:
+                    for future in as_completed(running):
+                        yield running[future], *future.result()
+                finally:
+                    pool.shutdown(wait=False, cancel_futures=True)
+
+    def _path(self, trial: T) -> Path:
+        key = json.dumps([trial.identity(), self._sources], sort_keys=True)
+        return self._folder / f"{blake2b(key.encode(), digest_size=_NAME_BYTES).hexdigest()}.json"
+
+
+def _make(run: Callable[[T], O], trial: T) -> tuple[O, float]:
+    began_s = time.monotonic()
+    try:
+        outcome = run(trial)
+    except CommandError as error:
+        raise CommandError(f"{trial}: {error}") from None
+    return outcome, time.monotonic() - began_s
+
+
+def _processes(at_once: int, warm_up: Callable[[], None] | None, own_process: bool) -> ProcessPoolExecutor:
+    """Processes that each have one core, as solvers start a thread for each core that they may use."""
+    context = multiprocessing.get_context("spawn")
+    cores = context.Queue()
+    # Processes that are used once inherit the one core of this one.
+    for core in () if own_process else usable_cores()[:at_once]:
+        cores.put(core)
+    return ProcessPoolExecutor(
+        at_once,
+        mp_context=context,
+        initializer=_begin,
+        initargs=(None if own_process else cores, warm_up),
+        max_tasks_per_child=1 if own_process else None,
+    )
+
+
+def _begin(cores: "multiprocessing.Queue[int] | None", warm_up: Callable[[], None] | None) -> None:
+    if cores is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {cores.get()})
+    if warm_up is not None:
+        warm_up()
+
+
+def jobs_at_once(wanted: int, console: Console) -> int:
+    """The number of parallel runs: at most one per usable core. Prints where that is fewer than wanted."""
+    usable = len(usable_cores())
+    if wanted > usable:
+        console.print(f"--jobs {wanted} is more than the usable cores: {usable} at a time", markup=False)
+    return min(wanted, usable)
+
+
+def usable_cores() -> list[int]:
+    """Cores that this process may run on; all cores where the system has no affinity."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """Keep this thread, and all that it starts, to one core, as solvers use all cores that they may."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

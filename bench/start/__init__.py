@@ -1,1 +1,0 @@
-"""`millrace bench start`: how soon a newcomer sees a decision, an adapter, and the end of the demo."""

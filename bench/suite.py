@@ -1,0 +1,139 @@
+"""The suites of `millrace bench`: what their parts measure, and the sources that decide their figures."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pkgutil import resolve_name
+from typing import Any, Generic, TypeVar
+
+from bench.figures import Conditions, Result
+from bench.runs import Experiment, Runs, T, jobs_at_once
+
+S = TypeVar("S")
+O = TypeVar("O")  # noqa: E741
+
+
+class Bench(Generic[S, T, O]):
+    """One use of a suite: its conditions, the sizes that follow from them, and trials that parts share."""
+
+    def __init__(self, conditions: Conditions, scope: S, experiment: Experiment[T, O] | None = None) -> None:
+        self.conditions = conditions
+        self.scope = scope
+        self._experiment = experiment
+        self.jobs = jobs_at_once(conditions.jobs, conditions.console)
+
+    @cached_property
+    def runs(self) -> Runs[T, O]:
+        """Outcomes of the suite's trials in the folder of the results."""
+        assert self._experiment is not None
+        return Runs(self.conditions.folder, self._experiment)
+
+    def run(self, trials: Sequence[T]) -> Runs[T, O]:
+        """Make the trials that have no outcome yet, and return all outcomes.
+
+        Raises:
+            CommandError: a trial fails, or the disk refuses.
+        """
+        self.runs.complete(trials, self.jobs, self.conditions.console)
+        return self.runs
+
+
+Measure = Callable[[Bench[S, T, O]], Result]
+
+
+@dataclass(frozen=True)
+class Part(Generic[S, T, O]):
+    """A part of a suite.
+
+    Attributes:
+        title: name for `--only` and in gate files.
+        measure: returns its figures and tables.
+        applies: whether it is part of a run under these conditions, on this machine.
+    """
+
+    title: str
+    measure: Measure[S, T, O]
+    applies: Callable[[Conditions], bool] = lambda _: True
+
+
+@dataclass(frozen=True)
+class Suite(Generic[S, T, O]):
+    """A suite as its module declares it.
+
+    Attributes:
+        parts: in their order; parts that must run alone come first.
+        scope: returns the sizes of the full or the quick form, and checks the inputs.
+        experiment: the trials that its parts share, if there are any.
+    """
+
+    parts: tuple[Part[S, T, O], ...]
+    scope: Callable[[Conditions], S]
+    experiment: Experiment[T, O] | None = None
+
+    def bench(self, conditions: Conditions) -> Bench[S, T, O]:
+        """Prepare a run of the suite.
+
+        Raises:
+            CommandError: an input is absent or invalid.
+        """
+        return Bench(conditions, self.scope(conditions), self.experiment)
+
+    def due(self, conditions: Conditions) -> list[Part[S, T, O]]:
+        """Parts of a run under these conditions."""
+        return [part for part in self.parts if part.applies(conditions)]
+
+
+def by_size(name: str) -> Callable[[Bench[Any, Any, Any]], Result]:
+    """A measure from the name `module:function` of a function of `quick` and `seed`. The module is imported
+    when the part runs, since torch takes seconds to import."""
+
+    def measure(bench: Bench[Any, Any, Any]) -> Result:
+        result = resolve_name(name)(bench.conditions.quick, bench.conditions.seed)
+        assert isinstance(result, Result)
+        return result
+
+    return measure
+
+
+def by_conditions(name: str) -> Callable[[Bench[Any, Any, Any]], Result]:
+    """As `by_size`, of a function of the conditions."""
+
+    def measure(bench: Bench[Any, Any, Any]) -> Result:
+        result = resolve_name(name)(bench.conditions)
+        assert isinstance(result, Result)
+        return result
+
+    return measure
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a suite is declared, and what it measures.
+
+    Attributes:
+        declaration: `module:variable`, imported when the suite runs.
+        sources: packages that decide its figures, itself included, from the root of the checkout.
+    """
+
+    declaration: str
+    sources: tuple[str, ...]
+
+    def suite(self) -> Suite[Any, Any, Any]:
+        """Import the declaration."""
+        found = resolve_name(self.declaration)
+        assert isinstance(found, Suite)
+        return found
+
+
+_PRODUCT = ("schemas", "solvers", "streams", "infra", "executors")
+SUITES = {
+    "spine": Entry("bench.spine.parts:SUITE", (*_PRODUCT, "bench/spine")),
+    "auction": Entry(
+        "bench.auction.parts:SUITE",
+        ("schemas", "solvers", "streams", "infra", "bench/workloads", "bench/auction"),
+    ),
+    "elastic": Entry("bench.elastic.parts:SUITE", (*_PRODUCT, "bench/elastic")),
+    "merging": Entry("bench.merging.parts:SUITE", (*_PRODUCT, "bench/merging")),
+    "moe": Entry("bench.moe.parts:SUITE", (*_PRODUCT, "bench/network", "bench/moe")),
+    "start": Entry("bench.start:SUITE", (*_PRODUCT, "bench/start.py")),
+}

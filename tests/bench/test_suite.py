@@ -1,0 +1,25 @@
+"""Every suite is declared, and each of its parts can be measured."""
+
+import inspect
+
+import pytest
+
+from bench.suite import SUITES
+
+
+@pytest.mark.parametrize("name", list(SUITES))
+def test_parts_have_titles_of_their_own(name):
+    titles = [part.title for part in SUITES[name].suite().parts]
+    assert titles
+    assert len(set(titles)) == len(titles)
+
+
+@pytest.mark.parametrize("name", list(SUITES))
+def test_a_part_that_is_named_by_a_function_has_one(name):
+    from pkgutil import resolve_name
+
+    for part in SUITES[name].suite().parts:
+        variables = inspect.getclosurevars(part.measure).nonlocals
+        function = variables.get("name", "")
+        if ":" in function:
+            assert callable(resolve_name(function)), part.title
