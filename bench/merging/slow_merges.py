@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bench.cores import on_one_core
 from bench.figures import Measurement, Result, Table
 from bench.merging.instances import Shape, measured_mix, synthetic
 from bench.merging.trial import Setting
+from bench.runs import on_one_core
 from schemas.merging.problems import MergeProblem
 from schemas.merging.settings import MergingPolicy
 from solvers.merging.merger import merge

@@ -2,15 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from bench.moe.inference_rank import HIDDEN, serve
-from bench.moe.limited_network import run_on_limited_network
 from bench.moe.routing import Setting
+from bench.network.ranks import run_on_limited_network
 from executors.moe.serving.phases import Layout, Standing
 from solvers.experts.placement import Cluster, Demand
 from solvers.experts.schemes import SCHEMES
@@ -20,7 +19,6 @@ RANKS = 4
 _BYTES_PER_NUMBER = 4
 _DECISIONS = 9
 _TIMEOUT_S = 900.0
-_CALIBRATED = Setting("calibration", RANKS, RANKS, 1, 1_024, 1.0)
 
 
 def run_served(settings: Sequence[Setting], **arguments: Any) -> tuple[dict[str, Any], str]:
@@ -32,13 +30,6 @@ def run_served(settings: Sequence[Setting], **arguments: Any) -> tuple[dict[str,
     told = [setting.to_json() for setting in settings]
     results, network = run_on_limited_network(serve, RANKS, _TIMEOUT_S, settings=told, **arguments)
     return results[0], network
-
-
-@cache
-def calibrated(seed: int) -> tuple[Mapping[str, float], str]:
-    """Costs of the steps of a layer alone, see `inference_rank`, and over what network."""
-    result, network = run_served([_CALIBRATED], schemes=[], profiled=0, timed=0, seed=seed)
-    return result["costs"], network
 
 
 def layer_costs(measured: Mapping[str, float], experts: int, devices: int) -> LayerCosts:

@@ -1,4 +1,4 @@
-"""Tables 5.3, 5.5 and 5.6 and Figure 5.2: small models trained to one loss by each scheme."""
+"""Table 5.3: small models trained to one loss by each scheme."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,14 +9,13 @@ from statistics import mean, median
 from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table, Value
 from bench.moe.tasks import ModelSize, Task, generation, sentiment
-from bench.moe.thesis import DOUBLES_PCT, MEASURED, TABLE_5_3, TABLE_5_5, TABLE_5_6, THESIS
+from bench.moe.thesis import MEASURED, TABLE_5_3, THESIS
 from bench.moe.trained import Run, Scheme, Training
 from executors.moe.gating import Gating
 from executors.workers.threads import one_thread
 
 DENSE, TOP_1, TOP_2 = Scheme(None), Scheme(Gating("top1")), Scheme(Gating("top2"))
 ADAPTIVE = Scheme(Gating("adaptive", 0.1), curriculum=True)
-ANY_ORDER = Scheme(Gating("adaptive", 0.1))
 _MOST_OF_TOP_2 = 1.6
 """A scheme that has not reached the loss after so many times the steps of top-2 is given up."""
 
@@ -36,8 +35,6 @@ class Extent:
     interval: int
     """Steps between two of them."""
     seeds: int
-    thresholds: tuple[float, ...]
-    """Of Table 5.5, beside 0.1; with the first seed alone."""
 
     @property
     def steps(self) -> int:
@@ -53,7 +50,6 @@ FULL = Extent(
     evaluations=30,
     interval=8,
     seeds=3,
-    thresholds=(0.05, 0.2, 0.3, 0.4),
 )
 QUICK = Extent(
     sentiment=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=2_048, length=20),
@@ -63,7 +59,6 @@ QUICK = Extent(
     evaluations=9,
     interval=8,
     seeds=1,
-    thresholds=(),
 )
 
 Runs = Mapping[Scheme, Run]
@@ -86,15 +81,11 @@ def train_all(extent: Extent, seed: int, reviews: Path) -> dict[str, tuple[Task,
         sentiment(extent.sentiment, *of_sentiment, reviews, seed),
         generation(extent.generation, *of_generation, seed),
     )
-    further = tuple(Scheme(Gating("adaptive", threshold), curriculum=True) for threshold in extent.thresholds)
-    schemes = (TOP_2, ADAPTIVE, ANY_ORDER, TOP_1, DENSE)
+    schemes = (TOP_2, ADAPTIVE, TOP_1, DENSE)
     return {
         task.name: (
             task,
-            [
-                train_to_one_loss(task, schemes if number else schemes + further, seed + number, extent)
-                for number in range(extent.seeds)
-            ],
+            [train_to_one_loss(task, schemes, seed + number, extent) for number in range(extent.seeds)],
         )
         for task in tasks
     }
@@ -153,7 +144,7 @@ def gating_training(seen: Mapping[str, tuple[Task, list[Runs]]], extent: Extent)
         "thesis 0.77 and 0.89",
         runs=sum(len(of) for of in ratios.values()),
     )
-    return Result((ratio,), (table_5_3(seen), table_5_5(seen), table_5_6(seen), figure_5_2(seen)))
+    return Result((ratio,), (table_5_3(seen),))
 
 
 def table_5_3(seen: Mapping[str, tuple[Task, list[Runs]]]) -> Table:
@@ -180,49 +171,3 @@ def _row(task: Task, by_seed: Sequence[Runs], scheme: Scheme) -> tuple[Value, ..
         mean(run.quality_as_trained for run in runs),
         100.0 * doubles,
     )
-
-
-def table_5_5(seen: Mapping[str, tuple[Task, list[Runs]]]) -> Table:
-    """How the threshold matters, with the first seed."""
-    rows: list[tuple[Value, ...]] = []
-    for name, (task, by_seed) in seen.items():
-        first = by_seed[:1]
-        for scheme in sorted(
-            (scheme for scheme in by_seed[0] if scheme.curriculum), key=lambda scheme: scheme.threshold
-        ):
-            time, steps, flops, quality, _, doubles = _row(task, first, scheme)
-            rows.append((scheme.threshold, f"{name}, {MEASURED}", time, quality, steps, flops, doubles))
-        for threshold, published in TABLE_5_5[name].items():
-            rows.append((threshold, f"{name}, {THESIS}", *published, None, None, None))
-    columns = ("threshold", "of", "time", "quality", "steps", "flops", "doubles_pct")
-    chart = Bars("threshold", "of", "time", None, "time to the same loss over that of top-2 gating")
-    return Table("table_5_5", columns, sorted(rows, key=lambda row: float(row[0] or 0)), chart)
-
-
-def table_5_6(seen: Mapping[str, tuple[Task, list[Runs]]]) -> Table:
-    """What it costs if batches are not adjusted."""
-    rows: list[tuple[Value, ...]] = []
-    for name, (_, by_seed) in seen.items():
-        slower = [time_ratio(runs, ANY_ORDER) / time_ratio(runs, ADAPTIVE) - 1 for runs in by_seed]
-        change = mean(runs[ANY_ORDER].quality - runs[ADAPTIVE].quality for runs in by_seed)
-        rows.append((name, MEASURED, 100.0 * median(slower), change))
-        rows.append((name, THESIS, *TABLE_5_6[name]))
-    columns = ("task", "source", "inflation_pct", "quality_change")
-    return Table(
-        "table_5_6", columns, rows, Bars("task", "source", "inflation_pct", None, "longer training, %")
-    )
-
-
-def figure_5_2(seen: Mapping[str, tuple[Task, list[Runs]]]) -> Table:
-    """Tokens with two experts in each layer, over all that were trained on."""
-    rows: list[tuple[Value, ...]] = []
-    for name, (task, by_seed) in seen.items():
-        for layer in range(task.size.layers):
-            share = mean(runs[ADAPTIVE].doubles[layer] for runs in by_seed)
-            rows.append((f"layer {layer}", f"{name}, {MEASURED}", 100.0 * share))
-        rows.append(
-            ("all", f"{name}, {MEASURED}", mean(float(row[2] or 0) for row in rows[-task.size.layers :]))
-        )
-        rows.append(("all", f"{name}, {THESIS}", DOUBLES_PCT[name]))
-    chart = Bars("layer", "of", "doubles_pct", None, "tokens with two experts, %")
-    return Table("figure_5_2", ("layer", "of", "doubles_pct"), rows, chart)

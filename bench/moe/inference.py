@@ -45,8 +45,6 @@ THESIS_REDUCTIONS: Mapping[int, str] = {
     16: "median 1.45 and 1.46, 95th percentile 1.82 and 1.68",
 }
 """Figure 4.16, baseline over Lina, of Transformer-XL and BERT-Large; by experts."""
-THESIS_LAYER_REDUCTIONS: Mapping[int, str] = {8: "1.87 and 1.58", 16: "1.77 and 1.81"}
-"""Figure 4.17, by experts."""
 
 
 def modelled_settings(quick: bool) -> Iterator[Setting]:
@@ -71,9 +69,6 @@ class Served:
     """The batches of one setting by one scheme."""
 
     batches_s: Sequence[float]
-    layers_s: Sequence[Sequence[float]]
-    """MoE layers of each batch: the gate's part is left out where it was measured."""
-    all_to_all_s: Sequence[Sequence[float]]
     revised: float
     """Part of the layers."""
     foretold: float | None
@@ -89,7 +84,7 @@ Outcomes = Mapping[str, Served]
 
 
 def measure_inference(conditions: Conditions) -> Result:
-    """Figures 4.16 to 4.18, and what the default scheme is worth beside its rivals."""
+    """Figure 4.16, and what the default scheme is worth beside its rivals."""
     quick = conditions.quick
     settings = QUICK_MEASURED if quick else (*MEASURED, *ASIDE)
     schemes = [DEFAULT, ONE, EPLB, IDEAL] if quick else list(SCHEMES)
@@ -102,28 +97,21 @@ def measure_inference(conditions: Conditions) -> Result:
         for setting, by_scheme in zip(settings, result["settings"], strict=True)
     }
     profiled, timed = (3, 8) if quick else (6, 16)
-    model = partial(_modelled, result["costs"], schemes, profiled, timed, conditions.seed)
-    checked = {setting: model(setting) for setting in settings}
-    modelled = {setting: model(setting) for setting in modelled_settings(quick)}
+    modelled = {
+        setting: _modelled(result["costs"], schemes, profiled, timed, conditions.seed, setting)
+        for setting in modelled_settings(quick)
+    }
     return Result(
         tuple(_figures(measured, modelled, network)),
-        (
-            _figure_4_16("figure_4_16_measured", measured, checked),
-            _figure_4_16("figure_4_16_model", modelled, {}),
-            _figure_4_17(modelled),
-            _figure_4_18(modelled),
-        ),
+        (_figure_4_16("figure_4_16_measured", measured), _figure_4_16("figure_4_16_model", modelled)),
     )
 
 
 def _measured(rows: Sequence[Mapping[str, Any]]) -> Served:
     layers = [layer for row in rows for layer in row["layers"]]
     foretold = [layer["foretold"] for layer in layers if layer["foretold"] is not None]
-    parts = ("scheduling_s", "swap_s", "all_to_all_s", "experts_s")
     return Served(
         batches_s=[row["batch_s"] for row in rows],
-        layers_s=[[sum(layer[part] for part in parts) for layer in row["layers"]] for row in rows],
-        all_to_all_s=[[layer["all_to_all_s"] for layer in row["layers"]] for row in rows],
         revised=float(np.mean([layer["revised"] for layer in layers])),
         foretold=float(np.mean(foretold)) if foretold else None,
     )
@@ -135,8 +123,6 @@ def of_steps(batches: Sequence[Sequence[LayerStep]]) -> Served:
     foretold = [step.foretold for step in steps if step.foretold is not None]
     return Served(
         batches_s=[batch_s(batch) for batch in batches],
-        layers_s=[[step.time.total_s for step in batch] for batch in batches],
-        all_to_all_s=[[step.time.all_to_all_s for step in batch] for batch in batches],
         revised=float(np.mean([step.revised for step in steps])),
         foretold=float(np.mean(foretold)) if foretold else None,
     )
@@ -205,28 +191,22 @@ def _ratio(outcomes: Outcomes, over: str, under: str, percent: float) -> float:
     return outcomes[over].percentile_s(percent) / outcomes[under].percentile_s(percent)
 
 
-def _figure_4_16(
-    name: str, outcomes: Mapping[Setting, Outcomes], checked: Mapping[Setting, Outcomes]
-) -> Table:
-    rows = []
-    for setting, by_scheme in outcomes.items():
-        for scheme, served in by_scheme.items():
-            model = checked.get(setting)
-            rows.append(
-                (
-                    told(setting),
-                    scheme,
-                    1_000 * served.percentile_s(50),
-                    1_000 * served.percentile_s(95),
-                    _ratio(by_scheme, scheme, IDEAL, 50),
-                    _ratio(by_scheme, scheme, IDEAL, 95),
-                    None if model is None else _ratio(model, scheme, IDEAL, 50),
-                    None if model is None else _ratio(model, scheme, IDEAL, 95),
-                    100 * served.revised,
-                    None if served.foretold is None else 100 * served.foretold,
-                    _thesis(setting) if scheme == ONE else None,
-                )
-            )
+def _figure_4_16(name: str, outcomes: Mapping[Setting, Outcomes]) -> Table:
+    rows = [
+        (
+            told(setting),
+            scheme,
+            1_000 * served.percentile_s(50),
+            1_000 * served.percentile_s(95),
+            _ratio(by_scheme, scheme, IDEAL, 50),
+            _ratio(by_scheme, scheme, IDEAL, 95),
+            100 * served.revised,
+            None if served.foretold is None else 100 * served.foretold,
+            _thesis(setting) if scheme == ONE else None,
+        )
+        for setting, by_scheme in outcomes.items()
+        for scheme, served in by_scheme.items()
+    ]
     columns = (
         "setting",
         "scheme",
@@ -234,8 +214,6 @@ def _figure_4_16(
         "p95, ms",
         "median over ideal",
         "p95 over ideal",
-        "model: median over ideal",
-        "model: p95 over ideal",
         "placed anew, %",
         "top 2 foretold, %",
         "thesis: over Lina's",
@@ -246,37 +224,3 @@ def _figure_4_16(
 
 def _thesis(setting: Setting) -> str | None:
     return THESIS_REDUCTIONS.get(setting.experts) if setting.experts == setting.devices else None
-
-
-def _figure_4_17(outcomes: Mapping[Setting, Outcomes]) -> Table:
-    """95th percentile of a layer, and how much less it is than with one expert per device."""
-    rows = []
-    for setting, by_scheme in outcomes.items():
-        if setting.name == "skewed":
-            baseline_s = float(np.percentile(by_scheme[ONE].layers_s, 95))
-            for scheme, served in by_scheme.items():
-                p95_s = float(np.percentile(served.layers_s, 95))
-                thesis = THESIS_LAYER_REDUCTIONS.get(setting.experts) if scheme == "lina" else None
-                rows.append((setting.experts, scheme, 1_000 * p95_s, baseline_s / p95_s, thesis))
-    columns = ("experts", "scheme", "p95 of a layer, ms", "one per device over it", "thesis")
-    label = "one expert per device over it, 95th percentile of a layer (model)"
-    return Table("figure_4_17_model", columns, rows, Bars("experts", "scheme", columns[3], None, label))
-
-
-def _figure_4_18(outcomes: Mapping[Setting, Outcomes]) -> Table:
-    """95th percentile of the all-to-alls of each layer, of the largest of the thesis' sizes."""
-    setting, by_scheme = max(
-        ((setting, each) for setting, each in outcomes.items() if setting.name == "skewed"),
-        key=lambda pair: pair[0].experts,
-    )
-    baseline = np.percentile(by_scheme[ONE].all_to_all_s, 95, axis=0)
-    rows = []
-    for scheme, served in by_scheme.items():
-        p95 = np.percentile(served.all_to_all_s, 95, axis=0)
-        rows += [
-            (layer + 1, scheme, 1_000 * float(p95[layer]), float(baseline[layer] / p95[layer]))
-            for layer in range(setting.layers)
-        ]
-    columns = ("layer", "scheme", "p95 of all-to-all, ms", "one per device over it")
-    label = f"all-to-all time of {setting.experts} experts, ms, 95th percentile (model)"
-    return Table("figure_4_18_model", columns, rows, Bars("layer", "scheme", columns[2], None, label))

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from bench.figures import Conditions, Result
-from bench.moe.limited_network import MEGABITS_PER_S
 from bench.network.links import NoLinksError, rate_limited
+from bench.network.ranks import MEGABITS_PER_S
 from bench.suite import Bench, Part, Suite, by_conditions
 
 LOOPBACK = "loopback"

@@ -30,19 +30,3 @@ TABLE_5_3: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
 }
 """By task and scheme: training time over that of top-2, floating-point operations, and accuracy in percent or
 perplexity. As printed, with text generation's perplexity best for the dense model and worst for top-2."""
-
-TABLE_5_5: Mapping[str, Mapping[float, tuple[float, float]]] = {
-    "sentiment analysis": {0.05: (1.02, 91.2), 0.2: (0.77, 91.8), 0.3: (0.92, 91.7), 0.4: (1.01, 91.8)},
-    "text generation": {0.05: (0.95, 16.6), 0.2: (0.93, 17.2), 0.3: (0.99, 17.4), 0.4: (1.01, 17.4)},
-}
-"""By task and threshold: training time over that of top-2, and accuracy in percent or perplexity."""
-
-TABLE_5_6: Mapping[str, tuple[float, float]] = {
-    "sentiment analysis": (22.0, 0.0),
-    "text generation": (12.0, -0.01),
-}
-"""By task: by how many percent training takes longer where batches are not adjusted, and what that changes of
-the quality."""
-
-DOUBLES_PCT: Mapping[str, float] = {"sentiment analysis": 11.3, "text generation": 21.8}
-"""Tokens with two experts, as section 5.4.4 has it; Figure 5.2 is a picture."""

@@ -33,17 +33,12 @@ class Scheme:
     gating: Gating | None
     curriculum: bool = False
 
-    @property
-    def threshold(self) -> float:
-        """T of adaptive gating."""
-        return self.gating.largest_gap if self.gating else 0.0
-
     def __str__(self) -> str:
         if self.gating is None:
             return "dense"
         if self.gating.mode != "adaptive":
             return self.gating.mode
-        return f"adaptive {self.gating.threshold:g}" + ("" if self.curriculum else ", any order")
+        return f"adaptive {self.gating.threshold:g}"
 
 
 @dataclass

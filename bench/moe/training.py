@@ -1,21 +1,18 @@
-"""The part `training`: steps under Lina against steps whose collectives nobody orders (Figures 4.10 to 4.15,
-Table 4.4)."""
+"""The part `training`: steps under Lina against steps whose collectives have no order (Figure 4.14)."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 
-from bench.figures import Conditions, Measurement, Result
-from bench.moe.contention import sample_contention
-from bench.moe.training_runs import TrainingRun, run_training
-from bench.moe.training_shape import BASELINE, UNCUT_BYTES, Shape, Variant
-from bench.moe.training_steps import StepTimes
-from bench.moe.training_tables import Measured, all_tables
+from bench.charts import Bars
+from bench.figures import Conditions, Measurement, Result, Table
+from bench.moe.training_rank import BASELINE, UNCUT_BYTES, Shape, Variant, measure_training
+from bench.moe.training_steps import StepTimes, medians, read_steps
+from bench.network.ranks import run_on_limited_network
 
 _WORLD = 4
 _FULL = Shape(experts=_WORLD, layers=3, hidden=1024, dense=384, inner=128, tokens=512, bucket_bytes=3 * 2**20)
 _QUICK = replace(_FULL, layers=2, dense=192, inner=64, tokens=256, bucket_bytes=3 * 2**19)
 _PARTITIONS_PER_BUCKET = 2
-_PARTITION_SIZES_BYTES = (2**18, 2**19, 2**20, 3 * 2**19, 3 * 2**20)
 
 
 _PACKING_ALONE = Variant("packing alone", is_scheduled=False, per_device=2)
@@ -37,7 +34,7 @@ def designs(partition_bytes: int) -> list[Variant]:
 
 
 def measure_training_part(conditions: Conditions) -> Result:
-    """Measure steps of all designs in turns; in full, also what the tables hold."""
+    """Measure steps of the baseline and all of Lina in turns; in full, of all designs."""
     shape = _QUICK if conditions.quick else _FULL
     partition_bytes = shape.dense_bytes // _PARTITIONS_PER_BUCKET
     variants = designs(partition_bytes)
@@ -53,29 +50,57 @@ def measure_training_part(conditions: Conditions) -> Result:
         conditions.seed,
         partitions_bytes=(UNCUT_BYTES, partition_bytes),
     )
-    figures = _figures(run, shape, variants, rounds)
-    if conditions.quick:
-        return Result(figures)
-    sizes = [
-        replace(variants[-2], name=f"{size / 2**20:g} MiB", partition_bytes=size)
-        for size in _PARTITION_SIZES_BYTES
-    ]
-    by_size = run_training(shape, _WORLD, sizes, 3, conditions.seed)
-    pair = run_training(replace(shape, experts=2), 2, [variants[0], variants[-1]], 4, conditions.seed)
-    contention = sample_contention(_WORLD, shape.exchanged_bytes, 10, conditions.seed)
-    whole_s, cut_s = run.averages_s
-    further = shape.layers * (_PARTITIONS_PER_BUCKET - 1)
-    measured = Measured(
-        shape=shape,
-        variants=variants,
-        steps=run.steps,
-        pair=pair.steps,
-        by_size=by_size.steps,
-        slowdown=sorted(contention.slowdowns)[len(contention.slowdowns) // 2],
-        micro_op_s=max(0.0, (cut_s - whole_s) / further),
-        parts=_PARTITIONS_PER_BUCKET,
+    return Result(_figures(run, shape, variants, rounds), (_steps(run),))
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What a run has measured.
+
+    Attributes:
+        steps: medians of each variant's, by name.
+        averages_s: for each partition size, how long averaging a step's dense gradients takes at least, with
+            nothing beside; of the rank that takes longest.
+        network: where, in words.
+    """
+
+    steps: dict[str, StepTimes]
+    averages_s: list[float]
+    network: str
+
+
+def run_training(
+    shape: Shape,
+    world: int,
+    variants: Sequence[Variant],
+    rounds: int,
+    seed: int,
+    partitions_bytes: Sequence[int] = (),
+) -> TrainingRun:
+    """Measure steps of variants, which take turns, and averages by each partition size, which do too."""
+    results, network = run_on_limited_network(
+        measure_training,
+        world,
+        shape=asdict(shape),
+        variants=[asdict(each) for each in variants],
+        rounds=rounds,
+        seed=seed,
+        partitions_bytes=list(partitions_bytes),
     )
-    return Result(figures, all_tables(measured))
+    steps = {
+        each.name: medians(read_steps(results, each.name, shape.experts // each.per_device))
+        for each in variants
+    }
+    by_partition = zip(*(result["averages_s"] for result in results), strict=True)
+    averages_s = [min(map(max, zip(*ranks, strict=True))) for ranks in by_partition]
+    return TrainingRun(steps, averages_s, network)
+
+
+def _steps(run: TrainingRun) -> Table:
+    """Medians of each variant."""
+    rows = [(name, "measured", *astuple(times)) for name, times in run.steps.items()]
+    columns = ("variant", "source", *(field.name for field in fields(StepTimes)))
+    return Table("training_steps", columns, rows, Bars("variant", "source", "step_s", None, "step, s"))
 
 
 def _figures(

@@ -1,9 +1,9 @@
-"""What each rank of a measured training run does: steps of all variants, one after another in each round."""
+"""What a measured training step consists of, and what each rank does: steps of all variants in turns."""
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +14,6 @@ from torch.autograd.function import once_differentiable
 from torch.distributed import FileStore, PrefixStore, ProcessGroup, Store  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.moe.training_shape import Shape, Variant
 from bench.network.ranks import Rank
 from executors.moe.parallel.coordination import AgreedOrder
 from executors.moe.parallel.experts import ParallelExperts
@@ -35,6 +34,83 @@ _WARM_UP_STEPS = 2
 
 Span = tuple[str, float, float]
 """What was computed, from when, until when."""
+
+
+UNCUT_BYTES = 2**40
+"""A partition size that cuts nothing."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model whose layers are a dense network each, of which all ranks have the parameters, and experts.
+
+    Attributes:
+        experts: of a layer; each token goes to two of them, chosen once by the seed, about evenly.
+        layers: in all.
+        hidden: features of a token, 4 bytes each.
+        dense: inner features of the dense network.
+        inner: inner features of an expert.
+        tokens: of each rank and step.
+        bucket_bytes: of gradients that DistributedDataParallel averages together.
+    """
+
+    experts: int
+    layers: int
+    hidden: int
+    dense: int
+    inner: int
+    tokens: int
+    bucket_bytes: int
+
+    @property
+    def row_bytes(self) -> int:
+        """What one token sends to one expert."""
+        return 4 * self.hidden
+
+    @property
+    def exchanged_bytes(self) -> int:
+        """What a rank has for the experts in one all-to-all, with what stays on the rank."""
+        return 2 * self.tokens * self.row_bytes
+
+    @property
+    def dense_bytes(self) -> int:
+        """Gradients of a layer that all ranks average."""
+        return 4 * 2 * self.hidden * self.dense
+
+    @property
+    def expert_bytes(self) -> int:
+        """Gradients of one expert."""
+        return 4 * 2 * self.hidden * self.inner
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to issue a step's collectives.
+
+    Attributes:
+        name: of a row.
+        is_scheduled: all-to-all first, by `CommunicationScheduler`; otherwise both kinds beside each other.
+        has_two_lanes: whether all-to-alls use a connection for each direction (`Lanes`).
+        partition_bytes: of allreduce micro-ops, at most.
+        chunks: micro-ops of an all-to-all.
+        per_device: experts of a layer on each device.
+    """
+
+    name: str
+    is_scheduled: bool = True
+    has_two_lanes: bool = True
+    partition_bytes: int = UNCUT_BYTES
+    chunks: int = 1
+    per_device: int = 1
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether gradients are averaged in micro-ops."""
+        return self.partition_bytes < UNCUT_BYTES
+
+
+BASELINE = Variant("baseline", is_scheduled=False, has_two_lanes=False)
+"""As other systems do: section 4.2.2."""
 
 
 def measure_training(rank: Rank) -> dict[str, Any]:

@@ -6,12 +6,17 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.network.links import Place
+from bench.network.links import NoLinksError, Place, loopback, rate_limited
+
+MEGABITS_PER_S = 200.0
+"""Rate of each limited link, in each direction."""
 
 _context = multiprocessing.get_context("forkserver")
 
@@ -141,3 +146,27 @@ def _run(module: str, name: str, told: str, connection: "Connection[bytes, bytes
     except Exception as error:
         result = {"error": f"{type(error).__name__}: {error}"}
     connection.send_bytes(json.dumps(result).encode())
+
+
+def run_on_limited_network(
+    work: Work, world: int, timeout_s: float = 600.0, **arguments: Any
+) -> tuple[list[dict[str, Any]], str]:
+    """Run a function on ranks over links of a limited rate, or on loopback where there can be none.
+
+    Returns:
+        what each has returned, and what the network was, in words.
+
+    Raises:
+        RuntimeError: it failed on a rank.
+        TimeoutError: it has not ended.
+    """
+    with ExitStack() as stack:
+        places: Sequence[Place]
+        try:
+            places = stack.enter_context(rate_limited(world, MEGABITS_PER_S))
+            network = f"{world} ranks, one thread each, on links of {MEGABITS_PER_S:g} Mbit/s"
+        except NoLinksError as error:
+            places = loopback(world)
+            network = f"{world} ranks, one thread each, on loopback, which says little of a network: {error}"
+        scratch = Path(stack.enter_context(TemporaryDirectory()))
+        return run_ranks(work, places, scratch, timeout_s, **arguments), network

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.moe.contention import sample_contention
-from bench.moe.contention_rank import measure_contention
+from bench.moe.contention import measure_contention, sample_contention
 from bench.network.links import loopback
 from bench.network.ranks import run_ranks
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from bench.moe.estimation import EXPERTS, Selections, accuracy, following
-from bench.moe.tiny_model import LAYERS, TinyModel
-from bench.moe.tiny_text import Text, passages
+from bench.moe.estimation import EXPERTS, Selections, accuracy
+from bench.moe.tiny_model import LAYERS, Text, TinyModel, passages
 
 
 def chain(draws: np.random.Generator, tokens: int) -> np.ndarray:
@@ -28,13 +27,6 @@ def test_selections_by_chance_are_not_foretold():
     draws = np.random.default_rng(0)
     batches = [draws.integers(0, EXPERTS, (500, 4)) for _ in range(12)]
     assert accuracy(Selections(batches[:2], batches[2:]), "balanced", 3).mean() < 0.2
-
-
-def test_tokens_follow_those_of_the_same_expert():
-    # Three of four tokens of expert 0 go to 5, both of expert 1 to 6.
-    batch = np.array([[0, 5], [0, 5], [0, 5], [0, 2], [1, 6], [1, 6]])
-    assert following([batch], 0, 1) == pytest.approx((0.75 + 1.0) / 2)
-    assert following([batch], 0, 2) == 1.0
 
 
 def test_hardly_a_passage_is_both_trained_on_and_held_back():

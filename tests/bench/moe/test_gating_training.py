@@ -20,8 +20,7 @@ from bench.moe.gating_training import (
     train_all,
     train_to_one_loss,
 )
-from bench.moe.tasks import ModelSize, generation, sentiment
-from bench.moe.texts import library_sentences, reference
+from bench.moe.tasks import ModelSize, generation, library_sentences, reference, sentiment
 from bench.moe.trained import Run, Training
 
 NOWHERE = Path("no-such-folder")
@@ -34,7 +33,6 @@ TINY = Extent(
     evaluations=4,
     interval=2,
     seeds=2,
-    thresholds=(0.4,),
 )
 
 
@@ -119,20 +117,14 @@ def test_flops_of_top_2_are_a_feed_forward_network_more_per_layer():
 
 
 @pytest.mark.long
-def test_tables_have_every_scheme_and_threshold_beside_the_thesis():
+def test_the_table_has_every_scheme_beside_the_thesis():
     result = gating_training(train_all(TINY, 1, NOWHERE), TINY)
     (figure,) = result.measurements
     assert figure.name in goals("moe")
     assert figure.runs == 4
-    tables = {
-        table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        for table in result.tables
-    }
-    assert set(tables) == {"table_5_3", "table_5_5", "table_5_6", "figure_5_2"}
-    measured = [row for row in tables["table_5_3"] if row["of"] == "text generation, measured"]
+    (table,) = result.tables
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    measured = [row for row in rows if row["of"] == "text generation, measured"]
     assert [row["scheme"] for row in measured] == ["dense", "top2", "top1", "adaptive 0.1"]
     assert measured[1]["time"] == 1.0
-    thresholds = {row["threshold"] for row in tables["table_5_5"] if row["of"] == "text generation, measured"}
-    assert thresholds == {0.1, 0.4}
-    assert {row["source"] for row in tables["table_5_6"]} == {"measured", "thesis"}
-    assert [row["layer"] for row in tables["figure_5_2"]][:4] == ["layer 0", "layer 1", "all", "all"]
+    assert sum(row["of"].endswith("thesis") for row in rows) == len(rows) / 2

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bench.figures import Conditions
 from bench.moe import placement
-from bench.moe.popularities import changed, drawn_cases
+from bench.moe.placement import changed, drawn_cases
 from solvers.experts.schemes import SCHEMES
 
 
