@@ -46,7 +46,7 @@ kernels: $(STAMP)
 libraries: $(LIBRARIES)
 
 $(LIBRARIES): $(STAMP)
-	$(BIN)/python -c "import bench.base_models.survey, pyomo.environ, scipy.stats; \
+	$(BIN)/python -c "import tests.support.base_models.survey, pyomo.environ, scipy.stats; \
 		from executors.lora.default_base import default_base_directory; default_base_directory()"
 	touch $@
 
@@ -158,7 +158,7 @@ $(SMOLLM2): | $(STAMP)
 
 # docs/base-models.md, after an upgrade of transformers or a change of the probe: two minutes of CPU time.
 base-models: $(STAMP)
-	$(BIN)/python -m bench.base_models
+	$(BIN)/python -m tests.support.base_models.document
 
 schemas: $(STAMP)
 	$(BIN)/millrace schemas write

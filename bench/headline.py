@@ -8,7 +8,7 @@ import yaml
 
 from bench.goals import goals
 from bench.kept import KeptFigure, KeptFigures
-from bench.sources import ROOT
+from bench.runs import ROOT
 from infra.errors import CommandError, disk_faults
 
 _LIST = Path(__file__).parent / "headline.yaml"

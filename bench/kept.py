@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from bench.sources import digest_of
+from bench.runs import digest_of
 from bench.suite import SUITES
 from infra.errors import CommandError, disk_faults
 from schemas.codec import describe

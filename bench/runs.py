@@ -1,5 +1,6 @@
 """Runs the trials of a suite, in processes where asked, and keeps their outcomes by digest of sources."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -9,18 +10,20 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
-from bench.sources import digest_of
 from infra.errors import CommandError, disk_faults
 from schemas.codec import describe
 
 _NAME_BYTES = 12
+ROOT = Path(__file__).parents[1]
+"""Of the checkout."""
+
+_DIGEST_BYTES = 8
 
 
 class Trial(Protocol):
@@ -175,7 +178,7 @@ class Runs(Generic[T, O]):
 
     def _path(self, trial: T) -> Path:
         key = json.dumps([trial.identity(), self._sources], sort_keys=True)
-        return self._folder / f"{blake2b(key.encode(), digest_size=_NAME_BYTES).hexdigest()}.json"
+        return self._folder / f"{hashlib.blake2b(key.encode(), digest_size=_NAME_BYTES).hexdigest()}.json"
 
 
 def _make(run: Callable[[T], O], trial: T) -> tuple[O, float]:
@@ -210,6 +213,13 @@ def _begin(cores: "multiprocessing.Queue[int] | None", warm_up: Callable[[], Non
         warm_up()
 
 
+def peak_memory_bytes(process: int | str = "self") -> int:
+    """The largest resident set that a process ever had, as Linux keeps it. It is not `ru_maxrss`, which a
+    process inherits from the one that started it."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return 1_024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
 def jobs_at_once(wanted: int, console: Console) -> int:
     """The number of parallel runs: at most one per usable core. Prints where that is fewer than wanted."""
     usable = len(usable_cores())
@@ -237,3 +247,27 @@ def on_one_core() -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def digest_of(names: Sequence[str], root: Path = ROOT) -> str:
+    """Of all these files, by name and content, in hexadecimal.
+
+    Args:
+        names: files, and folders of Python files, from the root.
+    """
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for path in files_of(names, root):
+        for part in (str(path.relative_to(root)).encode(), path.read_bytes()):
+            digest.update(len(part).to_bytes(8))
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def files_of(names: Sequence[str], root: Path = ROOT) -> Iterator[Path]:
+    """In a stable order. What is not there, as the lock beside an installed package, is left out."""
+    for name in names:
+        path = root / name
+        if path.is_dir():
+            yield from sorted(path.rglob("*.py"))
+        elif path.exists():
+            yield path

@@ -11,8 +11,13 @@ from functools import partial
 import numpy as np
 
 from bench.charts import Lines
-from bench.elastic.busy_cell import BusyCell
-from bench.elastic.instances import INFERENCE_GPUS, TRAINING_GPUS, knapsack_groups, lent_servers
+from bench.elastic.instances import (
+    INFERENCE_GPUS,
+    TRAINING_GPUS,
+    BusyCell,
+    knapsack_groups,
+    lent_servers,
+)
 from bench.figures import Measurement, Result, Table
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.knapsack import best_choice

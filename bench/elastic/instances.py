@@ -1,9 +1,22 @@
-"""Seeded instances of what elastic scheduling decides, of the size of the thesis's cluster."""
+"""Seeded instances of what elastic scheduling decides, and a cell amid its work, of the thesis' size."""
 
 import random
+from collections.abc import Callable
+from itertools import count
 
+from schemas.base import HOURS_PER_DAY, Event
+from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
+from schemas.clock import ClockTicked
+from schemas.codec import Decision, Envelope
+from schemas.elastic.commands import WorkersAssigned
+from schemas.elastic.settings import ElasticPolicy
+from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHyperparameters
+from schemas.fleet import NodeOnline, RunStarted
+from schemas.jobs import JobSubmitted
+from schemas.lora import Dataset
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.knapsack import Group
+from streams.cell.cell import Cell, LedgerEvent
 
 SERVER_GPUS = 8
 TRAINING_GPUS = 3_544
@@ -21,6 +34,12 @@ _MISSES = 30
 _ELASTIC_SHARE = 0.35
 """Of jobs of 8 GPUs and more with several workers: where jobs are elastic, those hold some 36 % of GPUs
 (section 3.7.1)."""
+
+_CELL, _ZONE, _TARIFF = "busy", "elastic", Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)
+_TIME = "1970-01-01T00:00:00Z"
+_FUNGIBLE_SHARE = 0.21
+"""Of jobs (section 3.7.1)."""
+INTERVAL_S = 60.0
 
 
 def lent_servers(seed: int, servers: int, has_elastic: bool, used_share: float = 0.92) -> Cluster:
@@ -87,3 +106,109 @@ def knapsack_groups(seed: int, items: int = 354) -> list[Group]:
             )
         )
     return groups
+
+
+class BusyCell:
+    """Elastic jobs run on all training servers and on all inference servers, which are lent at once, and jobs
+    of fixed sizes wait. The next tick begins a round, in which elastic jobs make way: where those that wait
+    are `wide`, each needs a whole server.
+
+    Inference servers are the zone's own here, of the slower GPU type: a round treats them as it treats loans.
+    """
+
+    def __init__(self, seed: int, running: int = 1_000, waiting: int = 500, wide: bool = False) -> None:
+        self._offsets = count()
+        cell = Cell(_CELL)
+        rng = random.Random(f"busy/{seed}")
+        self._tell(cell, _configuration(), ClockTicked(cell=_CELL, time_s=0.0))
+        for server in _nodes():
+            self._tell(cell, NodeOnline(cell=_CELL, node=server.id, base_model="none", runners=("elastic",)))
+        for number in range(running):
+            bounds = 1, rng.choice((2, 4, 8, 16))
+            is_fungible = number % 2 == 0
+            job = _submitted(rng, f"running-{number}", bounds, rng.choice((1, 1, 2, 4)), is_fungible)
+            self._tell(cell, job)
+        for decision in self._tell(cell, ClockTicked(cell=_CELL, time_s=INTERVAL_S)):
+            match decision.outcome:
+                case WorkersAssigned(node=node, members=members) as order if node == members[0].node:
+                    started = RunStarted(
+                        cell=_CELL, node=node, run_id=order.run_id, job_id=order.job_id, samples_done=0
+                    )
+                    self._tell(cell, started)
+        for number in range(waiting):
+            gpus, gpus_per_worker = (SERVER_GPUS, SERVER_GPUS) if wide else job_size(rng)
+            workers = gpus // gpus_per_worker
+            is_fungible = rng.random() < _FUNGIBLE_SHARE
+            job = _submitted(rng, f"waiting-{number}", (workers, workers), gpus_per_worker, is_fungible)
+            self._tell(cell, job)
+        self._packed = cell.packed()
+        offset = next(self._offsets)
+        self.tick = LedgerEvent(offset, _envelope(ClockTicked(cell=_CELL, time_s=2 * INTERVAL_S), offset))
+        """Begins the round."""
+
+    def cell(self) -> Cell:
+        """As it is before the round; a new one each time."""
+        return Cell.unpack(self._packed)
+
+    def wake(self) -> Callable[[], None]:
+        """Return a function that has the zone decide the round."""
+        zone = self.cell().zones[_ZONE]
+        return lambda: zone.wake(2 * INTERVAL_S)
+
+    def _tell(self, cell: Cell, *events: Event) -> list[Decision]:
+        decisions = []
+        for event in events:
+            offset = next(self._offsets)
+            decisions += cell.handle(LedgerEvent(offset, _envelope(event, offset)))
+        return decisions
+
+
+def _envelope(event: Event, offset: int) -> Envelope:
+    return Envelope(f"e{offset}", "/bench", _TIME, event)
+
+
+def _nodes() -> list[Node]:
+    return [
+        Node(id=f"{kind}-{number:03}", gpu_type=kind, tariff=_TARIFF.name)
+        for kind, gpus in (("V100", TRAINING_GPUS), ("T4", INFERENCE_GPUS))
+        for number in range(gpus // SERVER_GPUS)
+    ]
+
+
+def _configuration() -> CellConfigured:
+    samples_per_s = {"V100": float(SERVER_GPUS), "T4": SERVER_GPUS / T4_PER_V100}
+    zone = Zone(
+        id=_ZONE,
+        base_model="none",
+        base_model_memory_gib=1.0,
+        gpu_types=tuple(
+            GpuType(name=name, samples_per_s=speed, memory_gib=256.0, gpus=SERVER_GPUS)
+            for name, speed in samples_per_s.items()
+        ),
+        nodes=tuple(_nodes()),
+        policy=ElasticPolicy(reference_gpu_type="V100", interval_s=INTERVAL_S),
+    )
+    return CellConfigured(cell=_CELL, epoch_s=0.0, slot_s=INTERVAL_S, tariffs=(_TARIFF,), zones=(zone,))
+
+
+def _submitted(
+    rng: random.Random, job_id: str, workers: tuple[int, int], gpus_per_worker: int, is_fungible: bool
+) -> JobSubmitted:
+    return JobSubmitted(
+        cell=_CELL,
+        job_id=job_id,
+        user="bench",
+        zone=_ZONE,
+        workload=ElasticWorkload(
+            work_samples=round(rng.lognormvariate(10.0, 1.8)) + 1_000,
+            model="none",
+            dataset=Dataset(path="none", samples=1),
+            min_workers=workers[0],
+            max_workers=workers[1],
+            gpus_per_worker=gpus_per_worker,
+            samples_per_s=1.0,
+            hyperparameters=TrainingHyperparameters(global_batch_size=64),
+            fungible=is_fungible,
+        ),
+        terms=ElasticTerms(),
+    )

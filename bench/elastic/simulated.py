@@ -4,12 +4,12 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 
 from bench.elastic.trial import Trial
+from bench.runs import peak_memory_bytes
 from infra.simulation.distribution import Distribution
 from infra.simulation.elastic.figures import ElasticFigures
 from infra.simulation.elastic.measures import ElasticMeasures
@@ -86,7 +86,7 @@ def simulate(trial: Trial) -> Outcome:
         "events": events,
         "cpu_s": time.process_time() - cpu_s,
         "wall_s": time.perf_counter() - wall_s,
-        "rss_mb": _peak_mb(),
+        "rss_mb": peak_memory_bytes() / 1e6,
     }
     return Outcome(_digest(requests), values, queuing_s, jct_s)
 
@@ -185,11 +185,3 @@ def _digest(requests: Sequence[JobRequest]) -> str:
     for request in requests:
         digest.update(repr(request).encode())
     return digest.hexdigest()
-
-
-def _peak_mb() -> float:
-    # Not ru_maxrss, which a process inherits from the one that started it.
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise OSError("the system does not say this process's peak memory")

@@ -9,7 +9,6 @@ from pathlib import Path
 from bench.figures import Conditions, Measurement, Result
 from bench.merging import tables
 from bench.merging.estimates import estimates
-from bench.merging.over_none import over_none
 from bench.merging.simulated import OUTCOME, Outcome, run
 from bench.merging.slow_merges import measure_merger
 from bench.merging.trial import HALVES, Half, Setting, Trial, rival
@@ -267,7 +266,7 @@ def _over_none(bench: MergingBench) -> Result:
             for setting in bench.scope.compared
         },
     )
-    return over_none(runs)
+    return tables.over_none(runs)
 
 
 def _fairness(bench: MergingBench) -> Result:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 
@@ -43,8 +43,6 @@ IDLE_INTERVAL_S = 5.0
 SOLVE_S = 0.1
 """Virtual time that each solve takes."""
 
-MergeEnd = Literal["", "finished", "undone", "ended_early"]
-
 
 @dataclass(frozen=True)
 class Fared:
@@ -54,14 +52,6 @@ class Fared:
     submitted_s: FiniteFloat
     ended_s: FiniteFloat
     met_target: bool
-    best: FiniteFloat
-    """The best accuracy that its last run alone or merged has reached."""
-    mode: str = ""
-    """Mode of the last merge that it was in, as a receiver of a temporal one or any job of a spatial one."""
-    donor_of: str = ""
-    """Names the receiver that started from its weights."""
-    merge_end: MergeEnd = ""
-    """End of that merge."""
 
     @property
     def jct_s(self) -> float:
@@ -110,12 +100,6 @@ class Outcome:
     def met(self) -> int:
         """Jobs that reached their accuracy target."""
         return sum(job.met_target for job in self.jobs)
-
-    def share_pct(self, mode: str) -> float:
-        """Return the share of jobs in merges of a mode that were kept, donors included, in percent."""
-        kept = [job for job in self.jobs if job.mode == mode and job.merge_end == "finished"]
-        donors = sum(job.donor_of != "" for job in self.jobs) if mode == "temporal" else 0
-        return 100.0 * (len(kept) + donors) / len(self.jobs)
 
 
 OUTCOME = TypeAdapter(Outcome)
@@ -240,8 +224,6 @@ class _Watched:
         self._ended_s: dict[str, float] = {}
         self._best: dict[str, float] = {}
         self._targets: dict[str, float] = {}
-        self._judged: dict[str, MergeJudged] = {}
-        self._donor_of: dict[str, str] = {}
         self._starts = self._merges = self._undone = 0
         self._solves_s: list[float] = []
 
@@ -264,8 +246,9 @@ class _Watched:
                     self._starts += 1
                 case TaskChanged(reason="merged"):
                     self._merges += 1
-                case MergeJudged():
-                    self._judge(outcome)
+                case MergeJudged(reason="undone"):
+                    self._undone += 1
+                    self._best.pop(outcome.job_id, None)
 
     def outcome(self, cpu_s: float) -> Outcome:
         """Once all is over."""
@@ -275,26 +258,10 @@ class _Watched:
         jobs = tuple(self._fared(job_id) for job_id in self._submitted_s)
         return Outcome(jobs, self._starts, self._merges, self._undone, tuple(self._solves_s), cpu_s)
 
-    def _judge(self, judged: MergeJudged) -> None:
-        self._judged[judged.job_id] = judged
-        if judged.reason == "undone":
-            self._undone += 1
-            self._best.pop(judged.job_id, None)
-        elif judged.mode == "temporal":
-            self._donor_of[judged.partner] = self._name(judged.job_id)
-
     def _fared(self, job_id: str) -> Fared:
-        best, judged = self._best.get(job_id, 0.0), self._judged.get(job_id)
         return Fared(
-            self._name(job_id),
+            self._jobs[int(job_id[1:])].name,
             self._submitted_s[job_id],
             self._ended_s[job_id],
-            best >= self._targets[job_id],
-            best,
-            "" if judged is None else judged.mode,
-            self._donor_of.get(job_id, ""),
-            "" if judged is None else judged.reason,
+            self._best.get(job_id, 0.0) >= self._targets[job_id],
         )
-
-    def _name(self, job_id: str) -> str:
-        return self._jobs[int(job_id[1:])].name

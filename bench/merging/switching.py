@@ -1,12 +1,9 @@
 """How long a GPU stands still between two tasks: after a cold start, a switch, and a prewarmed switch."""
 
-import json
-import logging
-import random
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfile
 from statistics import median
@@ -15,13 +12,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 from bench.figures import Measurement, Result, Table
+from bench.node import NODE, LoggedSeconds, advance_until, node_context, write_dataset
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
-from executors.node.process import SystemClock
-from executors.node.room import Room
-from executors.node.runner import RunnerContext
-from executors.node.settings import ExecutorSettings
 from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
 from executors.tuner.opening import adapter_for, open_job
 from executors.tuner.processes import warm_up
@@ -29,20 +23,17 @@ from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer
 from executors.workers.settings import Device
-from schemas.fleet import FleetEvent, RunFailed
+from schemas.fleet import FleetEvent
 from schemas.interpreters import python_command
 from schemas.lora import Dataset
 from schemas.merging.commands import JobOrder, LoaderPrewarmed, TaskAssigned, TaskMember, TaskReleased
 from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import Target, TuningHyperparameters, TuningWorkload
 
-_NODE = "n1"
 _MODEL = "base"
 _SMALL_RECORDS = 256
 _LARGE_RECORDS = 150_000
 """So much takes a second or so to open, check and count."""
-_WORDS = ("def", "class", "return", "self", "import", "value", "error", "raise", "range", "lambda")
-_TIMEOUT_S = 120.0
 _POLL_S = 0.005
 _AHEAD_S = 3.0
 """A cell says it 30 s ahead."""
@@ -56,21 +47,8 @@ class Switch:
     """From the end of the last step of one task to the begin of the first of the next."""
     step_s: float
     """That first step."""
-    until_first_step_s: float = 0.0
+    until_first_step_s: float
     """From the command to switch to the end of that step: the last step of the task before included."""
-
-
-class _Switches(logging.Handler):
-    """Reads them from the log, where an operator finds them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Switch] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.msg.startswith("task switched") and isinstance(record.args, tuple):
-            gap_s, step_s = record.args[-2:]
-            self.seen.append(Switch(float(str(gap_s)), float(str(step_s))))
 
 
 def devices() -> tuple[Device, ...]:
@@ -88,8 +66,8 @@ def measure_switching(quick: bool, seed: int, device: Device = "cpu") -> Result:
     with TemporaryDirectory() as name:
         folder = Path(name)
         base = default_base_directory()
-        _write_dataset(folder / "small.jsonl", _SMALL_RECORDS, seed)
-        _write_dataset(folder / "large-0.jsonl", _LARGE_RECORDS, seed)
+        write_dataset(folder / "small.jsonl", _SMALL_RECORDS, seed)
+        write_dataset(folder / "large-0.jsonl", _LARGE_RECORDS, seed)
         for number in range(1, 2 * rounds):  # what is known of a file is known by its inode
             copyfile(folder / "large-0.jsonl", folder / f"large-{number}.jsonl")
         settings = TunerSettings(base_model_dir=base, dataset_root=folder, device=device, gpus=1)
@@ -189,25 +167,9 @@ class _Worker:
 
     def __init__(self, folder: Path, settings: TunerSettings) -> None:
         self._reports: list[FleetEvent] = []
-        self._log = _Switches()
-        self._logger = logging.getLogger("executors.tuner.runner")
-        self._level = self._logger.level
-        self._logger.setLevel(logging.INFO)
-        self._logger.addHandler(self._log)
-        self._settings = settings
-        context = RunnerContext(
-            ExecutorSettings(
-                cell="c",
-                node=_NODE,
-                base_model=_MODEL,
-                output_root=folder / "output",
-                state_root=folder / "state",
-            ),
-            self._reports.append,
-            Room({"folder": folder}, least_free_bytes=0),
-            SystemClock(),
-        )
+        self._log = LoggedSeconds("executors.tuner.runner", "task switched", 2)
         warm_up()
+        context = node_context(folder, _MODEL, self._reports)
         self._runner = TunerRunner.started(context, settings, 1)
         self._tasks = 0
         self._begin("small.jsonl")
@@ -218,7 +180,7 @@ class _Worker:
         if prewarm:
             order = _order(self._tasks + 1, dataset)
             starts_s = time.time() + _AHEAD_S
-            self._runner.apply(LoaderPrewarmed(zone="z", node=_NODE, order=order, starts_s=starts_s))
+            self._runner.apply(LoaderPrewarmed(zone="z", node=NODE, order=order, starts_s=starts_s))
             ready_s = time.monotonic() + _AHEAD_S
             self._until(lambda: time.monotonic() > ready_s)
         seen = len(self._log.seen)
@@ -228,7 +190,7 @@ class _Worker:
         self._runner.apply(
             TaskReleased(
                 zone="z",
-                node=_NODE,
+                node=NODE,
                 task_id=f"t{ended}",
                 generation=1,
                 job_ids=(f"j{ended}",),
@@ -236,12 +198,12 @@ class _Worker:
             )
         )
         self._until(lambda: len(self._log.seen) > seen)
-        return replace(self._log.seen[-1], until_first_step_s=time.monotonic() - told_s)
+        gap_s, step_s = self._log.seen[-1]
+        return Switch(gap_s, step_s, time.monotonic() - told_s)
 
     def close(self) -> None:
         """End the worker."""
-        self._logger.removeHandler(self._log)
-        self._logger.setLevel(self._level)
+        self._log.close()
         self._runner.close("node_stops")
 
     def _begin(self, dataset: str) -> None:
@@ -249,12 +211,12 @@ class _Worker:
         self._runner.apply(
             TaskAssigned(
                 zone="z",
-                node=_NODE,
+                node=NODE,
                 task_id=f"t{self._tasks}",
                 generation=1,
                 mode="normal",
                 orders=(_order(self._tasks, dataset),),
-                members=(TaskMember(node=_NODE, gpus=1),),
+                members=(TaskMember(node=NODE, gpus=1),),
             )
         )
 
@@ -262,13 +224,7 @@ class _Worker:
         return sum(isinstance(report, TaskEvaluated) for report in self._reports)
 
     def _until(self, condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + _TIMEOUT_S
-        while not condition():
-            self._runner.advance()
-            failed = [report.error for report in self._reports if isinstance(report, RunFailed)]
-            if failed or time.monotonic() > deadline_s:
-                raise RuntimeError(f"the worker did not switch: {failed or 'nothing happened'}")
-            time.sleep(_POLL_S)
+        advance_until(self._runner, self._reports, condition, _POLL_S)
 
 
 def _workload(dataset: str) -> TuningWorkload:
@@ -279,9 +235,3 @@ def _workload(dataset: str) -> TuningWorkload:
         hyperparameters=TuningHyperparameters(batch_size=8),
         target=Target(most_iterations=10**6),
     )
-
-
-def _write_dataset(path: Path, records: int, seed: int) -> None:
-    draw = random.Random(seed)
-    lines = (json.dumps({"text": " ".join(draw.choices(_WORDS, k=40))}) + "\n" for _ in range(records))
-    path.write_text("".join(lines))

@@ -1,9 +1,10 @@
-"""Tables of simulated runs, and the measured gains behind them."""
+"""Tables of simulated runs: beside rivals, beside no merging, and their fairness."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from bench.charts import Bars, Curves
-from bench.figures import Table, Value
+from bench.figures import Measurement, Result, Table, Value
 from bench.merging.measured import MOST_EPOCHS, Profiles, WorkloadJob
 from bench.merging.simulated import Outcome
 from bench.merging.step_times import StepTimes
@@ -11,7 +12,7 @@ from bench.merging.trial import Setting, Trial
 from solvers.merging.fairness import Finished, cumulative_distribution, finish_time_fairness
 from streams.policies.merging.speeds import allowed_sizes
 
-MEASURES = ("average_s", "tail_s", "makespan_s", "met_target_pct", "merged_pct", "undone", "starts")
+MEASURES = ("average_s", "tail_s", "makespan_s", "met_target_pct", "merges", "undone", "starts")
 
 
 def measures(outcome: Outcome) -> tuple[float, ...]:
@@ -21,7 +22,7 @@ def measures(outcome: Outcome) -> tuple[float, ...]:
         outcome.tail_s,
         outcome.makespan_s,
         100.0 * outcome.met / len(outcome.jobs),
-        outcome.share_pct("temporal") + outcome.share_pct("spatial"),
+        float(outcome.merges),
         float(outcome.undone),
         float(outcome.starts),
     )
@@ -91,3 +92,132 @@ class _Steps:
                     found[size] = total_s
             self._known[key] = found
         return self._known[key]
+
+
+_COLUMNS = (
+    "model",
+    "half",
+    "jobs",
+    "load",
+    "seed",
+    "average_s",
+    "average_without_s",
+    "gain_pct",
+    "slowest_s",
+    "slowest_without_s",
+    "slowest_later_pct",
+    "merges",
+    "undone",
+    "known_average_s",
+    "known_gain_pct",
+    "known_slowest_later_pct",
+    "known_merges",
+    "known_undone",
+    "warm_rival_s",
+    "cold_rival_s",
+)
+
+
+class _Difference(NamedTuple):
+    """Difference of a run with merging from the one without."""
+
+    gain_pct: float
+    """By how much the mean completion time is shorter."""
+    later_pct: float
+    """By how much the longest is longer."""
+
+
+def over_none(runs: Mapping[Setting, Mapping[Trial, Outcome]]) -> Result:
+    """A row per setting, and the worst of them.
+
+    Args:
+        runs: of each setting with merging, without, and where there are some, with outcomes of half of the
+            pairs known, and of rivals with warm switches and with cold ones.
+    """
+    rows: list[tuple[Value, ...]] = []
+    unknown: dict[Setting, _Difference] = {}
+    known: dict[Setting, _Difference] = {}
+    over_rivals: dict[Setting, float] = {}
+    for setting, of in runs.items():
+        ours, without = of[Trial(setting)], of[Trial(setting, modes=())]
+        told = of.get(Trial(setting, knowledge="half"))
+        rivals = {trial: run.average_s for trial, run in of.items() if trial.scheme != "ymir"}
+        warm = min((value for trial, value in rivals.items() if trial.warm_switches), default=None)
+        cold = min((value for trial, value in rivals.items() if not trial.warm_switches), default=None)
+        difference = unknown[setting] = _difference(ours, without)
+        of_told: tuple[Value, ...] = (None,) * 5
+        if told is not None:
+            known[setting] = _difference(told, without)
+            of_told = (told.average_s, *known[setting], float(told.merges), float(told.undone))
+        if warm is not None:
+            over_rivals[setting] = 100.0 * (1.0 - ours.average_s / warm)
+        rows.append(
+            (
+                setting.model,
+                setting.half,
+                float(len(ours.jobs)),
+                setting.load,
+                float(setting.seed),
+                ours.average_s,
+                without.average_s,
+                difference.gain_pct,
+                ours.slowest_s,
+                without.slowest_s,
+                difference.later_pct,
+                float(ours.merges),
+                float(ours.undone),
+                *of_told,
+                warm,
+                cold,
+            )
+        )
+    measured = [*_measured("merging", "nothing known of any merge", unknown)]
+    if known:
+        measured += _measured("merging_known", "outcomes of half of the pairs known", known)
+    if over_rivals:
+        worst = min(over_rivals, key=over_rivals.__getitem__)
+        measured.append(
+            Measurement(
+                "merging_over_warm_rivals_min_pct",
+                over_rivals[worst],
+                "simulated, by how much the mean is shorter than that of the best rival with the same warm "
+                f"switches, the least of {len(over_rivals)} settings: {worst}",
+                len(over_rivals),
+            )
+        )
+    return Result(tuple(measured), (Table("over_none", _COLUMNS, rows),))
+
+
+def _difference(ours: Outcome, without: Outcome) -> _Difference:
+    return _Difference(
+        100.0 * (1.0 - ours.average_s / without.average_s),
+        100.0 * (ours.slowest_s / without.slowest_s - 1.0),
+    )
+
+
+def _measured(name: str, condition: str, differences: Mapping[Setting, _Difference]) -> Iterator[Measurement]:
+    """The worst and the mean of some settings."""
+    count = len(differences)
+    least = min(differences, key=lambda setting: differences[setting].gain_pct)
+    most = max(differences, key=lambda setting: differences[setting].later_pct)
+    held = [one.gain_pct for setting, one in differences.items() if setting.half == "held"]
+    yield Measurement(
+        f"{name}_over_none_min_pct",
+        differences[least].gain_pct,
+        f"simulated, {condition}, by how much merging shortens the mean completion time, the least of "
+        f"{count} settings: {least}",
+        count,
+    )
+    yield Measurement(
+        f"{name}_over_none_mean_pct",
+        sum(one.gain_pct for one in differences.values()) / count,
+        f"the same, mean of all; of the held half of the tasks {sum(held) / max(len(held), 1):.2f}",
+        count,
+    )
+    yield Measurement(
+        f"{name}_tail_over_none_max_pct",
+        differences[most].later_pct,
+        f"simulated, {condition}, by how much the slowest job takes longer with merging, the most of {count} "
+        f"settings: {most}",
+        count,
+    )

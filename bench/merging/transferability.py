@@ -84,28 +84,6 @@ def worth(transfers: Transfers, donors: Donors) -> Worth:
     )
 
 
-def rank_correlation(transfers: Transfers, scores: Mapping[Pair, float]) -> float:
-    """Spearman's, of the scores with the share of its iterations that each pair's receiver saves."""
-    pairs = sorted(scores)
-    saved = [1.0 - transfers.merged[pair] / transfers.alone[pair[1]] for pair in pairs]
-    of = [scores[pair] for pair in pairs]
-    if len(set(saved)) < 2 or len(set(of)) < 2:
-        return 0.0  # what does not vary tells nothing
-    # Loaded here alone: it takes longer than all else of the benchmark.
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(of, saved).statistic)
-
-
-def rank_correlation_by_receiver(transfers: Transfers, scores: Mapping[Pair, float]) -> float:
-    """Likewise over the donors of one receiver, which is what the choice of its donor goes by; the mean over
-    receivers."""
-    return mean(
-        rank_correlation(transfers, {pair: score for pair, score in scores.items() if pair[1] == receiver})
-        for receiver in transfers.alone
-    )
-
-
 def transferability(transfers: Transfers, extent: Extent) -> Result:
     """The figures and tables of what was measured."""
     choices = donors_by_choice(transfers)
@@ -143,31 +121,14 @@ def transferability(transfers: Transfers, extent: Extent) -> Result:
 def _table_7(transfers: Transfers, worths: Mapping[str, Worth]) -> Table:
     rows: list[tuple[Value, ...]] = []
     for choice, found in worths.items():
-        row: tuple[Value, ...] = (choice, "trained here", found.speedup, found.saved_pct, found.hurt_pct)
         scores = transfers.scores.get(choice)
-        if scores is None:
-            rows.append((*row, None, None, None, None))
-            continue
-        correlations = (
-            rank_correlation_by_receiver(transfers, scores.of),
-            rank_correlation(transfers, scores.of),
-        )
-        rows.append((*row, *correlations, scores.scoring_s, scores.profiling_s))
+        times = (None, None) if scores is None else (scores.scoring_s, scores.profiling_s)
+        rows.append((choice, "trained here", found.speedup, found.saved_pct, found.hurt_pct, *times))
     rows += [
-        (metric, f"{model}, published", speedup, None, None, None, None, None, profiling_s)
+        (metric, f"{model}, published", speedup, None, None, None, profiling_s)
         for metric, model, speedup, profiling_s in PUBLISHED
     ]
-    columns = (
-        "donor_by",
-        "model",
-        "speedup",
-        "saved_pct",
-        "hurt_pct",
-        "rank_correlation",
-        "rank_correlation_of_all",
-        "scoring_s",
-        "profiling_s",
-    )
+    columns = ("donor_by", "model", "speedup", "saved_pct", "hurt_pct", "scoring_s", "profiling_s")
     return Table("table_7", columns, rows, Bars("donor_by", "model", "speedup", None, "speedup by merging"))
 
 

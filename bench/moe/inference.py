@@ -13,11 +13,14 @@ import numpy as np
 
 from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table
-from bench.moe.calibration import RANKS, layer_costs, run_served
-from bench.moe.model_of_inference import LayerStep, ModelledService, batch_s
+from bench.moe.inference_rank import serve
+from bench.moe.model_of_inference import LayerStep, ModelledService, batch_s, layer_costs
 from bench.moe.routing import DrawnRouting, Setting
+from bench.network.ranks import run_on_limited_network
 from solvers.experts.schemes import SCHEMES
 
+RANKS = 4
+_TIMEOUT_S = 900.0
 DEFAULT, ONE, EPLB, IDEAL = "balanced", "one_per_device", "eplb", "ideal"
 SKEWED = 1.0
 """Routing counts as skewed from this on: the first of 16 experts has 30 % of the tokens."""
@@ -89,9 +92,17 @@ def measure_inference(conditions: Conditions) -> Result:
     settings = QUICK_MEASURED if quick else (*MEASURED, *ASIDE)
     schemes = [DEFAULT, ONE, EPLB, IDEAL] if quick else list(SCHEMES)
     profiled, timed = (2, 8) if quick else (3, 32)
-    result, network = run_served(
-        settings, schemes=schemes, profiled=profiled, timed=timed, seed=conditions.seed
+    results, network = run_on_limited_network(
+        serve,
+        RANKS,
+        _TIMEOUT_S,
+        settings=[setting.to_json() for setting in settings],
+        schemes=schemes,
+        profiled=profiled,
+        timed=timed,
+        seed=conditions.seed,
     )
+    result = results[0]
     measured = {
         setting: {name: _measured(rows) for name, rows in by_scheme.items()}
         for setting, by_scheme in zip(settings, result["settings"], strict=True)

@@ -3,11 +3,14 @@
 For sizes that one machine cannot show. What it tells is a model's, and is marked as such.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
+from bench.moe.inference_rank import HIDDEN
 from bench.moe.routing import counts_of
 from executors.moe.serving.foresight import FORESIGHTS, Foresight, History, nothing
 from executors.moe.serving.phases import Layout, Standing
@@ -22,6 +25,9 @@ from solvers.experts.revision import NEVER
 from solvers.experts.schemes import SCHEMES
 from solvers.experts.splitting import device_loads, sends
 from solvers.experts.timing import LayerCosts, LayerTime, layer_time
+
+_BYTES_PER_NUMBER = 4
+_DECISIONS = 9
 
 
 @dataclass(frozen=True)
@@ -120,3 +126,46 @@ class ModelledService:
 def batch_s(steps: Sequence[LayerStep]) -> float:
     """What a batch takes in all layers."""
     return sum(step.time.total_s for step in steps)
+
+
+def layer_costs(measured: Mapping[str, float], experts: int, devices: int) -> LayerCosts:
+    """Of a layer with so many experts.
+
+    Under every scheme all ranks tell how many rows they have for each expert, since an uneven all-to-all
+    needs it: so that is part of the gate. Decisions are timed here, with the default scheme.
+    """
+    plan_s, check_s = _decisions_s(experts, devices)
+    token_bytes = HIDDEN * _BYTES_PER_NUMBER
+    return LayerCosts(
+        token_bytes=token_bytes,
+        link_bytes_per_s=token_bytes / measured["row_s"],
+        all_to_all_s=measured["all_to_all_s"],
+        expert_s=measured["expert_s"],
+        token_s=measured["token_s"],
+        swap_s=measured["swap_s"],
+        gate_s=measured["dense_s"] + measured["tell_s"],
+        check_s=check_s,
+        plan_s=plan_s,
+    )
+
+
+def _decisions_s(experts: int, devices: int) -> tuple[float, float]:
+    cluster = Cluster(devices)
+    first = Standing.first(experts, cluster)
+    layout = Layout(SCHEMES["balanced"], cluster, first, first.placement)
+    tokens = np.arange(1, experts + 1) * devices
+    demand = Demand.of_counts(tokens)
+    planned = layout.plan(demand)
+    return (
+        _median_s(lambda: layout.plan(demand)),
+        _median_s(lambda: layout.settle(planned, demand, tokens)),
+    )
+
+
+def _median_s(decide: Callable[[], object]) -> float:
+    times_s = []
+    for _ in range(_DECISIONS):
+        began_s = time.perf_counter()
+        decide()
+        times_s.append(time.perf_counter() - began_s)
+    return median(times_s)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.distributed import FileStore, PrefixStore, ProcessGroup, Store  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,9 +30,6 @@ _AVERAGES_EACH = 2
 """Rounds of averages for each of steps, which take longer."""
 _WARM_UP_STEPS = 2
 """DistributedDataParallel forms its buckets anew after the first."""
-
-Span = tuple[str, float, float]
-"""What was computed, from when, until when."""
 
 
 UNCUT_BYTES = 2**40
@@ -231,11 +227,10 @@ class _Training:
         everyone = dist.new_group()
         assert isinstance(everyone, ProcessGroup)
         self._trace = trace
-        self._computed: list[Span] = []
         average = GradientAverage(communication, groups.replicas, rank.world, variant.partition_bytes)
         layers = [
             ParallelExperts(
-                _Experts(variant.per_device, shape, f"layer {layer}", self._computed),
+                _Experts(variant.per_device, shape),
                 *(groups, communication, average, f"layer {layer}", variant.chunks),
             )
             for layer in range(shape.layers)
@@ -250,7 +245,6 @@ class _Training:
     def step(self) -> dict[str, Any]:
         """Forward and backward pass; what they did and when."""
         self._trace.clear()
-        self._computed.clear()
         self._model.zero_grad()
         dist.barrier()
         began_s = time.monotonic()
@@ -263,7 +257,6 @@ class _Training:
             "turned_s": turned_s,
             "ended_s": ended_s,
             "micro_ops": [asdict(record) for record in self._trace],
-            "computed": list(self._computed),
         }
 
 
@@ -288,41 +281,15 @@ class _Layer(nn.Module):
 
 
 class _Experts(nn.Module):
-    """Two-layer networks, those of a rank, which note when they compute."""
+    """Two-layer networks, those of a rank."""
 
-    def __init__(self, count: int, shape: Shape, name: str, computed: list[Span]) -> None:
+    def __init__(self, count: int, shape: Shape) -> None:
         super().__init__()
         self.up = nn.Parameter(torch.randn(count, shape.hidden, shape.inner) / shape.hidden**0.5)
         self.down = nn.Parameter(torch.randn(count, shape.inner, shape.hidden) / shape.inner**0.5)
-        self._name = name
-        self._computed = computed
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        began_s = time.monotonic()
-        turned_s: list[float] = []
-        rows = _Noted.apply(rows, lambda: self._note("backward", turned_s.pop()))
         parts = rows.split(counts.tolist())
-        outputs = torch.cat(
+        return torch.cat(
             [torch.relu(part @ self.up[each]) @ self.down[each] for each, part in enumerate(parts)]
         )
-        noted: Tensor = _Noted.apply(outputs, lambda: turned_s.append(time.monotonic()))
-        self._note("forward", began_s)
-        return noted
-
-    def _note(self, direction: str, began_s: float) -> None:
-        self._computed.append((f"{self._name} {direction}", began_s, time.monotonic()))
-
-
-class _Noted(torch.autograd.Function):
-    """Leaves a tensor as it is, and calls when its gradient comes by."""
-
-    @staticmethod
-    def forward(context: Any, tensor: Tensor, call: Any) -> Tensor:
-        context.call = call
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    @once_differentiable
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        context.call()
-        return gradient, None

@@ -18,14 +18,12 @@ class RankStep:
     Attributes:
         began_s, turned_s, ended_s: of the forward pass, its end, and the end of the backward pass.
         micro_ops: in the order in which they ended.
-        computed: what experts computed, named by layer and pass, from when, until when.
     """
 
     began_s: float
     turned_s: float
     ended_s: float
     micro_ops: Sequence[MicroOpRecord]
-    computed: Sequence[tuple[str, float, float]]
 
     @classmethod
     def read(cls, noted: Mapping[str, Any]) -> "RankStep":
@@ -33,8 +31,7 @@ class RankStep:
         micro_ops = [
             MicroOpRecord(**{**record, "kind": Kind(record["kind"])}) for record in noted["micro_ops"]
         ]
-        computed = [(name, began_s, ended_s) for name, began_s, ended_s in noted["computed"]]
-        return cls(noted["began_s"], noted["turned_s"], noted["ended_s"], micro_ops, computed)
+        return cls(noted["began_s"], noted["turned_s"], noted["ended_s"], micro_ops)
 
     def all_to_alls(self, direction: str) -> list[MicroOpRecord]:
         """Those of tokens in a pass, in the order of their submission."""
@@ -56,31 +53,20 @@ class StepTimes:
 
     Attributes:
         step_s, forward_s, backward_s: from the first rank's begin to the last one's end.
-        layers_forward_s, layers_backward_s: MoE layers: from the first exchange or computation of each to its
-            last, added up; mean over ranks.
         all_to_all_forward_s, all_to_all_backward_s: during which at least one all-to-all of tokens was under
             way or waited for its turn: from when the last rank had come to it to when the last had ended it;
             mean over groups of ranks.
         allreduce_s: allreduce micro-ops from issue to end, added up; mean over ranks.
         allreduce_span_s: from when the first gradients were there to when the last were averaged.
-        efficiency: share of the time of all-to-alls in which the experts computed; mean over ranks.
     """
 
     step_s: float
     forward_s: float
     backward_s: float
-    layers_forward_s: float
-    layers_backward_s: float
     all_to_all_forward_s: float
     all_to_all_backward_s: float
     allreduce_s: float
     allreduce_span_s: float
-    efficiency: float
-
-    @property
-    def all_to_all_s(self) -> float:
-        """Of both passes."""
-        return self.all_to_all_forward_s + self.all_to_all_backward_s
 
 
 def step_times(ranks: Sequence[RankStep], group_size: int) -> StepTimes:
@@ -103,13 +89,10 @@ def step_times(ranks: Sequence[RankStep], group_size: int) -> StepTimes:
         step_s=ended_s - began_s,
         forward_s=turned_s - began_s,
         backward_s=ended_s - turned_s,
-        layers_forward_s=fmean(_layers_s(rank, "forward") for rank in ranks),
-        layers_backward_s=fmean(_layers_s(rank, "backward") for rank in ranks),
         all_to_all_forward_s=fmean(_all_to_all_s(group, "forward") for group in groups),
         all_to_all_backward_s=fmean(_all_to_all_s(group, "backward") for group in groups),
         allreduce_s=sum(record.completed_s - record.issued_s for record in allreduces) / len(ranks),
         allreduce_span_s=allreduce_span_s,
-        efficiency=fmean(_efficiency(rank) for rank in ranks),
     )
 
 
@@ -137,15 +120,6 @@ def merged(intervals: Iterable[Interval]) -> list[Interval]:
     return joined
 
 
-def common_s(first: Sequence[Interval], second: Sequence[Interval]) -> float:
-    """How long both last, of intervals as `merged` gives them."""
-    return sum(
-        max(0.0, min(end, other_end) - max(begin, other_begin))
-        for begin, end in first
-        for other_begin, other_end in second
-    )
-
-
 def total_s(intervals: Iterable[Interval]) -> float:
     """How long they last together."""
     return sum(end - begin for begin, end in intervals)
@@ -159,26 +133,3 @@ def _all_to_all_s(group: Sequence[RankStep], direction: str) -> float:
             for records in by_exchange
         )
     )
-
-
-def _layers_s(rank: RankStep, direction: str) -> float:
-    spans: dict[str, list[float]] = {}
-    for name, began_s, ended_s in rank.computed:
-        if name.endswith(direction):
-            spans.setdefault(name, []).extend((began_s, ended_s))
-    for record in rank.all_to_alls(direction):
-        name = record.label.rpartition(" ")[0]
-        spans.setdefault(name, []).extend((record.submitted_s, record.completed_s))
-    return sum(max(times_s) - min(times_s) for times_s in spans.values())
-
-
-def _efficiency(rank: RankStep) -> float:
-    exchanges = merged(
-        (record.submitted_s, record.completed_s)
-        for direction in ("forward", "backward")
-        for record in rank.all_to_alls(direction)
-    )
-    if not exchanges:
-        return 0.0
-    computed = merged((began_s, ended_s) for _, began_s, ended_s in rank.computed)
-    return common_s(exchanges, computed) / total_s(exchanges)

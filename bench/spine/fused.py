@@ -9,8 +9,14 @@ from tempfile import TemporaryDirectory
 import torch
 
 from bench.figures import Measurement, Result
-from bench.spine.fused_memory import measure_peaks_mib
-from bench.spine.fused_workload import BATCH_SIZE, RANK, SEQUENCE_LENGTH, make_engine, write_dataset
+from bench.spine.fused_memory import (
+    BATCH_SIZE,
+    RANK,
+    SEQUENCE_LENGTH,
+    make_engine,
+    measure_peaks_mib,
+    write_dataset,
+)
 from executors.lora.default_base import default_base_directory
 
 _WARM_ROUNDS = 3

@@ -1,5 +1,6 @@
 """The whole path through a real Kafka: from a produced bid to the consumed decision, with one worker."""
 
+import atexit
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from bench.figures import Measurement, Result, Table
 from bench.spine.cells import Fed, bid, configuration, vendor_quotes
-from bench.spine.faust_alone import faust_alone
-from bench.spine.open_broker import fresh_prefix, open_broker
-from bench.spine.paced import paced_latencies_ms
-from infra.broker import watched_broker
+from bench.spine.faust_alone import faust_alone, paced_latencies_ms
+from infra.broker import RunningBroker, watched_broker
 from infra.deployment.deployment import principals
 from infra.kafka.settings import broker_settings
 from infra.topics import ensure_topics
@@ -209,6 +209,19 @@ class Decisions:
         self._consumer.close()
 
 
+_until_exit = ExitStack()
+_numbers = itertools.count()
+
+
+@cache
+def open_broker() -> RunningBroker:
+    """One ephemeral broker for all parts of a run, as each would take seconds to start. It stops with the
+    process."""
+    broker = _until_exit.enter_context(watched_broker(broker_settings(), ephemeral=True))
+    atexit.register(_until_exit.close)
+    return broker
+
+
 @contextmanager
 def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) -> Iterator[Pipeline]:
     """Topics of some cells on an ephemeral broker, their configurations produced.
@@ -224,7 +237,7 @@ def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) 
             broker = stack.enter_context(watched_broker(settings, ephemeral=True))
         else:
             broker = open_broker()
-        prefix = fresh_prefix()
+        prefix = f"bench{next(_numbers)}"
         document = {"cells": [cell.model_dump(mode="json") for cell in cells]}
         (folder / "cells.yaml").write_text(yaml.safe_dump(document))
         everybody = broker.connection("admin")

@@ -2,9 +2,9 @@
 
 import random
 import time
-from pathlib import Path
 
 from bench.figures import Measurement, Result
+from bench.runs import peak_memory_bytes
 from bench.spine.calibration import calibrated
 from bench.spine.cells import bid, configuration
 from bench.spine.kafka import Pipeline, pipeline
@@ -39,7 +39,7 @@ def measure_recovery(quick: bool, seed: int) -> Result:
             # Once this one is decided, everything before it is folded.
             line.produce(bid(rng, "last", now_s=0.0))
             decisions.read(1, timeout_s=300)
-            rss_mb, peak_mb = worker.memory_info().rss / 1e6, _peak_mb(worker.pid)
+            rss_mb, peak_mb = worker.memory_info().rss / 1e6, peak_memory_bytes(worker.pid) / 1e6
             worker.kill()
         fresh = line.produce(bid(rng, "fresh", now_s=0.0))
         line.producer.flush(10)
@@ -61,13 +61,6 @@ def measure_recovery(quick: bool, seed: int) -> Result:
             Measurement("worker_rss_mb", rss_mb, weight),
         )
     )
-
-
-def _peak_mb(pid: int) -> float:
-    """The largest resident set that a process ever had, as Linux keeps it."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    kibibytes = next(line.split()[1] for line in lines if line.startswith("VmHWM"))
-    return int(kibibytes) * 1_024 / 1e6
 
 
 def _fill_ledger(line: Pipeline, events: int) -> None:

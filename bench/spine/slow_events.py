@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.figures import Measurement, Result, Table
+from bench.spine.situations import Situation
 from bench.spine.situations.batches import batch_situations
 from bench.spine.situations.elastic import elastic_situations, pollux_situations
 from bench.spine.situations.experts import experts_situations
 from bench.spine.situations.loans import loan_situations
 from bench.spine.situations.merging import merging_situations
-from bench.spine.situations.situation import Situation
 from bench.spine.situations.zones import zone_situations
 from streams.worker.garbage import look_for_less_garbage
 

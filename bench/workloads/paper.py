@@ -1,7 +1,7 @@
 """The settings of section 5.1 of the auction's paper, and the workloads drawn from them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
@@ -20,8 +20,10 @@ from bench.workloads.throughput import (
 from bench.workloads.vendors import UNIT_MICROS, draw_quotes, shortest_delay_s
 from infra.workloads.auction.bids import Workload
 from infra.workloads.timed import TimedEvent
+from schemas.auction.bids import Task
 from schemas.auction.quotes import VendorQuoted
 from schemas.auction.terms import BidTerms
+from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
@@ -184,3 +186,57 @@ def _bid(
         ),
     )
     return TimedEvent(calendar.start_s(arrival.slot), bid)
+
+
+DAY_S = 86_400.0
+
+SeededSetting = tuple[PaperSetting, int]
+"""What to draw a day of: a setting and a seed."""
+
+
+@dataclass(frozen=True)
+class ConsecutiveDays:
+    """What a cell is asked on a day and on those before it."""
+
+    cell: CellConfigured
+    """That of the last day."""
+    inputs: list[TimedEvent[Event]]
+    earlier_job_ids: frozenset[str]
+    """Of all days but the last."""
+
+
+def draw_days(earlier: Sequence[SeededSetting], day: SeededSetting) -> ConsecutiveDays:
+    """A day, and others before it; all of as many slots.
+
+    Quotes and bids of each day are those that it has alone, later by whole calendar days, so that every hour
+    has its tariff. Its quotes are of the same vendors, and replace those of the day before. No deadline of a
+    day is after its last slot, so nothing of it is left to do when the next begins. Jobs of the day before
+    the last have ids that begin with `before-`, those of the one before that with `before-2-`, and so on;
+    those of the last are what they are alone.
+
+    Raises:
+        TraceError: a trace cannot be read, or is too short.
+    """
+    cell, last = draw(*day)
+    day_s = DAY_S * math.ceil(day[0].slots * cell.slot_s / DAY_S)
+    inputs: list[TimedEvent[Event]] = []
+    job_ids = set()
+    for number, before in enumerate(earlier):
+        to_last = len(earlier) - number
+        name = "before" if to_last == 1 else f"before-{to_last}"
+        _, workload = draw(*before)
+        inputs += (TimedEvent(cell.epoch_s + number * day_s, quote) for quote in workload.quotes)
+        jobs = [_moved(timed, f"{name}-{timed.event.job_id}", number * day_s) for timed in workload.jobs]
+        inputs += jobs
+        job_ids |= {timed.event.job_id for timed in jobs}
+    later_s = len(earlier) * day_s
+    inputs += (TimedEvent(cell.epoch_s + later_s, quote) for quote in last.quotes)
+    inputs += (_moved(timed, timed.event.job_id, later_s) for timed in last.jobs)
+    return ConsecutiveDays(cell, inputs, frozenset(job_ids))
+
+
+def _moved(timed: TimedEvent[JobSubmitted], job_id: str, later_s: float) -> TimedEvent[JobSubmitted]:
+    """A bid under another id, it and its deadline so much later."""
+    bid = timed.event
+    terms = bid.terms.model_copy(update={"deadline_s": Task.of(bid).deadline_s + later_s})
+    return TimedEvent(timed.time_s + later_s, bid.model_copy(update={"job_id": job_id, "terms": terms}))

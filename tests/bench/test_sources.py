@@ -9,7 +9,7 @@ from bench.auction.misreports import PLAYED
 from bench.auction.parts import DAYS
 from bench.elastic.parts import SIMULATED as ELASTIC
 from bench.merging.parts import SIMULATED as MERGING
-from bench.sources import ROOT, digest_of, files_of
+from bench.runs import ROOT, digest_of, files_of
 from bench.suite import SUITES
 
 OURS = {"schemas", "solvers", "streams", "infra", "bench", "executors"}

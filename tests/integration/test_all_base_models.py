@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.base_models.document import PATH, verdicts
-from bench.base_models.survey import architectures, survey
+from tests.support.base_models.document import PATH, verdicts
+from tests.support.base_models.survey import architectures, survey
 
 
 @pytest.mark.drill

@@ -16,8 +16,6 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Lfm2ForCausalLM
 
-from bench.base_models.small import small_model
-from bench.base_models.survey import small_tokenizer
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.checkpoint import ADAPTER_TENSORS, encode_state
 from executors.lora.dataset import DatasetRoot
@@ -40,6 +38,8 @@ from schemas.kafka_connection import KafkaConnection
 from schemas.lora_commands import RunCancelled, RunOrder
 from schemas.services import EXIT_UNFIT
 from schemas.topics import topics
+from tests.support.base_models.small import small_model
+from tests.support.base_models.survey import small_tokenizer
 from tests.support.executor_processes import Executors, executors
 from tests.support.executors import CELL, TINY_RECIPE, assignment, order, write_dataset
 

@@ -43,29 +43,6 @@ def earlier_deadline(world: World, rng: random.Random) -> Task | None:
     return replace(world.task, deadline_slot=world.task.deadline_slot - rng.randint(1, min(room, 8)))
 
 
-def later_deadline(world: World, rng: random.Random) -> Task:
-    """A deadline behind the true one, in the hope that the work is done sooner."""
-    return replace(world.task, deadline_slot=world.task.deadline_slot + rng.randint(1, 6))
-
-
-def more_work(world: World, rng: random.Random) -> Task:
-    """More samples than are wanted."""
-    return replace(
-        world.task, work_samples=math.ceil(world.task.work_samples * rng.choice((1.01, 1.1, 1.5, 2.0)))
-    )
-
-
-def less_memory(world: World, rng: random.Random) -> Task:
-    """Less memory than the task takes, down to a thousandth."""
-    factor = rng.choice((1 / 1024, 0.1, 0.5, 0.8, 0.95))
-    return replace(world.task, memory_gib=world.task.memory_gib * factor)
-
-
-def more_memory(world: World, rng: random.Random) -> Task:
-    """More memory than the task takes."""
-    return replace(world.task, memory_gib=world.task.memory_gib * rng.choice((1.05, 1.2, 2.0)))
-
-
 def fewer_types(world: World, rng: random.Random) -> Task | None:
     """One GPU type of two."""
     speeds = world.task.speed_samples_per_s
@@ -73,18 +50,6 @@ def fewer_types(world: World, rng: random.Random) -> Task | None:
         return None
     kept = rng.choice(sorted(speeds))
     return replace(world.task, speed_samples_per_s={kept: speeds[kept]})
-
-
-def smaller_dataset(world: World, rng: random.Random) -> Task:
-    """Fewer samples for a vendor to prepare."""
-    samples = math.floor(world.task.dataset_samples * rng.choice((0.01, 0.3, 0.7, 0.95)))
-    return replace(world.task, dataset_samples=max(samples, 1))
-
-
-def larger_dataset(world: World, rng: random.Random) -> Task:
-    """More samples for a vendor to prepare."""
-    samples = math.ceil(world.task.dataset_samples * rng.choice((1.05, 1.5, 3.0)))
-    return replace(world.task, dataset_samples=samples)
 
 
 def _speed(world: World, rng: random.Random, factors: tuple[float, ...]) -> Task:
@@ -97,27 +62,32 @@ def _speed(world: World, rng: random.Random, factors: tuple[float, ...]) -> Task
     return replace(world.task, speed_samples_per_s=said)
 
 
-def slower(world: World, rng: random.Random) -> Task:
-    """A lower speed than the true one."""
-    return _speed(world, rng, (0.3, 0.5, 2 / 3, 0.8, 0.9, 0.97))
-
-
-def faster(world: World, rng: random.Random) -> Task:
-    """A higher speed than the true one."""
-    return _speed(world, rng, (1.03, 1.1, 1.5, 2.0, 5.0))
-
-
 CLAIMS: dict[str, Claim] = {
     "deadline earlier": earlier_deadline,
-    "deadline later": later_deadline,
-    "more work": more_work,
-    "memory under": less_memory,
-    "memory over": more_memory,
+    # In the hope that the work is done sooner.
+    "deadline later": lambda world, rng: replace(
+        world.task, deadline_slot=world.task.deadline_slot + rng.randint(1, 6)
+    ),
+    "more work": lambda world, rng: replace(
+        world.task, work_samples=math.ceil(world.task.work_samples * rng.choice((1.01, 1.1, 1.5, 2.0)))
+    ),
+    "memory under": lambda world, rng: replace(
+        world.task, memory_gib=world.task.memory_gib * rng.choice((1 / 1024, 0.1, 0.5, 0.8, 0.95))
+    ),
+    "memory over": lambda world, rng: replace(
+        world.task, memory_gib=world.task.memory_gib * rng.choice((1.05, 1.2, 2.0))
+    ),
     "fewer GPU types": fewer_types,
-    "dataset under": smaller_dataset,
-    "dataset over": larger_dataset,
-    "speed under": slower,
-    "speed over": faster,
+    # Fewer samples for a vendor to prepare.
+    "dataset under": lambda world, rng: replace(
+        world.task,
+        dataset_samples=max(math.floor(world.task.dataset_samples * rng.choice((0.01, 0.3, 0.7, 0.95))), 1),
+    ),
+    "dataset over": lambda world, rng: replace(
+        world.task, dataset_samples=math.ceil(world.task.dataset_samples * rng.choice((1.05, 1.5, 3.0)))
+    ),
+    "speed under": lambda world, rng: _speed(world, rng, (0.3, 0.5, 2 / 3, 0.8, 0.9, 0.97)),
+    "speed over": lambda world, rng: _speed(world, rng, (1.03, 1.1, 1.5, 2.0, 5.0)),
 }
 """By what is untrue."""
 

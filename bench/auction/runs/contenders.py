@@ -5,8 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from bench.auction.runs.day import Day, simulate, simulate_day
-from bench.auction.runs.hindsight_price import best_price, break_even_prices
-from bench.auction.runs.optimum import hindsight_of
+from bench.auction.runs.hindsight import best_price, break_even_prices, hindsight_of
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.cell import SLOT_S
 from bench.workloads.paper import PaperSetting, draw

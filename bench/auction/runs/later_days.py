@@ -6,8 +6,7 @@ from types import MappingProxyType
 
 from bench.auction.runs.contenders import APART, CONTENDERS, DEFAULT, day_before
 from bench.auction.runs.day import simulate
-from bench.workloads.consecutive_days import SeededSetting, draw_days
-from bench.workloads.paper import PaperSetting
+from bench.workloads.paper import PaperSetting, SeededSetting, draw_days
 from infra.errors import CommandError
 from infra.simulation.simulator import SimulatedRun
 from infra.views.auction.figures import AuctionFigures, certified

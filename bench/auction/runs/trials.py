@@ -8,8 +8,8 @@ from typing import Any
 
 from bench.auction.runs.contenders import CONTENDERS, TITAN_TIME_LIMIT_S
 from bench.auction.runs.day import simulate_day
+from bench.auction.runs.hindsight import measure_clearing_bound, measure_optimum
 from bench.auction.runs.later_days import FOURTH_DAY, KINDS_BEFORE, default_fourth_day, default_second_day
-from bench.auction.runs.optimum import measure_clearing_bound, measure_optimum
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.paper import PaperSetting
 from schemas.auction.batches import BatchProblem

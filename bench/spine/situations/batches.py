@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL, SLOT_S, UNIT
-from bench.spine.situations.situation import ZONE, Situation, Story
+from bench.spine.situations import ZONE, Situation, Story
 from bench.spine.slow_bids import MarketShape, TaskShape, bid_for, configuration
 from schemas.auction.batches import BatchProblem, BatchSolution, SolvedPlan
 from schemas.auction.settings import TitanPolicy

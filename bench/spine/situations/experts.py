@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bench.spine.cells import CELL
-from bench.spine.situations.situation import FREE, ZONE, Situation, Story, cell_of
+from bench.spine.situations import FREE, ZONE, Situation, Story, cell_of
 from schemas.base import Event, Outcome
 from schemas.cells import GpuType, Node, Zone
 from schemas.clock import ClockTicked

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL, SLOT_S
-from bench.spine.situations.situation import FREE, ZONE, Situation, Story
+from bench.spine.situations import FREE, ZONE, Situation, Story
 from schemas.cells import Borrower, CellConfigured, GpuType, Lending, Node, Zone
 from schemas.clock import ClockTicked
 from schemas.elastic.commands import WorkersAssigned

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL
-from bench.spine.situations.situation import FREE, ZONE, Situation, Story, cell_of
+from bench.spine.situations import FREE, ZONE, Situation, Story, cell_of
 from schemas.cells import GpuType, Node, Zone
 from schemas.changes import ZoneConfigured
 from schemas.elastic.settings import ElasticPolicy

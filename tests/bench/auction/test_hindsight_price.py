@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from bench.auction.runs.contenders import HINDSIGHT_PRICE
 from bench.auction.runs.day import simulate_day
-from bench.auction.runs.hindsight_price import PARTS, REFINEMENTS, best_price, break_even_prices
-from bench.auction.runs.optimum import hindsight_of
+from bench.auction.runs.hindsight import PARTS, REFINEMENTS, best_price, break_even_prices, hindsight_of
 from bench.auction.runs.trials import MEASURES
 from bench.workloads.paper import draw
 from infra.views.auction.figures import AuctionFigures

@@ -14,7 +14,7 @@ from bench.auction.runs.later_days import (
     welfare_before,
 )
 from bench.auction.runs.trials import MEASURES
-from bench.workloads.consecutive_days import draw_days
+from bench.workloads.paper import draw_days
 from infra.errors import CommandError
 from infra.views.auction.figures import AuctionFigures
 from schemas.auction.settings import EarliestFinishPolicy

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.merging.asked_zone import AskedZone, ForetoldJob
+from bench.merging.estimates import AskedZone, ForetoldJob
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
 from bench.merging.measured_truth import MeasuredTruth, Switching
 from bench.merging.simulated import CELL, configuration, submissions

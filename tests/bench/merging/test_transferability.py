@@ -7,8 +7,6 @@ from bench.merging.transferability import (
     PUBLISHED,
     best_donors,
     donors_by_choice,
-    rank_correlation,
-    rank_correlation_by_receiver,
     transferability,
     worth,
 )
@@ -66,21 +64,6 @@ def test_no_choice_of_one_donor_is_better_than_the_best_in_hindsight():
     worths = {choice: worth(seen, donors).speedup for choice, donors in donors_by_choice(seen).items()}
     assert worths["task2vec"] == worths["best in hindsight"] == max(worths.values())
     assert worths["leep"] == min(worths.values())
-
-
-def test_the_rank_correlation_is_with_the_share_that_a_merge_saves():
-    seen = transfers()
-    saved = {pair: 1 - MERGED[pair] / seen.alone[pair[1]] for pair in MERGED}
-    assert rank_correlation(seen, saved) == pytest.approx(1.0)
-    assert rank_correlation(seen, {pair: -share for pair, share in saved.items()}) == pytest.approx(-1.0)
-    assert rank_correlation(seen, EQUAL) == 0.0
-
-
-def test_by_receiver_only_the_order_of_its_own_donors_matters():
-    seen = transfers()
-    shifted = {pair: RIGHT[pair] + {"a": 0, "b": 500, "c": 90_000}[pair[1]] for pair in MERGED}
-    assert rank_correlation_by_receiver(seen, shifted) == pytest.approx(1.0)
-    assert rank_correlation(seen, shifted) < 1.0
 
 
 TINY = Extent(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.moe.training_steps import RankStep, common_s, merged, step_times
+from bench.moe.training_steps import RankStep, merged, step_times
 from executors.moe.parallel.micro_ops import Kind
 from executors.moe.parallel.trace import MicroOpRecord
 
@@ -15,8 +15,8 @@ def average(rank: int, submitted_s: float, issued_s: float, completed_s: float) 
     return MicroOpRecord(rank, Kind.ALLREDUCE, "bucket 0", 1, submitted_s, issued_s, completed_s)
 
 
-def step(*records: MicroOpRecord, computed: tuple[tuple[str, float, float], ...] = ()) -> RankStep:
-    return RankStep(0.0, 10.0, 20.0, list(records), list(computed))
+def step(*records: MicroOpRecord) -> RankStep:
+    return RankStep(0.0, 10.0, 20.0, list(records))
 
 
 def test_an_all_to_all_lasts_from_the_last_rank_that_comes_to_the_last_that_has_ended() -> None:
@@ -55,7 +55,8 @@ def test_groups_that_exchange_tokens_among_themselves_are_averaged() -> None:
 def test_the_exchange_of_counts_is_none_of_tokens() -> None:
     ranks = [step(exchange(0, "layer 0 counts", 0, 0, 5))]
 
-    assert step_times(ranks, group_size=1).all_to_all_s == 0.0
+    times = step_times(ranks, group_size=1)
+    assert times.all_to_all_forward_s == times.all_to_all_backward_s == 0.0
 
 
 def test_allreduces_run_from_issue_to_end_and_span_from_the_first_submission() -> None:
@@ -65,26 +66,5 @@ def test_allreduces_run_from_issue_to_end_and_span_from_the_first_submission() -
     assert times.allreduce_span_s == pytest.approx(7.0)
 
 
-def test_a_layer_lasts_from_its_first_exchange_to_its_last_also_without_any() -> None:
-    computed = (("layer 0 forward", 2.0, 3.0), ("layer 1 forward", 5.0, 6.5))
-    exchanged = (
-        exchange(0, "layer 0 forward dispatch", 1, 1, 2),
-        exchange(0, "layer 0 forward combine", 3, 3, 4),
-    )
-
-    assert step_times([step(*exchanged, computed=computed)], 1).layers_forward_s == pytest.approx(3.0 + 1.5)
-
-
-def test_efficiency_is_the_share_of_all_to_alls_in_which_experts_compute() -> None:
-    computed = (("layer 0 forward", 2.0, 4.0),)
-
-    assert step_times(
-        [step(exchange(0, "layer 0 forward dispatch", 0, 0, 3), computed=computed)], 1
-    ).efficiency == pytest.approx(1 / 3)
-
-
-def test_intervals_that_touch_are_merged_and_what_they_share_with_others_is_added_up() -> None:
-    joined = merged([(4.0, 5.0), (0.0, 1.0), (1.0, 2.0), (1.5, 1.8)])
-
-    assert joined == [(0.0, 2.0), (4.0, 5.0)]
-    assert common_s(joined, [(1.0, 4.5)]) == pytest.approx(1.5)
+def test_intervals_that_touch_are_merged() -> None:
+    assert merged([(4.0, 5.0), (0.0, 1.0), (1.0, 2.0), (1.5, 1.8)]) == [(0.0, 2.0), (4.0, 5.0)]

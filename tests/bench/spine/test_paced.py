@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from bench.spine import paced
-from bench.spine.paced import paced_latencies_ms
+from bench.spine import faust_alone
+from bench.spine.faust_alone import paced_latencies_ms
 
 
 def test_each_event_is_timed_until_its_own_answer_is_read():
@@ -28,7 +28,7 @@ def test_each_event_is_timed_until_its_own_answer_is_read():
 
 
 def test_an_answer_that_never_comes_ends_it(monkeypatch):
-    monkeypatch.setattr(paced, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(faust_alone, "_PATIENCE_S", 0.05)
     ids = itertools.count()
     with pytest.raises(TimeoutError, match="2 of 2 answers did not come"):
         paced_latencies_ms(lambda: str(next(ids)), lambda wait_s: time.sleep(wait_s) or {}, 2)

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from bench.workloads.consecutive_days import DAY_S, draw_days
-from bench.workloads.paper import PaperSetting, draw
+from bench.workloads.paper import DAY_S, PaperSetting, draw, draw_days
 from schemas.auction.bids import Task
 from schemas.auction.quotes import VendorQuoted
 from schemas.jobs import JobSubmitted

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from transformers import Lfm2ForCausalLM
 
-from bench.base_models.small import small_model
-from bench.base_models.survey import small_tokenizer
 from executors.lora.batch import TokenSequence
 from executors.lora.faults import is_permanent
 from executors.node.runner import UnfitError
@@ -20,6 +18,8 @@ from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Step, Trainer
 from schemas.fleet import RunFailed, RunFinished
 from schemas.lora import Dataset
+from tests.support.base_models.small import small_model
+from tests.support.base_models.survey import small_tokenizer
 from tests.support.tuner_nodes import Fleet, assigned, order, profile_of, workload
 from tests.support.tuner_tasks import LoneWorker, reports_of
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 import transformers
 
-from bench.base_models.document import PATH, render, verdicts
-from bench.base_models.small import CannotBuildError, small_model
-from bench.base_models.survey import Row, architectures, probe_architecture
+from tests.support.base_models.document import PATH, render, verdicts
+from tests.support.base_models.small import CannotBuildError, small_model
+from tests.support.base_models.survey import Row, architectures, probe_architecture
 
 SAMPLE = {
     ("language model", "llama"): ("taken", ""),

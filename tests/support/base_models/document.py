@@ -1,6 +1,13 @@
-"""docs/base-models.md: the table of all architectures, written and read."""
+"""docs/base-models.md: the table of all architectures, written and read.
 
+`python -m tests.support.base_models.document` probes every architecture and writes the page.
+"""
+
+import logging
 import re
+import sys
+import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +15,10 @@ from typing import get_args
 
 import transformers
 
-from bench.base_models.survey import Row, Task, Verdict
+from bench.report import commit as measured_commit
+from tests.support.base_models.survey import Row, Task, Verdict, architectures, survey
 
-PATH = Path(__file__).parents[2] / "docs" / "base-models.md"
+PATH = Path(__file__).parents[3] / "docs" / "base-models.md"
 
 _MOST_CHARACTERS = 120
 _HEADINGS: dict[Task, str] = {"language model": "Language models", "classifier": "Classifiers"}
@@ -82,3 +90,20 @@ def _line(row: Row) -> str:
             detail = detail[:_MOST_CHARACTERS].rsplit(" ", 1)[0] + " ..."
         reason = f"`{row.reason}`: {detail}" if row.reason else detail
     return f"| {row.architecture} | {row.model_type} | {row.verdict} | {reason} |"
+
+
+def main() -> None:
+    """Probe all, state the progress on standard error, and write the page."""
+    logging.disable()
+    warnings.simplefilter("ignore")
+    measured, wanted = measured_commit(), architectures()
+    rows = []
+    for row in survey(wanted):
+        rows.append(row)
+        passed = f"{len(rows)} of {len(wanted)}: {row.architecture} {row.verdict} {row.reason}"
+        sys.stderr.write(f"{time.strftime('%X')} {passed}\n")
+    PATH.write_text(render(rows, measured), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

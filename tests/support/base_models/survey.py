@@ -22,10 +22,10 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
 
-from bench.base_models.small import VOCABULARY, CannotBuildError, small_model
 from executors.lora.base_model import load_base
 from executors.lora.model_kind import BaseModelError
 from executors.lora.probe.verdict import UnprovenBaseError
+from tests.support.base_models.small import VOCABULARY, CannotBuildError, small_model
 
 Task = Literal["language model", "classifier"]
 Verdict = Literal["taken", "refused", "not built"]
