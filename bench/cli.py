@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,8 +69,8 @@ def bench(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Where the report, tables (CSV), pictures (PNG) and rows of runs are kept; what was stopped "
-            "goes on from them. By default a folder in the user's cache.",
+            help="Where the report, tables (CSV), pictures (PNG) and outcomes of runs are kept; a stopped "
+            "benchmark resumes from them. By default a folder in the user's cache.",
             show_default=False,
         ),
     ] = None,
@@ -90,30 +91,39 @@ def bench(
     conditions = Conditions(
         quick, seed, folder, jobs, traces, tuple(trace or ()), progress, profiles, model, workload, reviews
     )
-    measurements, tables, document, titles = _measured(name, only, conditions)
+    measured = _measure(name, only, conditions)
     if json:
-        typer.echo(dumps(document))
+        typer.echo(dumps(measured.report))
     else:
-        for table in tables:
+        for table in measured.tables:
             if not table.is_raw:
                 _print(table.name, table.columns, table.rows)
         columns = ("name", "value", "unit", "goal", "met", "note")
-        _print("figures", columns, [[figure[column] for column in columns] for figure in document["figures"]])
-    faults = missed(name, titles, measurements, quick, model) if check else []
+        figures = measured.report["figures"]
+        _print("figures", columns, [[figure[column] for column in columns] for figure in figures])
+    faults = missed(name, measured.titles, measured.measurements, quick, model) if check else []
     for fault in faults:
         progress.print(fault, markup=False)
     if faults:
         raise typer.Exit(1)
 
 
-def _measured(
-    name: str, only: str | None, conditions: Conditions
-) -> tuple[list[Measurement], list[Table], dict[str, Any], list[str]]:
-    """Run all parts of a suite, or one, and keep their results.
+@dataclass(frozen=True)
+class _Measured:
+    """What a run of a suite has brought.
 
-    Returns:
-        figures, tables, the report, and the titles of the parts.
+    Attributes:
+        titles: of its parts.
     """
+
+    titles: list[str]
+    measurements: list[Measurement]
+    tables: list[Table]
+    report: dict[str, Any]
+
+
+def _measure(name: str, only: str | None, conditions: Conditions) -> _Measured:
+    """Run all parts of a suite, or one, and keep their results."""
     suite = SUITES[name].suite()
     parts: list[Part[Any, Any, Any]] = [part for part in suite.due(conditions) if only in (None, part.title)]
     if not parts:
@@ -134,7 +144,7 @@ def _measured(
         write_artefacts(folder, document, tables)
         KeptFigures(folder).keep(kept_figures(document))
     progress.print(f"report, tables and pictures are in {folder}", markup=False)
-    return measurements, tables, document, [part.title for part in parts]
+    return _Measured([part.title for part in parts], measurements, tables, document)
 
 
 def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> None:
@@ -146,7 +156,7 @@ def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> Non
     wanted = headlines()
 
     def measure(name: str, part: str) -> None:
-        _measured(name, part, Conditions(True, seed, folders[name][1], 1, Path("traces"), (), _progress()))
+        _measure(name, part, Conditions(True, seed, folders[name][1], 1, Path("traces"), (), _progress()))
 
     if only is None:
         run_short(stated(wanted, folders), measure)

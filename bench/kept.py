@@ -48,7 +48,7 @@ def sources_of(bench: str) -> str:
 
 
 class KeptFigures:
-    """Those of one folder, by name; a figure that is measured again replaces the one before."""
+    """The figures of one folder, by name; a figure that is measured again replaces the one before."""
 
     def __init__(self, folder: Path) -> None:
         """Read what is there.

@@ -37,12 +37,12 @@ class Trial(Protocol):
         """JSON values that, with the sources, decide the outcome; of a file that it reads, the digest."""
 
 
-T = TypeVar("T", bound=Trial)
-O = TypeVar("O")  # noqa: E741
+TrialT = TypeVar("TrialT", bound=Trial)
+OutcomeT = TypeVar("OutcomeT")
 
 
 @dataclass(frozen=True)
-class Experiment(Generic[T, O]):
+class Experiment(Generic[TrialT, OutcomeT]):
     """A kind of trial.
 
     Attributes:
@@ -53,17 +53,19 @@ class Experiment(Generic[T, O]):
         own_process: whether a trial that runs alone has a process of its own, since its memory is measured.
     """
 
-    run: Callable[[T], O]
-    outcome: TypeAdapter[O]
+    run: Callable[[TrialT], OutcomeT]
+    outcome: TypeAdapter[OutcomeT]
     sources: tuple[str, ...]
     warm_up: Callable[[], None] | None = None
     own_process: bool = False
 
 
-class Runs(Generic[T, O]):
+class Runs(Generic[TrialT, OutcomeT]):
     """The outcomes in a folder, one file each. Files of other sources are kept and never found."""
 
-    def __init__(self, folder: Path, experiment: Experiment[T, O], sources: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, experiment: Experiment[TrialT, OutcomeT], sources: str | None = None
+    ) -> None:
         """
         Args:
             sources: digest of the experiment's sources; by default that of this checkout.
@@ -71,13 +73,13 @@ class Runs(Generic[T, O]):
         self._folder = folder / "runs"
         self._experiment = experiment
         self._given = sources
-        self._found: dict[T, O] = {}
+        self._found: dict[TrialT, OutcomeT] = {}
 
     @cached_property
     def _sources(self) -> str:
         return digest_of(self._experiment.sources) if self._given is None else self._given
 
-    def find(self, trial: T) -> O | None:
+    def find(self, trial: TrialT) -> OutcomeT | None:
         """The outcome of a trial, if it was made. An outcome of a run made alone also serves a trial that
         need not be alone.
 
@@ -101,7 +103,7 @@ class Runs(Generic[T, O]):
             self._found[trial] = outcome
         return self._found[trial]
 
-    def of(self, trial: T) -> O:
+    def of(self, trial: TrialT) -> OutcomeT:
         """The outcome of a trial that was made.
 
         Raises:
@@ -112,11 +114,11 @@ class Runs(Generic[T, O]):
             raise KeyError(f"{trial}: not run")
         return outcome
 
-    def missing(self, trials: Iterable[T]) -> list[T]:
+    def missing(self, trials: Iterable[TrialT]) -> list[TrialT]:
         """Trials without an outcome, each once, in their order."""
         return [trial for trial in dict.fromkeys(trials) if self.find(trial) is None]
 
-    def keep(self, trial: T, outcome: O, alone: bool = True) -> None:
+    def keep(self, trial: TrialT, outcome: OutcomeT, alone: bool = True) -> None:
         """Write an outcome, in a file that is whole or absent.
 
         Raises:
@@ -137,7 +139,7 @@ class Runs(Generic[T, O]):
             partial_path.replace(path)
         self._found[trial] = outcome
 
-    def complete(self, trials: Iterable[T], jobs: int, console: Console) -> None:
+    def complete(self, trials: Iterable[TrialT], jobs: int, console: Console) -> None:
         """Make each trial that has no outcome, and keep it at once, so that a stopped benchmark resumes.
 
         Trials that run alone come first, one at a time on one core: their outcomes serve the others too.
@@ -155,7 +157,9 @@ class Runs(Generic[T, O]):
                 done += 1
                 console.print(f"{done} of {due}, {took_s:.1f} s: {trial}", markup=False)
 
-    def _made(self, trials: Sequence[T], at_once: int, is_alone: bool) -> Iterator[tuple[T, O, float]]:
+    def _made(
+        self, trials: Sequence[TrialT], at_once: int, is_alone: bool
+    ) -> Iterator[tuple[TrialT, OutcomeT, float]]:
         """Trials with outcomes and the seconds that they took, in the order in which they end."""
         if not trials:
             return
@@ -169,19 +173,21 @@ class Runs(Generic[T, O]):
                 yield from ((trial, *make(trial)) for trial in trials)
                 return
             with _processes(at_once, self._experiment.warm_up, own_process) as pool:
-                running: dict[Future[tuple[O, float]], T] = {pool.submit(make, each): each for each in trials}
+                running: dict[Future[tuple[OutcomeT, float]], TrialT] = {
+                    pool.submit(make, each): each for each in trials
+                }
                 try:
                     for future in as_completed(running):
                         yield running[future], *future.result()
                 finally:
                     pool.shutdown(wait=False, cancel_futures=True)
 
-    def _path(self, trial: T) -> Path:
+    def _path(self, trial: TrialT) -> Path:
         key = json.dumps([trial.identity(), self._sources], sort_keys=True)
         return self._folder / f"{hashlib.blake2b(key.encode(), digest_size=_NAME_BYTES).hexdigest()}.json"
 
 
-def _make(run: Callable[[T], O], trial: T) -> tuple[O, float]:
+def _make(run: Callable[[TrialT], OutcomeT], trial: TrialT) -> tuple[OutcomeT, float]:
     began_s = time.monotonic()
     try:
         outcome = run(trial)

@@ -7,28 +7,29 @@ from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
 
 from bench.figures import Conditions, Result
-from bench.runs import Experiment, Runs, T, jobs_at_once
+from bench.runs import Experiment, OutcomeT, Runs, TrialT, jobs_at_once
 
-S = TypeVar("S")
-O = TypeVar("O")  # noqa: E741
+ScopeT = TypeVar("ScopeT")
 
 
-class Bench(Generic[S, T, O]):
+class Bench(Generic[ScopeT, TrialT, OutcomeT]):
     """One use of a suite: its conditions, the sizes that follow from them, and trials that parts share."""
 
-    def __init__(self, conditions: Conditions, scope: S, experiment: Experiment[T, O] | None = None) -> None:
+    def __init__(
+        self, conditions: Conditions, scope: ScopeT, experiment: Experiment[TrialT, OutcomeT] | None = None
+    ) -> None:
         self.conditions = conditions
         self.scope = scope
         self._experiment = experiment
         self.jobs = jobs_at_once(conditions.jobs, conditions.console)
 
     @cached_property
-    def runs(self) -> Runs[T, O]:
+    def runs(self) -> Runs[TrialT, OutcomeT]:
         """Outcomes of the suite's trials in the folder of the results."""
         assert self._experiment is not None
         return Runs(self.conditions.folder, self._experiment)
 
-    def run(self, trials: Sequence[T]) -> Runs[T, O]:
+    def run(self, trials: Sequence[TrialT]) -> Runs[TrialT, OutcomeT]:
         """Make the trials that have no outcome yet, and return all outcomes.
 
         Raises:
@@ -38,11 +39,11 @@ class Bench(Generic[S, T, O]):
         return self.runs
 
 
-Measure = Callable[[Bench[S, T, O]], Result]
+Measure = Callable[[Bench[ScopeT, TrialT, OutcomeT]], Result]
 
 
 @dataclass(frozen=True)
-class Part(Generic[S, T, O]):
+class Part(Generic[ScopeT, TrialT, OutcomeT]):
     """A part of a suite.
 
     Attributes:
@@ -52,12 +53,12 @@ class Part(Generic[S, T, O]):
     """
 
     title: str
-    measure: Measure[S, T, O]
+    measure: Measure[ScopeT, TrialT, OutcomeT]
     applies: Callable[[Conditions], bool] = lambda _: True
 
 
 @dataclass(frozen=True)
-class Suite(Generic[S, T, O]):
+class Suite(Generic[ScopeT, TrialT, OutcomeT]):
     """A suite as its module declares it.
 
     Attributes:
@@ -66,11 +67,11 @@ class Suite(Generic[S, T, O]):
         experiment: the trials that its parts share, if there are any.
     """
 
-    parts: tuple[Part[S, T, O], ...]
-    scope: Callable[[Conditions], S]
-    experiment: Experiment[T, O] | None = None
+    parts: tuple[Part[ScopeT, TrialT, OutcomeT], ...]
+    scope: Callable[[Conditions], ScopeT]
+    experiment: Experiment[TrialT, OutcomeT] | None = None
 
-    def bench(self, conditions: Conditions) -> Bench[S, T, O]:
+    def bench(self, conditions: Conditions) -> Bench[ScopeT, TrialT, OutcomeT]:
         """Prepare a run of the suite.
 
         Raises:
@@ -78,7 +79,7 @@ class Suite(Generic[S, T, O]):
         """
         return Bench(conditions, self.scope(conditions), self.experiment)
 
-    def due(self, conditions: Conditions) -> list[Part[S, T, O]]:
+    def due(self, conditions: Conditions) -> list[Part[ScopeT, TrialT, OutcomeT]]:
         """Parts of a run under these conditions."""
         return [part for part in self.parts if part.applies(conditions)]
 
@@ -86,24 +87,18 @@ class Suite(Generic[S, T, O]):
 def by_size(name: str) -> Callable[[Bench[Any, Any, Any]], Result]:
     """A measure from the name `module:function` of a function of `quick` and `seed`. The module is imported
     when the part runs, since torch takes seconds to import."""
-
-    def measure(bench: Bench[Any, Any, Any]) -> Result:
-        result = resolve_name(name)(bench.conditions.quick, bench.conditions.seed)
-        assert isinstance(result, Result)
-        return result
-
-    return measure
+    return lambda bench: _call(name, bench.conditions.quick, bench.conditions.seed)
 
 
 def by_conditions(name: str) -> Callable[[Bench[Any, Any, Any]], Result]:
     """As `by_size`, of a function of the conditions."""
+    return lambda bench: _call(name, bench.conditions)
 
-    def measure(bench: Bench[Any, Any, Any]) -> Result:
-        result = resolve_name(name)(bench.conditions)
-        assert isinstance(result, Result)
-        return result
 
-    return measure
+def _call(name: str, *arguments: object) -> Result:
+    result = resolve_name(name)(*arguments)
+    assert isinstance(result, Result)
+    return result
 
 
 @dataclass(frozen=True)
@@ -132,8 +127,8 @@ SUITES = {
         "bench.auction.parts:SUITE",
         ("schemas", "solvers", "streams", "infra", "bench/workloads", "bench/auction"),
     ),
-    "elastic": Entry("bench.elastic.parts:SUITE", (*_PRODUCT, "bench/elastic")),
-    "merging": Entry("bench.merging.parts:SUITE", (*_PRODUCT, "bench/merging")),
+    "elastic": Entry("bench.elastic.parts:SUITE", (*_PRODUCT, "bench/node.py", "bench/elastic")),
+    "merging": Entry("bench.merging.parts:SUITE", (*_PRODUCT, "bench/node.py", "bench/merging")),
     "moe": Entry("bench.moe.parts:SUITE", (*_PRODUCT, "bench/network", "bench/moe")),
     "start": Entry("bench.start:SUITE", (*_PRODUCT, "bench/start.py")),
 }

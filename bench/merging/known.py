@@ -38,10 +38,6 @@ class KnownTask:
     epochs: int
     """Until the target is met alone."""
 
-    @property
-    def iterations_per_epoch(self) -> int:
-        return -(-self.samples // self.batch_size)
-
 
 @dataclass(frozen=True)
 class KnownMerge:
@@ -49,8 +45,6 @@ class KnownMerge:
 
     candidate: Candidate
     gain: float
-    target: float
-    best: float
     epochs: int | None
     """Until the receiver's target is met; None if it never is."""
     own_epochs: int
@@ -108,8 +102,6 @@ def known_merges(profiles: Profiles, tasks: Mapping[str, KnownTask]) -> list[Kno
                             receiver_target=receiver.target,
                         ),
                         gain=curve.best / receiver.curve.best - 1.0,
-                        target=receiver.target,
-                        best=curve.best,
                         epochs=curve.first_reaching(receiver.target),
                         own_epochs=receiver.epochs,
                     )

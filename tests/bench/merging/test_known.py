@@ -19,7 +19,7 @@ def test_tasks_have_their_own_curve_and_the_epochs_to_their_target(tmp_path):
     tasks, _ = truth(tmp_path)
     assert list(tasks) == ["blue", "red"]
     red = tasks["red"]
-    assert (red.samples, red.batch_size, red.iterations_per_epoch, red.epochs) == (100, 8, 13, 3)
+    assert (red.samples, red.batch_size, red.epochs) == (100, 8, 3)
     assert tasks["blue"].epochs == 2
 
 
@@ -58,7 +58,7 @@ def test_a_workload_that_the_curves_do_not_cover_is_refused(tmp_path, old, new, 
 def every_merge(tasks: str) -> list[KnownMerge]:
     """Of tasks with one letter each."""
     return [
-        KnownMerge(Candidate(a, b, mode, 100, 100), 0.01, 0.5, 0.505, 3, 5)
+        KnownMerge(Candidate(a, b, mode, 100, 100), 0.01, 3, 5)
         for mode in ("temporal", "spatial")
         for a in tasks
         for b in tasks
