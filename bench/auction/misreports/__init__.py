@@ -30,7 +30,7 @@ Changes = Mapping[str, list[float]]
 
 
 @dataclass(frozen=True)
-class Trial:
+class WorldsTrial:
     """Some worlds, with each lie told once in each world that leaves room for it."""
 
     seed: int
@@ -46,19 +46,19 @@ class Trial:
         return f"misreports, worlds {self.first} to {self.last}, seed {self.seed}"
 
 
-def trials_of(quick: bool, seed: int) -> list[Trial]:
+def trials_of(quick: bool, seed: int) -> list[WorldsTrial]:
     """All worlds of a form of the benchmark."""
     worlds = QUICK_WORLDS if quick else WORLDS
     starts = range(0, worlds, _WORLDS_AT_ONCE)
-    return [Trial(seed, start, min(start + _WORLDS_AT_ONCE, worlds) - 1) for start in starts]
+    return [WorldsTrial(seed, start, min(start + _WORLDS_AT_ONCE, worlds) - 1) for start in starts]
 
 
-def run(trial: Trial) -> Changes:
+def run(trial: WorldsTrial) -> Changes:
     """Play the worlds of a trial, under the auction with nothing declared."""
     return changes_of(AuctionPolicy(), trial.seed, range(trial.first, trial.last + 1))
 
 
-PLAYED = Experiment[Trial, Changes](
+PLAYED = Experiment[WorldsTrial, Changes](
     run,
     TypeAdapter(Mapping[str, list[FiniteFloat]]),
     ("schemas", "solvers", "streams", "bench/auction/misreports", "requirements.lock"),
