@@ -24,8 +24,6 @@ from transformers import (
 SENTIMENT, GENERATION = "sentiment analysis", "text generation"
 """Named as in the thesis."""
 _PADDING, _UNKNOWN, _CLASSIFY = range(3)
-_BYTES = 128
-"""The language reference is ASCII."""
 _SENTIMENT_DEVIATION, _GENERATION_DEVIATION = 0.04, 0.06
 """Of new weights, above the 0.02 of BERT and GPT-2: narrow models learn nothing for long otherwise."""
 HELD_OUT = 0.1

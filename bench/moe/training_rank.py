@@ -73,11 +73,6 @@ class Shape:
         """Gradients of a layer that all ranks average."""
         return 4 * 2 * self.hidden * self.dense
 
-    @property
-    def expert_bytes(self) -> int:
-        """Gradients of one expert."""
-        return 4 * 2 * self.hidden * self.inner
-
 
 @dataclass(frozen=True)
 class Variant:
@@ -98,11 +93,6 @@ class Variant:
     partition_bytes: int = UNCUT_BYTES
     chunks: int = 1
     per_device: int = 1
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether gradients are averaged in micro-ops."""
-        return self.partition_bytes < UNCUT_BYTES
 
 
 BASELINE = Variant("baseline", is_scheduled=False, has_two_lanes=False)

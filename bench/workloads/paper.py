@@ -1,7 +1,7 @@
 """The settings of section 5.1 of the auction's paper, and the workloads drawn from them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
@@ -29,8 +29,8 @@ from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 from solvers.auction.market.fleet import Calendar
 
-DeadlineRule = Callable[[float, float, int], float]
-"""(uniform draw from 0 to 1, slots of work on the fastest type, slots left of the day) -> slots."""
+# A rule is a function of a uniform draw from 0 to 1, the slots of work on the fastest type, and the slots
+# left of the day; it returns slots.
 
 
 def proportional(draw: float, work_slots: float, _left_slots: int) -> float:
