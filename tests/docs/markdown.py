@@ -45,3 +45,10 @@ def anchors(text: str) -> set[str]:
         found.add(f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor)
         seen[anchor] += 1
     return found
+
+
+def table_after(text: str, heading: str) -> dict[str, str]:
+    """Return the second column of a section's first table by its first, without backquotes."""
+    section = text[text.index(f"\n{heading}\n") :]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|", section.split("|---|", 1)[1].split("\n\n")[0], re.MULTILINE)
+    return {name.strip("`"): value.strip("`") for name, value in rows}

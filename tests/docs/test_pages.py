@@ -10,7 +10,6 @@ from tests.docs.markdown import DOCS, ROOT, anchors, broken_links, pages, relati
 MOST_BYTES = 15 * 1024
 LONGER = {
     "adding-a-policy.md",
-    "auction.md",
     "base-models.md",
     "benchmarks.md",
     "cell.md",
