@@ -14,7 +14,6 @@ LONGER = {
     "benchmarks.md",
     "cell.md",
     "command-line.md",
-    "elastic.md",
     "executors.md",
     "lora-engine.md",
     "merging.md",
