@@ -49,6 +49,6 @@ def anchors(text: str) -> set[str]:
 
 def table_after(text: str, heading: str) -> dict[str, str]:
     """Return the second column of a section's first table by its first, without backquotes."""
-    section = text[text.index(f"\n{heading}\n") :]
+    section = f"\n{text}"[f"\n{text}".index(f"\n{heading}\n") :]
     rows = re.findall(r"^\| (.+?) \| (.+?) \|", section.split("|---|", 1)[1].split("\n\n")[0], re.MULTILINE)
     return {name.strip("`"): value.strip("`") for name, value in rows}

@@ -16,7 +16,6 @@ LONGER = {
     "command-line.md",
     "executors.md",
     "lora-engine.md",
-    "merging.md",
     "schemas.md",
     "streams.md",
     "workloads.md",
