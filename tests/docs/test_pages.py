@@ -10,12 +10,10 @@ from tests.docs.markdown import DOCS, ROOT, anchors, broken_links, pages, relati
 MOST_BYTES = 15 * 1024
 LONGER = {
     "adding-a-policy.md",
-    "base-models.md",
     "benchmarks.md",
     "cell.md",
     "command-line.md",
     "executors.md",
-    "lora-engine.md",
     "schemas.md",
     "streams.md",
     "workloads.md",
