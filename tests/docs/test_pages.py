@@ -36,12 +36,26 @@ def test_pages_are_short() -> None:
     assert long == LONGER, "divide a page that has grown; remove a page from LONGER once it is short"
 
 
+def test_changelog_is_one_page() -> None:
+    assert (ROOT / "CHANGELOG.md").stat().st_size <= 8 * 1024
+
+
 def test_architecture_names_existing_paths() -> None:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     named = re.findall(r"(?<![\w/.-])((?:schemas|solvers|streams|executors|infra|bench)/[\w./-]*)", text)
     paths = {path.rstrip("./") for path in named}
     assert len(paths) > 50
     assert sorted(path for path in paths if not (ROOT / path).exists()) == []
+
+
+def test_flows_have_few_hops() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    flows = [re.findall(r"^ *(\d+)  \S+/", block, re.MULTILINE) for block in text.split("```")[1::2]]
+    hops = [[int(number) for number in flow] for flow in flows if flow]
+    assert len(hops) == 3
+    for flow in hops:
+        assert flow == list(range(1, len(flow) + 1))
+        assert len(flow) <= 15
 
 
 def test_anchors_are_those_of_github() -> None:
