@@ -13,7 +13,7 @@ from bench.merging.simulated import OUTCOME, Outcome, run
 from bench.merging.slow_merges import measure_merger
 from bench.merging.trial import HALVES, Half, Setting, Trial, rival
 from bench.runs import Experiment
-from bench.suite import Bench, Part, Suite, by_size
+from bench.suite import Suite, SuitePart, SuiteRun, by_size
 from infra.errors import CommandError
 from schemas.merging.settings import SchemeName
 from solvers.merging.schemes import RIVALS
@@ -136,7 +136,7 @@ SIMULATED = Experiment[Trial, Outcome](
     ),
 )
 
-MergingBench = Bench[Scope, Trial, Outcome]
+MergingBench = SuiteRun[Scope, Trial, Outcome]
 By = Mapping[Setting, Mapping[Trial, Outcome]]
 
 
@@ -296,13 +296,13 @@ def _fairness(bench: MergingBench) -> Result:
 
 SUITE: Suite[Scope, Trial, Outcome] = Suite(
     parts=(
-        Part("merger", _merger),
-        Part("estimates", _estimates),
-        Part("switching", _switching),
-        Part("transferability", by_size("bench.merging.transferability:measure_transferability")),
-        Part("schemes", _schemes),
-        Part("over none", _over_none),
-        Part("fairness", _fairness),
+        SuitePart("merger", _merger),
+        SuitePart("estimates", _estimates),
+        SuitePart("switching", _switching),
+        SuitePart("transferability", by_size("bench.merging.transferability:measure_transferability")),
+        SuitePart("schemes", _schemes),
+        SuitePart("over none", _over_none),
+        SuitePart("fairness", _fairness),
     ),
     scope=scope_of,
     experiment=SIMULATED,
