@@ -15,6 +15,7 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from bench.spine.fused_workload import write_dataset
+from executors.gang.meeting import open_store
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
 from executors.lora.engine import keep_freed_memory
@@ -26,7 +27,6 @@ from executors.tuner.pipeline.preparation import PipelinePlan, prepare_task
 from executors.tuner.pipeline.switch import switch
 from executors.tuner.pipeline.task import load_task
 from executors.tuner.pipeline.trace import Span, TrainingGap, training_gap
-from executors.workers.meeting import open_store
 
 _LOOPBACK = "127.0.0.1"
 _STEPS = 3

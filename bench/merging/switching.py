@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from bench.figures import Measurement, Result, Table
+from executors.gang.settings import Device
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
@@ -28,7 +29,6 @@ from executors.tuner.processes import warm_up
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer
-from executors.workers.settings import Device
 from schemas.fleet import FleetEvent, RunFailed
 from schemas.interpreters import python_command
 from schemas.lora import Dataset

@@ -14,7 +14,7 @@ from bench.moe.model_of_inference import ModelledService
 from bench.moe.tiny_model import EXPERTS, LAYERS, TOKENS, TinyModel
 from bench.moe.tiny_text import Text
 from executors.moe.serving.profiling import is_foretold
-from executors.workers.threads import one_thread
+from executors.processes.threads import one_thread
 from schemas.experts.workload import PUBLISHED_PATH_LENGTH
 from solvers.compiled import Floats, Ints
 from solvers.experts.paths import PathProfile, PopularityEstimator

@@ -5,8 +5,8 @@ does, and the worker processes are forked from it.
 """
 
 from executors.elastic.settings import ElasticSettings
+from executors.gang.network import check_place
 from executors.node.runner import Runner, RunnerContext
-from executors.workers.network import check_place
 from schemas.commands import Command
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.extras import require_extra
@@ -38,7 +38,7 @@ class ElasticTraining:
         """
         from executors.elastic.processes import warm_up
         from executors.elastic.runner import ElasticRunner
-        from executors.workers.processes import room_for
+        from executors.processes.forked_process import room_for
 
         return ElasticRunner(
             context, self._settings, room_for(self._settings.device, self._settings.gpus, warm_up())

@@ -3,7 +3,7 @@
 from dataclasses import astuple, dataclass
 from enum import IntEnum
 
-from executors.workers.group import ProcessGroup
+from executors.gang.group import ProcessGroup
 
 
 class Wish(IntEnum):

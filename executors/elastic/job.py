@@ -6,12 +6,12 @@ from dataclasses import replace
 from executors.elastic.messages import ElasticWord, Joined, Progress, WorkerOrder
 from executors.elastic.processes import start_worker
 from executors.elastic.settings import ElasticSettings
-from executors.workers.job_processes import JobProcess, JobProcesses
-from executors.workers.membership import Members, Membership
-from executors.workers.messages import Ended, Failed, Release
-from executors.workers.processes import WorkerProcess
-from executors.workers.reports import RunReports, Standing
-from executors.workers.workplace import Workplace
+from executors.gang.job_processes import JobProcess, JobProcesses
+from executors.gang.membership import Members, Membership
+from executors.gang.messages import Ended, Failed, Release
+from executors.gang.node import GangNode
+from executors.gang.reports import RunReports, Standing
+from executors.processes.forked_process import ForkedProcess
 from schemas.elastic.commands import WorkersAssigned
 
 _NO_RANK = -1
@@ -27,9 +27,9 @@ def members_of(command: WorkersAssigned) -> Members:
 
 
 class JobOnNode:
-    """A job from one generation to the next. See `executors.workers.jobs.Job`."""
+    """A job from one generation to the next. See `executors.gang.jobs.Job`."""
 
-    def __init__(self, command: WorkersAssigned, place: Workplace[ElasticSettings]) -> None:
+    def __init__(self, command: WorkersAssigned, place: GangNode[ElasticSettings]) -> None:
         self.command = command
         ranks = members_of(command).ranks_of(command.node)
         self.processes: JobProcesses[ElasticWord] = JobProcesses(place, ranks, self._start)
@@ -103,7 +103,7 @@ class JobOnNode:
         world = members_of(self.command).world
         return Membership(generation=self.command.generation, rank=rank, world=world)
 
-    def _start(self, rank: int, gpu: int) -> WorkerProcess[ElasticWord]:
+    def _start(self, rank: int, gpu: int) -> ForkedProcess[ElasticWord]:
         command = self.command
         return start_worker(
             self._place.order(WorkerOrder, command, self._membership(rank), gpu, workload=command.workload)

@@ -4,13 +4,13 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from executors.workers.membership import Membership
-from executors.workers.messages import Ended, Failed, ProcessOrder, Release
+from executors.gang.membership import Membership
+from executors.gang.messages import Ended, Failed, RankOrder, Release
 from schemas.base import Record, Samples
 from schemas.elastic.workload import ElasticWorkload
 
 
-class WorkerOrder(ProcessOrder):
+class WorkerOrder(RankOrder):
     """All that a worker process needs to know when it begins."""
 
     workload: ElasticWorkload

@@ -12,12 +12,12 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from executors.gang.models import ModelError, named_as_in_job
 from executors.lora.base_model import load_tokenizer
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS
 from executors.lora.model_kind import BaseModelError, is_classifier, read_config
 from executors.lora.pretrained import load_pretrained, refuse_missing
 from executors.lora.randomness import derive_seed
-from executors.workers.models import ModelError, named_as_in_job
 from schemas.lora import LoraHyperparameters
 
 

@@ -9,10 +9,10 @@ from pydantic import JsonValue
 
 from executors.elastic.job import JobOnNode, members_of
 from executors.elastic.settings import ElasticSettings
+from executors.gang.jobs import Jobs
+from executors.gang.messages import Verdict
+from executors.gang.node import GangNode
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
-from executors.workers.jobs import Jobs
-from executors.workers.messages import Verdict
-from executors.workers.workplace import Workplace
 from schemas.commands import Command
 from schemas.elastic.commands import ReleaseReason, WorkersAssigned, WorkersReleased
 
@@ -30,7 +30,7 @@ class ElasticRunner:
 
     def __init__(self, context: RunnerContext, settings: ElasticSettings, gpus: int) -> None:
         """Have no worker yet, and room for as many worker processes as there are GPUs."""
-        self._place = Workplace.of(context, settings, gpus, "worker")
+        self._place = GangNode.of(context, settings, gpus, "worker")
         self._jobs = Jobs(context, self._place, JobOnNode)
 
     def judge(self, command: Command) -> Objection | None:

@@ -10,11 +10,11 @@ from torch.nn.functional import cross_entropy
 
 from executors.elastic.batches import IGNORED, global_batch, pad
 from executors.elastic.model import TrainableModel, longest_sequence_tokens
+from executors.gang.models import ModelError
+from executors.gang.shares import share
 from executors.lora.batch import TokenSequence
 from executors.lora.dataset import JsonlDataset
 from executors.lora.randomness import derive_seed
-from executors.workers.models import ModelError
-from executors.workers.shares import share
 from schemas.elastic.workload import ElasticWorkload
 
 _FIRST_MOMENT_PREFIX = "exp_avg."

@@ -18,21 +18,21 @@ from executors.elastic.group import Group, Signal, Wish
 from executors.elastic.messages import DIRECTIVES, ElasticDirective, Joined, Progress, WorkerOrder
 from executors.elastic.model import load_model
 from executors.elastic.training import Trainer
+from executors.gang.faults import MissingPeersError, last_word
+from executors.gang.folder import JobFolder
+from executors.gang.inbox import Inbox
+from executors.gang.meeting import Meeting, PeerLostError
+from executors.gang.membership import Membership
+from executors.gang.messages import Ended, Failed, Release
+from executors.gang.models import model_directory
+from executors.gang.network import use_interface
+from executors.gang.places import checkpoint_root, job_folder, result_path
 from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot
 from executors.lora.faults import described
 from executors.lora.model_kind import text_records
 from executors.node.checkpoints import StaleWriterError
-from executors.workers.faults import MissingPeersError, last_word
-from executors.workers.folder import JobFolder
-from executors.workers.inbox import Inbox
-from executors.workers.meeting import Meeting, PeerLostError
-from executors.workers.membership import Membership
-from executors.workers.messages import Ended, Failed, Release
-from executors.workers.models import model_directory
-from executors.workers.network import use_interface
-from executors.workers.places import checkpoint_root, job_folder, result_path
-from executors.workers.processes import take_device
+from executors.processes.forked_process import take_device
 
 _POLL_S = 0.005
 

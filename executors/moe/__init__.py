@@ -5,9 +5,9 @@ Each rank is a process of torch.distributed. The node's own process imports no t
 the ranks are forked from it.
 """
 
+from executors.gang.network import check_place
 from executors.moe.settings import MoeSettings
 from executors.node.runner import Runner, RunnerContext
-from executors.workers.network import check_place
 from schemas.commands import Command
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased
 from schemas.extras import require_extra
@@ -39,7 +39,7 @@ class ExpertRanks:
         """
         from executors.moe.ranks.kinds import warm_up
         from executors.moe.runner import MoeRunner
-        from executors.workers.processes import room_for
+        from executors.processes.forked_process import room_for
 
         return MoeRunner(
             context, self._settings, room_for(self._settings.device, self._settings.gpus, warm_up())

@@ -6,14 +6,14 @@ All ranks of a generation begin and end together. What they do between is their 
 
 from pydantic import JsonValue
 
+from executors.gang.jobs import Jobs
+from executors.gang.messages import Verdict
+from executors.gang.node import GangNode
 from executors.moe.ranks.job import JobOnNode, members_of
 from executors.moe.ranks.kinds import RANK_WORK
 from executors.moe.ranks.messages import Placed
 from executors.moe.settings import MoeSettings
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
-from executors.workers.jobs import Jobs
-from executors.workers.messages import Verdict
-from executors.workers.workplace import Workplace
 from schemas.commands import Command
 from schemas.experts.commands import ExpertsPlaced, RanksAssigned, RanksReleased, RanksReleaseReason
 
@@ -31,7 +31,7 @@ class MoeRunner:
 
     def __init__(self, context: RunnerContext, settings: MoeSettings, gpus: int) -> None:
         """Have no rank yet, and room for as many as there are GPUs."""
-        self._place = Workplace.of(context, settings, gpus, "rank")
+        self._place = GangNode.of(context, settings, gpus, "rank")
         self._jobs = Jobs(context, self._place, JobOnNode)
 
     def judge(self, command: Command) -> Objection | None:

@@ -4,9 +4,9 @@ Each worker process has one GPU and the base model. The node's own process impor
 does, and the worker processes are forked from it.
 """
 
+from executors.gang.network import check_place
 from executors.node.runner import Runner, RunnerContext, UnfitError
 from executors.tuner.settings import TunerSettings
-from executors.workers.network import check_place
 from schemas.commands import Command
 from schemas.extras import require_extra
 from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
@@ -39,9 +39,9 @@ class FineTuning:
             UnfitError: the directory holds no base model that the engine can use.
             ValueError: the machine has fewer CUDA devices than are set.
         """
+        from executors.processes.forked_process import room_for
         from executors.tuner.processes import warm_up
         from executors.tuner.runner import TunerRunner
-        from executors.workers.processes import room_for
 
         gpus = room_for(self._settings.device, self._settings.gpus, warm_up())
         return TunerRunner.started(context, self._settings, gpus)

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from executors.gang.membership import Membership
 from executors.tuner.messages import meeting_of
-from executors.workers.membership import Membership
 from schemas.base import Identifier, RunId
 from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned, TaskReleaseReason
 

@@ -10,6 +10,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from executors.gang.places import result_path
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, decode_state, encode_state
 from executors.lora.task import LoraTask, TaskState
@@ -24,7 +25,6 @@ from executors.tuner.files import (
     JobProgress,
     progress_of,
 )
-from executors.workers.places import result_path
 from schemas.lora import LoraHyperparameters
 from schemas.merging.commands import JobOrder
 from schemas.merging.workload import TuningWorkload

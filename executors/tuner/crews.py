@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from executors.gang.membership import Membership
 from executors.lora.base_model import SharedBase
 from executors.tuner.data import PreparedLoaders
 from executors.tuner.messages import ProfilePart, TaskPart
@@ -11,7 +12,6 @@ from executors.tuner.pipeline.succession import FindSuccessor
 from executors.tuner.replicas import Replicas
 from executors.tuner.surroundings import Surroundings
 from executors.tuner.team import Team
-from executors.workers.membership import Membership
 from schemas.merging.commands import TransferMode
 from schemas.merging.workload import MAX_ITERATIONS
 

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import torch
 
+from executors.gang.meeting import PeerLostError
 from executors.lora.faults import described, is_permanent
 from executors.node.checkpoints import StaleWriterError
-from executors.workers.meeting import PeerLostError
 
 
 class FieldError(ValueError):

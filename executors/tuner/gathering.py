@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from executors.workers.folder import JobFolder
-from executors.workers.meeting import Meeting, PeerLostError
-from executors.workers.membership import Membership
+from executors.gang.folder import JobFolder
+from executors.gang.meeting import Meeting, PeerLostError
+from executors.gang.membership import Membership
 
 _POLL_S = 0.005
 _NOTE_WAIT_S = 1.0

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from executors.gang.membership import Membership
 from executors.tuner.settings import TunerSettings
-from executors.workers.membership import Membership
 from schemas.base import Identifier, Record, UnixTime
 from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from executors.node.runner import LoadingInterruptedError, UnfitError
+from executors.processes import forked_process
+from executors.processes.forked_process import ForkedProcess, exit_status
 from executors.tuner.messages import (
     WORDS,
     Halt,
@@ -19,8 +21,6 @@ from executors.tuner.messages import (
     Told,
     Unfit,
 )
-from executors.workers import processes
-from executors.workers.processes import WorkerProcess, exit_status
 
 _WORKER = "executors.tuner.worker"
 _INDEXER = "executors.tuner.indexing"
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 def warm_up() -> int:
     """Start the fork server and wait until it has imported; return how many CUDA devices there are."""
-    return processes.warm_up(_WORKER)
+    return forked_process.warm_up(_WORKER)
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Bench:
     """One worker process, and the parts that it was told, in their order."""
 
     gpu: int
-    process: WorkerProcess[Ready | Unfit | Told | Switched | Over]
+    process: ForkedProcess[Ready | Unfit | Told | Switched | Over]
     parts: list[int] = field(default_factory=list)
     is_ready: bool = False
 
@@ -142,12 +142,12 @@ class Workers:
         """Process ids."""
         return [bench.process.pid for bench in self.benches]
 
-    def _start_indexer(self) -> WorkerProcess[Ready | Unfit | Told | Switched | Over]:
-        return WorkerProcess(f"{_INDEXER}:run_indexer", self._place, WORDS, "tuner-indexer")
+    def _start_indexer(self) -> ForkedProcess[Ready | Unfit | Told | Switched | Over]:
+        return ForkedProcess(f"{_INDEXER}:run_indexer", self._place, WORDS, "tuner-indexer")
 
     def _start(self, gpu: int) -> Bench:
         place = self._place.model_copy(update={"gpu": gpu})
-        return Bench(gpu, WorkerProcess(f"{_WORKER}:run_worker", place, WORDS, f"tuner-{gpu}"))
+        return Bench(gpu, ForkedProcess(f"{_WORKER}:run_worker", place, WORDS, f"tuner-{gpu}"))
 
 
 def _lost_while_loading(bench: Bench) -> LoadingInterruptedError:

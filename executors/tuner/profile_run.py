@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from executors.gang.folder import JobFolder
+from executors.gang.meeting import PeerLostError
 from executors.lora.base_model import SharedBase
 from executors.lora.faults import described
 from executors.tuner.faults import cannot_succeed_elsewhere
@@ -14,8 +16,6 @@ from executors.tuner.messages import Outcome, Over, ProfilePart, Told
 from executors.tuner.profiling import profile
 from executors.tuner.surroundings import Surroundings
 from executors.tuner.team import Team
-from executors.workers.folder import JobFolder
-from executors.workers.meeting import PeerLostError
 from schemas.fleet import RunFailed, RunReport, RunStarted
 from schemas.merging.reports import ProfileReported
 

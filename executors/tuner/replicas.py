@@ -5,6 +5,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from executors.gang.group import ProcessGroup
+from executors.gang.meeting import Meeting
+from executors.gang.membership import Membership
+from executors.gang.shares import share
 from executors.lora.batch import TokenSequence
 from executors.lora.task import AdapterState
 from executors.tuner.faults import fault_of
@@ -17,10 +21,6 @@ from executors.tuner.sampling import annealing_exponent, draw_sources, shares
 from executors.tuner.settings import TunerSettings
 from executors.tuner.team import LastStep, Succession, agree_on_positions
 from executors.tuner.training import Sample, Step, Trainer
-from executors.workers.group import ProcessGroup
-from executors.workers.meeting import Meeting
-from executors.workers.membership import Membership
-from executors.workers.shares import share
 from schemas.merging.commands import TransferMode
 from schemas.merging.reports import MeasuredStep
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from executors.gang.folder import JobFolder
+from executors.gang.places import result_path
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
 from executors.tuner.assignments import STATES, Assignment, Ending
@@ -16,8 +18,6 @@ from executors.tuner.messages import Halt, Over, Place, Prewarm, ProfilePart, Sw
 from executors.tuner.objections import objection_to
 from executors.tuner.processes import Bench, Workers
 from executors.tuner.settings import TunerSettings
-from executors.workers.folder import JobFolder
-from executors.workers.places import result_path
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.commands import Command
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted

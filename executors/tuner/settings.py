@@ -5,11 +5,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from executors.workers.settings import WorkerSettings
+from executors.gang.settings import GangSettings
 from schemas.services import SHORTEST_S
 
 
-class TunerSettings(WorkerSettings):
+class TunerSettings(GangSettings):
     """Settings of the runner."""
 
     base_model_dir: Path | None = None

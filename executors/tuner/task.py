@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from executors.gang.folder import JobFolder
+from executors.gang.meeting import Meeting, PeerLostError
 from executors.lora.faults import described
 from executors.node.checkpoints import StaleWriterError
 from executors.node.room import is_for_want_of_room
@@ -24,8 +26,6 @@ from executors.tuner.saving import TaskSaves
 from executors.tuner.surroundings import Surroundings
 from executors.tuner.team import Team
 from executors.tuner.training import Step
-from executors.workers.folder import JobFolder
-from executors.workers.meeting import Meeting, PeerLostError
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.merging.commands import JobOrder
 

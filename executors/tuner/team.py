@@ -4,11 +4,11 @@ work."""
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from executors.gang.meeting import Meeting
 from executors.lora.task import AdapterState
 from executors.tuner.faults import FieldError, JobError
 from executors.tuner.opening import Job
 from executors.tuner.training import Step
-from executors.workers.meeting import Meeting
 from schemas.merging.reports import MeasuredStep
 
 Succession = Literal["none", "coming", "ready"]

@@ -11,10 +11,13 @@ from typing import cast
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from executors.gang.folder import JobFolder
+from executors.gang.network import use_interface
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import keep_freed_memory
 from executors.lora.faults import described
+from executors.processes.forked_process import take_device
 from executors.tuner.checkpoints import JobCheckpoints
 from executors.tuner.crews import Crews
 from executors.tuner.data import PreparedLoaders, SharedTokenizer
@@ -29,9 +32,6 @@ from executors.tuner.profile_run import ProfileRun
 from executors.tuner.surroundings import Surroundings
 from executors.tuner.task import TaskRun
 from executors.tuner.team import Team
-from executors.workers.folder import JobFolder
-from executors.workers.network import use_interface
-from executors.workers.processes import take_device
 
 
 def run_worker(place_json: str, connection: "Connection[bytes, bytes]") -> None:

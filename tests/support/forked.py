@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from executors.workers.fork_server import share
-from executors.workers.processes import WorkerProcess
+from executors.processes.fork_server import share
+from executors.processes.forked_process import ForkedProcess
 from tests.support.small_processes import WORDS
 
 FOREVER_S = 600.0
@@ -24,7 +24,7 @@ def report(path: str) -> None:
     """Write down what this process is surrounded by, and how a worker of it stands."""
     sys.stderr.write("said by the service\n")
     share()
-    worker = WorkerProcess(
+    worker = ForkedProcess(
         "tests.support.forked:report_worker", Order(path=f"{path}.worker"), WORDS, "worker"
     )
     while worker.is_alive:

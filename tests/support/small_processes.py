@@ -9,9 +9,9 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from executors.elastic.messages import DIRECTIVES
-from executors.workers.inbox import Inbox
-from executors.workers.membership import Membership
-from executors.workers.messages import Ended, Failed
+from executors.gang.inbox import Inbox
+from executors.gang.membership import Membership
+from executors.gang.messages import Ended, Failed
 
 Word = Membership | Ended | Failed
 WORDS: TypeAdapter[Word] = TypeAdapter(Annotated[Word, Field(discriminator="kind")])

@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from bench.network.ranks import Rank
+from executors.gang.group import ProcessGroup
 from executors.lora.batch import LabelledSequence, TextSequence, TokenSequence
 from executors.moe.block import auxiliary_loss, moe_blocks, take_passes
 from executors.moe.conversion.convert import Conversion, convert
@@ -43,7 +44,6 @@ from executors.moe.training.peers import Peers
 from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
 from executors.moe.training.trainer import Trainer
-from executors.workers.group import ProcessGroup
 from schemas.experts.workload import MoeTrainWorkload
 from tests.support.parallel_experts import meet
 

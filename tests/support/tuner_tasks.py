@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from executors.gang.folder import JobFolder
+from executors.gang.membership import Membership
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.resident import new_state
@@ -25,8 +27,6 @@ from executors.tuner.settings import TunerSettings
 from executors.tuner.surroundings import Surroundings
 from executors.tuner.task import TaskRun
 from executors.tuner.training import Trainer, new_adapter
-from executors.workers.folder import JobFolder
-from executors.workers.membership import Membership
 from schemas.fleet import RunReport
 from schemas.merging.commands import ProfileOrdered, TaskAssigned
 from schemas.merging.workload import TuningWorkload

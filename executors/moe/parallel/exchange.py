@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from executors.gang.meeting import losses_told
 from executors.moe.parallel.micro_ops import DisagreementError, Kind
 from executors.moe.parallel.packing import MicroOpTimes, Packing
 from executors.moe.parallel.planning import Plan
-from executors.workers.meeting import losses_told
 
 _DIGITS = 15
 """Of a digest in hexadecimal, which an int64 has room for."""

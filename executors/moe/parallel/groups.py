@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from executors.gang.meeting import losses_told
 from executors.moe.parallel.lanes import Lanes
 from executors.moe.parallel.packing import Packing
-from executors.workers.meeting import losses_told
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import torch
 
-from executors.workers.meeting import PeerLostError
+from executors.gang.meeting import PeerLostError
 
 _MOST_SMALL_PARTS = 64
 _SMALL_BYTES = 2**20

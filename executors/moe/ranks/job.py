@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
+from executors.gang.job_processes import JobProcess, JobProcesses
+from executors.gang.membership import Members, Membership
+from executors.gang.messages import Ended, Failed
+from executors.gang.node import GangNode
+from executors.gang.reports import RunReports, Standing
 from executors.moe.ranks.kinds import RANK_WORK
-from executors.moe.ranks.messages import WORDS, Joined, Progress, RankOrder, RankWord, Told
+from executors.moe.ranks.messages import WORDS, Joined, MoeRankOrder, Progress, RankWord, Told
 from executors.moe.settings import MoeSettings
-from executors.workers.job_processes import JobProcess, JobProcesses
-from executors.workers.membership import Members, Membership
-from executors.workers.messages import Ended, Failed
-from executors.workers.processes import WorkerProcess
-from executors.workers.reports import RunReports, Standing
-from executors.workers.workplace import Workplace
+from executors.processes.forked_process import ForkedProcess
 from schemas.experts.commands import RanksAssigned
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
 from schemas.fleet import RunReport
@@ -25,9 +25,9 @@ def members_of(command: RanksAssigned) -> Members:
 
 
 class JobOnNode:
-    """A job in one generation. See `executors.workers.jobs.Job`."""
+    """A job in one generation. See `executors.gang.jobs.Job`."""
 
-    def __init__(self, command: RanksAssigned, place: Workplace[MoeSettings]) -> None:
+    def __init__(self, command: RanksAssigned, place: GangNode[MoeSettings]) -> None:
         self.command = command
         ranks = members_of(command).ranks_of(command.node)
         self.processes: JobProcesses[RankWord] = JobProcesses(place, ranks, self._start)
@@ -62,11 +62,11 @@ class JobOnNode:
         else:
             self._reports.over(run_id, self._standing, self.processes.verdict)
 
-    def _start(self, rank: int, gpu: int) -> WorkerProcess[RankWord]:
+    def _start(self, rank: int, gpu: int) -> ForkedProcess[RankWord]:
         command = self.command
         world = members_of(command).world
         order = self._place.order(
-            RankOrder,
+            MoeRankOrder,
             command,
             Membership(generation=command.generation, rank=rank, world=world),
             gpu,
@@ -76,7 +76,7 @@ class JobOnNode:
             revision=command.revision,
             placement=command.placement,
         )
-        return WorkerProcess(RANK_WORK[command.workload.kind], order, WORDS, f"{command.job_id}-rank-{rank}")
+        return ForkedProcess(RANK_WORK[command.workload.kind], order, WORDS, f"{command.job_id}-rank-{rank}")
 
     def _hear(self, rank: JobProcess[RankWord], word: RankWord) -> None:
         match word:

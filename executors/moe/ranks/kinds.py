@@ -8,7 +8,7 @@ imports no torch.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from executors.workers import processes
+from executors.processes import forked_process
 
 RANK_WORK: Mapping[str, str] = MappingProxyType(
     {
@@ -21,4 +21,4 @@ RANK_WORK: Mapping[str, str] = MappingProxyType(
 
 def warm_up() -> int:
     """Start the fork server and wait until it has imported; return how many CUDA devices there are."""
-    return processes.warm_up(*(work.partition(":")[0] for work in RANK_WORK.values()))
+    return forked_process.warm_up(*(work.partition(":")[0] for work in RANK_WORK.values()))

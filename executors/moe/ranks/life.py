@@ -9,17 +9,17 @@ from multiprocessing.connection import Connection
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from executors.gang.faults import MissingPeersError, last_word
+from executors.gang.folder import JobFolder
+from executors.gang.group import ProcessGroup
+from executors.gang.inbox import Inbox
+from executors.gang.meeting import Meeting, PeerLostError
+from executors.gang.messages import Ended, Failed
+from executors.gang.network import use_interface
+from executors.gang.places import job_folder
 from executors.lora.faults import described
-from executors.moe.ranks.messages import DIRECTIVES, RankDirective, RankOrder
-from executors.workers.faults import MissingPeersError, last_word
-from executors.workers.folder import JobFolder
-from executors.workers.group import ProcessGroup
-from executors.workers.inbox import Inbox
-from executors.workers.meeting import Meeting, PeerLostError
-from executors.workers.messages import Ended, Failed
-from executors.workers.network import use_interface
-from executors.workers.places import job_folder
-from executors.workers.processes import take_device
+from executors.moe.ranks.messages import DIRECTIVES, MoeRankOrder, RankDirective
+from executors.processes.forked_process import take_device
 
 _POLL_S = 0.005
 
@@ -33,7 +33,7 @@ class Rank:
         needed_bytes: of a checkpoint that it writes, for a disk that refuses it.
     """
 
-    def __init__(self, order: RankOrder, inbox: Inbox[RankDirective]) -> None:
+    def __init__(self, order: MoeRankOrder, inbox: Inbox[RankDirective]) -> None:
         """Have torch use the device, the threads and the network interface of the order.
 
         Raises:
@@ -96,7 +96,7 @@ def live(order_json: str, connection: "Connection[bytes, bytes]", work: Work) ->
     for number in (signal.SIGINT, signal.SIGTERM):
         # The node decides when its ranks stop, even if a supervisor signals all processes.
         signal.signal(number, signal.SIG_IGN)
-    order = RankOrder.model_validate_json(order_json)
+    order = MoeRankOrder.model_validate_json(order_json)
     inbox = Inbox(connection, DIRECTIVES)
     try:
         rank = Rank(order, inbox)

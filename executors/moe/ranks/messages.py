@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from executors.workers.messages import Ended, Failed, ProcessOrder, Release
+from executors.gang.messages import Ended, Failed, RankOrder, Release
 from schemas.base import Record, RunId, Samples
 from schemas.experts.commands import LayerPlacement, MoeWorkload
 
@@ -17,7 +17,7 @@ class Placed(Record):
     layers: tuple[LayerPlacement, ...]
 
 
-class RankOrder(ProcessOrder):
+class MoeRankOrder(RankOrder):
     """All that a rank process needs to know when it begins."""
 
     run_id: RunId

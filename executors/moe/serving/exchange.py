@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import OutOfMemoryError, Tensor
 
+from executors.gang.group import ProcessGroup
 from executors.moe.parallel.lanes import Lanes
 from executors.moe.parallel.micro_ops import CollectiveLostError, DisagreementError
-from executors.workers.group import ProcessGroup
 from solvers.compiled import Ints
 
 

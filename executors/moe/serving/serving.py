@@ -15,6 +15,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import TypeAdapter
 
+from executors.gang.messages import Ended
+from executors.gang.models import ModelError, model_directory, named_as_in_job
+from executors.gang.places import result_path
+from executors.gang.shares import share
 from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot, JsonlDataset
 from executors.moe.ranks.comparison import compare, digests_of
@@ -28,10 +32,6 @@ from executors.moe.serving.requests import Prompts, Schedule, Step, StepWord
 from executors.moe.serving.service import ExpertService, ServiceTerms
 from executors.moe.serving.statistics import Latencies, RoutedTokens, ServiceSummary
 from executors.node.files import write_folder
-from executors.workers.messages import Ended
-from executors.workers.models import ModelError, model_directory, named_as_in_job
-from executors.workers.places import result_path
-from executors.workers.shares import share
 from schemas.experts.commands import LayerPlacement
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, RoutingReport
 from schemas.experts.workload import MoeServeWorkload

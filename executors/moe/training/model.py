@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from executors.elastic.model import TrainableModel, put_adapter
+from executors.gang.models import ModelError, named_as_in_job
 from executors.lora.base_model import load_tokenizer
 from executors.lora.model_kind import (
     check_config,
@@ -29,7 +30,6 @@ from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import DESCRIPTION, MoeDescription, load, load_whole, save
 from executors.moe.gating import Gating
 from executors.moe.training.objective import Label, NextToken, Objective, Translation
-from executors.workers.models import ModelError, named_as_in_job
 from schemas.experts.workload import Conversion, GatingRule, MoeTrainWorkload
 from schemas.lora import LoraHyperparameters
 

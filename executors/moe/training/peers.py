@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from executors.gang.group import ProcessGroup
+from executors.gang.meeting import PeerLostError, losses_told
 from executors.moe.parallel.micro_ops import CollectiveLostError
-from executors.workers.group import ProcessGroup
-from executors.workers.meeting import PeerLostError, losses_told
 
 T = TypeVar("T")
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from executors.elastic.training import DivergedError
+from executors.gang.shares import share
 from executors.lora.batch import TokenSequence
 from executors.lora.randomness import derive_seed
 from executors.moe.block import take_passes
@@ -24,7 +25,6 @@ from executors.moe.training.peers import Peers, lost_at
 from executors.moe.training.routing import BatchRouting
 from executors.moe.training.samples import SampleOrder
 from executors.moe.training.spread import Connections, SpreadModel
-from executors.workers.shares import share
 from schemas.experts.workload import MoeHyperparameters
 
 FIRST_MOMENT, SECOND_MOMENT = "exp_avg.", "exp_avg_sq."

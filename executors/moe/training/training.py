@@ -19,6 +19,9 @@ import torch._dynamo  # DistributedDataParallel imports it, which takes seconds:
 from torch import Tensor, nn
 
 from executors.elastic.checkpoint import reportable
+from executors.gang.messages import Ended
+from executors.gang.models import ModelError, model_directory
+from executors.gang.places import checkpoint_root, result_path
 from executors.lora.batch import TokenSequence
 from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot, JsonlDataset
@@ -35,9 +38,6 @@ from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
 from executors.moe.training.trainer import Trainer
 from executors.node.checkpoints import StaleWriterError
-from executors.workers.messages import Ended
-from executors.workers.models import ModelError, model_directory
-from executors.workers.places import checkpoint_root, result_path
 from schemas.experts.workload import MoeTrainWorkload
 
 _CHECKPOINT_POLL_S = 0.25

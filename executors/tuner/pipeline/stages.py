@@ -8,6 +8,8 @@ from datetime import timedelta
 
 import torch
 
+from executors.gang.meeting import Meeting
+from executors.gang.membership import Membership
 from executors.lora.base_model import SharedBase
 from executors.lora.resident import new_state
 from executors.lora.task import AdapterState
@@ -26,8 +28,6 @@ from executors.tuner.reports import measured_step
 from executors.tuner.settings import TunerSettings
 from executors.tuner.team import LastStep, Succession, agree_on_positions
 from executors.tuner.training import Step, raise_if_diverged
-from executors.workers.meeting import Meeting
-from executors.workers.membership import Membership
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import STAGES_PER_PIPELINE
 

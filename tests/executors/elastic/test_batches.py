@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executors.elastic.batches import IGNORED, global_batch, pad
+from executors.gang.shares import share
 from executors.lora.batch import TextSequence
-from executors.workers.shares import share
 
 sizes = st.integers(1, 40)
 

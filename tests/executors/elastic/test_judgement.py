@@ -8,7 +8,7 @@ from executors.elastic import ElasticTraining
 from executors.elastic.runner import ElasticRunner
 from executors.elastic.settings import ElasticSettings
 from executors.node.runner import Objection, UnfitError
-from executors.workers.processes import room_for
+from executors.processes.forked_process import room_for
 from schemas.fleet import RunFailed, RunProgressed
 from tests.support.elastic_nodes import Fleet, assigned, released, workload
 from tests.support.nodes import Members, short

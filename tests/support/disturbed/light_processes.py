@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from executors.elastic import messages as elastic
+from executors.gang.membership import Membership
+from executors.gang.messages import Ended, Failed, RankOrder, Release
 from executors.moe.ranks import messages as moe
-from executors.workers.membership import Membership
-from executors.workers.messages import Ended, Failed, ProcessOrder, Release
 
 JOIN_TIMEOUT_S = 10.0
 PROGRESS_S = 5.0
@@ -28,7 +28,7 @@ class Machine:
     """Samples of each job that are checkpointed."""
     processes: "list[LightProcess]" = field(default_factory=list)
 
-    def start(self, order: ProcessOrder) -> "LightProcess":
+    def start(self, order: RankOrder) -> "LightProcess":
         """Start a process."""
         process = LightProcess(self, order)
         self.processes.append(process)
@@ -52,11 +52,11 @@ class Machine:
 
 
 class LightProcess:
-    """See `WorkerProcess`."""
+    """See `ForkedProcess`."""
 
     _pids = itertools.count(1)
 
-    def __init__(self, machine: Machine, order: ProcessOrder) -> None:
+    def __init__(self, machine: Machine, order: RankOrder) -> None:
         self.order = order
         self.pid = next(self._pids)
         self.is_alive = True

@@ -73,7 +73,7 @@ class MoeRunners(_OnMachine):
         super().__init__()
         self._gpus = gpus
         monkeypatch.setattr(
-            "executors.moe.ranks.job.WorkerProcess",
+            "executors.moe.ranks.job.ForkedProcess",
             lambda work, order, words, name: self.machine.start(order),
         )
 

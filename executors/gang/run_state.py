@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from executors.workers.messages import Verdict
+from executors.gang.messages import Verdict
 from schemas.base import Identifier, RunId, Samples
 from schemas.fleet import RunFailed, RunProgressed
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
-from executors.workers.messages import Ended, Release
+from executors.gang.messages import Ended, Release
 
 D = TypeVar("D")
 

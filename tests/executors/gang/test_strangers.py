@@ -9,9 +9,9 @@ import psutil
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from executors.workers.folder import JobFolder
-from executors.workers.meeting import Meeting
-from executors.workers.membership import Membership
+from executors.gang.folder import JobFolder
+from executors.gang.meeting import Meeting
+from executors.gang.membership import Membership
 
 HOST, OTHER_ADDRESS = "127.0.0.1", "127.0.0.2"
 GENERATION = 7

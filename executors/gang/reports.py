@@ -4,8 +4,8 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from executors.workers.messages import Ended, Failed, Verdict
-from executors.workers.workplace import Workplace
+from executors.gang.messages import Ended, Failed, Verdict
+from executors.gang.node import GangNode
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 
 _log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class Standing:
 class RunReports:
     """Of the runs of one job."""
 
-    place: Workplace[Any]
+    place: GangNode[Any]
     job_id: str
 
     def started(

@@ -4,11 +4,11 @@ from contextlib import suppress
 
 from torch import OutOfMemoryError
 
+from executors.gang.folder import JobFolder
+from executors.gang.meeting import PeerLostError
+from executors.gang.messages import Failed
 from executors.lora.faults import described, is_permanent
 from executors.node.room import is_for_want_of_room
-from executors.workers.folder import JobFolder
-from executors.workers.meeting import PeerLostError
-from executors.workers.messages import Failed
 
 _NOTE_WAIT_S = 1.0
 """A process that fails says why on the shared disk before it is gone, which others see at once."""

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
-from executors.workers.fork_server import PRELOADED, Surroundings, prepare, share
+from executors.processes.fork_server import PRELOADED, Surroundings, prepare, share
 from schemas.services import begin_log
 
 W = TypeVar("W")
@@ -25,7 +25,7 @@ _context = multiprocessing.get_context("forkserver")
 _BEFORE_MULTIPROCESSING = 100
 
 
-class WorkerProcess(Generic[W]):
+class ForkedProcess(Generic[W]):
     """A worker process, as its node sees it."""
 
     def __init__(self, work: str, order: BaseModel, words: TypeAdapter[W], name: str) -> None:

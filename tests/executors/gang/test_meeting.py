@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from executors.gang.folder import JobFolder
+from executors.gang.meeting import Meeting
+from executors.gang.membership import Membership
 from executors.tuner.gathering import come_together
-from executors.workers.folder import JobFolder
-from executors.workers.meeting import Meeting
-from executors.workers.membership import Membership
 
 _HOST = "127.0.0.1"
 

@@ -21,8 +21,8 @@ from typing import Self
 from torch import OutOfMemoryError
 from torch.distributed import DistStoreError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from executors.workers.folder import JobFolder, MeetingAddress
-from executors.workers.membership import Membership
+from executors.gang.folder import JobFolder, MeetingAddress
+from executors.gang.membership import Membership
 
 _READY = "ready"
 _ENTERED = "entered"

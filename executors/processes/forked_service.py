@@ -8,7 +8,7 @@ import threading
 import time
 from pkgutil import resolve_name
 
-from executors.workers.fork_server import Surroundings
+from executors.processes.fork_server import Surroundings
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from executors.gang.membership import Membership
+from executors.gang.messages import RankOrder
+from executors.gang.settings import JobSettings
 from executors.node.runner import Clock, RunnerContext
-from executors.workers.membership import Membership
-from executors.workers.messages import ProcessOrder
-from executors.workers.settings import JobSettings
 from schemas.fleet import FleetEvent
 
 S = TypeVar("S", bound=JobSettings)
-Order = TypeVar("Order", bound=ProcessOrder)
+Order = TypeVar("Order", bound=RankOrder)
 
 
 class Assignment(Protocol):
@@ -31,7 +31,7 @@ class Assignment(Protocol):
 
 
 @dataclass(frozen=True)
-class Workplace(Generic[S]):
+class GangNode(Generic[S]):
     """What the jobs of a node share."""
 
     called: str

@@ -3,7 +3,7 @@
 It is multiprocessing's, and may be shared: a process that was forked from it forks its own workers from it
 too, where multiprocessing would start another, which takes five seconds of a core to import.
 
-`python -P -m executors.workers.fork_server DESCRIPTOR MODULE...` is one that is started by itself, and
+`python -P -m executors.processes.fork_server DESCRIPTOR MODULE...` is one that is started by itself, and
 listens on a Unix socket that it inherits. On SIGTERM it ends when all that was forked from it has ended.
 """
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
-from executors.workers.membership import Membership
-from executors.workers.settings import Device
+from executors.gang.membership import Membership
+from executors.gang.settings import Device
 from schemas.base import Identifier, Record, Samples, UnixTime
 
 Verdict = Literal["leave", "stop", "discard"]
@@ -12,7 +12,7 @@ Verdict = Literal["leave", "stop", "discard"]
 job keeps checkpoints. `discard`: all stop, nothing is kept."""
 
 
-class ProcessOrder(Record):
+class RankOrder(Record):
     """What any process of a job needs to know when it begins."""
 
     cell: Identifier

@@ -6,9 +6,9 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from executors.workers.messages import Ended, Failed, Release, Verdict
-from executors.workers.processes import WorkerProcess, exit_status
-from executors.workers.workplace import Workplace
+from executors.gang.messages import Ended, Failed, Release, Verdict
+from executors.gang.node import GangNode
+from executors.processes.forked_process import ForkedProcess, exit_status
 
 _FAILURE_GRACE_S = 15.0
 """So long the processes of a job may take to save what they have when one of them has failed."""
@@ -22,7 +22,7 @@ W = TypeVar("W")
 class JobProcess(Generic[W]):
     """One of them, as its node sees it."""
 
-    process: WorkerProcess[W]
+    process: ForkedProcess[W]
     gpu: int
     rank: int
     """In the newest generation that it was told of."""
@@ -41,7 +41,7 @@ class JobProcesses(Generic[W]):
     """
 
     def __init__(
-        self, place: Workplace[Any], ranks: Iterable[int], start: Callable[[int, int], WorkerProcess[W]]
+        self, place: GangNode[Any], ranks: Iterable[int], start: Callable[[int, int], ForkedProcess[W]]
     ) -> None:
         """Have none yet; `start` starts the process of a rank on a GPU."""
         self.running: list[JobProcess[W]] = []

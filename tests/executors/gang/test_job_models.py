@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from executors.elastic.model import load_model as load_elastic
+from executors.gang.models import ModelError, model_directory, named_as_in_job
 from executors.moe.training.model import load_model as load_moe
 from executors.moe.training.model import records_of
-from executors.workers.models import ModelError, model_directory, named_as_in_job
 from schemas.experts.workload import MoeTrainWorkload
 from tests.support.unfit_models import NO_VOCABULARY, configure, remove_tokenizer
 

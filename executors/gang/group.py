@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executors.workers.meeting import Meeting, losses_told
+from executors.gang.meeting import Meeting, losses_told
 
 
 class ProcessGroup:

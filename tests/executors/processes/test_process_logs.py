@@ -5,13 +5,13 @@ import subprocess
 import sys
 
 PROGRAM = """
-from executors.workers.membership import Membership
-from executors.workers.processes import WorkerProcess
+from executors.gang.membership import Membership
+from executors.processes.forked_process import ForkedProcess
 from schemas.services import begin_log
 from tests.support.small_processes import WORDS
 
 begin_log("INFO")
-process = WorkerProcess(
+process = ForkedProcess(
     "tests.support.small_processes:warn", Membership(generation=1, rank=0, world=1), WORDS, "small"
 )
 while process.is_alive:

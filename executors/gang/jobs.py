@@ -9,15 +9,15 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import JsonValue, TypeAdapter
 
+from executors.gang.job_processes import JobProcesses
+from executors.gang.membership import Members
+from executors.gang.messages import Verdict
+from executors.gang.node import Assignment, GangNode
+from executors.gang.places import checkpoint_root, job_folder
+from executors.gang.reports import RunReports, Standing
+from executors.gang.run_state import RunState
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
-from executors.workers.job_processes import JobProcesses
-from executors.workers.membership import Members
-from executors.workers.messages import Verdict
-from executors.workers.places import checkpoint_root, job_folder
-from executors.workers.reports import RunReports, Standing
-from executors.workers.run_state import RunState
-from executors.workers.workplace import Assignment, Workplace
 
 _POLL_S = 0.02
 _RUNS = TypeAdapter(list[RunState])
@@ -66,8 +66,8 @@ class Jobs(Generic[C, J]):
     def __init__(
         self,
         context: RunnerContext,
-        place: Workplace[Any],
-        begin: Callable[[C, Workplace[Any]], J],
+        place: GangNode[Any],
+        begin: Callable[[C, GangNode[Any]], J],
     ) -> None:
         """Have none yet.
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from executors.workers.folder import JobFolder, MeetingAddress
+from executors.gang.folder import JobFolder, MeetingAddress
 
 
 def address(port: int) -> MeetingAddress:

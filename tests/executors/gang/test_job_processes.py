@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from executors.workers.job_processes import JobProcesses
-from executors.workers.membership import Membership
-from executors.workers.messages import Ended, Failed
-from executors.workers.processes import WorkerProcess
-from executors.workers.settings import JobSettings
-from executors.workers.workplace import Workplace
+from executors.gang.job_processes import JobProcesses
+from executors.gang.membership import Membership
+from executors.gang.messages import Ended, Failed
+from executors.gang.node import GangNode
+from executors.gang.settings import JobSettings
+from executors.processes.forked_process import ForkedProcess
 from tests.support import small_processes
 from tests.support.fork_server import start_fork_server
 from tests.support.small_processes import STATUS, WORDS, Word
@@ -32,8 +32,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def place(clock: Clock, tmp_path: Path) -> Workplace[JobSettings]:
-    return Workplace(
+def place(clock: Clock, tmp_path: Path) -> GangNode[JobSettings]:
+    return GangNode(
         called="worker",
         cell="c",
         node="n1",
@@ -51,15 +51,15 @@ Begin = Callable[..., JobProcesses[Word]]
 
 
 @pytest.fixture
-def begin(place: Workplace[JobSettings]) -> Iterator[Begin]:
+def begin(place: GangNode[JobSettings]) -> Iterator[Begin]:
     """Has the processes of a job, each of which does one of the small works."""
     start_fork_server()
     begun: list[JobProcesses[Word]] = []
 
     def begin(*works: Callable[..., None]) -> JobProcesses[Word]:
-        def start(rank: int, gpu: int) -> WorkerProcess[Word]:
+        def start(rank: int, gpu: int) -> ForkedProcess[Word]:
             order = Membership(generation=1, rank=rank, world=len(works))
-            return WorkerProcess(f"{small_processes.__name__}:{works[rank].__name__}", order, WORDS, "small")
+            return ForkedProcess(f"{small_processes.__name__}:{works[rank].__name__}", order, WORDS, "small")
 
         begun.append(JobProcesses(place, range(len(works)), start))
         begun[-1].tend()
@@ -81,7 +81,7 @@ def heard(processes: JobProcesses[Word], count: int) -> Sequence[tuple[int, Word
 
 
 def test_a_last_word_is_heard_once_its_process_is_gone_and_its_gpu_free(
-    begin: Begin, place: Workplace[JobSettings]
+    begin: Begin, place: GangNode[JobSettings]
 ) -> None:
     processes = begin(small_processes.finish)
     assert place.free_gpus == [1]
@@ -99,7 +99,7 @@ def test_one_that_ends_without_a_word_has_failed(begin: Begin) -> None:
     assert word == Failed(error=why, permanent=False)
 
 
-def test_ranks_wait_for_gpus(begin: Begin, place: Workplace[JobSettings]) -> None:
+def test_ranks_wait_for_gpus(begin: Begin, place: GangNode[JobSettings]) -> None:
     processes = begin(small_processes.hang, small_processes.finish, small_processes.finish)
     assert (len(processes.running), processes.vacant, place.free_gpus) == (2, [2], [])
     heard(processes, 3)

@@ -13,7 +13,7 @@ from schemas.services import SHORTEST_S, Host
 Device = Literal["cpu", "cuda"]
 
 
-class WorkerSettings(BaseSettings):
+class GangSettings(BaseSettings):
     """What each of them reads, and means the same by. Units are in the names."""
 
     model_config = SettingsConfigDict(
@@ -48,7 +48,7 @@ class WorkerSettings(BaseSettings):
     """How long workers may take to end where the node stops."""
 
 
-class JobSettings(WorkerSettings):
+class JobSettings(GangSettings):
     """What runners read besides whose worker processes are each begun for one job, and load its model."""
 
     model_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "models")
