@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from bench.figures import Measurement, Result, Table
-from executors.gang.settings import Device
+from executors.devices import Device
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory

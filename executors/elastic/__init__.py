@@ -36,10 +36,10 @@ class ElasticTraining:
         Raises:
             ValueError: the machine has fewer CUDA devices than are set.
         """
+        from executors.devices import gpus_of
         from executors.elastic.processes import warm_up
         from executors.elastic.runner import ElasticRunner
-        from executors.processes.forked_process import room_for
 
         return ElasticRunner(
-            context, self._settings, room_for(self._settings.device, self._settings.gpus, warm_up())
+            context, self._settings, gpus_of(self._settings.device, self._settings.gpus, warm_up())
         )

@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from executors.devices import use_device
 from executors.elastic.agreement import compare_states, spread_state
 from executors.elastic.checkpoint import FinishedJob, JobCheckpoints, publish, reportable
 from executors.elastic.group import Group, Signal, Wish
@@ -32,7 +33,6 @@ from executors.lora.dataset import DatasetRoot
 from executors.lora.faults import described
 from executors.lora.model_kind import text_records
 from executors.node.checkpoints import StaleWriterError
-from executors.processes.forked_process import take_device
 
 _POLL_S = 0.005
 
@@ -66,7 +66,7 @@ class Worker:
             checkpoint_root(order.state_root, order.cell), order.job_id, order.workload
         )
         self._result_path = result_path(order.cell, order.user, order.job_id)
-        self._device = torch.device(order.device)
+        self._device = torch.device(use_device(order.device, order.gpu))
         self._trainer: Trainer | None = None
         self._meeting: Meeting | None = None
         self._told: ElasticDirective = order.membership
@@ -125,8 +125,6 @@ class Worker:
 
     def _prepare(self) -> None:
         order = self._order
-        if order.device == "cuda":
-            take_device(order.gpu)
         disable_progress_bar()
         torch.set_num_threads(order.threads)
         use_interface(order.worker_host)

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
+from executors.devices import Device
 from executors.gang.membership import Membership
-from executors.gang.settings import Device
 from schemas.base import Identifier, Record, Samples, UnixTime
 
 Verdict = Literal["leave", "stop", "discard"]

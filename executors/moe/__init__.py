@@ -37,10 +37,10 @@ class ExpertRanks:
         Raises:
             ValueError: the machine has fewer CUDA devices than are set.
         """
+        from executors.devices import gpus_of
         from executors.moe.ranks.kinds import warm_up
         from executors.moe.runner import MoeRunner
-        from executors.processes.forked_process import room_for
 
         return MoeRunner(
-            context, self._settings, room_for(self._settings.device, self._settings.gpus, warm_up())
+            context, self._settings, gpus_of(self._settings.device, self._settings.gpus, warm_up())
         )

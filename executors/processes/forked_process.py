@@ -6,7 +6,6 @@ in some hundredths of a second instead of the five seconds that the imports take
 
 import logging
 import multiprocessing
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
@@ -112,28 +111,9 @@ def warm_up(*modules: str) -> int:
         mine.close()
 
 
-def room_for(device: str, gpus: int | None, cuda_devices: int) -> int:
-    """How many worker processes a node has room for: as set, or one for each CUDA device, or CPU core.
-
-    Raises:
-        ValueError: the machine has fewer CUDA devices.
-    """
-    if device == "cpu":
-        return gpus or os.cpu_count() or 1
-    if cuda_devices < (gpus or 1):
-        raise ValueError(f"{gpus or 1} CUDA devices are wanted, the machine has {cuda_devices}")
-    return gpus or cuda_devices
-
-
 def exit_status(code: int | None) -> str:
     """How a process has ended, in words."""
     return f"signal {-code}" if code is not None and code < 0 else f"status {code}"
-
-
-def take_device(gpu: int) -> None:
-    """Have this process see one of the machine's CUDA devices only, before it uses any."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu) if visible is None else visible.split(",")[gpu]
 
 
 def _count_devices(connection: "Connection[bytes, bytes]") -> None:

@@ -39,9 +39,9 @@ class FineTuning:
             UnfitError: the directory holds no base model that the engine can use.
             ValueError: the machine has fewer CUDA devices than are set.
         """
-        from executors.processes.forked_process import room_for
+        from executors.devices import gpus_of
         from executors.tuner.processes import warm_up
         from executors.tuner.runner import TunerRunner
 
-        gpus = room_for(self._settings.device, self._settings.gpus, warm_up())
+        gpus = gpus_of(self._settings.device, self._settings.gpus, warm_up())
         return TunerRunner.started(context, self._settings, gpus)

@@ -11,13 +11,13 @@ from typing import cast
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from executors.devices import use_device
 from executors.gang.folder import JobFolder
 from executors.gang.network import use_interface
 from executors.lora.base_model import SharedBase, load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import keep_freed_memory
 from executors.lora.faults import described
-from executors.processes.forked_process import take_device
 from executors.tuner.checkpoints import JobCheckpoints
 from executors.tuner.crews import Crews
 from executors.tuner.data import PreparedLoaders, SharedTokenizer
@@ -50,14 +50,13 @@ def run_worker(place_json: str, connection: "Connection[bytes, bytes]") -> None:
 
 def _load(place: Place) -> SharedBase:
     settings = place.tuner_settings()
-    if settings.device == "cuda":
-        take_device(place.gpu)
+    device = use_device(settings.device, place.gpu)
     disable_progress_bar()
     keep_freed_memory()
     torch.set_num_threads(settings.threads)
     use_interface(settings.worker_host)
     address = settings.base_model_address or place.base_model
-    return load_base(settings.base_model_dir, settings.device, address)
+    return load_base(settings.base_model_dir, device, address)
 
 
 class Worker:
@@ -80,7 +79,7 @@ class Worker:
         self._surroundings = Surroundings(
             cell=place.cell,
             node=place.node,
-            device=torch.device(self._settings.device),
+            device=base.model.device,
             settings=self._settings,
             checkpoints=JobCheckpoints(self._files, base, place.cell, place.output_root),
             keeper=Keeper(),

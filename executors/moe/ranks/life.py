@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from executors.devices import use_device
 from executors.gang.faults import MissingPeersError, last_word
 from executors.gang.folder import JobFolder
 from executors.gang.group import ProcessGroup
@@ -19,7 +20,6 @@ from executors.gang.network import use_interface
 from executors.gang.places import job_folder
 from executors.lora.faults import described
 from executors.moe.ranks.messages import DIRECTIVES, MoeRankOrder, RankDirective
-from executors.processes.forked_process import take_device
 
 _POLL_S = 0.005
 
@@ -43,9 +43,7 @@ class Rank:
         self.inbox = inbox
         self.folder = JobFolder(job_folder(order.state_root, order.cell, order.job_id))
         self.needed_bytes = 1
-        if order.device == "cuda":
-            take_device(order.gpu)
-        self.device = torch.device(order.device)
+        self.device = torch.device(use_device(order.device, order.gpu))
         torch.set_num_threads(order.threads)
         disable_progress_bar()
         use_interface(order.worker_host)
@@ -72,7 +70,7 @@ class Rank:
                     self.inbox.commit()
                     meeting.enter()
                     if meeting.all_entered:
-                        return ProcessGroup.form(meeting, self.device, order.collective_timeout_s)
+                        return ProcessGroup.form(meeting, self.device, order.peer_timeout_s)
             if self.folder.read_failure(membership.generation) is not None:
                 raise PeerLostError("another rank has failed before all had come")
             if time.monotonic() > deadline_s:

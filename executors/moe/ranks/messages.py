@@ -26,7 +26,7 @@ class MoeRankOrder(RankOrder):
     revision: int
     placement: tuple[LayerPlacement, ...]
     expert_memory_gib: float | None
-    collective_timeout_s: float
+    peer_timeout_s: float
 
 
 class Joined(Record):

@@ -97,7 +97,7 @@ def serve(rank: Rank) -> Ended:
     group = rank.meet()
     service = None
     try:
-        exchange = RankExchange.connect(group, rank.device, order.collective_timeout_s)
+        exchange = RankExchange.connect(group, rank.device, order.peer_timeout_s)
         told = exchange.tell("the beginning of the service", np.array(digests_of(same)))
         compare(same, told.tolist())
         service = ExpertService(exchange, layers, terms)
@@ -162,7 +162,7 @@ class _Serving:
         self._answers = NewestAnswers(model.word_of)
         self._latencies = Latencies()
         self._routed = RoutedTokens(service.layer_count, service.expert_count)
-        self._longest_wait_s = min(_LONGEST_WAIT_S, rank.order.collective_timeout_s / 4)
+        self._longest_wait_s = min(_LONGEST_WAIT_S, rank.order.peer_timeout_s / 4)
 
     def run(self) -> Ended:
         order, workload = self._rank.order, self._workload

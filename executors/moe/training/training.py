@@ -80,10 +80,10 @@ def train(rank: Rank) -> Ended:
     }
     membership = order.membership
     group = rank.meet()
-    peers = Peers(group, order.collective_timeout_s)
+    peers = Peers(group, order.peer_timeout_s)
     compare(same, peers.tell("the beginning of the training", digests_of(same)))
     connections = Connections(
-        membership.rank, membership.world, rank.device, order.worker_host, order.collective_timeout_s
+        membership.rank, membership.world, rank.device, order.worker_host, order.peer_timeout_s
     )
     trainer = _trainer(workload, model, dataset, connections, peers, order.expert_memory_gib)
     ended = _Training(rank, workload, directory, dataset, checkpoints, trainer, peers).run()

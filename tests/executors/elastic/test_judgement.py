@@ -8,7 +8,6 @@ from executors.elastic import ElasticTraining
 from executors.elastic.runner import ElasticRunner
 from executors.elastic.settings import ElasticSettings
 from executors.node.runner import Objection, UnfitError
-from executors.processes.forked_process import room_for
 from schemas.fleet import RunFailed, RunProgressed
 from tests.support.elastic_nodes import Fleet, assigned, released, workload
 from tests.support.nodes import Members, short
@@ -121,12 +120,3 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(
     monkeypatch.setenv(variable, value)
     with pytest.raises(UnfitError, match=why):
         ElasticTraining()
-
-
-def test_gpus_are_those_that_are_set_or_there() -> None:
-    assert room_for("cpu", 3, 0) == 3
-    assert room_for("cpu", None, 8) >= 1
-    assert room_for("cuda", None, 8) == 8
-    assert room_for("cuda", 2, 8) == 2
-    with pytest.raises(ValueError, match="4 CUDA devices are wanted, the machine has 2"):
-        room_for("cuda", 4, 2)
