@@ -10,7 +10,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench.figures import Measurement, Result, Table
-from executors.elastic.processes import warm_up
+from executors.elastic import ElasticTraining
 from executors.elastic.runner import ElasticRunner
 from executors.elastic.settings import ElasticSettings
 from executors.lora.default_base import default_base_directory
@@ -18,6 +18,7 @@ from executors.node.process import SystemClock
 from executors.node.room import Room
 from executors.node.runner import RunnerContext
 from executors.node.settings import ExecutorSettings
+from executors.processes.forked_process import warm_up
 from schemas.elastic.commands import Member, WorkersAssigned
 from schemas.elastic.workload import ElasticWorkload, TrainingHyperparameters
 from schemas.fleet import FleetEvent, RunFailed, RunStarted
@@ -83,9 +84,9 @@ def _scale(folder: Path, rounds: int, seed: int) -> list[float]:
         SystemClock(),
     )
     settings = ElasticSettings(model_root=model.parent, dataset_root=folder)
-    warm_up()
+    warm_up(*ElasticTraining.MODULES)
     runner = ElasticRunner(context, settings, gpus=2)
-    log, handler = logging.getLogger("executors.elastic.job"), _Pauses()
+    log, handler = logging.getLogger("executors.gang.local_gang"), _Pauses()
     level = log.level
     log.setLevel(logging.INFO)
     log.addHandler(handler)

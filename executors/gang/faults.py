@@ -1,4 +1,4 @@
-"""What a process of a job says when it cannot go on, to its node and to the others of its generation."""
+"""Why a rank cannot continue, for its node and for the other ranks of its generation."""
 
 from contextlib import suppress
 
@@ -11,27 +11,43 @@ from executors.lora.faults import described, is_permanent
 from executors.node.room import is_for_want_of_room
 
 _NOTE_WAIT_S = 1.0
-"""A process that fails says why on the shared disk before it is gone, which others see at once."""
+"""A rank that fails writes the reason to the shared disk before it is gone, which others see at once."""
 
 
-class MissingPeersError(PeerLostError):
-    """Not all processes of a generation have come in time."""
+class DivergedError(ArithmeticError):
+    """The loss or the gradient is not finite any more."""
 
 
-def last_word(error: Exception, folder: JobFolder, generation: int, needed_bytes: int) -> Failed:
-    """What it tells its node. The others read it on the shared disk, and where another was lost, so does this
-    one.
+def is_permanent_anywhere(error: BaseException) -> bool:
+    """Whether a job would fail so on every node: they share data, models and seeds."""
+    return is_permanent(error) or isinstance(error, OutOfMemoryError | MemoryError)
+
+
+def note_of_peer(folder: JobFolder, generation: int) -> tuple[str, bool] | None:
+    """Wait for the note of a rank that was lost, and return its error and whether that is permanent; None if
+    it left none."""
+    return folder.await_failure(generation, _NOTE_WAIT_S)
+
+
+def write_note(folder: JobFolder, generation: int, error: Exception, *, permanent: bool) -> None:
+    """Write the reason of this rank to the shared disk, if the disk takes it."""
+    with suppress(OSError):
+        folder.write_failure(generation, described(error), permanent)
+
+
+def final_message(error: Exception, folder: JobFolder, generation: int, needed_bytes: int) -> Failed:
+    """Return a failing rank's message to its node, and write a note for the other ranks. Of a rank that has
+    lost another, the message is the other's note.
 
     Args:
-        needed_bytes: what it was writing, for a disk that has refused it.
+        needed_bytes: size of the files that it was writing, for a disk that has refused them.
     """
     if isinstance(error, PeerLostError):
-        note = folder.await_failure(generation, _NOTE_WAIT_S)
-        text, permanent = note or (described(error), False)
+        text, permanent = note_of_peer(folder, generation) or (described(error), False)
         return Failed(error=text, permanent=permanent, cause="peer")
-    text = described(error)
-    permanent = is_permanent(error) or isinstance(error, OutOfMemoryError | MemoryError)
-    with suppress(OSError):
-        folder.write_failure(generation, text, permanent)
+    permanent = is_permanent_anywhere(error)
+    write_note(folder, generation, error, permanent=permanent)
     needs_room = is_for_want_of_room(error)
-    return Failed(error=text, permanent=permanent, needed_bytes=needed_bytes if needs_room else None)
+    return Failed(
+        error=described(error), permanent=permanent, needed_bytes=needed_bytes if needs_room else None
+    )

@@ -1,72 +1,76 @@
-"""A process's end of the pipe to its node."""
+"""The directives of a node to one of its ranks."""
 
 import os
 import threading
 from multiprocessing.connection import Connection
-from typing import Generic, TypeVar
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
-from executors.gang.messages import Ended, Release
+from executors.gang.link import NodeLink
+from executors.gang.membership import Membership
+from executors.gang.messages import DIRECTIVES, Directive, Ended, Instruction, Release
 
-D = TypeVar("D")
 
+class Inbox:
+    """Keeps the newest directive on the rank's place, and the instructions in their order."""
 
-class Inbox(Generic[D]):
-    """Knows what the node has told. When the node's process is gone, so is this one, whatever it is doing."""
+    def __init__(self, connection: "Connection[bytes, bytes]", membership: Membership) -> None:
+        """Begin to receive.
 
-    def __init__(self, connection: "Connection[bytes, bytes]", directives: TypeAdapter[D]) -> None:
-        self._connection = connection
-        self._directives = directives
+        Args:
+            membership: the rank's first place.
+        """
         self._changed = threading.Condition()
-        self._told: list[D] = []
-        self._release: Release | None = None
+        self._newest: Membership | Release = membership
+        self._instructions: list[Instruction] = []
+        self._has_news = False
         self._is_committed = False
-        threading.Thread(target=self._listen, name="inbox", daemon=True).start()
+        self._link = NodeLink(connection, DIRECTIVES, self._receive)
+        self._link.listen()
+
+    def send(self, message: BaseModel) -> None:
+        """Send a message to the node."""
+        self._link.send(message)
+
+    @property
+    def newest(self) -> Membership | Release:
+        """The newest place of the rank, or its release; those before count no more."""
+        with self._changed:
+            self._has_news = False
+            return self._newest
 
     @property
     def release(self) -> Release | None:
-        """The last one that was told."""
-        with self._changed:
-            return self._release
+        """The rank's release, if that is its newest directive."""
+        newest = self.newest
+        return newest if isinstance(newest, Release) else None
 
-    def take(self) -> list[D]:
-        """All that was told since the last call, in its order."""
+    def take_instructions(self) -> list[Instruction]:
+        """Return the instructions since the last call, in their order."""
         with self._changed:
-            taken, self._told = self._told, []
+            self._has_news = False
+            taken, self._instructions = self._instructions, []
             return taken
 
     def wait(self, timeout_s: float) -> None:
-        """Return when there is something to take, or after a time."""
+        """Return when a directive was received since the last look, or after a time."""
         with self._changed:
-            self._changed.wait_for(lambda: self._told, timeout_s)
-
-    def tell(self, word: BaseModel) -> None:
-        """Say something to the node. Without it the process ends, and leaves others no reason of its own:
-        nobody would hear of what it does."""
-        with self._changed:
-            try:
-                self._connection.send_bytes(word.model_dump_json().encode())
-            except OSError:
-                os._exit(1)
+            self._changed.wait_for(lambda: self._has_news, timeout_s)
 
     def commit(self) -> None:
-        """From now on others count on this process: it leaves in an orderly way only. Before, a release ends
+        """From now on other ranks wait for this one: it ends in an orderly way only. Before, a release ends
         it at once, even while it loads a model."""
         with self._changed:
             self._is_committed = True
 
-    def _listen(self) -> None:
-        while True:
-            try:
-                directive = self._directives.validate_json(self._connection.recv_bytes())
-            except (EOFError, OSError):
-                os._exit(1)
-            with self._changed:
-                self._told.append(directive)
-                if isinstance(directive, Release):
-                    self._release = directive
-                    if not self._is_committed:
-                        self.tell(Ended(reason="left", samples_done=0, node_s=0.0))
-                        os._exit(0)
-                self._changed.notify_all()
+    def _receive(self, directive: Directive) -> None:
+        with self._changed:
+            if isinstance(directive, Instruction):
+                self._instructions.append(directive)
+            else:
+                self._newest = directive
+                if isinstance(directive, Release) and not self._is_committed:
+                    self.send(Ended(reason="left", samples_done=0, node_s=0.0))
+                    os._exit(0)
+            self._has_news = True
+            self._changed.notify_all()

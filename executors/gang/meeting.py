@@ -1,8 +1,8 @@
-"""Where the processes of a generation find each other, before any of them gives up what it is doing.
+"""How the ranks of a generation find each other, before any of them gives up what it is doing.
 
-The leader opens a key-value store of torch.distributed on a free port of its worker host and writes the
-address to a file on the state root, which all nodes share. The others look for the file. Whoever is ready to
-train writes this to the store, and waits, or trains on in the generation before, until all are.
+Rank 0 opens a key-value store of torch.distributed on a free port of its worker host and writes the address
+to a file on the state root, which all nodes share. The others look for the file. A rank that is ready to
+train writes this to the store, and waits, or trains on in the generation before, until all are ready.
 
 The store has no authentication. So the file also holds a secret, drawn for the generation, that is part of
 every key: the processes of another generation or program that reach the port change nothing of this one. The
@@ -13,7 +13,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Self
@@ -38,22 +38,56 @@ _log = logging.getLogger(__name__)
 
 
 class PeerLostError(RuntimeError):
-    """Another process of the generation is gone, or does not answer in time."""
+    """Another rank of the generation is gone, or does not answer in time."""
+
+
+class CollectiveLostError(PeerLostError):
+    """A collective cannot end: a rank is gone, stopped, or has not come to it in time."""
+
+
+class PeerFailedError(PeerLostError):
+    """Another rank has written why it does not come, or has not come in time.
+
+    Attributes:
+        is_permanent: whether the job would fail so anywhere.
+    """
+
+    def __init__(self, error: str, is_permanent: bool) -> None:
+        super().__init__(error)
+        self.is_permanent = is_permanent
 
 
 @contextmanager
-def losses_told() -> Iterator[None]:
-    """For what several processes do together: what torch raises there means that one of them is gone."""
+def detecting_loss() -> Iterator[None]:
+    """Have what torch raises in a collective raised as PeerLostError: it means that a rank is gone."""
     try:
         yield
     except OutOfMemoryError:
         raise
     except RuntimeError as error:
-        raise PeerLostError(f"another worker is gone: {error}") from error
+        raise PeerLostError(f"another rank is gone: {error}") from error
+
+
+@contextmanager
+def lost_at(where: str, timeout_s: float) -> Iterator[None]:
+    """Add to PeerLostError where a rank was lost, and how long this one has waited.
+
+    Raises:
+        CollectiveLostError: in its place.
+    """
+    try:
+        yield
+    except CollectiveLostError:
+        raise
+    except PeerLostError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise CollectiveLostError(
+            f"{where}: another rank is gone, or has not come within {timeout_s:g} s: {reason}"
+        ) from error
 
 
 def open_store(host: str) -> TCPStore:
-    """A key-value store that listens at `host` alone; by itself, it would listen on all interfaces.
+    """Return a key-value store that listens at `host` alone; torch's own would listen on all interfaces.
 
     Raises:
         OSError: this machine has no such address.
@@ -64,7 +98,7 @@ def open_store(host: str) -> TCPStore:
 
 
 class Meeting:
-    """One process's part in the coming together of a generation."""
+    """One rank's part in the meeting of a generation."""
 
     def __init__(self, membership: Membership, store: Store) -> None:
         self.membership = membership
@@ -74,10 +108,10 @@ class Meeting:
 
     @classmethod
     def attend(cls, folder: JobFolder, membership: Membership, host: str) -> Self | None:
-        """Open the meeting, if the process leads the generation, or find it; None while it cannot be found.
+        """Open the meeting, as rank 0, or find it; None while it cannot be found.
 
         Args:
-            host: where the others reach this process.
+            host: where the others reach this rank.
         """
         generation = membership.generation
         if membership.rank == 0:
@@ -104,10 +138,10 @@ class Meeting:
         return store
 
     def announce(self) -> None:
-        """Say that this process has loaded all it needs.
+        """Announce that this rank has loaded all it needs.
 
         Raises:
-            PeerLostError: the leader is gone; so for all that follow.
+            PeerLostError: rank 0 is gone; so for all that follow.
         """
         if not self._is_ready:
             self._is_ready = True
@@ -119,7 +153,7 @@ class Meeting:
         return self._add(_READY, 0) >= self.membership.world
 
     def enter(self) -> None:
-        """Say that this process has stopped doing anything else, and forms the group as soon as all have."""
+        """Announce that this rank has stopped all other work, and forms the group as soon as all have."""
         if not self._has_entered:
             self._has_entered = True
             self._add(_ENTERED, 1)
@@ -130,47 +164,122 @@ class Meeting:
         return self._add(_ENTERED, 0) >= self.membership.world and self._choose(_FORMED) == _FORMED
 
     def leave(self) -> bool:
-        """Take `enter` back, as this process is wanted elsewhere; those that wait go on waiting. False if all
-        had entered before: then it has to form the group, for the others may be at it."""
+        """Take `enter` back; those that wait go on waiting. False if all had entered before: then this rank
+        has to form the group, for the others may be forming it."""
         if not self._has_entered:
             return True
         try:
             return self._choose(_DISSOLVED) == _DISSOLVED
         except PeerLostError:
-            return True  # the leader is gone, and nobody can form it
+            return True  # rank 0 is gone, and nobody can form it
 
-    def conclude(self, word: str, timeout_s: float) -> None:
-        """Say the last word of the generation, and wait until the others have heard it, for they hear nothing
-        any more once this process is gone. Only its leader may.
+    def conclude(self, outcome: str, timeout_s: float) -> None:
+        """Publish the outcome of the generation, as rank 0, and wait until the others have read it, as they
+        cannot once this process is gone.
 
         Raises:
-            PeerLostError: not all have heard it in time.
+            PeerLostError: not all have read it in time.
         """
-        with losses_told():
-            self._store.set(_WORD, word)
+        with detecting_loss():
+            self._store.set(_WORD, outcome)
         deadline_s = time.monotonic() + timeout_s
         while self._add(_HEARD, 0) < self.membership.world - 1:
             if time.monotonic() > deadline_s:
-                raise PeerLostError(f"not all have heard the last word in {timeout_s:g} s")
+                raise PeerLostError(f"not all have read the outcome in {timeout_s:g} s")
             time.sleep(_POLL_S)
 
     def conclusion(self, timeout_s: float) -> str:
-        """The last word of the generation, waited for.
+        """Wait for the outcome of the generation, and return it.
 
         Raises:
-            PeerLostError: the leader is gone, or has not said it in time.
+            PeerLostError: rank 0 is gone, or has not published it in time.
         """
-        with losses_told():
+        with detecting_loss():
             self._store.wait([_WORD], timedelta(seconds=timeout_s))
-            word = self._store.get(_WORD)
+            outcome = self._store.get(_WORD)
         self._add(_HEARD, 1)
-        return str(word.decode())
+        return str(outcome.decode())
 
     def _choose(self, choice: bytes) -> bytes:
-        """Return the choice for the meeting: that of the first process that asks."""
-        with losses_told():
+        """Return the choice for the meeting: that of the first rank that calls."""
+        with detecting_loss():
             return bytes(self._store.compare_set(_CHOICE, "", choice.decode()))
 
     def _add(self, name: str, count: int) -> int:
-        with losses_told():
+        with detecting_loss():
             return int(self._store.add(name, count))
+
+
+class Assembly:
+    """Brings a rank together with the others of a generation, one generation after another."""
+
+    def __init__(self, folder: JobFolder, host: str) -> None:
+        """Have no meeting yet.
+
+        Args:
+            folder: where the ranks of the job meet.
+            host: where the others reach this rank.
+        """
+        self._folder = folder
+        self._host = host
+        self._meeting: Meeting | None = None
+
+    def attend(self, membership: Membership) -> Meeting | None:
+        """Return the meeting of a generation; None while its rank 0 has not opened it.
+
+        Raises:
+            OSError: the disk failed, or this machine does not have the address of its host.
+        """
+        if self._meeting is None or self._meeting.membership is not membership:
+            self._meeting = Meeting.attend(self._folder, membership, self._host)
+        return self._meeting
+
+    def forget(self) -> None:
+        """Attend anew: the rank 0 of the meeting is gone, and may open another."""
+        self._meeting = None
+
+    def come_together(
+        self,
+        membership: Membership,
+        timeout_s: float,
+        is_wanted: Callable[[], bool],
+        commit: Callable[[], None] = lambda: None,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> Meeting | None:
+        """Wait until all ranks have come, and return the meeting by which they connect.
+
+        Args:
+            is_wanted: whether this rank is still to wait. One that is not still comes if all have.
+            commit: called before others may wait for this rank.
+            wait: waits for a time (s), or shorter where something has changed.
+
+        Returns:
+            None if this rank is not wanted any more, and has left.
+
+        Raises:
+            PeerFailedError: another has failed before, or not all have come in time.
+            PeerLostError: the rank 0 of the meeting is gone.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while is_wanted():
+            meeting = self.attend(membership)
+            if meeting is not None:
+                meeting.announce()
+                commit()
+                meeting.enter()
+                if meeting.all_entered:
+                    return meeting
+            note = self._folder.read_failure(membership.generation)
+            if note is not None:
+                raise PeerFailedError(*note)
+            if time.monotonic() > deadline_s:
+                raise PeerFailedError(
+                    f"not all {membership.world} ranks of generation {membership.generation} have come in "
+                    f"{timeout_s:g} s",
+                    is_permanent=False,
+                )
+            wait(_POLL_S)
+        meeting = self._meeting
+        if meeting is None or meeting.membership is not membership or meeting.leave():
+            return None
+        return meeting

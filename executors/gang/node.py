@@ -1,4 +1,4 @@
-"""What the jobs of a node share."""
+"""A node as its gangs use it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +16,10 @@ Order = TypeVar("Order", bound=RankOrder)
 
 
 class Assignment(Protocol):
-    """The command by which a node has processes of a job in one generation."""
+    """The command by which a node has ranks of a job in one generation."""
 
+    @property
+    def node(self) -> str: ...
     @property
     def job_id(self) -> str: ...
     @property
@@ -28,14 +30,14 @@ class Assignment(Protocol):
     def generation(self) -> int: ...
     @property
     def resume_samples(self) -> int: ...
+    @property
+    def workload(self) -> Any: ...
 
 
 @dataclass(frozen=True)
 class GangNode(Generic[S]):
-    """What the jobs of a node share."""
+    """A node as its gangs use it."""
 
-    called: str
-    """What a process of a job is called: a worker, or a rank."""
     cell: str
     node: str
     state_root: Path
@@ -45,14 +47,13 @@ class GangNode(Generic[S]):
     report: Callable[[FleetEvent], None]
     gpus: int
     free_gpus: list[int]
-    """Not in use by any process, in order."""
+    """GPUs that no process uses, in order."""
 
     @classmethod
-    def of(cls, context: RunnerContext, settings: S, gpus: int, called: str) -> Self:
-        """That of a node with room for so many processes, each with a GPU."""
+    def of(cls, context: RunnerContext, settings: S, gpus: int) -> Self:
+        """Return a node with so many GPUs, one for each rank."""
         node = context.settings
         return cls(
-            called=called,
             cell=node.cell,
             node=node.node,
             state_root=node.state_root,
@@ -64,20 +65,9 @@ class GangNode(Generic[S]):
             free_gpus=list(range(gpus)),
         )
 
-    def order(
-        self, kind: type[Order], command: Assignment, membership: Membership, gpu: int, **others: Any
-    ) -> Order:
-        """What a process of a job is told when it begins: this, and what its kind of order has besides."""
-        return kind(
-            cell=self.cell,
-            node=self.node,
-            job_id=command.job_id,
-            user=command.user,
-            membership=membership,
-            resume_samples=command.resume_samples,
-            state_root=self.state_root,
-            output_root=self.output_root,
-            gpu=gpu,
-            **self.settings.model_dump(include=set(kind.model_fields)),
-            **others,
-        )
+    def order(self, kind: type[Order], command: Assignment, membership: Membership, gpu: int) -> Order:
+        """Return the order of a rank: its fields are those of the command, the settings and this node."""
+        fields: dict[str, Any] = {}
+        for source in (self, self.settings, command):
+            fields |= {name: getattr(source, name) for name in kind.model_fields if hasattr(source, name)}
+        return kind(**fields, membership=membership, gpu=gpu)

@@ -1,4 +1,4 @@
-"""What becomes of a job's runs on a node, said to the cell and in the node's log."""
+"""Reports of a job's runs on a node, to the cell and in the node's log."""
 
 import logging
 from dataclasses import dataclass
@@ -8,11 +8,18 @@ from executors.gang.messages import Ended, Failed, Verdict
 from executors.gang.node import GangNode
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 
+_MAX_LOSS = 1e9
+
 _log = logging.getLogger(__name__)
 
 
+def reportable(loss: float | None) -> float | None:
+    """Return a loss as a report can hold it."""
+    return None if loss is None else min(loss, _MAX_LOSS)
+
+
 @dataclass(frozen=True)
-class Standing:
+class RunStanding:
     """How far a run is."""
 
     samples_done: int
@@ -22,9 +29,9 @@ class Standing:
 
 @dataclass(frozen=True)
 class RunReports:
-    """Of the runs of one job."""
+    """Reports the runs of one job."""
 
-    place: GangNode[Any]
+    node: GangNode[Any]
     job_id: str
 
     def started(
@@ -35,17 +42,17 @@ class RunReports:
         dataset_samples: int | None,
         **logged: object,
     ) -> None:
-        """All of the node's processes take part in the generation; the log says what else is to be known."""
-        self.place.report(
-            RunStarted(**self._of(run_id), samples_done=samples_done, dataset_samples=dataset_samples)
+        """All ranks of the node take part in the generation; `logged` are further fields of the log."""
+        self.node.report(
+            RunStarted(**self._fields(run_id), samples_done=samples_done, dataset_samples=dataset_samples)
         )
-        self._say("run started", run_id, generation=generation, samples_done=samples_done, **logged)
+        self._write("run started", run_id, generation=generation, samples_done=samples_done, **logged)
 
-    def progressed(self, run_id: str, standing: Standing, *, complete: bool = False) -> None:
-        """How far it is; `complete` if that is all."""
-        self.place.report(
+    def progressed(self, run_id: str, standing: RunStanding, *, complete: bool = False) -> None:
+        """Report how far a run is; `complete` if it has ended here."""
+        self.node.report(
             RunProgressed(
-                **self._of(run_id),
+                **self._fields(run_id),
                 samples_done=standing.samples_done,
                 loss=standing.loss,
                 node_s=standing.node_s,
@@ -53,35 +60,35 @@ class RunReports:
             )
         )
 
-    def over(self, run_id: str, standing: Standing, verdict: Verdict | None) -> None:
-        """It has ended as it was to, or another node reports it."""
+    def over(self, run_id: str, standing: RunStanding, verdict: Verdict | None) -> None:
+        """The run has ended as ordered, or another node reports its end."""
         self.progressed(run_id, standing, complete=True)
-        self._say("run over", run_id, verdict=verdict, samples_done=standing.samples_done)
+        self._write("run over", run_id, verdict=verdict, samples_done=standing.samples_done)
 
-    def finished(self, run_id: str, answer: Ended) -> None:
-        """The job is done, and one of the node's processes answers for it."""
-        self.place.report(
+    def finished(self, run_id: str, ended: Ended) -> None:
+        """The job is done, and this node reports it."""
+        self.node.report(
             RunFinished(
-                **self._of(run_id),
-                samples_done=answer.samples_done,
-                loss=answer.loss,
-                adapter_path=answer.adapter_path,
-                adapter_digest=answer.adapter_digest,
+                **self._fields(run_id),
+                samples_done=ended.samples_done,
+                loss=ended.loss,
+                adapter_path=ended.adapter_path,
+                adapter_digest=ended.adapter_digest,
             )
         )
-        self._say("run finished", run_id, samples_done=answer.samples_done)
+        self._write("run finished", run_id, samples_done=ended.samples_done)
 
     def failed(self, run_id: str, samples_done: int, failure: Failed) -> None:
-        """It cannot go on; so much is left of it."""
+        """The run cannot continue; `samples_done` are left of it."""
         error, permanent = failure.error, failure.permanent
-        self.place.report(
-            RunFailed(**self._of(run_id), samples_done=samples_done, error=error, permanent=permanent)
+        self.node.report(
+            RunFailed(**self._fields(run_id), samples_done=samples_done, error=error, permanent=permanent)
         )
-        self._say("run failed", run_id, permanent=permanent, error=repr(error))
+        self._write("run failed", run_id, permanent=permanent, error=repr(error))
 
-    def _of(self, run_id: str) -> dict[str, Any]:
-        return {"cell": self.place.cell, "node": self.place.node, "run_id": run_id, "job_id": self.job_id}
+    def _fields(self, run_id: str) -> dict[str, Any]:
+        return {"cell": self.node.cell, "node": self.node.node, "run_id": run_id, "job_id": self.job_id}
 
-    def _say(self, what: str, run_id: str, **fields: object) -> None:
+    def _write(self, event: str, run_id: str, **fields: object) -> None:
         rest = "".join(f" {name}={value}" for name, value in fields.items())
-        _log.info("%s job=%s run=%s%s", what, self.job_id, run_id, rest)
+        _log.info("%s job=%s run=%s%s", event, self.job_id, run_id, rest)

@@ -1,4 +1,4 @@
-"""What a node's journal has of its runs, none of which outlives the node's process."""
+"""The runs in a node's journal. None of them outlives the node's process."""
 
 from typing import Any, Literal
 
@@ -10,10 +10,10 @@ from schemas.fleet import RunFailed, RunProgressed
 
 
 class RunState(BaseModel):
-    """Of one run.
+    """One run.
 
     Attributes:
-        verdict: what was said about its end, if that was to come.
+        verdict: how it was to end; `none` if it was to continue.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -23,13 +23,9 @@ class RunState(BaseModel):
     samples_done: Samples
     verdict: Verdict | Literal["none"]
 
-    def end(self, cell: str, node: str, called: str) -> RunFailed | RunProgressed:
-        """What the next process of the node reports of it.
-
-        Args:
-            called: what a process of a run is called.
-        """
-        about: dict[str, Any] = {
+    def end(self, cell: str, node: str) -> RunFailed | RunProgressed:
+        """Return the report of its end, for the next process of the node."""
+        fields: dict[str, Any] = {
             "cell": cell,
             "node": node,
             "run_id": self.run_id,
@@ -37,6 +33,6 @@ class RunState(BaseModel):
             "samples_done": self.samples_done,
         }
         if self.verdict == "none":
-            error = f"the node was started again, and its {called}s ended with the process before"
-            return RunFailed(**about, error=error, permanent=False)
-        return RunProgressed(**about, node_s=0.0, complete=True)
+            error = "the node was started again, and its ranks ended with the process before"
+            return RunFailed(**fields, error=error, permanent=False)
+        return RunProgressed(**fields, node_s=0.0, complete=True)

@@ -1,6 +1,6 @@
-"""Worker processes of a node, forked from a server that has imported torch and has nothing else.
+"""A process that is forked from a server which has imported torch, and a pipe to it.
 
-The fork server imports once, in a process without threads and without a CUDA context, so that a worker begins
+The fork server imports once, in a process without threads and without a CUDA context, so that a fork begins
 in some hundredths of a second instead of the five seconds that the imports take.
 """
 
@@ -18,41 +18,41 @@ from pydantic import BaseModel, TypeAdapter
 from executors.processes.fork_server import PRELOADED, Surroundings, prepare, share
 from schemas.services import begin_log
 
-W = TypeVar("W")
+M = TypeVar("M")
 
 _context = multiprocessing.get_context("forkserver")
 _BEFORE_MULTIPROCESSING = 100
 
 
-class ForkedProcess(Generic[W]):
-    """A worker process, as its node sees it."""
+class ForkedProcess(Generic[M]):
+    """A process of a node, as the node's own process sees it."""
 
-    def __init__(self, work: str, order: BaseModel, words: TypeAdapter[W], name: str) -> None:
+    def __init__(self, work: str, order: BaseModel, messages: TypeAdapter[M], name: str) -> None:
         """Start it.
 
         Args:
             work: `module:function`, called in the process with the order as JSON and the process's end of the
                 pipe. A name, so that the node's own process imports no torch.
             order: all that the process needs to know when it begins.
-            words: what it may say.
+            messages: what it may send.
 
         Raises:
             OSError: the machine has no room for another process.
             EOFError: the fork server has ended just now.
         """
-        self._words = words
+        self._types = messages
         self._connection, theirs = _context.Pipe()
         level = logging.getLogger().getEffectiveLevel()
         arguments = (work, order.model_dump_json(), theirs, level, Surroundings.of_this_process())
         self._process = _context.Process(target=_work, args=arguments, name=name, daemon=True)
         self._process.start()
         theirs.close()
-        # Before multiprocessing's own farewell, which would ask in vain, and wait.
-        self._farewell = Finalize(None, self._process.kill, exitpriority=_BEFORE_MULTIPROCESSING)
+        # Before multiprocessing's own finalizer, which would ask it to end in vain, and wait.
+        self._finalizer = Finalize(None, self._process.kill, exitpriority=_BEFORE_MULTIPROCESSING)
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
         assert self._process.pid is not None, "it was started"
         return self._process.pid
 
@@ -63,29 +63,29 @@ class ForkedProcess(Generic[W]):
 
     @property
     def exit_code(self) -> int | None:
-        """How it has ended: negative is a signal; None while it runs."""
+        """Its exit code: negative is a signal; None while it runs."""
         return self._process.exitcode
 
-    def tell(self, directive: BaseModel) -> None:
-        """Give it a directive; one that has ended misses it."""
+    def send(self, directive: BaseModel) -> None:
+        """Send it a directive; one that has ended does not receive it."""
         with suppress(OSError):
             self._connection.send_bytes(directive.model_dump_json().encode())
 
-    def words(self) -> list[W]:
-        """What it has said since the last call."""
-        words = []
+    def messages(self) -> list[M]:
+        """Return its messages since the last call."""
+        received = []
         with suppress(EOFError, OSError):
             while self._connection.poll():
-                words.append(self._words.validate_json(self._connection.recv_bytes()))
-        return words
+                received.append(self._types.validate_json(self._connection.recv_bytes()))
+        return received
 
     def kill(self) -> None:
-        """Have it end at once, whatever it is doing."""
+        """End it at once, whatever it is doing."""
         self._process.kill()
 
     def close(self) -> None:
-        """Give up what is held for a process that has ended."""
-        self._farewell.cancel()
+        """Release what is held for a process that has ended."""
+        self._finalizer.cancel()
         self._connection.close()
 
 
@@ -112,7 +112,7 @@ def warm_up(*modules: str) -> int:
 
 
 def exit_status(code: int | None) -> str:
-    """How a process has ended, in words."""
+    """Return an exit code in words."""
     return f"signal {-code}" if code is not None and code < 0 else f"status {code}"
 
 

@@ -79,7 +79,7 @@ class Workers:
             LoadingInterruptedError: one that has been started again cannot load it.
         """
         for bench in self.benches:
-            for word in bench.process.words():
+            for word in bench.process.messages():
                 if isinstance(word, Ready):
                     bench.is_ready = True
                 elif isinstance(word, Unfit):
@@ -111,13 +111,13 @@ class Workers:
         if not self._indexer.is_alive:
             self._indexer.close()
             self._indexer = self._start_indexer()
-        self._indexer.tell(prewarm)
+        self._indexer.send(prewarm)
 
     @staticmethod
     def give(bench: Bench, part: TaskPart | ProfilePart) -> None:
         """Have a worker do a part, after those that it has."""
         bench.parts.append(part.part)
-        bench.process.tell(part)
+        bench.process.send(part)
 
     def halt(self, halt: Halt) -> None:
         """Have those that do a part end it, by `send_halts`."""
@@ -128,7 +128,7 @@ class Workers:
         for halt in self._halts:
             for bench in self.benches:
                 if halt.part in bench.parts:
-                    bench.process.tell(halt)
+                    bench.process.send(halt)
         self._halts.clear()
 
     def kill(self) -> None:

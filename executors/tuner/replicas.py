@@ -65,11 +65,11 @@ class Replicas:
         group = self._group
         if group is None:
             return
-        agree_on_positions(group.gather, self.jobs)
+        agree_on_positions(self.gather, self.jobs)
         trained = self.jobs[0] if self._mode == "spatial" else trained_first(self.jobs)
         if self._adapter.task.job_id != trained.job_id:
             self._adapter = adapter_for(self._mode, self.jobs, None, self._device)
-        group.spread(self._adapter.tensors, 0)
+        group.spread("the adapter", self._adapter.tensors, 0)
 
     def leave(self) -> None:
         if self._group is not None:
@@ -77,7 +77,9 @@ class Replicas:
             self._group = None
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
-        return [list(numbers)] if self._group is None else self._group.gather(numbers)
+        return (
+            [list(numbers)] if self._group is None else self._group.gather("the state of the task", numbers)
+        )
 
     def begin(self, active: Sequence[Job]) -> None:
         if self._mode == "temporal" and self._adapter.task is not active[0].task:
@@ -204,4 +206,4 @@ class Replicas:
 
     def _add_up(self, vector: torch.Tensor) -> None:
         if self._group is not None:
-            self._group.add_up(vector)
+            self._group.add_up("a step", vector)

@@ -22,10 +22,10 @@ _IMPORTED = (
     *PRELOADED,
     "executors.node.process",
     "executors.lora.slots.runner",
-    "executors.elastic.worker",
+    "executors.elastic.rank",
     "executors.tuner.worker",
-    "executors.moe.serving.serving",
-    "executors.moe.training.training",
+    "executors.moe.serving.rank",
+    "executors.moe.training.rank",
 )
 _LOOK_EVERY_S = 0.1
 _context = multiprocessing.get_context("forkserver")

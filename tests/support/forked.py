@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from executors.gang.messages import MESSAGES
 from executors.processes.fork_server import share
 from executors.processes.forked_process import ForkedProcess
-from tests.support.small_processes import WORDS
 
 FOREVER_S = 600.0
 
@@ -25,7 +25,7 @@ def report(path: str) -> None:
     sys.stderr.write("said by the service\n")
     share()
     worker = ForkedProcess(
-        "tests.support.forked:report_worker", Order(path=f"{path}.worker"), WORDS, "worker"
+        "tests.support.forked:report_worker", Order(path=f"{path}.worker"), MESSAGES, "worker"
     )
     while worker.is_alive:
         time.sleep(0.01)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from executors.elastic.checkpoint import FINISHED_JOB
+from executors.gang.checkpoints import FINISHED_JOB
 from executors.gang.places import checkpoint_root
 from executors.node.checkpoints import FINAL, CheckpointStore
 from schemas.elastic.workload import ElasticWorkload

@@ -30,8 +30,8 @@ def runner(idle: Fleet) -> ElasticRunner:
     [
         ([("n2", 1)], {}, "n1 is not among the members n2"),
         ([("n1", 1), ("n1", 1)], {}, "a node is among the members twice"),
-        ([("n1", 3)], {}, "workers here need 3 GPUs, the node has 2"),
-        ([("n1", 1), ("n2", 1)], {"gpus_per_worker": 3}, "workers here need 3 GPUs, the node has 2"),
+        ([("n1", 3)], {}, "ranks here need 3 GPUs, the node has 2"),
+        ([("n1", 1), ("n2", 1)], {"gpus_per_worker": 3}, "ranks here need 3 GPUs, the node has 2"),
     ],
 )
 def test_what_no_cell_sends_is_impossible(
@@ -68,7 +68,7 @@ def test_runs_of_a_process_that_was_killed_are_reported_over(idle: Fleet, runner
     again.runner.restore(state)
     assert again.runner.state() == state
     assert again.runner.advance() == "idle"
-    why = "permanent=False the node was started again, and its workers ended with the process before"
+    why = "permanent=False the node was started again, and its ranks ended with the process before"
     assert sorted(map(short, again.reports)) == [
         "n1 ends/1 run.progressed 80 complete",
         f"n1 fails/1 run.failed 40 {why}",

@@ -28,6 +28,12 @@ class _OnMachine:
     def __init__(self) -> None:
         self.machine = Machine()
 
+    def replace_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(
+            "executors.gang.local_gang.ForkedProcess",
+            lambda work, order, messages, name: self.machine.start(order),
+        )
+
     def kill(self, node: str) -> None:
         self.machine.kill_node(node)
 
@@ -57,7 +63,7 @@ class ElasticRunners(_OnMachine):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
         super().__init__()
         self._gpus = gpus
-        monkeypatch.setattr("executors.elastic.job.start_worker", self.machine.start)
+        self.replace_processes(monkeypatch)
 
     def begin(self, context: RunnerContext) -> ElasticRunner:
         return ElasticRunner(context, ElasticSettings(**_GRACE, join_timeout_s=20.0), self._gpus)
@@ -72,10 +78,7 @@ class MoeRunners(_OnMachine):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
         super().__init__()
         self._gpus = gpus
-        monkeypatch.setattr(
-            "executors.moe.ranks.job.ForkedProcess",
-            lambda work, order, words, name: self.machine.start(order),
-        )
+        self.replace_processes(monkeypatch)
 
     def begin(self, context: RunnerContext) -> MoeRunner:
         return MoeRunner(context, MoeSettings(**_GRACE), self._gpus)

@@ -10,20 +10,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from pydantic import TypeAdapter
 
-from executors.gang.messages import Ended
+from executors.gang.group import ProcessGroup
+from executors.gang.messages import Ended, Joined, Progress
 from executors.gang.models import ModelError, model_directory, named_as_in_job
 from executors.gang.places import result_path
+from executors.gang.rank import EndReason, Rank, Work, live
 from executors.gang.shares import share
 from executors.lora.columns import with_columns
-from executors.lora.dataset import DatasetRoot, JsonlDataset
-from executors.moe.ranks.comparison import compare, digests_of
-from executors.moe.ranks.life import Rank, live
-from executors.moe.ranks.messages import Joined, Placed, Progress, Told
+from executors.lora.dataset import DatasetRoot
+from executors.moe.runner import MoeOrder
 from executors.moe.serving.answers import NewestAnswers
 from executors.moe.serving.exchange import RankExchange
 from executors.moe.serving.kernels import ServiceKernels
@@ -32,8 +32,9 @@ from executors.moe.serving.requests import Prompts, Schedule, Step, StepWord
 from executors.moe.serving.service import ExpertService, ServiceTerms
 from executors.moe.serving.statistics import Latencies, RoutedTokens, ServiceSummary
 from executors.node.files import write_folder
+from schemas.base import Record
 from schemas.experts.commands import LayerPlacement
-from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, RoutingReport
+from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
 from schemas.experts.workload import MoeServeWorkload
 from solvers.compiled import Ints
 from solvers.experts.schemes import SCHEMES
@@ -52,61 +53,15 @@ _log = logging.getLogger(__name__)
 
 
 def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """The whole life of a rank process that serves."""
-    live(order_json, connection, serve)
+    """Run a rank of a service."""
+    live(MoeOrder, ExpertServing, order_json, connection)
 
 
-def serve(rank: Rank) -> Ended:
-    """Serve until there is no request left, or the service is to end.
+class Placed(Record):
+    """Experts of some layers are placed so from the next batch on: see `ExpertsPlaced`."""
 
-    Raises:
-        PeerLostError: another rank is gone.
-        DisagreementError: ranks serve other things, or have decided differently.
-        ValueError: the model cannot be served so, or the requests are none.
-    """
-    order, workload = rank.order, rank.order.workload
-    assert isinstance(workload, MoeServeWorkload), "the kind of the workload has brought it here"
-    # What is cheap to refuse is refused before anything heavy is loaded.
-    directory = model_directory(order.model_root, workload.model)
-    data = workload.requests.dataset
-    dataset = DatasetRoot(order.dataset_root).open(data.path, form=with_columns(Prompts(), data.columns))
-    with named_as_in_job(directory, workload.model):
-        model = ServedModel.load(directory)
-        model.gate_by(workload.gating)
-    longest = model.longest_sequence_tokens
-    if longest is not None and workload.sequence_length > longest:
-        raise ModelError(
-            workload.model, f"takes {longest} tokens, requests may have {workload.sequence_length}"
-        )
-    terms = ServiceTerms(
-        SCHEMES[workload.scheme],
-        workload.most_experts_per_device,
-        workload.path_length,
-        workload.profile_batches,
-    )
-    same = {
-        "the dataset": dataset.digest.encode(),
-        "the model": model.router_bytes(),
-        "the workload": workload.model_dump_json().encode(),
-        "the placement": _PLACEMENTS.dump_json(order.placement),
-    }
-    layers = model.take_experts(terms.most_experts_per_device, rank.device)
-    kernels = ServiceKernels(
-        workload.scheme, workload.most_experts_per_device, order.membership.world, model.experts
-    )
-    group = rank.meet()
-    service = None
-    try:
-        exchange = RankExchange.connect(group, rank.device, order.peer_timeout_s)
-        told = exchange.tell("the beginning of the service", np.array(digests_of(same)))
-        compare(same, told.tolist())
-        service = ExpertService(exchange, layers, terms)
-        model.serve_by(service)
-        return _Serving(rank, workload, dataset, model, service, exchange, kernels).run()
-    finally:
-        if service is not None:
-            service.close()
-        group.close()
+    revision: int
+    layers: tuple[LayerPlacement, ...]
 
 
 @dataclass(frozen=True)
@@ -126,53 +81,93 @@ class _Boundary:
 _FIELDS = len(fields(_Boundary))
 
 
-class _Serving:
-    """The loop of one rank."""
+class ExpertServing(Work[MoeOrder]):
+    """Serves until there is no request left, or the service is to end. See `Work`.
 
-    def __init__(
-        self,
-        rank: Rank,
-        workload: MoeServeWorkload,
-        dataset: JsonlDataset,
-        model: ServedModel,
-        service: ExpertService,
-        exchange: RankExchange,
-        kernels: ServiceKernels,
-    ) -> None:
-        self._rank = rank
-        self._kernels = kernels
+    Its ranks raise DisagreementError where they serve other things, or have decided differently.
+    """
+
+    def __init__(self, rank: Rank[MoeOrder]) -> None:
+        super().__init__(rank)
+        workload = rank.order.workload
+        assert isinstance(workload, MoeServeWorkload), "RANK_WORK names this work for its kind"
         self._workload = workload
-        self._dataset = dataset
-        self._model = model
-        self._service = service
-        self._exchange = exchange
         self._done = self._told_done = rank.order.resume_samples
         self._batches = self._revised = 0
         self._node_s = 0.0
         self._revision = 0
         self._last_s: float | None = None
-        """Duration of the batch before on this rank; None once that is sent."""
+        """Duration of the batch before on this rank (s); None once that is sent."""
         self._waited_s: list[float] = []
-        """Waiting times of its requests since they arrived."""
+        """Waiting times of its requests since they arrived (s)."""
         self._is_profile_due = workload.profile_batches > 0
         self._batch = range(0)
         """The requests of the batch before."""
-        self._numbers = np.zeros(-(-workload.batch_size // exchange.world), np.int64)
-        """This rank's answers to its share of them, and then what does not count."""
-        self._answers = NewestAnswers(model.word_of)
         self._latencies = Latencies()
-        self._routed = RoutedTokens(service.layer_count, service.expert_count)
         self._longest_wait_s = min(_LONGEST_WAIT_S, rank.order.peer_timeout_s / 4)
 
-    def run(self) -> Ended:
-        order, workload = self._rank.order, self._workload
+    def prepare(self) -> None:
+        order, workload = self.rank.order, self._workload
+        directory = model_directory(order.model_root, workload.model)
+        data = workload.requests.dataset
+        form = with_columns(Prompts(), data.columns)
+        self._dataset = DatasetRoot(order.dataset_root).open(data.path, form=form)
+        with named_as_in_job(directory, workload.model):
+            self._model = model = ServedModel.load(directory)
+            model.gate_by(workload.gating)
+        longest = model.longest_sequence_tokens
+        if longest is not None and workload.sequence_length > longest:
+            raise ModelError(
+                workload.model, f"takes {longest} tokens, requests may have {workload.sequence_length}"
+            )
+        self._router_bytes = model.router_bytes()
+        self._layers = model.take_experts(workload.most_experts_per_device, self.rank.device)
+        self._kernels = ServiceKernels(
+            workload.scheme, workload.most_experts_per_device, order.membership.world, model.experts
+        )
+
+    def take_part(self, group: ProcessGroup) -> Ended:
+        order, workload = self.rank.order, self._workload
+        same = {
+            "the dataset": self._dataset.digest.encode(),
+            "the model": self._router_bytes,
+            "the workload": workload.model_dump_json().encode(),
+            "the placement": _PLACEMENTS.dump_json(order.placement),
+        }
+        self._exchange = RankExchange.connect(group, self.rank.device, order.peer_timeout_s)
+        group.compare("the beginning of the service", same)
+        terms = ServiceTerms(
+            SCHEMES[workload.scheme],
+            workload.most_experts_per_device,
+            workload.path_length,
+            workload.profile_batches,
+        )
+        self._service = ExpertService(self._exchange, self._layers, terms)
+        try:
+            self._model.serve_by(self._service)
+            return self._run()
+        finally:
+            self._service.close()
+
+    def _run(self) -> Ended:
+        order, workload = self.rank.order, self._workload
+        self._numbers = np.zeros(-(-workload.batch_size // self._exchange.world), np.int64)
+        """This rank's answers to its share of a batch, padded."""
+        self._answers = NewestAnswers(self._model.word_of)
+        self._routed = RoutedTokens(self._service.layer_count, self._service.expert_count)
         self._schedule = Schedule(
             workload.requests, workload.total_samples, workload.batch_size, self._done, time.time()
         )
         if order.placement:
             self._service.stand(order.placement)
             self._revision = order.revision
-        self._rank.inbox.tell(Joined(samples_done=self._done, dataset_samples=len(self._dataset)))
+        self.rank.inbox.send(
+            Joined(
+                generation=self.rank.membership.generation,
+                samples_done=self._done,
+                dataset_samples=len(self._dataset),
+            )
+        )
         self._reported_s = self._progressed_s = time.monotonic()
         while True:
             self._kernels.change_over()
@@ -181,19 +176,19 @@ class _Serving:
                 return self._end("stopped" if step is None else "finished")
             if step.word == "serve":
                 self._serve(step.count)
-            elif self._rank.leads:
-                self._rank.inbox.wait(step.wait_s)
+            elif self.rank.leads:
+                self.rank.inbox.wait(step.wait_s)
             self._report_news()
 
     def _agree(self) -> Step | None:
         """Return the next step of all ranks; None where they are to end."""
         step, placed = Step("wait"), b""
         revision = self._revision
-        if self._rank.leads:
+        if self.rank.leads:
             step = self._schedule.step(self._done, time.time())
             revision, placed = self._commanded()
         mine = _Boundary(
-            is_released=self._rank.inbox.release is not None,
+            is_released=self.rank.inbox.release is not None,
             batch_us=round((self._last_s or 0.0) * _MICROSECONDS),
             word=_WORDS.index(step.word),
             count=step.count,
@@ -215,17 +210,18 @@ class _Serving:
     def _commanded(self) -> tuple[int, bytes]:
         """The newest revision that the cell has commanded, and what changes with it."""
         revision, layers = self._revision, {}
-        for told in self._rank.inbox.take():
-            if isinstance(told, Placed) and told.revision > revision and self._can_stand(told):
-                revision = told.revision
-                layers.update({each.layer: each for each in told.layers})
+        for instruction in self.rank.inbox.take_instructions():
+            placed = Placed.model_validate(instruction.data, strict=False)
+            if placed.revision > revision and self._can_stand(placed):
+                revision = placed.revision
+                layers.update({each.layer: each for each in placed.layers})
         return revision, _PLACEMENTS.dump_json(tuple(layers.values())) if layers else b""
 
     def _can_stand(self, placed: Placed) -> bool:
         try:
             self._service.check(placed.layers)
         except ValueError as error:
-            _log.error("placement refused job=%s error=%s", self._rank.order.job_id, error)
+            _log.error("placement refused job=%s error=%s", self.rank.order.job_id, error)
             return False
         return True
 
@@ -263,7 +259,7 @@ class _Serving:
     def _note_batch(self, batch_s: float, numbers: Ints) -> None:
         if self._last_s is None:
             return
-        if self._rank.leads:
+        if self.rank.leads:
             self._answers.add(self._batch, numbers.tolist())
         self._node_s += batch_s
         self._latencies.add(batch_s, self._waited_s)
@@ -272,80 +268,68 @@ class _Serving:
     # Reports, by the leader
 
     def _report_news(self) -> None:
-        if not self._rank.leads:
+        if not self.rank.leads:
             return
         now_s, profiled = time.monotonic(), self._service.profiled
         if self._is_profile_due and profiled is not None:
             self._is_profile_due = False
-            self._report(
-                ExpertsProfiled(
-                    **self._about(),
-                    layers=self._routed.take(),
-                    path_length=self._workload.path_length,
-                    paths=profiled.paths,
-                    accuracy=profiled.accuracy,
-                )
+            self.rank.report(
+                ExpertsProfiled,
+                self._done,
+                layers=self._routed.take(),
+                path_length=self._workload.path_length,
+                paths=profiled.paths,
+                accuracy=profiled.accuracy,
             )
             self._reported_s = now_s
-        if now_s - self._reported_s >= self._rank.order.report_interval_s:
+        if now_s - self._reported_s >= self.rank.order.report_interval_s:
             self._report_routed()
         silent_s = now_s - self._progressed_s
-        is_due = silent_s >= self._rank.order.progress_s and self._done > self._told_done
+        is_due = silent_s >= self.rank.order.progress_s and self._done > self._told_done
         if is_due or silent_s >= _LONGEST_SILENCE_S:
             self._progressed_s, self._told_done = now_s, self._done
-            self._rank.inbox.tell(Progress(samples_done=self._done, node_s=self._node_s))
+            self.rank.inbox.send(Progress(samples_done=self._done, node_s=self._node_s, leads=True))
 
     def _report_routed(self) -> None:
         """Report what was routed since the last report, unless it is nothing or the profile stage lasts."""
-        if not self._rank.leads or self._service.profiled is None or not self._routed.batches:
+        if not self.rank.leads or self._service.profiled is None or not self._routed.batches:
             return
         now_s = time.monotonic()
         batches, revised = self._routed.batches, self._routed.revised
-        self._report(
-            ExpertsRouted(
-                **self._about(),
-                layers=self._routed.take(),
-                batches=batches,
-                interval_s=now_s - self._reported_s,
-                revised=revised,
-                revision=self._revision,
-            )
+        self.rank.report(
+            ExpertsRouted,
+            self._done,
+            layers=self._routed.take(),
+            batches=batches,
+            interval_s=now_s - self._reported_s,
+            revised=revised,
+            revision=self._revision,
         )
         self._reported_s = now_s
-
-    def _report(self, report: RoutingReport) -> None:
-        self._rank.inbox.tell(Told(type=report.TYPE, data=report.model_dump(mode="json")))
-
-    def _about(self) -> dict[str, Any]:
-        order = self._rank.order
-        return {
-            "cell": order.cell,
-            "node": order.node,
-            "run_id": order.run_id,
-            "job_id": order.job_id,
-            "samples_done": self._done,
-        }
 
     def _end(self, reason: Literal["stopped", "finished"]) -> Ended:
         self._report_routed()
         summary = ServiceSummary(
-            requests=self._done - self._rank.order.resume_samples,
+            requests=self._done - self.rank.order.resume_samples,
             batches=self._batches,
             revised=self._revised,
             revision=self._revision,
             batch=self._latencies.batch,
             request=self._latencies.request,
         )
-        if self._rank.leads:
-            order = self._rank.order
+        if self.rank.leads:
+            order = self.rank.order
             folder = order.output_root / result_path(order.cell, order.user, order.job_id)
             told = summary.model_dump_json(indent=2).encode()
             write_folder(folder, {SUMMARY: told, ANSWERS: self._answers.lines()})
-            self._rank.folder.remove_generation(order.membership.generation)
+            self.rank.folder.remove_generation(self.rank.membership.generation)
             _log.info("service over job=%s reason=%s summary=%s", order.job_id, reason, summary)
+        return self.ended(reason)
+
+    def ended(self, reason: EndReason) -> Ended:
         return Ended(
             reason=reason,
             samples_done=self._done,
             node_s=self._node_s,
-            answers=self._rank.leads and reason == "finished",
+            answers=self.rank.leads and reason == "finished",
         )
