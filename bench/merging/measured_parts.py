@@ -11,7 +11,8 @@ from bench.charts import Bars
 from bench.figures import Conditions, Part, Result, Table
 from bench.goals import goal_of
 from bench.merging.scope import Scope
-from executors.tuner.processes import warm_up
+from executors.processes.forked_process import warm_up
+from executors.tuner import FineTuning
 from infra.errors import CommandError
 
 _STAGES = 4
@@ -49,7 +50,7 @@ def _in_workers(module: str, part: Part) -> Result:
     """Run a part of this module, whose processes are forked from a server that has torch. The server loads it
     while this process does, on another core."""
     with ThreadPoolExecutor(1) as beside:
-        server = beside.submit(warm_up)
+        server = beside.submit(warm_up, *FineTuning.MODULES)
         _module(module)
         server.result()
     return part()

@@ -23,9 +23,10 @@ from executors.node.process import SystemClock
 from executors.node.room import Room
 from executors.node.runner import RunnerContext
 from executors.node.settings import ExecutorSettings
+from executors.processes.forked_process import warm_up
+from executors.tuner import FineTuning
 from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
 from executors.tuner.opening import adapter_for, open_job
-from executors.tuner.processes import warm_up
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer
@@ -207,7 +208,7 @@ class _Worker:
             Room({"folder": folder}, least_free_bytes=0),
             SystemClock(),
         )
-        warm_up()
+        warm_up(*FineTuning.MODULES)
         self._runner = TunerRunner.started(context, settings, 1)
         self._tasks = 0
         self._begin("small.jsonl")

@@ -213,13 +213,15 @@ class Meeting:
 class Assembly:
     """Brings a rank together with the others of a generation, one generation after another."""
 
-    def __init__(self, folder: JobFolder, host: str) -> None:
+    def __init__(self, folder: JobFolder, host: str, *, reopens: bool = False) -> None:
         """Have no meeting yet.
 
         Args:
             folder: where the ranks of the job meet.
             host: where the others reach this rank.
+            reopens: whether rank 0 is started again where it was lost, and opens another meeting.
         """
+        self._reopens = reopens
         self._folder = folder
         self._host = host
         self._meeting: Meeting | None = None
@@ -233,10 +235,6 @@ class Assembly:
         if self._meeting is None or self._meeting.membership is not membership:
             self._meeting = Meeting.attend(self._folder, membership, self._host)
         return self._meeting
-
-    def forget(self) -> None:
-        """Attend anew: the rank 0 of the meeting is gone, and may open another."""
-        self._meeting = None
 
     def come_together(
         self,
@@ -258,17 +256,22 @@ class Assembly:
 
         Raises:
             PeerFailedError: another has failed before, or not all have come in time.
-            PeerLostError: the rank 0 of the meeting is gone.
+            PeerLostError: rank 0 is gone, and is not started again.
         """
         deadline_s = time.monotonic() + timeout_s
         while is_wanted():
-            meeting = self.attend(membership)
-            if meeting is not None:
-                meeting.announce()
-                commit()
-                meeting.enter()
-                if meeting.all_entered:
-                    return meeting
+            try:
+                meeting = self.attend(membership)
+                if meeting is not None:
+                    meeting.announce()
+                    commit()
+                    meeting.enter()
+                    if meeting.all_entered:
+                        return meeting
+            except PeerLostError:
+                if not self._reopens:
+                    raise
+                self._meeting = None
             note = self._folder.read_failure(membership.generation)
             if note is not None:
                 raise PeerFailedError(*note)

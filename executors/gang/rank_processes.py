@@ -149,6 +149,14 @@ class RankProcesses:
         self._node.free_gpus.sort()
 
 
+def exit_error(status: str) -> str:
+    """Return the error of a rank whose process has ended by itself.
+
+    Args:
+        status: its `exit_status`.
+    """
+    return f"a rank process has ended with {status} and no final message"
+
+
 def _exited(gone: RankProcess) -> Failed:
-    status = exit_status(gone.process.exit_code)
-    return Failed(error=f"a rank process has ended with {status} and no final message", permanent=False)
+    return Failed(error=exit_error(exit_status(gone.process.exit_code)), permanent=False)

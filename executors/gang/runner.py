@@ -303,7 +303,7 @@ class GangRunnerKind:
     FOLDERS: ClassVar[tuple[str, ...]] = ("dataset_root", "model_root")
     """Settings of folders that must exist."""
     RUNNER: ClassVar[str]
-    """`module:class` of a `GangRunner`."""
+    """`module:callable` that returns the runner, of a context, the settings and the number of GPUs."""
     MODULES: ClassVar[tuple[str, ...]]
     """Modules that ranks need, which the fork server imports."""
 

@@ -1,4 +1,4 @@
-"""Opens tasks and profile runs, for workers that share the work as the job asks for."""
+"""Opens tasks and profile runs, for ranks that share the work as the job asks for."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from schemas.merging.workload import MAX_ITERATIONS
 
 
 class Crews:
-    """What a worker has for all of its tasks: base model and data."""
+    """What a rank has for all of its tasks: base model and data."""
 
     def __init__(self, base: SharedBase, loaders: PreparedLoaders, surroundings: Surroundings) -> None:
         self._base = base

@@ -1,11 +1,11 @@
-"""A worker process's end of the pipe to its node."""
+"""The parts of tasks that a rank is given by its node."""
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
+from executors.gang.link import NodeLink
 from executors.tuner.messages import (
     DIRECTIVES,
     Halt,
@@ -14,34 +14,32 @@ from executors.tuner.messages import (
     Ready,
     Switched,
     TaskPart,
-    Told,
+    TaskReport,
     Unfit,
 )
 
 
 class Inbox:
-    """Knows the parts that wait, and which are to end. When the node's process is gone, so is this one,
-    whatever it is doing."""
+    """Keeps the parts that wait, and which parts are to end."""
 
     def __init__(
         self,
         connection: "Connection[bytes, bytes]",
         on_task: Callable[[TaskPart], None],
     ) -> None:
-        """Listen; `on_task` is called at once, by the listening thread."""
-        self._connection = connection
+        """Receive nothing before `listen`; `on_task` is called at once, by the receiving thread."""
         self._on_task = on_task
         self._parts: deque[TaskPart | ProfilePart] = deque()
         self._halted: set[int] = set()
         self._changed = threading.Condition()
-        self._sending = threading.Lock()
+        self._link = NodeLink(connection, DIRECTIVES, self._receive)
 
     def listen(self) -> None:
-        """Begin to listen, in a thread."""
-        threading.Thread(target=self._listen, name="inbox", daemon=True).start()
+        """Begin to receive."""
+        self._link.listen()
 
     def next_part(self) -> TaskPart | ProfilePart:
-        """The next part, waited for."""
+        """Wait for the next part, and return it."""
         with self._changed:
             while not self._parts:
                 self._changed.wait()
@@ -53,26 +51,20 @@ class Inbox:
             return part in self._halted
 
     def forget(self, part: int) -> None:
-        """A part is over."""
+        """Drop a part that is over."""
         with self._changed:
             self._halted.discard(part)
 
-    def tell(self, word: Ready | Unfit | Told | Switched | Over) -> None:
-        """Say something to the node."""
-        with self._sending:
-            self._connection.send_bytes(word.model_dump_json().encode())
+    def send(self, message: Ready | Unfit | TaskReport | Switched | Over) -> None:
+        """Send a message to the node."""
+        self._link.send(message)
 
-    def _listen(self) -> None:
-        while True:
-            try:
-                directive = DIRECTIVES.validate_json(self._connection.recv_bytes())
-            except (EOFError, OSError):
-                os._exit(1)
-            if isinstance(directive, TaskPart):
-                self._on_task(directive)
-            with self._changed:
-                if isinstance(directive, Halt):
-                    self._halted.add(directive.part)
-                else:
-                    self._parts.append(directive)
-                self._changed.notify_all()
+    def _receive(self, directive: TaskPart | ProfilePart | Halt) -> None:
+        if isinstance(directive, TaskPart):
+            self._on_task(directive)
+        with self._changed:
+            if isinstance(directive, Halt):
+                self._halted.add(directive.part)
+            else:
+                self._parts.append(directive)
+            self._changed.notify_all()

@@ -1,15 +1,15 @@
-"""The worker processes of a node, which outlive the tasks that they are given."""
+"""The ranks of a node, which outlive the tasks that they are given."""
 
 import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from executors.gang.rank_processes import exit_error
 from executors.node.runner import LoadingInterruptedError, UnfitError
-from executors.processes import forked_process
 from executors.processes.forked_process import ForkedProcess, exit_status
 from executors.tuner.messages import (
-    WORDS,
+    MESSAGES,
     Halt,
     Over,
     Place,
@@ -18,34 +18,29 @@ from executors.tuner.messages import (
     Ready,
     Switched,
     TaskPart,
-    Told,
+    TaskReport,
     Unfit,
 )
 
-_WORKER = "executors.tuner.worker"
+_RANK = "executors.tuner.rank"
 _INDEXER = "executors.tuner.indexing"
 _POLL_S = 0.02
 
 _log = logging.getLogger(__name__)
 
 
-def warm_up() -> int:
-    """Start the fork server and wait until it has imported; return how many CUDA devices there are."""
-    return forked_process.warm_up(_WORKER)
-
-
 @dataclass
-class Bench:
-    """One worker process, and the parts that it was told, in their order."""
+class PooledRank:
+    """One rank, and the parts that it was told, in their order."""
 
     gpu: int
-    process: ForkedProcess[Ready | Unfit | Told | Switched | Over]
+    process: ForkedProcess[Ready | Unfit | TaskReport | Switched | Over]
     parts: list[int] = field(default_factory=list)
     is_ready: bool = False
 
 
-class Workers:
-    """A node's worker processes, one for each GPU. One that has died is started again."""
+class RankPool:
+    """A node's ranks, one for each GPU. One that has died is started again."""
 
     def __init__(self, place: Place, gpus: int) -> None:
         """Start them; `place` says where they are, of its GPU each has another."""
@@ -53,7 +48,7 @@ class Workers:
         self._halts: list[Halt] = []
         self._were_ready = False
         self._indexer = self._start_indexer()
-        self.benches = [self._start(gpu) for gpu in range(gpus)]
+        self.ranks = [self._start(gpu) for gpu in range(gpus)]
 
     def await_ready(self) -> None:
         """Wait until all have the base model.
@@ -62,48 +57,48 @@ class Workers:
             UnfitError: one cannot load it.
             LoadingInterruptedError: one has been killed meanwhile.
         """
-        while not all(bench.is_ready for bench in self.benches):
-            for _, _ in self.words():
-                raise AssertionError("a worker without a part has nothing to tell")
-            for bench in self.benches:
-                if not bench.is_ready and not bench.process.is_alive:
-                    raise _lost_while_loading(bench)
+        while not all(rank.is_ready for rank in self.ranks):
+            for _, _ in self.messages():
+                raise AssertionError("a rank without a part has nothing to report")
+            for rank in self.ranks:
+                if not rank.is_ready and not rank.process.is_alive:
+                    raise _lost_while_loading(rank)
             time.sleep(_POLL_S)
         self._were_ready = True
 
-    def words(self) -> Iterator[tuple[Bench, Told | Switched | Over]]:
-        """Yield the workers' messages about their parts.
+    def messages(self) -> Iterator[tuple[PooledRank, TaskReport | Switched | Over]]:
+        """Yield the ranks' messages about their parts.
 
         Raises:
             UnfitError: one cannot load the base model.
             LoadingInterruptedError: one that has been started again cannot load it.
         """
-        for bench in self.benches:
-            for word in bench.process.messages():
-                if isinstance(word, Ready):
-                    bench.is_ready = True
-                elif isinstance(word, Unfit):
-                    error = f"base_model_dir: {word.error}"
+        for rank in self.ranks:
+            for message in rank.process.messages():
+                if isinstance(message, Ready):
+                    rank.is_ready = True
+                elif isinstance(message, Unfit):
+                    error = f"base_model_dir: {message.error}"
                     raise LoadingInterruptedError(error) if self._were_ready else UnfitError(error)
                 else:
-                    yield bench, word
+                    yield rank, message
 
-    def bury(self) -> Iterator[tuple[int, str]]:
+    def restart_ended(self) -> Iterator[tuple[int, str]]:
         """Start those again that have died, and return how each ended, by the parts that it had.
 
         Raises:
             LoadingInterruptedError: one has died before it had the base model.
         """
-        for index, bench in enumerate(self.benches):
-            if bench.process.is_alive:
+        for index, rank in enumerate(self.ranks):
+            if rank.process.is_alive:
                 continue
-            if not bench.is_ready:
-                raise _lost_while_loading(bench)
-            status = exit_status(bench.process.exit_code)
-            _log.warning("worker process has ended gpu=%d with %s; it is started again", bench.gpu, status)
-            bench.process.close()
-            self.benches[index] = self._start(bench.gpu)
-            for part in bench.parts:
+            if not rank.is_ready:
+                raise _lost_while_loading(rank)
+            status = exit_status(rank.process.exit_code)
+            _log.warning("rank has ended gpu=%d with %s; it is started again", rank.gpu, status)
+            rank.process.close()
+            self.ranks[index] = self._start(rank.gpu)
+            for part in rank.parts:
                 yield part, status
 
     def prewarm(self, prewarm: Prewarm) -> None:
@@ -114,10 +109,10 @@ class Workers:
         self._indexer.send(prewarm)
 
     @staticmethod
-    def give(bench: Bench, part: TaskPart | ProfilePart) -> None:
-        """Have a worker do a part, after those that it has."""
-        bench.parts.append(part.part)
-        bench.process.send(part)
+    def give(rank: PooledRank, part: TaskPart | ProfilePart) -> None:
+        """Have a rank do a part, after those that it has."""
+        rank.parts.append(part.part)
+        rank.process.send(part)
 
     def halt(self, halt: Halt) -> None:
         """Have those that do a part end it, by `send_halts`."""
@@ -126,30 +121,30 @@ class Workers:
     def send_halts(self) -> None:
         """Tell them. What is to follow was given before, so that it can be prepared while they train on."""
         for halt in self._halts:
-            for bench in self.benches:
-                if halt.part in bench.parts:
-                    bench.process.send(halt)
+            for rank in self.ranks:
+                if halt.part in rank.parts:
+                    rank.process.send(halt)
         self._halts.clear()
 
     def kill(self) -> None:
         """Have all end at once."""
         self._indexer.kill()
-        for bench in self.benches:
-            bench.process.kill()
+        for rank in self.ranks:
+            rank.process.kill()
 
     @property
     def pids(self) -> list[int]:
         """Process ids."""
-        return [bench.process.pid for bench in self.benches]
+        return [rank.process.pid for rank in self.ranks]
 
-    def _start_indexer(self) -> ForkedProcess[Ready | Unfit | Told | Switched | Over]:
-        return ForkedProcess(f"{_INDEXER}:run_indexer", self._place, WORDS, "tuner-indexer")
+    def _start_indexer(self) -> ForkedProcess[Ready | Unfit | TaskReport | Switched | Over]:
+        return ForkedProcess(f"{_INDEXER}:run_indexer", self._place, MESSAGES, "tuner-indexer")
 
-    def _start(self, gpu: int) -> Bench:
+    def _start(self, gpu: int) -> PooledRank:
         place = self._place.model_copy(update={"gpu": gpu})
-        return Bench(gpu, ForkedProcess(f"{_WORKER}:run_worker", place, WORDS, f"tuner-{gpu}"))
+        return PooledRank(gpu, ForkedProcess(f"{_RANK}:run_rank", place, MESSAGES, f"tuner-{gpu}"))
 
 
-def _lost_while_loading(bench: Bench) -> LoadingInterruptedError:
-    status = exit_status(bench.process.exit_code)
-    return LoadingInterruptedError(f"a worker has ended with {status} and no word while it loaded its model")
+def _lost_while_loading(rank: PooledRank) -> LoadingInterruptedError:
+    status = exit_status(rank.process.exit_code)
+    return LoadingInterruptedError(f"{exit_error(status)}, while it loaded its model")

@@ -1,4 +1,4 @@
-"""A task whose workers all have the whole model, and each a share of every batch."""
+"""A task whose ranks all have the whole model, and each a share of every batch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -152,10 +152,10 @@ class Replicas:
         return LastState(self._adapter).to_host if self._leads else None
 
     def remains(self) -> Callable[[], AdapterState] | None:
-        return self.last_state()  # each worker has all of it
+        return self.last_state()  # each rank has all of it
 
     def leave_to_successor(self) -> LastStep:
-        raise AssertionError("nobody takes these workers over as they are connected")
+        raise AssertionError("nobody takes these ranks over as they are connected")
 
     @property
     def _leads(self) -> bool:
@@ -182,7 +182,7 @@ class Replicas:
         return draw_sources(self.jobs[0].task.seed, number, count, shares(sizes, exponent))
 
     def _own(self) -> list[Sample]:
-        """This worker's share of the next step's batch."""
+        """This rank's share of the next step's batch."""
         sources = self._sources()
         streams = [
             iter(job.loader.stream.take(job.drawn, sources.count(source)))

@@ -13,7 +13,7 @@ class TunerSettings(GangSettings, BaseModelSettings):
     """Settings of the runner."""
 
     micro_batch_size: Annotated[int, Field(ge=1, le=4_096)] = 8
-    """Sequences that a worker takes at a time on a CPU, at most. On CUDA it is measured what fits."""
+    """Sequences that a rank takes at a time on a CPU, at most. On CUDA it is measured what fits."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Part of a GPU's free memory that a micro-batch may need."""
     evaluation_samples: Annotated[int, Field(ge=1, le=1_000_000)] = 512
@@ -26,4 +26,4 @@ class TunerSettings(GangSettings, BaseModelSettings):
     """Tokens that a data loader keeps, so that later epochs need not tokenise again."""
 
     join_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 120.0
-    """Time that workers wait for the others of their task."""
+    """Time that ranks wait for the others of their task."""

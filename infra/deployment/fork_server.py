@@ -23,7 +23,7 @@ _IMPORTED = (
     "executors.node.process",
     "executors.lora.slots.runner",
     "executors.elastic.rank",
-    "executors.tuner.worker",
+    "executors.tuner.rank",
     "executors.moe.serving.rank",
     "executors.moe.training.rank",
 )

@@ -16,7 +16,7 @@ for _module in (
     "executors.elastic.rank",
     "executors.moe.serving.rank",
     "executors.moe.training.rank",
-    "executors.tuner.worker",
+    "executors.tuner.rank",
     "tests.support.parallel_scenarios",
     "tests.support.pipeline_scenarios",
     "tests.support.served_ranks",

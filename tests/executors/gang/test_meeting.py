@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from executors.gang.folder import JobFolder
-from executors.gang.meeting import Meeting
+from executors.gang.meeting import Assembly, Meeting, PeerFailedError
 from executors.gang.membership import Membership
-from executors.tuner.gathering import come_together
+from executors.tuner.gathering import HaltedError, come_together
 
 _HOST = "127.0.0.1"
 
@@ -75,23 +75,20 @@ def test_one_that_has_not_entered_may_always_leave(pair: tuple[Meeting, Meeting]
     assert follower.leave()
 
 
-class _CalledOffError(Exception):
-    """A worker is told to do something else."""
-
-
-def called_off_when(happens: Callable[[], None]) -> Callable[[], None]:
-    """The check of a worker that looks once, and is called off after something has happened."""
+def halted_after(happens: Callable[[], None]) -> Callable[[], bool]:
+    """A part that is halted at the second look, after something has happened."""
     looks = count(1)
 
-    def check() -> None:
-        if next(looks) > 1:
-            happens()
-            raise _CalledOffError
+    def is_halted() -> bool:
+        if next(looks) == 1:
+            return False
+        happens()
+        return True
 
-    return check
+    return is_halted
 
 
-def test_a_worker_that_is_called_off_comes_if_another_counts_on_it(folder: JobFolder) -> None:
+def test_a_halted_rank_comes_if_another_waits_for_it(folder: JobFolder) -> None:
     leader = Meeting.attend(folder, membership(0), _HOST)
     assert leader is not None
 
@@ -99,21 +96,46 @@ def test_a_worker_that_is_called_off_comes_if_another_counts_on_it(folder: JobFo
         leader.enter()
         assert leader.all_entered
 
-    meeting = come_together(folder, membership(1), _HOST, 5.0, called_off_when(leader_sees_all))
+    meeting = come_together(folder, membership(1), _HOST, 5.0, halted_after(leader_sees_all))
     assert meeting is not None
     assert meeting.all_entered
 
 
-def test_a_worker_that_is_called_off_before_all_are_there_does_not_come(folder: JobFolder) -> None:
+def test_a_rank_that_is_halted_before_all_have_come_does_not_come(folder: JobFolder) -> None:
     leader = Meeting.attend(folder, membership(0), _HOST)
     assert leader is not None
-    with pytest.raises(_CalledOffError):
-        come_together(folder, membership(1), _HOST, 5.0, called_off_when(lambda: None))
+    with pytest.raises(HaltedError):
+        come_together(folder, membership(1), _HOST, 5.0, halted_after(lambda: None))
     leader.enter()
     assert not leader.all_entered
 
 
-def test_a_worker_that_is_called_off_as_the_leader_goes_does_not_come(folder: JobFolder) -> None:
+def test_a_rank_that_is_halted_as_rank_0_goes_does_not_come(folder: JobFolder) -> None:
     leader = [Meeting.attend(folder, membership(0), _HOST)]
-    with pytest.raises(_CalledOffError):
-        come_together(folder, membership(1), _HOST, 5.0, called_off_when(leader.clear))
+    with pytest.raises(HaltedError):
+        come_together(folder, membership(1), _HOST, 5.0, halted_after(leader.clear))
+
+
+def test_a_rank_finds_the_meeting_that_a_new_rank_0_has_opened(folder: JobFolder) -> None:
+    lost = Meeting.attend(folder, membership(0), _HOST)
+    follower = Assembly(folder, _HOST, reopens=True)
+    assert follower.attend(membership(1)) is not None
+    del lost
+    leader = Meeting.attend(folder, membership(0), _HOST)
+    assert leader is not None
+    leader.enter()
+    meeting = follower.come_together(membership(1), 5.0, is_wanted=lambda: True)
+    assert meeting is not None
+    assert leader.all_entered
+
+
+def test_a_note_of_another_rank_ends_the_wait(folder: JobFolder) -> None:
+    folder.write_failure(1, "bad data", permanent=True)
+    with pytest.raises(PeerFailedError, match="bad data") as raised:
+        Assembly(folder, _HOST).come_together(membership(1), 5.0, is_wanted=lambda: True)
+    assert raised.value.is_permanent
+
+
+def test_a_rank_does_not_wait_longer_than_its_timeout(folder: JobFolder) -> None:
+    with pytest.raises(PeerFailedError, match=r"not all 2 ranks of generation 1 have come in 0\.02 s"):
+        Assembly(folder, _HOST).come_together(membership(1), 0.02, is_wanted=lambda: True)

@@ -1,7 +1,9 @@
-"""A worker process: one GPU, the base model, and one task after another on it.
+"""A rank of the tuner: one GPU, the base model, and one part of a task after another.
 
-Between two tasks only adapter, optimizer and data change (runtime reuse, Ymir, section 6): the next one is
-opened while the present one trains, and the present one is written while the next one trains.
+Its loop is not that of `executors.gang.rank`, where a rank has one job and ends with it: here the next part
+is given while the present one runs. Between two tasks only adapter, optimizer and data change (runtime reuse,
+Ymir, section 6): the next task is opened while the present one trains, and the present one is written while
+the next one trains.
 """
 
 import signal
@@ -18,7 +20,7 @@ from executors.lora.base_model import SharedBase, load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import keep_freed_memory
 from executors.lora.faults import described
-from executors.tuner.checkpoints import JobCheckpoints
+from executors.tuner.checkpoints import TuningCheckpoints
 from executors.tuner.crews import Crews
 from executors.tuner.data import PreparedLoaders, SharedTokenizer
 from executors.tuner.files import JobFiles
@@ -34,10 +36,10 @@ from executors.tuner.task import TaskRun
 from executors.tuner.team import Team
 
 
-def run_worker(place_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """The whole life of a worker process."""
+def run_rank(place_json: str, connection: "Connection[bytes, bytes]") -> None:
+    """Run a rank from its begin to its end."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        # The node decides when its workers stop, even if a supervisor signals all processes.
+        # The node decides when its ranks stop, even if a supervisor signals all processes.
         signal.signal(number, signal.SIG_IGN)
     place = Place.model_validate_json(place_json)
     try:
@@ -45,7 +47,7 @@ def run_worker(place_json: str, connection: "Connection[bytes, bytes]") -> None:
     except Exception as error:
         connection.send_bytes(Unfit(error=described(error)).model_dump_json().encode())
         return
-    Worker(place, base, connection).serve()
+    TunerRank(place, base, connection).serve()
 
 
 def _load(place: Place) -> SharedBase:
@@ -59,7 +61,7 @@ def _load(place: Place) -> SharedBase:
     return load_base(settings.base_model_dir, device, address)
 
 
-class Worker:
+class TunerRank:
     """Serves one part after another."""
 
     def __init__(self, place: Place, base: SharedBase, connection: "Connection[bytes, bytes]") -> None:
@@ -81,7 +83,7 @@ class Worker:
             node=place.node,
             device=base.model.device,
             settings=self._settings,
-            checkpoints=JobCheckpoints(self._files, base, place.cell, place.output_root),
+            checkpoints=TuningCheckpoints(self._files, base, place.cell, place.output_root),
             keeper=Keeper(),
             inbox=self._inbox,
         )
@@ -89,7 +91,7 @@ class Worker:
 
     def serve(self) -> None:
         """Serve until the node is gone."""
-        self._inbox.tell(Ready())
+        self._inbox.send(Ready())
         self._inbox.listen()
         while True:
             part = self._inbox.next_part()
@@ -108,7 +110,7 @@ class Worker:
         )
 
     def _successor(self, part: TaskPart) -> Opening[Stages] | None:
-        """The task that is to take this one's workers over as they are connected."""
+        """The task that is to take this one's ranks over as they are connected."""
         for following, opening in list(self._openings.values()):
             if following.follows == part.part:
                 return cast(Opening[Stages], opening)
