@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from executors.elastic.batches import IGNORED, global_batch, pad
+from executors.gang.batches import IGNORED, global_batch, pad
 from executors.gang.checkpoints import Position
 from executors.gang.faults import DivergedError
 from executors.gang.models import ModelError

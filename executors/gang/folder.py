@@ -1,4 +1,4 @@
-"""Messages of the processes of a job through the file system; for processes without torch, too."""
+"""Messages of a job's ranks through the shared disk; for processes without torch, too."""
 
 import shutil
 import time
@@ -13,7 +13,7 @@ _POLL_S = 0.005
 
 
 class MeetingAddress(BaseModel):
-    """Address of a generation's store, and the names of its processes."""
+    """Address of a generation's store."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -30,13 +30,13 @@ class _Failure(BaseModel):
 
 
 class JobFolder:
-    """Messages of the processes of a job through the file system."""
+    """Messages of a job's ranks through the shared disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write_address(self, generation: int, address: MeetingAddress) -> None:
-        """Write where a generation meets, readable by the owner alone.
+        """Write the address of a generation's store, readable by the owner alone.
 
         Raises:
             OSError: the disk failed.
@@ -51,7 +51,7 @@ class JobFolder:
             return None
 
     def write_failure(self, generation: int, error: str, permanent: bool) -> None:
-        """Say why a process of a generation ends, for those that will only see that it is gone.
+        """Write why a rank of a generation fails, for the others, which only see that it is gone.
 
         Raises:
             OSError: the disk failed.
@@ -59,7 +59,7 @@ class JobFolder:
         self._write(self._failure(generation), _Failure(error=error, permanent=permanent))
 
     def read_failure(self, generation: int) -> tuple[str, bool] | None:
-        """Why a process of a generation has ended and whether that is permanent; None if none has said so."""
+        """Return why a rank of a generation has failed, and whether that is permanent; None if none has."""
         try:
             failure = _Failure.model_validate_json(self._failure(generation).read_bytes())
         except FileNotFoundError:
@@ -67,7 +67,7 @@ class JobFolder:
         return failure.error, failure.permanent
 
     def await_failure(self, generation: int, timeout_s: float) -> tuple[str, bool] | None:
-        """The same, waited for."""
+        """Wait for a failure, and return it; None if there is none in time."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             if (failure := self.read_failure(generation)) is not None:
@@ -76,7 +76,7 @@ class JobFolder:
         return None
 
     def remove_before(self, generation: int) -> None:
-        """Remove what older generations have written."""
+        """Remove the messages of older generations."""
         try:
             found = list(self.path.iterdir())
         except FileNotFoundError:
@@ -87,13 +87,13 @@ class JobFolder:
                 path.unlink(missing_ok=True)
 
     def remove_generation(self, generation: int) -> None:
-        """Remove what a generation that is over and older ones have written. A newer one may be meeting."""
+        """Remove the messages of a generation that is over and of older ones. A newer one may be meeting."""
         self.remove_before(generation + 1)
         with suppress(OSError):
-            self.path.rmdir()  # unless somebody has written since
+            self.path.rmdir()  # unless another generation has written since
 
     def remove(self) -> None:
-        """Remove all of it: the job is over."""
+        """Remove the folder: the job is over."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _write(self, path: Path, fields: BaseModel, mode: int = 0o666) -> None:

@@ -1,4 +1,4 @@
-"""A job's model: the directory that it is in, and its name in errors."""
+"""The directory of a job's model, and the model's name in errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Whether a node is a place for workers, and which network interface they use."""
+"""Whether a node can run ranks, and which network interface they use."""
 
 import os
 import socket
@@ -9,11 +9,11 @@ import psutil
 from executors.node.runner import UnfitError
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""By which Gloo and NCCL are told what interface to connect over."""
+"""Variables that set the network interface of Gloo and NCCL."""
 
 
 def interface_of(host: str) -> str:
-    """The network interface of this machine that has the address of `host`.
+    """Return the network interface of this machine that has the address of `host`.
 
     Raises:
         OSError: no such host is known, or it is another machine.
@@ -26,10 +26,10 @@ def interface_of(host: str) -> str:
 
 
 def check_place(worker_host: str, **folders: Path) -> None:
-    """See that a node can run workers.
+    """See that a node can run ranks.
 
     Args:
-        folders: those that must exist, by their settings.
+        folders: folders that must exist, by the names of their settings.
 
     Raises:
         UnfitError: one is missing, or the worker host is another machine.
@@ -44,7 +44,7 @@ def check_place(worker_host: str, **folders: Path) -> None:
 
 
 def use_interface(host: str) -> None:
-    """Have Gloo and NCCL connect over the interface of `host`, unless the environment names one.
+    """Let Gloo and NCCL connect over the interface of `host`, unless the environment names one.
 
     Raises:
         OSError: there is none.

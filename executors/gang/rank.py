@@ -81,8 +81,8 @@ class Rank(Generic[Order]):
         self.inbox.send(Report(type=report.TYPE, data=report.model_dump(mode="json")))
 
     @property
-    def is_continued(self) -> bool:
-        """Whether the node has no newer directive than that for the present generation."""
+    def is_current(self) -> bool:
+        """Whether the node has sent no directive since that for the present generation."""
         return self.inbox.newest is self.membership
 
 
@@ -221,7 +221,7 @@ class Generations(Generic[Order]):
         except Exception as error:
             if group is not None and not self.work.HAS_BACKGROUND_COLLECTIVES:
                 group.close()
-            if isinstance(error, PeerLostError) and not self._rank.is_continued:
+            if isinstance(error, PeerLostError) and not self._rank.is_current:
                 return None  # the node has ended the generation, and its newest directive says what follows
             raise
         group.close()
@@ -233,7 +233,7 @@ class Generations(Generic[Order]):
         meeting = rank.assembly.come_together(
             membership,
             order.join_timeout_s,
-            is_wanted=lambda: rank.is_continued and not self.work.has_record,
+            is_wanted=lambda: rank.is_current and not self.work.has_record,
             commit=rank.inbox.commit,
             wait=rank.inbox.wait,
         )

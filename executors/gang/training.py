@@ -31,7 +31,7 @@ from executors.node.checkpoints import StaleWriterError
 _log = logging.getLogger(__name__)
 
 
-class Share(Protocol):
+class BatchShare(Protocol):
     """One rank's part of the next step's batch."""
 
     @property
@@ -40,7 +40,7 @@ class Share(Protocol):
 
 
 Order = TypeVar("Order", bound=RankOrder)
-S = TypeVar("S", bound=Share)
+Share = TypeVar("Share", bound=BatchShare)
 
 
 class Wish(IntEnum):
@@ -56,7 +56,7 @@ class Wish(IntEnum):
 
 
 @dataclass(frozen=True)
-class _Boundary:
+class _StepBoundary:
     """Message of one rank between two steps."""
 
     wish: int
@@ -66,7 +66,7 @@ class _Boundary:
     """Counts of rank 0 alone."""
 
 
-class Training(Work[Order], Generic[Order, S]):
+class Training(Work[Order], Generic[Order, Share]):
     """A job that is trained step by step.
 
     A job implements `prepare`, `position`, `move_to`, `is_finished`, `share`, `step`, `collect`, `restore`
@@ -119,7 +119,7 @@ class Training(Work[Order], Generic[Order, S]):
         """Whether all of the work is done."""
 
     @abstractmethod
-    def share(self, rank: int, world: int) -> S:
+    def share(self, rank: int, world: int) -> Share:
         """Return a rank's part of the next step's batch.
 
         Raises:
@@ -127,7 +127,7 @@ class Training(Work[Order], Generic[Order, S]):
         """
 
     @abstractmethod
-    def step(self, group: ProcessGroup, own: S, loss_tokens: int) -> None:
+    def step(self, group: ProcessGroup, own: Share, loss_tokens: int) -> None:
         """Take a step together with the other ranks.
 
         Args:
@@ -242,10 +242,10 @@ class Training(Work[Order], Generic[Order, S]):
         )
         return now_s
 
-    def _exchange(self, group: ProcessGroup, own: S) -> list[_Boundary]:
+    def _exchange(self, group: ProcessGroup, own: Share) -> list[_StepBoundary]:
         is_save_due = time.monotonic() - self._saved_s >= self.rank.order.checkpoint_s
-        mine = _Boundary(self._wish(group.membership), own.loss_tokens, is_save_due)
-        return [_Boundary(*row) for row in group.gather("the boundary of a step", astuple(mine))]
+        mine = _StepBoundary(self._wish(group.membership), own.loss_tokens, is_save_due)
+        return [_StepBoundary(*row) for row in group.gather("the boundary of a step", astuple(mine))]
 
     def _wish(self, membership: Membership) -> Wish:
         """Return what this rank wants all to do, by its node's newest directive."""
@@ -430,7 +430,7 @@ class Training(Work[Order], Generic[Order, S]):
         return Position() if self._formed is None else self.position
 
 
-class ReplicatedTraining(Training[Order, S]):
+class ReplicatedTraining(Training[Order, Share]):
     """A job of which each rank holds the whole state between two steps, the same on all."""
 
     @abstractmethod

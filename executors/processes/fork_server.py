@@ -1,6 +1,6 @@
 """The fork server: a process that has imported torch and has nothing else, from which others are forked.
 
-It is multiprocessing's, and may be shared: a process that was forked from it forks its own workers from it
+It is multiprocessing's, and may be shared: a process that was forked from it forks its own processes from it
 too, where multiprocessing would start another, which takes five seconds of a core to import.
 
 `python -P -m executors.processes.fork_server DESCRIPTOR MODULE...` is one that is started by itself, and
@@ -36,7 +36,7 @@ _client: Any = forkserver._forkserver
 
 
 def share() -> None:
-    """Have this process use the server that it was forked from, if it was."""
+    """Let this process use the server that it was forked from, if it was."""
     if forkserver.get_inherited_fds() is not None:
         _client.ensure_running = resource_tracker.ensure_running
 
@@ -79,7 +79,7 @@ class Surroundings:
     environment: Mapping[str, str]
     umask: int
     console: _Descriptor
-    """Takes what it prints."""
+    """Receives its output."""
 
     @classmethod
     def of_this_process(
@@ -93,7 +93,7 @@ class Surroundings:
         )
 
     def enter(self) -> None:
-        """Have this process surrounded so, and ended by SIGTERM."""
+        """Apply these to this process, and let SIGTERM end it."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.environ.clear()
         os.environ.update(self.environment)

@@ -90,12 +90,12 @@ class ForkedProcess(Generic[M]):
 
 
 def warm_up(*modules: str) -> int:
-    """Have a fork server that has imported torch, transformers, peft and these modules, and wait for it.
+    """Wait until there is a fork server that has imported torch, transformers, peft and these modules.
 
-    That is the one from which this process was forked, if it was, or one of its own.
+    It is the one from which this process was forked, if it was, or one of its own.
 
     Returns:
-        how many CUDA devices there are.
+        Number of CUDA devices.
     """
     prepare()
     share()

@@ -16,12 +16,12 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 def serve_forked(
     function: str, arguments: tuple[object, ...], name: str, surroundings: Surroundings, stop_timeout_s: float
 ) -> None:
-    """Call a function in this process, which ends at the latest with the process that wanted it.
+    """Call a function in this process, which ends at the latest with its parent.
 
     Args:
         function: `module:function`.
         name: what tools such as `ps` call the process, its first 15 bytes.
-        stop_timeout_s: from SIGTERM to SIGKILL, when that process has ended.
+        stop_timeout_s: from SIGTERM to SIGKILL, when the parent has ended.
     """
     # Out of the group that Ctrl-C in a terminal reaches.
     os.setsid()

@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Have torch compute on one thread for the length of the block."""
+    """Let torch compute on one thread for the length of the block."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

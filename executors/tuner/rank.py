@@ -24,11 +24,11 @@ from executors.tuner.checkpoints import TuningCheckpoints
 from executors.tuner.crews import Crews
 from executors.tuner.data import PreparedLoaders, SharedTokenizer
 from executors.tuner.files import JobFiles
-from executors.tuner.inbox import Inbox
 from executors.tuner.indexing import IndexFiles, index_folder
 from executors.tuner.keeper import Keeper
 from executors.tuner.messages import Place, ProfilePart, Ready, TaskPart, Unfit
 from executors.tuner.openings import Opening
+from executors.tuner.part_queue import PartQueue
 from executors.tuner.pipeline.stages import Stages
 from executors.tuner.profile_run import ProfileRun
 from executors.tuner.surroundings import Surroundings
@@ -77,7 +77,7 @@ class TunerRank:
             form=base.objective.records,
         )
         self._openings: dict[int, tuple[TaskPart, Opening[Team]]] = {}
-        self._inbox = Inbox(connection, self._open)
+        self._inbox = PartQueue(connection, self._open)
         self._surroundings = Surroundings(
             cell=place.cell,
             node=place.node,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from executors.tuner.checkpoints import TuningCheckpoints
-from executors.tuner.inbox import Inbox
 from executors.tuner.keeper import Keeper
+from executors.tuner.part_queue import PartQueue
 from executors.tuner.settings import TunerSettings
 
 
@@ -24,5 +24,5 @@ class Surroundings:
     settings: TunerSettings
     checkpoints: TuningCheckpoints
     keeper: Keeper
-    inbox: Inbox
+    inbox: PartQueue
     stepped_s: float | None = None

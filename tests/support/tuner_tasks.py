@@ -18,10 +18,10 @@ from executors.tuner.checkpoints import TuningCheckpoints, lora_task
 from executors.tuner.crews import Crews
 from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
 from executors.tuner.files import JobFiles
-from executors.tuner.inbox import Inbox
 from executors.tuner.keeper import Keeper
 from executors.tuner.messages import MESSAGES, ProfilePart, TaskPart, TaskReport
 from executors.tuner.openings import Opening
+from executors.tuner.part_queue import PartQueue
 from executors.tuner.profiling import Profile, profile
 from executors.tuner.runner import _REPORTS
 from executors.tuner.settings import TunerSettings
@@ -34,7 +34,7 @@ from schemas.merging.workload import TuningWorkload
 from tests.support.nodes import CELL
 
 
-class _Inbox(Inbox):
+class _PartQueue(PartQueue):
     """Ends a task after so many steps: it is asked once before the first and at each of them."""
 
     def __init__(self, connection, steps: int | None) -> None:
@@ -79,7 +79,7 @@ class LoneWorker:
         ours, theirs = Pipe()
         self._ends.append(ours)
         self._parts += 1
-        inbox = _Inbox(theirs, steps)
+        inbox = _PartQueue(theirs, steps)
         around = self.around(inbox)
         part = TaskPart(
             part=self._parts, command=command, membership=Membership(generation=1, rank=0, world=1)
@@ -100,7 +100,7 @@ class LoneWorker:
             if isinstance(word, TaskReport)
         ]
 
-    def around(self, inbox: Inbox) -> Surroundings:
+    def around(self, inbox: PartQueue) -> Surroundings:
         """What its tasks are given."""
         device = torch.device("cpu")
         return Surroundings(CELL, "n1", device, self.settings, self.checkpoints, self.keeper, inbox)
@@ -110,7 +110,9 @@ class LoneWorker:
         part = ProfilePart(part=1, command=command, membership=Membership(generation=1, rank=0, world=1))
         ours, theirs = Pipe()
         self._ends.append(ours)
-        team = Crews(self.base, self.loaders, self.around(Inbox(theirs, lambda _: None))).for_profile(part)
+        team = Crews(self.base, self.loaders, self.around(PartQueue(theirs, lambda _: None))).for_profile(
+            part
+        )
         deadline_s = time.monotonic() + command.limit_s
         device = torch.device("cpu")
         return profile(command, team, self.base, self.settings, device, deadline_s, True, lambda: is_halted)

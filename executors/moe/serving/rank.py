@@ -65,7 +65,7 @@ class Placed(Record):
 
 
 @dataclass(frozen=True)
-class _Boundary:
+class _BatchBoundary:
     """Message of one rank between two batches."""
 
     is_released: int
@@ -78,7 +78,7 @@ class _Boundary:
     placement_bytes: int = 0
 
 
-_FIELDS = len(fields(_Boundary))
+_FIELDS = len(fields(_BatchBoundary))
 
 
 class ExpertServing(Work[MoeOrder]):
@@ -187,7 +187,7 @@ class ExpertServing(Work[MoeOrder]):
         if self.rank.leads:
             step = self._schedule.step(self._done, time.time())
             revision, placed = self._commanded()
-        mine = _Boundary(
+        mine = _BatchBoundary(
             is_released=self.rank.inbox.release is not None,
             batch_us=round((self._last_s or 0.0) * _MICROSECONDS),
             word=_WORDS.index(step.word),
@@ -197,7 +197,7 @@ class ExpertServing(Work[MoeOrder]):
         )
         numbers = np.array([*vars(mine).values(), *self._numbers])
         told = self._exchange.tell("the boundary of a batch", numbers)
-        all_told = [_Boundary(*row[:_FIELDS]) for row in told.tolist()]
+        all_told = [_BatchBoundary(*row[:_FIELDS]) for row in told.tolist()]
         self._note_batch(max(each.batch_us for each in all_told) / _MICROSECONDS, told[:, _FIELDS:])
         if any(each.is_released for each in all_told):
             return None

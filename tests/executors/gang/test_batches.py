@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executors.elastic.batches import IGNORED, global_batch, pad
+from executors.gang.batches import IGNORED, global_batch, pad
 from executors.gang.shares import share
 from executors.lora.batch import TextSequence
 

@@ -19,7 +19,7 @@ from executors.tuner.messages import (
 )
 
 
-class Inbox:
+class PartQueue:
     """Keeps the parts that wait, and which parts are to end."""
 
     def __init__(

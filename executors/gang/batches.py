@@ -1,4 +1,4 @@
-"""Which samples a step takes, and who takes which: the same samples on however many workers."""
+"""The samples of a step, the same on however many ranks, and how they are padded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
