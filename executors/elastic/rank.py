@@ -12,7 +12,7 @@ from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, Positio
 from executors.gang.group import ProcessGroup
 from executors.gang.models import model_directory
 from executors.gang.rank import Rank, live
-from executors.gang.training import ReplicatedTraining
+from executors.gang.replicated import ReplicatedTraining
 from executors.lora.checkpoint import ADAPTER_TENSORS
 from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetError, DatasetRoot

@@ -33,7 +33,7 @@ C = TypeVar("C", bound=Assignment)
 
 @dataclass(frozen=True)
 class GangTraits(Generic[C]):
-    """What the runner knows of its commands, and every gang needs.
+    """Properties of a runner's commands that every gang needs.
 
     Attributes:
         order: the type of the orders of its ranks.

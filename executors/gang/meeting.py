@@ -26,8 +26,8 @@ from executors.gang.membership import Membership
 
 _READY = "ready"
 _ENTERED = "entered"
-_WORD = "word"
-_HEARD = "heard"
+_OUTCOME = "outcome"
+_READ = "read"
 _CHOICE = "choice"
 _FORMED, _DISSOLVED = b"formed", b"dissolved"
 _CONNECT_TIMEOUT = timedelta(seconds=5)
@@ -181,9 +181,9 @@ class Meeting:
             PeerLostError: not all have read it in time.
         """
         with detecting_loss():
-            self._store.set(_WORD, outcome)
+            self._store.set(_OUTCOME, outcome)
         deadline_s = time.monotonic() + timeout_s
-        while self._add(_HEARD, 0) < self.membership.world - 1:
+        while self._add(_READ, 0) < self.membership.world - 1:
             if time.monotonic() > deadline_s:
                 raise PeerLostError(f"not all have read the outcome in {timeout_s:g} s")
             time.sleep(_POLL_S)
@@ -195,9 +195,9 @@ class Meeting:
             PeerLostError: rank 0 is gone, or has not published it in time.
         """
         with detecting_loss():
-            self._store.wait([_WORD], timedelta(seconds=timeout_s))
-            outcome = self._store.get(_WORD)
-        self._add(_HEARD, 1)
+            self._store.wait([_OUTCOME], timedelta(seconds=timeout_s))
+            outcome = self._store.get(_OUTCOME)
+        self._add(_READ, 1)
         return str(outcome.decode())
 
     def _choose(self, choice: bytes) -> bytes:

@@ -222,7 +222,7 @@ class Generations(Generic[Order]):
             if group is not None and not self.work.HAS_BACKGROUND_COLLECTIVES:
                 group.close()
             if isinstance(error, PeerLostError) and not self._rank.is_current:
-                return None  # the node has ended the generation, and its newest directive says what follows
+                return None  # the node has ended the generation, and has another directive
             raise
         group.close()
         return ended

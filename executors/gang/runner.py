@@ -48,8 +48,8 @@ class Releasing(Protocol):
 class GangRunner(Generic[C]):
     """The gangs of a node. See `Runner`.
 
-    A runner of its own names its commands and their traits, and says which newer generations the present
-    ranks continue in.
+    A subclass names the runner's commands and their traits, and decides in which newer generations the
+    present ranks continue.
 
     Attributes:
         present: gangs on the node, by job id.

@@ -16,7 +16,6 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from pydantic import JsonValue
-from torch import Tensor
 
 from executors.gang.checkpoints import FinishedJob, JobCheckpoints, Position, Result, State
 from executors.gang.group import DisagreementError, ProcessGroup, differing, digests_of
@@ -430,50 +429,8 @@ class Training(Work[Order], Generic[Order, Share]):
         return Position() if self._formed is None else self.position
 
 
-class ReplicatedTraining(Training[Order, Share]):
-    """A job of which each rank holds the whole state between two steps, the same on all."""
-
-    @abstractmethod
-    def tensors(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the state by the name of its file and by its own name, as it is: writing to a tensor changes
-        the state."""
-
-    def collect(self, group: ProcessGroup | None) -> State | None:  # noqa: ARG002 -- each rank has the whole
-        return {
-            file: {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-            for file, tensors in self.tensors().items()
-        }
-
-    def restore(self, group: ProcessGroup, state: State | None) -> None:
-        if state is not None:
-            self._load(state)
-        self.spread(group, 0)
-
-    def spread(self, group: ProcessGroup, source: int) -> None:
-        tensors = [each for file in self.tensors().values() for each in file.values()]
-        group.spread("the state of the job", tensors, source)
-
-    def _load(self, state: State) -> None:
-        mine = _flat(self.tensors())
-        given = _flat(state)
-        odd = [
-            name
-            for name in sorted(mine.keys() | given.keys())
-            if name not in mine or name not in given or mine[name].shape != given[name].shape
-        ]
-        if odd:
-            raise ValueError(f"the tensors do not fit the model: {', '.join(odd[:5])}")
-        with torch.no_grad():
-            for name, tensor in mine.items():
-                tensor.copy_(given[name])
-
-
-def _flat(state: State) -> dict[str, Tensor]:
-    return {name: tensor for tensors in state.values() for name, tensor in tensors.items()}
-
-
 def _size(state: State) -> int:
-    return max(1, sum(tensor.nbytes for tensor in _flat(state).values()))
+    return max(1, sum(tensor.nbytes for tensors in state.values() for tensor in tensors.values()))
 
 
 def _with_result(ended: Ended, finished: FinishedJob | None) -> Ended:

@@ -62,8 +62,8 @@ class Assignment:
     over: set[str] = field(default_factory=set)
     ending: Ending | None = None
     is_stopped: bool = False
-    """Whether its ranks here have ended, though this node was told nothing: those of another node were. Its
-    runs are over once the command has come."""
+    """Whether its ranks here have ended by a command to another node. Its runs are over once this node has
+    the command."""
     ranks_left: int | None = None
     """Number of ranks here that still have it; None while it waits for some."""
     given_gpus: tuple[int, ...] = ()

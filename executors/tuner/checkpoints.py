@@ -78,7 +78,7 @@ class TuningCheckpoints:
     def find(self, order: JobOrder, generation: int, wait_s: float) -> SavedJob | FinishedTuning | None:
         """Return the state that a job goes on from in this generation; None if it starts anew.
 
-        A checkpoint that the cell knows of is waited for: its writer may still be at it. What lies there of a
+        A checkpoint that the cell has a report of is waited for: its writer may still be at work. State of a
         job that starts anew is removed, unless this generation has written it.
 
         Raises:

@@ -37,7 +37,7 @@ class JobPosition(BaseModel):
 
 
 class JobProgress(BaseModel):
-    """What a checkpoint says besides the adapter's state."""
+    """Content of a checkpoint besides the adapter's state."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -65,7 +65,7 @@ class FinishedTuning(BaseModel):
 
 
 def progress_of(checkpoint: Checkpoint) -> JobProgress:
-    """What a checkpoint says of its job.
+    """Return the progress of the job in a checkpoint.
 
     Raises:
         ValueError: it is of another runner or format.
@@ -84,7 +84,7 @@ class JobFiles:
         self._meetings = state_root / cell / "tuner"
 
     def meeting_place(self, task_id: str) -> Path:
-        """Where the ranks of a task find each other."""
+        """Return the folder where the ranks of a task find each other."""
         return self._meetings / task_id
 
     def newest(self, order: JobOrder) -> Checkpoint | None:
@@ -123,5 +123,5 @@ class JobFiles:
         self.present.remove(job_id)
 
     def remove_meeting(self, task_id: str) -> None:
-        """Remove what the ranks of a task that is over told each other."""
+        """Remove the messages of the ranks of a task that is over."""
         shutil.rmtree(self.meeting_place(task_id), ignore_errors=True)

@@ -38,7 +38,7 @@ def come_together(
 
 
 def why_peer_was_lost(folder: JobFolder, generation: int, error: PeerLostError) -> PeerLostError:
-    """Return what the rank that is gone has written of it; `error` if nothing, or if it says so already."""
+    """Return what the rank that is gone has written of it; `error` if nothing, or if it is that already."""
     if isinstance(error, PeerFailedError):
         return error
     note = note_of_peer(folder, generation)

@@ -11,7 +11,7 @@ from schemas.base import Identifier, Record, UnixTime
 from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned
 
 Outcome = Literal["finished", "stopped", "failed"]
-"""`stopped`: the ranks of the task were told to end it, here or on another node."""
+"""`stopped`: the task was halted, here or on another node."""
 
 
 class Place(Record):
@@ -34,7 +34,7 @@ class Place(Record):
 
 
 class TaskPart(Record):
-    """One rank's part of a task. It begins when the parts told before it are over."""
+    """One rank's part of a task. It begins when the parts given before it are over."""
 
     kind: Literal["task"] = "task"
     part: int
@@ -42,7 +42,7 @@ class TaskPart(Record):
     command: TaskAssigned
     membership: Membership
     follows: int | None = None
-    """The part whose ranks it takes over as they are connected, if they come to that: all of its ranks,
+    """The part whose ranks it takes over as they are connected, if it comes to that: all of its ranks,
     with the same ranks, are those of one pipeline-parallel task that is to end."""
 
     @property

@@ -46,7 +46,7 @@ class ProfileRun:
         self._folder = folder
 
     def run(self) -> None:
-        """Make the run, and say the last word of it: `Over`."""
+        """Make the run, and end it with the message `Over`."""
         outcome: Outcome = "stopped"
         if not self._is_halted():
             self._tell(RunStarted, {})

@@ -1,4 +1,4 @@
-"""The runner `tuner` on a node: gives ranks what the cell has decided, and passes on what they report."""
+"""The runner `tuner` on a node: gives ranks what the cell has decided, and sends their reports."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ from executors.tuner.assignments import STATES, Assignment, Ending
 from executors.tuner.files import JobFiles
 from executors.tuner.messages import Halt, Over, Place, Prewarm, ProfilePart, Switched, TaskPart, TaskReport
 from executors.tuner.objections import objection_to
-from executors.tuner.processes import PooledRank, RankPool
+from executors.tuner.rank_pool import PooledRank, RankPool
 from executors.tuner.settings import TunerSettings
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.commands import Command
@@ -361,7 +361,7 @@ class TunerRunner:
             return
         ending = assignment.ending
         if ending is None and assignment.is_stopped and any(assignment.left()):
-            return  # its other nodes were told to end it; what is to say comes with this node's command
+            return  # halted on its other nodes; this node's command will name the reason
         if ending is not None:
             for order in assignment.orders:
                 self._settle(assignment, order, ending)

@@ -17,9 +17,9 @@ from executors.gang.local_gang import GangTraits
 from executors.gang.membership import Members
 from executors.gang.messages import RankOrder
 from executors.gang.rank import Rank, live
+from executors.gang.replicated import ReplicatedTraining
 from executors.gang.runner import GangRunner
 from executors.gang.shares import share
-from executors.gang.training import ReplicatedTraining
 from schemas.base import Identifier, Record, RunId, Samples
 from schemas.commands import Command
 

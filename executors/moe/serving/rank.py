@@ -1,8 +1,8 @@
 """A rank of a service, from its first batch to its last.
 
-Between two batches all ranks tell each other whether they are to end, and rank 0 what comes next: a batch,
-and what it is made of; a wait, which it repeats often enough that no rank takes the others for lost; a
-placement that the cell has commanded, so that all ranks have it at the same batch.
+Between two batches all ranks exchange whether they are to end, and rank 0 what comes next: a batch, and its
+requests; a wait, which it repeats often enough that no rank takes the others for lost; a placement that the
+cell has commanded, so that all ranks have it at the same batch.
 """
 
 import logging
@@ -92,7 +92,7 @@ class ExpertServing(Work[MoeOrder]):
         workload = rank.order.workload
         assert isinstance(workload, MoeServeWorkload), "RANK_WORK names this work for its kind"
         self._workload = workload
-        self._done = self._told_done = rank.order.resume_samples
+        self._done = self._reported_done = rank.order.resume_samples
         self._batches = self._revised = 0
         self._node_s = 0.0
         self._revision = 0
@@ -285,9 +285,9 @@ class ExpertServing(Work[MoeOrder]):
         if now_s - self._reported_s >= self.rank.order.report_interval_s:
             self._report_routed()
         silent_s = now_s - self._progressed_s
-        is_due = silent_s >= self.rank.order.progress_s and self._done > self._told_done
+        is_due = silent_s >= self.rank.order.progress_s and self._done > self._reported_done
         if is_due or silent_s >= _LONGEST_SILENCE_S:
-            self._progressed_s, self._told_done = now_s, self._done
+            self._progressed_s, self._reported_done = now_s, self._done
             self.rank.inbox.send(Progress(samples_done=self._done, node_s=self._node_s, leads=True))
 
     def _report_routed(self) -> None:
@@ -320,8 +320,8 @@ class ExpertServing(Work[MoeOrder]):
         if self.rank.leads:
             order = self.rank.order
             folder = order.output_root / result_path(order.cell, order.user, order.job_id)
-            told = summary.model_dump_json(indent=2).encode()
-            write_folder(folder, {SUMMARY: told, ANSWERS: self._answers.lines()})
+            content = summary.model_dump_json(indent=2).encode()
+            write_folder(folder, {SUMMARY: content, ANSWERS: self._answers.lines()})
             self.rank.folder.remove_generation(self.rank.membership.generation)
             _log.info("service over job=%s reason=%s summary=%s", order.job_id, reason, summary)
         return self.ended(reason)

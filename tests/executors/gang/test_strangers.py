@@ -58,10 +58,10 @@ def test_what_a_stranger_writes_keeps_nobody_from_meeting(leader: Meeting, folde
     assert follower is not None
     plain = TCPStore(HOST, address.port, is_master=False, timeout=timedelta(seconds=5))
     for store in (plain, PrefixStore("group", plain), PrefixStore("0" * 64, plain)):
-        for key in ("ready", "entered", "heard"):
+        for key in ("ready", "entered", "read"):
             store.add(key, 99)
         store.set("choice", "dissolved")
-        store.set("word", "completed")
+        store.set("outcome", "completed")
 
     assert not leader.all_ready
     for one in (leader, follower):

@@ -1,4 +1,4 @@
-"""The workers of a tuner's node that train nothing: see `executors.tuner.processes.RankPool`."""
+"""The workers of a tuner's node that train nothing: see `executors.tuner.rank_pool.RankPool`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

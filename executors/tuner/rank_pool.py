@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class PooledRank:
-    """One rank, and the parts that it was told, in their order."""
+    """A rank as its node sees it, and the parts that it was given, in their order."""
 
     gpu: int
     process: ForkedProcess[Ready | Unfit | TaskReport | Switched | Over]
@@ -40,10 +40,14 @@ class PooledRank:
 
 
 class RankPool:
-    """A node's ranks, one for each GPU. One that has died is started again."""
+    """A node's ranks, one for each GPU. A rank whose process has ended is started again."""
 
     def __init__(self, place: Place, gpus: int) -> None:
-        """Start them; `place` says where they are, of its GPU each has another."""
+        """Start a rank for each GPU.
+
+        Args:
+            place: of all ranks; its `gpu` is replaced.
+        """
         self._place = place
         self._halts: list[Halt] = []
         self._were_ready = False
@@ -51,7 +55,7 @@ class RankPool:
         self.ranks = [self._start(gpu) for gpu in range(gpus)]
 
     def await_ready(self) -> None:
-        """Wait until all have the base model.
+        """Wait until all ranks have the base model.
 
         Raises:
             UnfitError: one cannot load it.
@@ -84,7 +88,7 @@ class RankPool:
                     yield rank, message
 
     def restart_ended(self) -> Iterator[tuple[int, str]]:
-        """Start those again that have died, and return how each ended, by the parts that it had.
+        """Start ranks again whose process has ended, and yield their parts, each with the exit status.
 
         Raises:
             LoadingInterruptedError: one has died before it had the base model.
@@ -102,7 +106,7 @@ class RankPool:
                 yield part, status
 
     def prewarm(self, prewarm: Prewarm) -> None:
-        """Have the data of a job checked, for whichever of them it will be on."""
+        """Have the indexer check the data of a job, for any of the ranks."""
         if not self._indexer.is_alive:
             self._indexer.close()
             self._indexer = self._start_indexer()
@@ -110,16 +114,16 @@ class RankPool:
 
     @staticmethod
     def give(rank: PooledRank, part: TaskPart | ProfilePart) -> None:
-        """Have a rank do a part, after those that it has."""
+        """Give a rank a part, after those that it has."""
         rank.parts.append(part.part)
         rank.process.send(part)
 
     def halt(self, halt: Halt) -> None:
-        """Have those that do a part end it, by `send_halts`."""
+        """Halt a part on all of its ranks, with the next `send_halts`."""
         self._halts.append(halt)
 
     def send_halts(self) -> None:
-        """Tell them. What is to follow was given before, so that it can be prepared while they train on."""
+        """Send the halts. Parts that follow were given before, and so are prepared beside the training."""
         for halt in self._halts:
             for rank in self.ranks:
                 if halt.part in rank.parts:
@@ -127,7 +131,7 @@ class RankPool:
         self._halts.clear()
 
     def kill(self) -> None:
-        """Have all end at once."""
+        """End all at once."""
         self._indexer.kill()
         for rank in self.ranks:
             rank.process.kill()
