@@ -26,8 +26,7 @@ class RunnerSettings(BaseSettings):
     dataset_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "datasets")
     """Folder of the jobs' datasets. Must exist, with the same content on every node."""
     device: Device = "cpu"
-    """Where torch computes. Of `cuda`, each process of a gang has one device; a single process has the
-    first."""
+    """Where torch computes. With `cuda`, each rank of a gang has a device, and a single process the first."""
     threads: Annotated[int, Field(ge=1, le=1_024)] = 1
     """CPU threads of torch in each process."""
     checkpoint_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 60.0

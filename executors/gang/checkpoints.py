@@ -64,8 +64,7 @@ class TrainingState(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     workload: JsonValue
-    """What the job trains. Has the seed and the batch size, which with the samples decide the place in the
-    data."""
+    """The job's work. Has the seed and the batch size: with the samples, they decide the place in the data."""
     samples_done: NonNegativeInt
     steps: NonNegativeInt
     loss: Loss | None
@@ -99,7 +98,7 @@ class JobCheckpoints:
         """Open the checkpoints of a job.
 
         Args:
-            workload: what the job trains. State of another workload is refused.
+            workload: identifies the job's work; state of another is refused.
         """
         self._store = CheckpointStore(root)
         self._job_id = job_id

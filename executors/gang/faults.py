@@ -36,8 +36,8 @@ def write_note(folder: JobFolder, generation: int, error: Exception, *, permanen
 
 
 def final_message(error: Exception, folder: JobFolder, generation: int, needed_bytes: int) -> Failed:
-    """Return a failing rank's message to its node, and write a note for the other ranks. Of a rank that has
-    lost another, the message is the other's note.
+    """Return a failing rank's message to its node, and write a note for the other ranks. A rank that has
+    lost another sends the other's note.
 
     Args:
         needed_bytes: size of the files that it was writing, for a disk that has refused them.

@@ -80,7 +80,7 @@ class ProcessGroup:
         return [row.tolist() for row in everyones]
 
     def compare(self, where: str, same: Mapping[str, bytes]) -> None:
-        """See that all ranks have the same.
+        """Check that all ranks have the same.
 
         Args:
             same: contents by their names, for errors.
@@ -123,7 +123,7 @@ class ProcessGroup:
         return None
 
     def led(self, where: str, work: Callable[[], T]) -> T | None:
-        """Have rank 0 do something that may take longer than the timeout. All ranks return once it is done.
+        """Let rank 0 do something that may take longer than the timeout. All ranks return once it is done.
 
         Returns:
             The result of the work, on rank 0; None elsewhere.

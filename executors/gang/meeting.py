@@ -59,7 +59,7 @@ class PeerFailedError(PeerLostError):
 
 @contextmanager
 def detecting_loss() -> Iterator[None]:
-    """Have what torch raises in a collective raised as PeerLostError: it means that a rank is gone."""
+    """Raise PeerLostError for what torch raises in a collective: it means that a rank is gone."""
     try:
         yield
     except OutOfMemoryError:
@@ -214,7 +214,7 @@ class Assembly:
     """Brings a rank together with the others of a generation, one generation after another."""
 
     def __init__(self, folder: JobFolder, host: str, *, reopens: bool = False) -> None:
-        """Have no meeting yet.
+        """Attend no meeting yet.
 
         Args:
             folder: where the ranks of the job meet.

@@ -30,7 +30,7 @@ EndReason = Literal["left", "stopped", "finished"]
 
 
 class Rank(Generic[Order]):
-    """A rank's place among the others: what its work needs of it.
+    """A rank: its order, its node and its place among the others.
 
     Attributes:
         order: the order that the process was started with.
@@ -56,7 +56,7 @@ class Rank(Generic[Order]):
         return self.membership.rank == 0
 
     def set_up(self) -> None:
-        """Have torch use the device, the threads and the network interface of the order.
+        """Let torch use the device, the threads and the network interface of the order.
 
         Raises:
             OSError: the worker host is another machine.
@@ -87,7 +87,7 @@ class Rank(Generic[Order]):
 
 
 class Work(ABC, Generic[Order]):
-    """What the ranks of a job do together; one object in each rank.
+    """The work of a job's ranks; one object in each rank.
 
     `take_part` is called once for each generation that comes together, and runs until the generation or the
     job is over.
@@ -145,7 +145,7 @@ def live(
     order_json: str,
     connection: "Connection[bytes, bytes]",
 ) -> None:
-    """Run a rank process from its begin to its end. Its final message is how it has ended."""
+    """Run a rank process from start to end. Its final message is how it has ended."""
     for number in (signal.SIGINT, signal.SIGTERM):
         # The node decides when its ranks stop, even if a supervisor signals all processes.
         signal.signal(number, signal.SIG_IGN)

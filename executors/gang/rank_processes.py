@@ -44,7 +44,7 @@ class RankProcesses:
         ranks: Iterable[int],
         start: Callable[[int, int], ForkedProcess[RankMessage]],
     ) -> None:
-        """Have no process yet; `start` starts the process of a rank on a GPU."""
+        """Start no process yet; `start` starts the process of a rank on a GPU."""
         self.running: list[RankProcess] = []
         self.vacant = list(ranks)
         self.verdict: Verdict | None = None

@@ -70,7 +70,7 @@ class GangRunner(Generic[C]):
     """How ranks end, by the reason of their release."""
 
     def __init__(self, context: RunnerContext, settings: JobSettings, gpus: int) -> None:
-        """Have no rank yet, and room for as many as there are GPUs."""
+        """Start no rank yet; there is room for as many as there are GPUs."""
         self.present: dict[str, LocalGang[C]] = {}
         self.following: dict[str, C] = {}
         self._context = context

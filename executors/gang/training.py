@@ -1,6 +1,6 @@
 """The training of a gang's job, step by step: what a job implements, and the loop around it.
 
-Between two steps all ranks exchange what each wants, the tokens of their shares, and whether a checkpoint is
+Between two steps all ranks exchange their wishes, the tokens of their shares, and whether a checkpoint is
 due: so all of them stop, save or form the next generation at the same step.
 """
 
@@ -43,7 +43,7 @@ Share = TypeVar("Share", bound=BatchShare)
 
 
 class Wish(IntEnum):
-    """What a rank wants all ranks to do next; the highest of all is done."""
+    """The next action that a rank wants of all ranks; the highest wish is carried out."""
 
     TRAIN = 0
     REGROUP = 1
@@ -60,9 +60,9 @@ class _StepBoundary:
 
     wish: int
     loss_tokens: int
-    """Of its share of the next step."""
+    """Number of tokens in its share of the next step."""
     is_save_due: int
-    """Counts of rank 0 alone."""
+    """Whether a checkpoint is due; that of rank 0 counts."""
 
 
 class Training(Work[Order], Generic[Order, Share]):
@@ -262,18 +262,17 @@ class Training(Work[Order], Generic[Order, Share]):
                     return Wish.REGROUP
         return Wish.TRAIN
 
-    # The state at the begin of a generation
+    # The state at the start of a generation
 
     def _compare(self, group: ProcessGroup) -> None:
         same = self.identities()
         if not same:
             return
-        for name, ranks in differing(same, group.gather("the begin of a generation", digests_of(same))):
+        for name, ranks in differing(same, group.gather("the start of a generation", digests_of(same))):
             raise self.disagreement(name, ranks)
 
     def _agree(self, group: ProcessGroup) -> None:
-        """Have all ranks hold the newest state that one of them has; that of the last checkpoint if none has
-        any."""
+        """Copy the newest state that a rank holds to all; that of the last checkpoint if none holds any."""
         held = self.position.samples_done if self._formed is not None else -1
         rows = group.gather("the state of the job", [held, self.saved_samples])
         self.saved_samples = max(row[1] for row in rows)

@@ -31,6 +31,7 @@ class FineTuning(GangRunnerKind):
             UnfitError: likewise, or there is no base model.
         """
         super().__init__()
-        model = TunerSettings.model_validate(self._settings.model_dump()).base_model_dir
+        assert isinstance(self._settings, TunerSettings), "SETTINGS is its type"
+        model = self._settings.base_model_dir
         if model is not None and not (model / "config.json").is_file():
             raise UnfitError(f"base_model_dir {model}: no Hugging Face model directory")

@@ -37,7 +37,7 @@ from executors.tuner.team import Team
 
 
 def run_rank(place_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """Run a rank from its begin to its end."""
+    """Run a rank from start to end."""
     for number in (signal.SIGINT, signal.SIGTERM):
         # The node decides when its ranks stop, even if a supervisor signals all processes.
         signal.signal(number, signal.SIG_IGN)

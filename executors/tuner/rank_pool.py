@@ -106,7 +106,7 @@ class RankPool:
                 yield part, status
 
     def prewarm(self, prewarm: Prewarm) -> None:
-        """Have the indexer check the data of a job, for any of the ranks."""
+        """Let the indexer check the data of a job, for any of the ranks."""
         if not self._indexer.is_alive:
             self._indexer.close()
             self._indexer = self._start_indexer()
