@@ -64,7 +64,7 @@ class TrainingState(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     workload: JsonValue
-    """The job's work. Has the seed and the batch size: with the samples, they decide the place in the data."""
+    """The job's work. Has the seed and batch size: with the samples, they decide the place in the data."""
     samples_done: NonNegativeInt
     steps: NonNegativeInt
     loss: Loss | None
