@@ -43,11 +43,11 @@ def worker(
 ) -> None:
     """Run a worker; its settings are MILLRACE_* variables."""
     # Imported here, as below: each service loads its own libraries and no other's.
-    from streams.worker.settings import GangSettings
+    from streams.worker.settings import WorkerSettings
     from streams.worker.worker import run_worker
 
     with settings_faults():
-        settings = GangSettings() if cells is None else GangSettings(cells_file=cells)
+        settings = WorkerSettings() if cells is None else WorkerSettings(cells_file=cells)
     run_worker(settings)
 
 

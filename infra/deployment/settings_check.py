@@ -21,7 +21,7 @@ from schemas.kinds import KINDS
 from schemas.services import SETTINGS_FAULTS, ServiceSettings, described_fault
 from streams.kafka.faults import BrokerError
 from streams.solver.service import SolverSettings
-from streams.worker.settings import GangSettings
+from streams.worker.settings import WorkerSettings
 
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """Of NVIDIA, of Windows' subsystem for Linux, and of AMD: torch calls all of them `cuda`."""
@@ -48,7 +48,7 @@ def _faults(cells: Sequence[CellConfigured], folders: Folders, run_executors: bo
         broker_settings()
     except BrokerError as error:
         yield str(error)
-    kinds: dict[str, type[ServiceSettings]] = {"worker": GangSettings}
+    kinds: dict[str, type[ServiceSettings]] = {"worker": WorkerSettings}
     zones = [zone for cell in cells for zone in cell.zones]
     if any(KINDS[zone.policy.kind].solves for zone in zones):
         kinds["solver"] = SolverSettings

@@ -29,7 +29,7 @@ from streams.worker.intake_queue import IntakeQueue
 from streams.worker.kernels import Kernels
 from streams.worker.ledger_backlog import LedgerBacklog
 from streams.worker.publication import Publication
-from streams.worker.settings import LARGEST_RECORD_BYTES, GangSettings
+from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 
 _COMMIT_EVERY_S = 1.0
 _WATCH_EVERY_S = 0.5
@@ -47,7 +47,7 @@ class CellsApp:
 
     def __init__(
         self,
-        settings: GangSettings,
+        settings: WorkerSettings,
         cells: Sequence[CellConfigured],
         ledger_partitions: int,
         book: RuleBook,
@@ -221,7 +221,7 @@ class CellsApp:
             await asyncio.Event().wait()
 
 
-def _faust_app(settings: GangSettings) -> faust.App:
+def _faust_app(settings: WorkerSettings) -> faust.App:
     urls = [URL(f"kafka://{address.strip()}") for address in settings.bootstrap_servers.split(",")]
     data_dir = settings.data_dir / "faust"
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -277,7 +277,7 @@ def _raw_topic(app: faust.App, *names: str, acks: bool = True) -> Any:
     )
 
 
-def _intake(settings: GangSettings, cells: frozenset[str], partitions: int, book: RuleBook) -> Intake:
+def _intake(settings: WorkerSettings, cells: frozenset[str], partitions: int, book: RuleBook) -> Intake:
     prefix = settings.topic_prefix
     inputs = {
         topic_name(prefix, name): InputTopic(

@@ -14,7 +14,7 @@ LARGEST_RECORD_BYTES = MAX_SNAPSHOT_BYTES + 1024 * 1024
 """Both of the worker's clients are sized for a snapshot, and what Kafka and the headers may add."""
 
 
-class GangSettings(ServiceSettings):
+class WorkerSettings(ServiceSettings):
     """How one worker process runs."""
 
     data_dir: Path = Field(default_factory=lambda: user_data_path("millrace"))

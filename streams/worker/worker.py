@@ -22,7 +22,7 @@ from streams.worker import broken_connections, contiguous_records, tolerant_reco
 from streams.worker.cells_file import CellsFileError, load_cells
 from streams.worker.faust_app import CellsApp
 from streams.worker.garbage import look_for_less_garbage
-from streams.worker.settings import LARGEST_RECORD_BYTES, GangSettings
+from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 
 _SEGMENT_MS = 10 * 60 * 1000
 
@@ -31,7 +31,7 @@ class PreflightError(Exception):
     """The topics are not as a worker needs them. The message is one line."""
 
 
-def prepare(settings: GangSettings, snapshots_topic: str, timeout_s: float = 10.0) -> int:
+def prepare(settings: WorkerSettings, snapshots_topic: str, timeout_s: float = 10.0) -> int:
     """Check the topics, create the snapshots topic if need be, and return the ledger's partition count.
 
     Raises:
@@ -60,7 +60,7 @@ def prepare(settings: GangSettings, snapshots_topic: str, timeout_s: float = 10.
     return ledger
 
 
-def _check_inputs(settings: GangSettings, partitions: dict[str, int], ledger: int) -> None:
+def _check_inputs(settings: WorkerSettings, partitions: dict[str, int], ledger: int) -> None:
     """A cell's events of all topics must reach the same worker."""
     for name in (topic_name(settings.topic_prefix, topic) for topic in INPUTS):
         if partitions[name] != ledger:
@@ -70,7 +70,7 @@ def _check_inputs(settings: GangSettings, partitions: dict[str, int], ledger: in
             )
 
 
-def _check_node_partitions(settings: GangSettings, partitions: dict[str, int]) -> None:
+def _check_node_partitions(settings: WorkerSettings, partitions: dict[str, int]) -> None:
     commands = topic_name(settings.topic_prefix, COMMANDS)
     for node, partition in sorted(settings.node_partitions.items()):
         if partition >= partitions[commands]:
@@ -104,7 +104,7 @@ _ANY_EPOCH_S = 0.0
 log = logging.getLogger(__name__)
 
 
-def run_worker(settings: GangSettings | None = None, book: RuleBook = RULES) -> NoReturn:
+def run_worker(settings: WorkerSettings | None = None, book: RuleBook = RULES) -> NoReturn:
     """Run a worker until SIGTERM or SIGINT, and end the process.
 
     The exit status is 0 after an orderly stop, `EXIT_UNFIT` if the worker cannot start as it is set up,
@@ -112,7 +112,7 @@ def run_worker(settings: GangSettings | None = None, book: RuleBook = RULES) -> 
     first with the reason on standard error, a line for each fault.
     """
     try:
-        settings = settings or GangSettings()
+        settings = settings or WorkerSettings()
         # Only names and policies matter from here on: the configuration itself comes by the ledger.
         cells = load_cells(settings.cells_file, _ANY_EPOCH_S)
         partitions = prepare(settings, topic_name(settings.topic_prefix, SNAPSHOTS))
@@ -134,7 +134,7 @@ def run_worker(settings: GangSettings | None = None, book: RuleBook = RULES) -> 
 
 
 async def _serve(
-    settings: GangSettings, cells: Sequence[CellConfigured], partitions: int, book: RuleBook
+    settings: WorkerSettings, cells: Sequence[CellConfigured], partitions: int, book: RuleBook
 ) -> NoReturn:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

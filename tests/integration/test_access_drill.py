@@ -31,7 +31,7 @@ from schemas.topics import topics
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import command_line_tool
 from streams.solver.service import SolverSettings
-from streams.worker.settings import GangSettings
+from streams.worker.settings import WorkerSettings
 
 PREFIX = "drill"
 SILENT = logging.Logger("silent", logging.CRITICAL + 1)
@@ -227,7 +227,7 @@ def test_no_role_does_more_than_read_and_write(kafka: LocalKafka, role: str) -> 
 
 
 def test_the_groups_in_the_table_are_those_that_services_join() -> None:
-    assert DEFAULT_GROUPS["worker"] == GangSettings.model_fields["worker_group"].default
+    assert DEFAULT_GROUPS["worker"] == WorkerSettings.model_fields["worker_group"].default
     assert DEFAULT_GROUPS["solver"] == SolverSettings.model_fields["solver_group"].default
 
 

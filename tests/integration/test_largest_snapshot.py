@@ -13,7 +13,7 @@ from schemas.topics import topics
 from streams.cell.cell import compress
 from streams.kafka.publisher import Publisher
 from streams.kafka.records import SentRecord
-from streams.worker.settings import LARGEST_RECORD_BYTES, GangSettings
+from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 from streams.worker.worker import prepare
 
 RESERVED_BYTES = 2**17
@@ -23,7 +23,7 @@ RESERVED_BYTES = 2**17
 def test_a_snapshot_of_the_largest_state_is_confirmed_and_a_larger_one_refused(
     kafka: str, topic_prefix: str
 ) -> None:
-    settings = GangSettings(bootstrap_servers=kafka, topic_prefix=topic_prefix)
+    settings = WorkerSettings(bootstrap_servers=kafka, topic_prefix=topic_prefix)
     ensure_topics(settings, topics(topic_prefix, 1))
     name = f"{topic_prefix}.snapshots"
     prepare(settings, name, timeout_s=60)

@@ -22,7 +22,7 @@ from schemas.kafka_connection import KafkaConnection
 from schemas.topics import topics
 from streams.kafka.faults import BrokerError
 from streams.solver.service import SolverService, SolverSettings
-from streams.worker.settings import GangSettings
+from streams.worker.settings import WorkerSettings
 from streams.worker.worker import prepare
 from tests.integration.deployment import DEMO_CELLS, ROOT, demo_bid
 
@@ -149,7 +149,7 @@ def test_a_service_that_is_not_let_in_says_why_and_ends(kafka, tmp_path):
 def test_what_a_service_asks_first_is_answered_soon(kafka, tmp_path, spoil, line):
     fields = {**spoil(kafka.connection("users"), tmp_path).as_fields(), "topic_prefix": PREFIX}
     first = {
-        "worker": lambda: prepare(GangSettings(**fields), f"{PREFIX}.snapshots"),
+        "worker": lambda: prepare(WorkerSettings(**fields), f"{PREFIX}.snapshots"),
         "solver": lambda: SolverService(SolverSettings(**fields), None, threading.Event()),
         "executor": lambda: CommandLog.connect(ExecutorSettings(cell="demo", node="n1", **fields)),
     }

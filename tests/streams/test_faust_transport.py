@@ -11,7 +11,7 @@ from aiokafka import ConsumerRecord
 from faust.types import TP
 
 from streams.worker.faust_app import _faust_app
-from streams.worker.settings import GangSettings
+from streams.worker.settings import WorkerSettings
 
 PLACE = TP("t.ledger", 0)
 
@@ -46,7 +46,7 @@ def commits(group: Group, data_dir: Path, monkeypatch: pytest.MonkeyPatch, turns
     async def nothing() -> None: ...
 
     async def run() -> None:
-        app: Any = _faust_app(GangSettings(data_dir=data_dir))
+        app: Any = _faust_app(WorkerSettings(data_dir=data_dir))
         consumer: Any = app.consumer
         monkeypatch.setattr(consumer, "_commit", group.commit)
         monkeypatch.setattr(consumer, "assignment", lambda: {PLACE})
@@ -109,7 +109,7 @@ def offsets_taken(data_dir: Path, monkeypatch: pytest.MonkeyPatch, moves_after: 
     """Offsets that an agent takes of two fetches, where partitions move while it has one of them in hand."""
 
     async def run() -> list[int]:
-        app: Any = _faust_app(GangSettings(data_dir=data_dir))
+        app: Any = _faust_app(WorkerSettings(data_dir=data_dir))
         consumer: Any = app.consumer
         group = Group()
         monkeypatch.setattr(consumer, "assignment", lambda: {PLACE})
