@@ -157,12 +157,13 @@ def _estimates(bench: MergingBench) -> Result:
 
 
 def _switching(bench: MergingBench) -> Result:
-    """Switches on a worker whose process is forked from a server that has torch. The server loads it while
-    this process does, on another core."""
-    from executors.tuner.processes import warm_up
+    """Measure switches of a rank that is forked from a server with torch. The server loads torch while this
+    process does, on another core."""
+    from executors.processes.forked_process import warm_up
+    from executors.tuner import FineTuning
 
     with ThreadPoolExecutor(1) as beside:
-        server = beside.submit(warm_up)
+        server = beside.submit(warm_up, *FineTuning.MODULES)
         from bench.merging.switching import measure_switching
 
         server.result()
