@@ -8,7 +8,7 @@ from torch import Tensor
 from executors.elastic.model import load_model
 from executors.elastic.runner import ElasticOrder
 from executors.elastic.training import Share, Trainer
-from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, Position, Result, State
+from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
 from executors.gang.models import model_directory
 from executors.gang.rank import Rank, live
@@ -25,7 +25,7 @@ def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
 
 
 class DataParallelTraining(ReplicatedTraining[ElasticOrder, Share]):
-    """See `Training`. A `Trainer` holds the state."""
+    """See `GangTraining`. A `Trainer` holds the state."""
 
     def __init__(self, rank: Rank[ElasticOrder]) -> None:
         self._workload = rank.order.workload
@@ -70,9 +70,9 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, Share]):
             OPTIMIZER_TENSORS: {name: each for name, each in tensors.items() if name not in names},
         }
 
-    def result(self, state: State) -> Result:  # noqa: ARG002 -- the model has it
+    def result(self, state: State) -> JobResult:  # noqa: ARG002 -- the model has it
         files = self._trainer.model.files()
-        return Result({"": files}, "" if ADAPTER_TENSORS in files else None)
+        return JobResult({"": files}, "" if ADAPTER_TENSORS in files else None)
 
     def disagreement(self, name: str, ranks: list[int]) -> Exception:  # noqa: ARG002 -- there is one
         return DatasetError(f"{self._workload.dataset.path}: differs between the nodes of the job")

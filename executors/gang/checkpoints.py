@@ -46,7 +46,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Result:
+class JobResult:
     """The files of a trained job.
 
     Attributes:
@@ -172,7 +172,7 @@ class JobCheckpoints:
         return tensors, Position(about.samples_done, about.steps, about.loss)
 
     def publish(
-        self, result: Result, position: Position, root: Path, path: str, generation: int
+        self, result: JobResult, position: Position, root: Path, path: str, generation: int
     ) -> FinishedJob:
         """Write a result below the output root, and keep its record in place of the checkpoints.
 

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from executors.gang.checkpoints import State
 from executors.gang.group import ProcessGroup
-from executors.gang.training import Order, Share, Training
+from executors.gang.training import GangTraining, Order, Share
 
 
-class ReplicatedTraining(Training[Order, Share]):
+class ReplicatedTraining(GangTraining[Order, Share]):
     """A job of which each rank holds the whole state between two steps, the same on all."""
 
     @abstractmethod

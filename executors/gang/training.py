@@ -17,7 +17,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 import torch
 from pydantic import JsonValue
 
-from executors.gang.checkpoints import FinishedJob, JobCheckpoints, Position, Result, State
+from executors.gang.checkpoints import FinishedJob, JobCheckpoints, JobResult, Position, State
 from executors.gang.group import DisagreementError, ProcessGroup, differing, digests_of
 from executors.gang.membership import Membership
 from executors.gang.messages import Ended, Joined, Progress, RankOrder, Release
@@ -65,7 +65,7 @@ class _StepBoundary:
     """Whether a checkpoint is due; that of rank 0 counts."""
 
 
-class Training(Work[Order], Generic[Order, Share]):
+class GangTraining(Work[Order], Generic[Order, Share]):
     """A job that is trained step by step.
 
     A job implements `prepare`, `position`, `move_to`, `is_finished`, `share`, `step`, `collect`, `restore`
@@ -165,7 +165,7 @@ class Training(Work[Order], Generic[Order, Share]):
         """
 
     @abstractmethod
-    def result(self, state: State) -> Result:
+    def result(self, state: State) -> JobResult:
         """Return the files of the trained job, on rank 0."""
 
     def connect(self, group: ProcessGroup) -> None:

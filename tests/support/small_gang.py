@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from executors.gang.checkpoints import MODEL_TENSORS, Position, Result, State
+from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
 from executors.gang.local_gang import GangTraits
 from executors.gang.membership import Members
@@ -124,5 +124,5 @@ class LineTraining(ReplicatedTraining[LineOrder, Points]):
     def tensors(self) -> Mapping[str, Mapping[str, Tensor]]:
         return {MODEL_TENSORS: {"weights": self._weights}}
 
-    def result(self, state: State) -> Result:
-        return Result({"": {LINE: json.dumps(state[MODEL_TENSORS]["weights"].tolist()).encode()}})
+    def result(self, state: State) -> JobResult:
+        return JobResult({"": {LINE: json.dumps(state[MODEL_TENSORS]["weights"].tolist()).encode()}})

@@ -9,11 +9,11 @@ import torch
 import torch._dynamo  # DistributedDataParallel imports it, which takes seconds: once, before processes fork.
 from torch import nn
 
-from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, Position, Result, State
+from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
 from executors.gang.models import ModelError, model_directory
 from executors.gang.rank import Rank, live
-from executors.gang.training import Training
+from executors.gang.training import GangTraining
 from executors.lora.batch import TokenSequence
 from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot
@@ -40,8 +40,8 @@ def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
     live(MoeOrder, ExpertTraining, order_json, connection)
 
 
-class ExpertTraining(Training[MoeOrder, Share]):
-    """See `Training`. Each rank hosts a part of the experts: a `Trainer` has its part of the state."""
+class ExpertTraining(GangTraining[MoeOrder, Share]):
+    """See `GangTraining`. Each rank hosts a part of the experts: a `Trainer` has its part of the state."""
 
     HAS_BACKGROUND_COLLECTIVES = True
     RESUMES_UNREPORTED = False
@@ -131,15 +131,15 @@ class ExpertTraining(Training[MoeOrder, Share]):
             self._trainer.check(whole)
         self._trainer.take(whole)
 
-    def result(self, state: State) -> Result:
+    def result(self, state: State) -> JobResult:
         # This rank's own model has no experts but those that it hosts.
         model = load_model(self._directory, self._workload)
         model.fill(state[MODEL_TENSORS])
         adapter = model.adapter_files()
         folders = {"": model.files()}
         if adapter is None:
-            return Result(folders)
-        return Result({**folders, ADAPTER_FOLDER: adapter}, ADAPTER_FOLDER)
+            return JobResult(folders)
+        return JobResult({**folders, ADAPTER_FOLDER: adapter}, ADAPTER_FOLDER)
 
     def _new_trainer(self, group: ProcessGroup) -> Trainer:
         workload, model, dataset = self._workload, self._model, self.dataset
