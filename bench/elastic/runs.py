@@ -18,6 +18,7 @@ from bench.elastic.trial import Setting, Trial
 from bench.sources import digest_of
 from infra.errors import CommandError, disk_faults
 from schemas.codec import describe
+from streams.installation import install_policies
 
 DECIDING = (
     "schemas",
@@ -150,6 +151,7 @@ _WARM_UP = Setting(factor=0.02, first_day=4.0, days=0.05)
 
 def _warm_up() -> None:
     """Load the kernels, and compile those that no process has compiled yet."""
+    install_policies()
     for trial in (Trial(_WARM_UP), Trial(_WARM_UP, "pollux", scaling="tuned", loans=False)):
         simulate(trial)
 

@@ -16,6 +16,7 @@ from bench.merging.trial import Setting, Trial
 from bench.sources import digest_of, files_of
 from infra.errors import CommandError, disk_faults
 from schemas.codec import describe
+from streams.installation import install_policies
 
 DECIDING = (
     "schemas",
@@ -141,7 +142,8 @@ def run_missing(trials: Sequence[Trial], outcomes: Outcomes, jobs: int, console:
 
 def _beside_each_other(trials: Sequence[Trial], jobs: int) -> Iterator[tuple[Trial, Outcome]]:
     """Results as they come, of so many processes."""
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, install_policies) as pool:
         running = {pool.submit(run, trial): trial for trial in trials}
         try:
             for future in as_completed(running):

@@ -18,7 +18,7 @@ from schemas.codec import (
     decode_event,
     rfc3339,
 )
-from schemas.registry import EVENT_TYPES, TOPIC_BY_EVENT, WRITER_FIELDS
+from schemas.registry import EVENT_TYPES, TOPIC_BY_EVENT, writer_field
 from schemas.solves import SolveFinished
 from streams.cell.rules import RULES, RuleBook
 from streams.kafka.records import ReadRecord, SentHeaders, SentRecord, key_partition
@@ -115,7 +115,7 @@ class Intake:
             fields: Any = from_json(record.value or b"")
             cell = fields["cell"]
             topic = TOPIC_BY_EVENT[model]
-            field = WRITER_FIELDS.get(topic)
+            field = writer_field(topic)
             writer = topic if field is None else f"{topic}/{fields[field]}"
         except (ValueError, KeyError, TypeError):
             return None

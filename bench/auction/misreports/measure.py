@@ -15,6 +15,7 @@ from bench.charts import Bars
 from bench.figures import Measurement, Result, Table
 from schemas.auction.settings import AuctionPolicy
 from schemas.kind import PolicySettings
+from streams.installation import install_policies
 
 WORLDS = 7_000
 """For 100,000 tries at least."""
@@ -146,7 +147,8 @@ def measure(quick: bool, seed: int, jobs: int, say: Callable[[str], None]) -> Re
     worlds = range(QUICK_WORLDS if quick else WORLDS)
     parts = [worlds[start : start + _WORLDS_AT_ONCE] for start in range(0, len(worlds), _WORLDS_AT_ONCE)]
     tries: dict[str, Tries] = {kind: Tries() for kind in LIES}
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, install_policies) as pool:
         for part, found in zip(parts, pool.map(partial(tries_of, policy, seed), parts), strict=True):
             for kind, of in found.items():
                 tries[kind].changes += of.changes

@@ -21,6 +21,7 @@ from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError, disk_faults
 from schemas.auction.settings import TitanPolicy
 from schemas.codec import describe
+from streams.installation import install_policies
 from streams.worker.warm_up import warm_up as warm_up_cells
 
 _SMALL = PaperSetting(nodes=2, slots=6, arrivals_per_slot=4.0, work_scale=0.05)
@@ -188,7 +189,7 @@ def _beside_each_other(trials: Iterable[Trial], sources: str, jobs: int) -> Iter
     own = usable_cores()[:jobs]
     for core in own:
         cores.put(core)
-    with context.Pool(len(own), _keep_to_one_core, (cores,)) as pool:
+    with context.Pool(len(own), _begin, (cores,)) as pool:
         yield from pool.imap_unordered(_run, [(trial, sources) for trial in trials])
 
 
@@ -197,7 +198,8 @@ def _run(work: tuple[Trial, str]) -> Row:
     return run_trial(trial, sources, alone=False)
 
 
-def _keep_to_one_core(cores: "multiprocessing.Queue[int]") -> None:
-    """Solvers start as many threads as there are cores to run on, so each process gets one."""
+def _begin(cores: "multiprocessing.Queue[int]") -> None:
+    """Install the policies, and keep to one core: solvers start as many threads as there are to run on."""
+    install_policies()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {cores.get()})
