@@ -1,21 +1,25 @@
 """Reading the ledger. The worker and replay share it, so that both fold exactly the same events."""
 
+from schemas.base import Event
 from schemas.codec import InvalidRecordError, decode_stored_event
 from schemas.registry import LEDGER_TYPES
 from streams.cell.cell import LedgerEvent
 from streams.kafka.records import ReadRecord
 
 
-def read_ledger(record: ReadRecord) -> LedgerEvent:
+def read_ledger(record: ReadRecord, written: Event | None = None) -> LedgerEvent:
     """The event of a ledger record.
 
     Intake writes nothing that this refuses; a record from elsewhere may be. What is refused depends on the
     record alone, never on the settings of a deployment, so that every replay leaves out the same records.
 
+    Args:
+        written: the event of these bytes, where this process has it: it is not parsed again.
+
     Raises:
         InvalidRecordError: with what is wrong.
     """
-    envelope = decode_stored_event(record.value, record.headers)
+    envelope = decode_stored_event(record.value, record.headers, written)
     if envelope.event.TYPE not in LEDGER_TYPES:
         raise InvalidRecordError(f"{envelope.event.TYPE} does not belong in the ledger")
     if record.key != envelope.event.cell.encode():

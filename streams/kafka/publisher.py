@@ -22,7 +22,7 @@ _LINGER_MS = 1
 """How long librdkafka waits for company of a record: without it, its thread sends nearly each by itself."""
 _LONGEST_BATCH_S = 0.006
 """Longest time for which records that are sent without a pause are collected: a little more than a turn of
-`streams/worker/faust_transport.py`."""
+`streams/worker/faust/transport.py`."""
 _MAX_BATCH_BYTES = 1024 * 1024
 
 
