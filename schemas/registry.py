@@ -127,6 +127,7 @@ def writer_of(event: Event) -> str:
     return topic if field is None else f"{topic}/{getattr(event, field)}"
 
 
+@cache
 def writer_field(topic: str) -> str | None:
     """Return the field that names whom an event of a topic speaks for; None where that is the operator."""
     return topics.INPUTS[topic].writer_field if topic in topics.INPUTS else None
