@@ -1,11 +1,9 @@
 """Kafka records as plain values, so that reading and sending can be decided without a broker."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
-
-from confluent_kafka import Producer
 
 _MURMUR2_SEED, _MURMUR2_FACTOR, _UINT32 = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
@@ -71,10 +69,6 @@ def _size_bytes(record: ReadRecord | SentRecord) -> int:
     return size_bytes
 
 
-_BY_KEY = -1
-"""librdkafka's word for a partition that its partitioner chooses."""
-
-
 def read_record(message: Any, headers: ReadHeaders | None = None) -> ReadRecord:
     """The record behind a message without an error.
 
@@ -90,23 +84,6 @@ def read_record(message: Any, headers: ReadHeaders | None = None) -> ReadRecord:
         key=message.key(),
         value=message.value(),
         headers=tuple(message.headers() or ()) if headers is None else headers,
-    )
-
-
-def produce(producer: Producer, record: SentRecord, on_delivery: Callable[[Any, Any], None]) -> None:
-    """Queue a record.
-
-    Raises:
-        KafkaException: it cannot be queued.
-        BufferError: the queue is full.
-    """
-    producer.produce(
-        record.topic,
-        key=record.key,
-        value=record.value,
-        headers=[*record.headers],
-        partition=_BY_KEY if record.partition is None else record.partition,
-        on_delivery=on_delivery,
     )
 
 
