@@ -70,7 +70,7 @@ class Cells:
     async def until_ready(self, record: ReadRecord) -> None:
         """Wait until the event of a ledger record can be decided in this process."""
         name = (record.key or b"").decode(errors="replace")
-        # Among the snapshots are records that are of no cell, and whoever writes to the ledger may name them.
+        # Coverages lie among the snapshots, and a foreign record of the ledger may have the key of one.
         cell = None if "/" in name else self.cell(name)
         configuration = None if cell is None else cell.configuration
         if configuration is not None and self._ready.get(name) is not configuration:

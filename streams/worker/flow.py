@@ -31,7 +31,7 @@ from streams.worker.intake_queue import IntakeQueue, RecordTimes, Waiting
 from streams.worker.ledger_backlog import LONGEST_S, LedgerBacklog
 
 _LOOK_AGAIN_S = 0.1
-"""After so long it is looked again whether a tick may enter the ledger."""
+"""Time after which it is checked again whether a tick may enter the ledger."""
 _BEHIND_S = 0.02
 """While much is left to read, the events on their way to their cells may take no longer than this: reading
 goes before deciding, since what is fair is known only of what has been read."""
@@ -63,7 +63,7 @@ class Consumer(Protocol):
 
 @dataclass(frozen=True)
 class Clients:
-    """What connects a worker to Kafka."""
+    """Connections of a worker to Kafka."""
 
     consumer: Consumer
     publisher: Publisher
@@ -260,7 +260,7 @@ class Flow:
         for place, offset in last_offsets.items():
             self._consumer.acknowledge(place, offset)
 
-    # What others ask
+    # Queries
 
     def read_until_s(self, place: Place) -> float | None:
         """The moment (Unix time) up to which an input partition is read; see `Consumer`."""

@@ -23,7 +23,7 @@ _OVERHEAD_BYTES = 1_500
 """What a waiting record takes besides its bytes: place and objects."""
 _OVERHEAD_BYTES_PER_HEADER = 150
 _BYTES_PER_MODEL_BYTE = 7
-"""What an admitted event takes for each byte of its ledger record: a bid of 730 bytes some 4,900."""
+"""Bytes of an admitted event for each byte of its ledger record: a bid of 730 bytes takes some 4,900."""
 _BACK_IN_TIME_S = 1.0
 LONGEST_WAIT_S = 1.0
 """How long ticks and reports wait, from when they were read, for events of others with lower tags."""

@@ -1,4 +1,4 @@
-"""Which nodes are alive: their signs of life stay on the worker, and only changes enter the ledger."""
+"""The watch over nodes: their signs of life stay on the worker, and only changes enter the ledger."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ SOURCE = "millrace/intake"
 
 _WATCH_EVERY_S = 0.25
 _CURRENT_S = 1.0
-"""An answer of the broker that is older says nothing of the present. It answers twenty times as often."""
+"""Longest age of an answer of the broker that counts as present. It answers twenty times as often."""
 _REPEAT_S = 10.0
 """A change of a node is reported again only after so long: its cell may not have folded the report yet."""
 

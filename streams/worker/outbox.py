@@ -1,4 +1,4 @@
-"""What is published of decisions: the log, commands, views, and dead letters of the ledger."""
+"""The sending of decisions: the log, commands, views, and dead letters of the ledger."""
 
 from collections.abc import Callable, Collection
 

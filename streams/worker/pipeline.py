@@ -71,7 +71,7 @@ class Pipeline:
         self._adoption = Adoption(self._flow, self._cells, self._processor, clients.publisher, prefix)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What runs beside the reading of topics. None of it returns; an exception ends the worker."""
+        """Work beside the reading of topics. It never returns; an exception ends the worker."""
         return [
             self._publisher.settle_regularly(),
             self._intake.send_on(),
