@@ -1,15 +1,13 @@
 """The Faust application of a worker: its settings, its agents, and the handling of partitions that move."""
 
 import asyncio
-import contextlib
 import logging
-import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, MutableMapping, Sequence
 from typing import Any, cast
 
 import faust
 from faust.streams import Stream
-from faust.types import TP, StreamT
+from faust.types import StreamT
 from faust.types.tables import TableT
 from yarl import URL
 
@@ -19,21 +17,16 @@ from schemas.topics import CLOCK, FLEET, LEDGER, SNAPSHOTS, dead_letter_name, to
 from streams.cell.rules import RuleBook
 from streams.kafka.publisher import Publisher
 from streams.kafka.transactions import OpenTransactions
-from streams.worker.adoption import Adoption
-from streams.worker.cell_processor import CellProcessor
-from streams.worker.faust_credentials import credentials
-from streams.worker.faust_transport import MOST_RECORDS_AT_ONCE, ExactConsumer, ExactTransport, PromptTables
+from streams.worker.faust import broken_connections, contiguous_records, tolerant_records
+from streams.worker.faust.credentials import credentials
+from streams.worker.faust.transport import MOST_RECORDS_AT_ONCE, ExactConsumer, ExactTransport, PromptTables
+from streams.worker.flow import Clients, Consumer
 from streams.worker.intake import InputTopic, Intake
-from streams.worker.intake_processor import Clocks, IntakeProcessor
-from streams.worker.intake_queue import IntakeQueue
 from streams.worker.kernels import Kernels
-from streams.worker.ledger_backlog import LedgerBacklog
-from streams.worker.publication import Publication
+from streams.worker.pipeline import Pipeline
 from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 
 _COMMIT_EVERY_S = 1.0
-_WATCH_EVERY_S = 0.5
-_LOOK_AGAIN_S = 0.02
 _TRANSACTIONS_EVERY_S = 2.0
 _PATIENCE_S = 10.0
 """A group waits so much longer for its members than they may take to flush, and they so much longer for its
@@ -42,8 +35,15 @@ answer: a request that a dying broker has swallowed is sent again after that, no
 _log = logging.getLogger(__name__)
 
 
+def correct_clients() -> None:
+    """Correct the aiokafka clients of this process, before the first is made."""
+    broken_connections.install()
+    tolerant_records.install()
+    contiguous_records.install()
+
+
 class CellsApp:
-    """The processors of a worker, wired to Faust."""
+    """The pipeline of a worker, wired to Faust."""
 
     def __init__(
         self,
@@ -58,45 +58,21 @@ class CellsApp:
         at_once = {zone.policy.kind for cell in cells for zone in cell.zones if settings.await_kernels}
         self._kernels = Kernels(self._policies, at_once)
         self._faust = _faust_app(settings)
-        self._publisher = Publisher(settings, LARGEST_RECORD_BYTES, settings.delivery_timeout_s)
-        consumer = self._consumer = cast(ExactConsumer, self._faust.consumer)
-        ledger = topic_name(settings.topic_prefix, LEDGER)
+        self._consumer = cast(ExactConsumer, self._faust.consumer)
         intake = _intake(settings, frozenset(cell.cell for cell in cells), ledger_partitions, book)
-        self._cells = CellProcessor(
-            _snapshots_table(self._faust, settings.topic_prefix, ledger_partitions),
-            self._publisher,
-            consumer.acknowledge,
-            Publication(settings.topic_prefix, settings.node_partitions),
-            dead_letter_name(ledger),
-            settings.snapshot_every_events,
-            suspension_limit_s=settings.session_timeout_s - settings.heartbeat_s,
-            partition_of=intake.partition_of,
-            on_folded=self._note_folded,
-            book=book,
-            validates=settings.validate_cells,
-            ready_for=self._kernels.ready_for,
-            count=self._faust.monitor.count,
-        )
-        self._adoption = Adoption(
-            book.newest, self._cells, intake, consumer, self._publisher, settings.topic_prefix, time.time
-        )
-        self._backlog = LedgerBacklog(time.monotonic, lambda number: TP(ledger, number) in self._mine())
-        self._intake = IntakeProcessor(
+        self._pipeline = Pipeline(
+            settings,
             intake,
-            settings.topic_prefix,
-            self._publisher,
-            consumer,
-            self._cells,
-            self._backlog,
-            self._adoption.holds_back,
-            IntakeQueue(1 / settings.intake_writer_events_per_s),
-            settings.intake_waiting_mib * 2**20,
-            settings.intake_buffer_events,
-            Clocks(time.time, time.monotonic),
+            Clients(
+                cast(Consumer, self._consumer),
+                Publisher(settings, LARGEST_RECORD_BYTES, settings.delivery_timeout_s),
+                _Snapshots(_snapshots_table(self._faust, settings.topic_prefix, ledger_partitions)),
+            ),
+            self._kernels.ready_for,
+            self._faust.monitor.count,
         )
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ledger = ledger
-        self._wire(consumer, list(intake.inputs), ledger)
+        self._wire(list(intake.inputs), intake.ledger)
 
     async def run(self) -> None:
         """Process events until something fails. Never returns.
@@ -104,34 +80,12 @@ class CellsApp:
         Raises:
             Exception: what failed; the process must end without sending or acknowledging anything more.
         """
-        tasks = [
-            asyncio.create_task(self._guard(work))
-            for work in (
-                self._run_faust(),
-                self._publisher.settle_regularly(),
-                self._intake.send_on(),
-                self._intake.acknowledge_confirmed(),
-                self._intake.watch_nodes(),
-                self._adoption.run(),
-                self._cells.snapshot_regularly(self._settings.snapshot_every_s),
-                self._cells.watch_for_suspension(_WATCH_EVERY_S),
-                self._watch_transactions(),
-                self._kernels.run(),
-            )
-        ]
-        await asyncio.gather(self._failure, *tasks)
+        work = (self._run_faust(), self._watch_transactions(), self._kernels.run(), *self._pipeline.tasks())
+        await asyncio.gather(self._failure, *(asyncio.create_task(self._guard(each)) for each in work))
 
     async def close(self) -> None:
-        """Decide what is in the ledger, secure and acknowledge it, and leave the group.
-
-        So a worker of other rules finds nothing behind the snapshots that only these may decide. Where that
-        takes too long, the rest is left to the next worker.
-        """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.stop_timeout_s / 2):
-                await self._intake.stop()
-                while not self._is_folded():
-                    await asyncio.sleep(_LOOK_AGAIN_S)
+        """Decide what is in the ledger, secure and acknowledge it, and leave the group."""
+        await self._pipeline.drain(self._settings.stop_timeout_s / 2)
         self._faust.consumer.stop_flow()
         self._faust.flow_control.suspend()
         await self._flush()
@@ -139,53 +93,30 @@ class CellsApp:
 
     def _policies(self) -> set[str]:
         """The kinds of policies of its cells' zones, as they were configured first and as they are."""
-        cells = list(self._configured)
-        for name in self._cells.names():
-            cell = self._cells.cell(name)
-            if cell is not None and cell.configuration is not None:
-                cells.append(cell.configuration)
+        cells = (*self._configured, *self._pipeline.configurations())
         return {zone.policy.kind for cell in cells for zone in cell.zones}
 
-    def _mine(self) -> set[TP]:
-        """The partitions that are assigned to this worker."""
-        assigned: set[TP] = self._faust.consumer.assignment()
-        return assigned
-
-    def _is_folded(self) -> bool:
-        """Whether all that the ledger has for this worker is decided."""
-        mine = [tp.partition for tp in self._mine() if tp.topic == self._ledger]
-        return self._backlog.is_empty() and all(map(self._adoption.is_folded, mine))
-
-    def _wire(self, consumer: ExactConsumer, inputs: list[str], ledger: str) -> None:
-        app = self._faust
+    def _wire(self, inputs: list[str], ledger: str) -> None:
+        app, consumer, pipeline = self._faust, self._consumer, self._pipeline
 
         @app.agent(_raw_topic(app, *inputs), name="intake", concurrency=1)
         async def intake(stream: StreamT[bytes]) -> None:
-            await self._guard(self._intake.run(consumer.records(cast(Stream[bytes], stream))))
+            await self._guard(pipeline.read_inputs(consumer.records(cast(Stream[bytes], stream))))
 
         @app.agent(_raw_topic(app, ledger), name="cells", concurrency=1)
         async def cells(stream: StreamT[bytes]) -> None:
-            await self._guard(self._cells.run(consumer.records(cast(Stream[bytes], stream))))
+            await self._guard(pipeline.read_ledger(consumer.records(cast(Stream[bytes], stream))))
 
         # Faust has stopped the flow of events before it sends these signals, and starts it again only when
         # the snapshots of the partitions now assigned are read.
         @app.on_partitions_revoked.connect
         async def give_up(_app: Any, /, *_: Any, **__: Any) -> None:
             await self._guard(asyncio.wait_for(self._flush(), self._settings.stop_timeout_s))
-            await self._release()
+            await pipeline.release()
 
         @app.on_partitions_assigned.connect
         async def take_over(_app: Any, /, *_: Any, **__: Any) -> None:
-            await self._release()
-
-    async def _release(self) -> None:
-        """Forget what partitions hold that are assigned anew."""
-        self._intake.release()
-        self._adoption.release()
-        await self._cells.release()
-
-    def _note_folded(self, partition: int, offset: int, fold_s: float) -> None:
-        self._intake.folded(partition, offset, fold_s)
+            await pipeline.release()
 
     async def _watch_transactions(self) -> None:
         """Log which partitions an open transaction holds back. Never returns."""
@@ -203,8 +134,7 @@ class CellsApp:
 
     async def _flush(self) -> None:
         """Secure and acknowledge everything that was read, and commit it."""
-        await self._intake.flush()
-        await self._cells.snapshot()
+        await self._pipeline.flush()
         await self._faust.consumer.commit()
 
     async def _guard(self, work: Awaitable[None]) -> None:
@@ -219,6 +149,22 @@ class CellsApp:
                 self._failure.set_exception(error)
             # The process is about to end, and nothing may follow.
             await asyncio.Event().wait()
+
+
+class _Snapshots:
+    """See `SnapshotTable`."""
+
+    def __init__(self, table: TableT[bytes, bytes]) -> None:
+        self._table = table
+
+    @property
+    def topic(self) -> str:
+        return str(self._table.changelog_topic.get_topic_name())
+
+    @property
+    def data(self) -> MutableMapping[bytes, bytes]:
+        data: MutableMapping[bytes, bytes] = self._table.data
+        return data
 
 
 def _faust_app(settings: WorkerSettings) -> faust.App:

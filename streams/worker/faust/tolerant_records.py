@@ -1,4 +1,4 @@
-"""Reading records whose headers would make aiokafka's consumer fail forever, or take seconds.
+"""Reading of records whose headers would make aiokafka's consumer fail forever, or take seconds.
 
 Kafka accepts any bytes as a header's name. aiokafka raises when it unpacks a batch with a name that is not
 UTF-8, again after each restart, so one such record would stop its whole partition. Here the name is read with
@@ -6,6 +6,15 @@ its invalid bytes escaped, and intake refuses the record.
 
 A header takes two bytes, so a record may have four million. Intake refuses more than a few; beyond a limit
 they are counted here instead of read.
+
+Neither library has an option in place of this module (aiokafka 0.14, confluent-kafka 2.16):
+
+- In aiokafka, `_DefaultRecordBatchPy._read_msg` and its compiled form decode each name as strict UTF-8, and
+  read all headers of a record before it is delivered. The consumer has no setting and no deserializer for
+  headers; the one place to intervene is the class `MemoryRecords` that its fetcher calls.
+- confluent-kafka decodes headers only when they are asked for, so that one bad name stops nothing (the solver
+  and the readers of logs rely on that). But Faust has no consumer on top of it.
+- The broker validates no headers, and limits a record by its bytes alone.
 """
 
 from typing import Any

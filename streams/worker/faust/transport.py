@@ -4,7 +4,7 @@ import asyncio
 import copy
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -16,7 +16,7 @@ from faust.types import TP
 from faust.types.tuples import ConsumerMessage, Message
 from mode.services import WaitResults
 
-from streams.kafka.records import ReadRecord
+from streams.kafka.records import Place, ReadRecord
 
 MOST_RECORDS_AT_ONCE = 500
 _MOST_RECORDS_WAITING = 4_000
@@ -112,11 +112,11 @@ class ExactConsumer(Consumer):
                     await asyncio.sleep(0)
                     turn_s = time.monotonic()
 
-    def acknowledge(self, tp: TP, offset: int) -> None:
+    def acknowledge(self, place: Place, offset: int) -> None:
         """This record and all before it in its partition are done: the group's offset may pass them."""
-        self._done[tp] = offset + 1
+        self._done[TP(*place)] = offset + 1
 
-    def read_until_s(self, tp: TP, last_offset: int) -> float | None:
+    def read_until_s(self, place: Place, last_offset: int) -> float | None:
         """Up to which moment (Unix time) all of a partition has been taken, by the broker's last answer.
 
         Args:
@@ -125,6 +125,7 @@ class ExactConsumer(Consumer):
         Returns:
             None where records are known to be on their way, or nothing is known.
         """
+        tp = TP(*place)
         if not self._sought or last_offset < self._returned.get(tp, -1):
             return None
         state = self._state(tp)
@@ -149,9 +150,9 @@ class ExactConsumer(Consumer):
         state = assignment.state_value(tp)
         return state if state.highwater is not None and state.has_valid_position else None
 
-    def deep(self) -> set[TP]:
+    def deep(self) -> Collection[Place]:
         """Partitions of which much was left to read when they were read last."""
-        return self._deep
+        return [Place(*tp) for tp in self._deep]
 
     def ack(self, message: Message) -> bool:  # noqa: ARG002 -- Faust's signature
         """Do nothing: this is called by Faust's streams alone."""
