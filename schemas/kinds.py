@@ -100,7 +100,7 @@ def _kinds() -> Mapping[str, PolicyKind]:
     return _installed
 
 
-class Table(Mapping[_K, _V]):
+class InstalledTable(Mapping[_K, _V]):
     """A mapping that is computed from the installed policies at its first use.
 
     Raises:
@@ -125,13 +125,13 @@ class Table(Mapping[_K, _V]):
         return self._rows
 
 
-KINDS = Table(_kinds)
+KINDS = InstalledTable(_kinds)
 """The installed policies, by kind."""
-POLICY_EVENTS: Mapping[type[Event], InputTopic] = Table(
+POLICY_EVENTS: Mapping[type[Event], InputTopic] = InstalledTable(
     lambda: {one.event: one.topic for kind in KINDS.values() for one in kind.inputs}
 )
 """Events that policies take besides those of every cell, each with its input topic."""
-SOLVES: Mapping[type[Problem], Solve] = Table(
+SOLVES: Mapping[type[Problem], Solve] = InstalledTable(
     lambda: {one.problem: one for kind in KINDS.values() for one in kind.solves}
 )
 """Solves of the policies, by the type of their problems."""

@@ -45,7 +45,7 @@ from schemas.fleet import (
 )
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
-from schemas.kinds import KINDS, POLICY_EVENTS, Table
+from schemas.kinds import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
 from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished, SolveRequested
@@ -85,7 +85,7 @@ _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
     ZoneAccepted,
 )
 
-EVENTS_BY_TOPIC: Mapping[str, tuple[type[Event], ...]] = Table(
+EVENTS_BY_TOPIC: Mapping[str, tuple[type[Event], ...]] = InstalledTable(
     lambda: {
         name: (
             *_OF_EVERY_CELL.get(name, ()),
@@ -99,17 +99,17 @@ EVENTS_BY_TOPIC: Mapping[str, tuple[type[Event], ...]] = Table(
 INTAKE_EVENTS: tuple[type[Event], ...] = (NodeHeard, NodeSilent, RulesAdopted)
 """Events that a worker itself adds to the ledger; refused on every input topic."""
 
-TOPIC_BY_EVENT: Mapping[type[Event], str] = Table(
+TOPIC_BY_EVENT: Mapping[type[Event], str] = InstalledTable(
     lambda: {model: topic for topic, models in EVENTS_BY_TOPIC.items() for model in models}
 )
-EVENT_TYPES: Mapping[str, type[Event]] = Table(
+EVENT_TYPES: Mapping[str, type[Event]] = InstalledTable(
     lambda: {model.TYPE: model for model in (*TOPIC_BY_EVENT, *INTAKE_EVENTS)}
 )
-LEDGER_TYPES: Mapping[str, type[Event]] = Table(
+LEDGER_TYPES: Mapping[str, type[Event]] = InstalledTable(
     lambda: {ce_type: model for ce_type, model in EVENT_TYPES.items() if model is not NodeHeartbeat}
 )
 """Types of the ledger: all that decisions may depend on."""
-DECISION_TYPES: Mapping[str, type[Outcome]] = Table(
+DECISION_TYPES: Mapping[str, type[Outcome]] = InstalledTable(
     lambda: {
         model.TYPE: model
         for model in (*_OF_EVERY_ZONE, *(model for kind in KINDS.values() for model in kind.outcomes))

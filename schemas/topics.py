@@ -10,7 +10,7 @@ from schemas.cells import MAX_SNAPSHOT_BYTES
 from schemas.errors import InstallationError
 from schemas.fleet import FLEET as FLEET_INPUT
 from schemas.kind import InputTopic
-from schemas.kinds import KINDS, POLICY_EVENTS, Table
+from schemas.kinds import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.loans import LoanChanged
 from schemas.views import JobState, ZoneState
 
@@ -67,9 +67,9 @@ def decision_views() -> tuple[type[View], ...]:
     return (LoanChanged, *(one for one in outcomes if issubclass(one, View)))
 
 
-INPUTS: Mapping[str, InputTopic] = Table(_inputs)
+INPUTS: Mapping[str, InputTopic] = InstalledTable(_inputs)
 """Topics that producers write and intake reads, by name: one per kind of writer, as rights differ."""
-VIEWS: Mapping[str, tuple[type[Record], ...]] = Table(_views)
+VIEWS: Mapping[str, tuple[type[Record], ...]] = InstalledTable(_views)
 """Topics that are kept by key, and the types of their records: the latest record counts."""
 
 INPUT_MAX_MESSAGE_BYTES = 8 * 1024 * 1024

@@ -15,17 +15,17 @@ from schemas.clock import ClockTicked
 from schemas.fleet import FleetEvent
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.kind import Terms
-from schemas.kinds import KINDS, POLICY_EVENTS, Table
+from schemas.kinds import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.registry import TOPIC_BY_EVENT
 from schemas.solves import SolveFinished
 
 _ANYBODY = "anybody"
 """Who asks for a quote where a file does not say."""
 
-_TERMS: Mapping[str, type[Terms]] = Table(
+_TERMS: Mapping[str, type[Terms]] = InstalledTable(
     lambda: {kind_of(terms): terms for kind in KINDS.values() for terms in (*kind.terms, *kind.quoted_terms)}
 )
-_QUOTED_TERMS: Mapping[str, type[Terms]] = Table(
+_QUOTED_TERMS: Mapping[str, type[Terms]] = InstalledTable(
     lambda: {
         kind_of(terms): kind.quoted_terms[0]
         for kind in KINDS.values()
@@ -37,7 +37,7 @@ _QUOTED_TERMS: Mapping[str, type[Terms]] = Table(
 
 _SIMULATED = (CellConfigured, ClockTicked, FleetEvent, SolveFinished)
 """What a simulation makes itself, except for a policy's own events."""
-_TIMED: Mapping[str, type[Event]] = Table(
+_TIMED: Mapping[str, type[Event]] = InstalledTable(
     lambda: {
         event.TYPE: event
         for event in TOPIC_BY_EVENT
