@@ -39,7 +39,8 @@ lint: $(STAMP)
 
 # The solvers' machine code, which else each of the processes that test would compile for itself: 45 s.
 kernels: $(STAMP)
-	$(BIN)/python -c "from streams.worker.warm_up import warm_up; warm_up()"
+	$(BIN)/python -c "from streams.installation import install_policies; from streams.worker.warm_up import warm_up; \
+		install_policies(); warm_up()"
 
 # The byte code of the largest libraries and the small base model, which else each of the processes that test would
 # make for itself, or wait for: 30 s, once for an installation.

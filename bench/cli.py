@@ -18,7 +18,7 @@ from bench.headline import headlines, run_short, stated, write_into_documents
 from bench.headline import table as markdown
 from bench.kept import KeptFigures
 from bench.report import dumps, kept_figures, kept_to_one_run, report, write_artefacts
-from bench.suite import SUITES, Bench, Part
+from bench.suite import SUITES, SuitePart, SuiteRun
 from infra.commands.options import Seed, bounded
 from infra.commands.output import console as standard_output
 
@@ -125,11 +125,13 @@ class _Measured:
 def _measure(name: str, only: str | None, conditions: Conditions) -> _Measured:
     """Run all parts of a suite, or one, and keep their results."""
     suite = SUITES[name].suite()
-    parts: list[Part[Any, Any, Any]] = [part for part in suite.due(conditions) if only in (None, part.title)]
+    parts: list[SuitePart[Any, Any, Any]] = [
+        part for part in suite.due(conditions) if only in (None, part.title)
+    ]
     if not parts:
         raise typer.BadParameter(f"{name} has no part {only}")
     folder, progress = conditions.folder, conditions.console
-    bench: Bench[Any, Any, Any] = suite.bench(conditions)
+    bench: SuiteRun[Any, Any, Any] = suite.bench(conditions)
     measurements: list[Measurement] = []
     tables: list[Table] = []
     with kept_to_one_run(folder):

@@ -33,14 +33,14 @@ def node_context(folder: Path, base_model: str, reports: list[FleetEvent]) -> Ru
     )
 
 
-class Runner(Protocol):
+class NodeRunner(Protocol):
     """What is advanced."""
 
     def advance(self) -> object: ...
 
 
 def advance_until(
-    runner: Runner, reports: Sequence[FleetEvent], condition: Callable[[], bool], poll_s: float
+    runner: NodeRunner, reports: Sequence[FleetEvent], condition: Callable[[], bool], poll_s: float
 ) -> None:
     """Advance a runner until a condition holds.
 

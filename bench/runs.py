@@ -18,6 +18,7 @@ from rich.console import Console
 
 from infra.errors import CommandError, disk_faults
 from schemas.codec import describe
+from streams.installation import install_policies
 
 _NAME_BYTES = 12
 ROOT = Path(__file__).parents[1]
@@ -213,6 +214,7 @@ def _processes(at_once: int, warm_up: Callable[[], None] | None, own_process: bo
 
 
 def _begin(cores: "multiprocessing.Queue[int] | None", warm_up: Callable[[], None] | None) -> None:
+    install_policies()
     if cores is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {cores.get()})
     if warm_up is not None:

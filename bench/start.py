@@ -18,7 +18,7 @@ from typing import Any, Self
 import psutil
 
 from bench.figures import Measurement, Result
-from bench.suite import Bench, Part, Suite
+from bench.suite import Suite, SuitePart, SuiteRun
 from schemas.interpreters import python_command
 
 _LOOK_EVERY_S = 0.05
@@ -127,7 +127,7 @@ _WORKER = "streams.worker"
 """Part of the command lines of the worker and of the process that compiles for it."""
 
 
-def measure_first_decision(_bench: Bench[None, Any, Any]) -> Result:
+def measure_first_decision(_bench: SuiteRun[None, Any, Any]) -> Result:
     """Start a deployment and bid, again and again."""
     with tempfile.TemporaryDirectory(prefix="millrace-start-") as folder:
         idle, busy = Home(Path(folder, "idle")), Home(Path(folder, "busy"))
@@ -165,7 +165,7 @@ def _first_decision(home: Home) -> tuple[float, float]:
         return passed_s, up.cpu_s(f"-m {_WORKER}")
 
 
-def measure_demo(bench: Bench[None, Any, Any]) -> Result:
+def measure_demo(bench: SuiteRun[None, Any, Any]) -> Result:
     """Run the demo in an empty home; in the quick form, one of its scenes."""
     scene = "market" if bench.conditions.quick else None
     which = "the demo" if scene is None else f"its scene `{scene}` alone"
@@ -188,6 +188,6 @@ def measure_demo(bench: Bench[None, Any, Any]) -> Result:
 
 
 SUITE: Suite[None, Any, Any] = Suite(
-    parts=(Part("first decision", measure_first_decision), Part("demo", measure_demo)),
+    parts=(SuitePart("first decision", measure_first_decision), SuitePart("demo", measure_demo)),
     scope=lambda _: None,
 )

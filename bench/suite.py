@@ -12,7 +12,7 @@ from bench.runs import Experiment, OutcomeT, Runs, TrialT, jobs_at_once
 ScopeT = TypeVar("ScopeT")
 
 
-class Bench(Generic[ScopeT, TrialT, OutcomeT]):
+class SuiteRun(Generic[ScopeT, TrialT, OutcomeT]):
     """One use of a suite: its conditions, the sizes that follow from them, and trials that parts share."""
 
     def __init__(
@@ -39,11 +39,11 @@ class Bench(Generic[ScopeT, TrialT, OutcomeT]):
         return self.runs
 
 
-Measure = Callable[[Bench[ScopeT, TrialT, OutcomeT]], Result]
+Measure = Callable[[SuiteRun[ScopeT, TrialT, OutcomeT]], Result]
 
 
 @dataclass(frozen=True)
-class Part(Generic[ScopeT, TrialT, OutcomeT]):
+class SuitePart(Generic[ScopeT, TrialT, OutcomeT]):
     """A part of a suite.
 
     Attributes:
@@ -67,30 +67,30 @@ class Suite(Generic[ScopeT, TrialT, OutcomeT]):
         experiment: the trials that its parts share, if there are any.
     """
 
-    parts: tuple[Part[ScopeT, TrialT, OutcomeT], ...]
+    parts: tuple[SuitePart[ScopeT, TrialT, OutcomeT], ...]
     scope: Callable[[Conditions], ScopeT]
     experiment: Experiment[TrialT, OutcomeT] | None = None
 
-    def bench(self, conditions: Conditions) -> Bench[ScopeT, TrialT, OutcomeT]:
+    def bench(self, conditions: Conditions) -> SuiteRun[ScopeT, TrialT, OutcomeT]:
         """Prepare a run of the suite.
 
         Raises:
             CommandError: an input is absent or invalid.
         """
-        return Bench(conditions, self.scope(conditions), self.experiment)
+        return SuiteRun(conditions, self.scope(conditions), self.experiment)
 
-    def due(self, conditions: Conditions) -> list[Part[ScopeT, TrialT, OutcomeT]]:
+    def due(self, conditions: Conditions) -> list[SuitePart[ScopeT, TrialT, OutcomeT]]:
         """Parts of a run under these conditions."""
         return [part for part in self.parts if part.applies(conditions)]
 
 
-def by_size(name: str) -> Callable[[Bench[Any, Any, Any]], Result]:
+def by_size(name: str) -> Callable[[SuiteRun[Any, Any, Any]], Result]:
     """A measure from the name `module:function` of a function of `quick` and `seed`. The module is imported
     when the part runs, since torch takes seconds to import."""
     return lambda bench: _call(name, bench.conditions.quick, bench.conditions.seed)
 
 
-def by_conditions(name: str) -> Callable[[Bench[Any, Any, Any]], Result]:
+def by_conditions(name: str) -> Callable[[SuiteRun[Any, Any, Any]], Result]:
     """As `by_size`, of a function of the conditions."""
     return lambda bench: _call(name, bench.conditions)
 
@@ -102,7 +102,7 @@ def _call(name: str, *arguments: object) -> Result:
 
 
 @dataclass(frozen=True)
-class Entry:
+class SuiteEntry:
     """Where a suite is declared, and what it measures.
 
     Attributes:
@@ -122,13 +122,13 @@ class Entry:
 
 _PRODUCT = ("schemas", "solvers", "streams", "infra", "executors")
 SUITES = {
-    "spine": Entry("bench.spine.parts:SUITE", (*_PRODUCT, "bench/spine")),
-    "auction": Entry(
+    "spine": SuiteEntry("bench.spine.parts:SUITE", (*_PRODUCT, "bench/spine")),
+    "auction": SuiteEntry(
         "bench.auction.parts:SUITE",
         ("schemas", "solvers", "streams", "infra", "bench/workloads", "bench/auction"),
     ),
-    "elastic": Entry("bench.elastic.parts:SUITE", (*_PRODUCT, "bench/node.py", "bench/elastic")),
-    "merging": Entry("bench.merging.parts:SUITE", (*_PRODUCT, "bench/node.py", "bench/merging")),
-    "moe": Entry("bench.moe.parts:SUITE", (*_PRODUCT, "bench/network", "bench/moe")),
-    "start": Entry("bench.start:SUITE", (*_PRODUCT, "bench/start.py")),
+    "elastic": SuiteEntry("bench.elastic.parts:SUITE", (*_PRODUCT, "bench/node.py", "bench/elastic")),
+    "merging": SuiteEntry("bench.merging.parts:SUITE", (*_PRODUCT, "bench/node.py", "bench/merging")),
+    "moe": SuiteEntry("bench.moe.parts:SUITE", (*_PRODUCT, "bench/network", "bench/moe")),
+    "start": SuiteEntry("bench.start:SUITE", (*_PRODUCT, "bench/start.py")),
 }

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import typer
 
-from infra.start import EXIT_INTERRUPTED
-from schemas.errors import ReadableError
+from schemas.errors import EXIT_INTERRUPTED, ReadableError
 from schemas.extras import missing_extra
 from schemas.interpreters import isolate_children
 from schemas.text import plain
@@ -34,6 +33,10 @@ class Command(NamedTuple):
 
     def load(self) -> Any:
         """A function with a command's options, or a `typer.Typer` with commands below it."""
+        # Imported here, since `--help` does without.
+        from streams.installation import install_policies
+
+        install_policies()
         module, attribute = self.place.split(":")
         return getattr(import_module(module), attribute)
 

@@ -6,7 +6,8 @@ import sys
 import threading
 from typing import NoReturn
 
-EXIT_INTERRUPTED = 130
+from schemas.errors import EXIT_INTERRUPTED
+
 NOTICE_AFTER_S = 1.5
 _WITH_PROGRESS = {"up", "demo"}
 """Commands that report their progress on standard error without a terminal, too."""

@@ -16,8 +16,9 @@ from confluent_kafka.admin import (
     TopicMetadata,
 )
 
-from schemas.access import DEFAULT_GROUPS, ROLES, Role, topic_rights
+from schemas.access import DEFAULT_GROUPS, topic_rights
 from schemas.kafka_connection import KafkaConnection
+from schemas.roles import ROLES, Role
 from schemas.topics import TopicSpec
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError, TopicError

@@ -5,12 +5,12 @@ heartbeat, whose cell (docs/security.md).
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, get_args
+from typing import Literal
 
+from schemas.roles import Role
 from schemas.topics import (
     COMMANDS,
     DECISIONS,
-    INPUT_TOPICS,
     INPUTS,
     LEDGER,
     RULES_STATES,
@@ -22,21 +22,18 @@ from schemas.topics import (
     topic_name,
 )
 
-Role = Literal["users", "vendors", "inference", "operators", "nodes", "worker", "solver", "auditor"]
-ROLES: tuple[Role, ...] = get_args(Role)
 Operation = Literal["READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS"]
 """As Kafka names them. READ and WRITE include DESCRIBE: to know that a topic is there, and where it ends."""
 
 DEFAULT_GROUPS: Mapping[Role, str] = {"worker": "cells", "solver": "solvers"}
 """The consumer groups of those roles that form one, without the prefix."""
 
-_DEAD_LETTERS = tuple(dead_letter_name(name) for name in (*INPUTS, LEDGER))
-_LOG = (LEDGER, DECISIONS, SOLVES_REQUESTED, RULES_STATES, COMMANDS, *VIEWS)
-_MADE_BY_OPERATORS = (*INPUTS, *_LOG, *_DEAD_LETTERS)
-
 
 def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
-    own = tuple(topic.name for topic in INPUT_TOPICS if topic.writers == role)
+    dead_letters = tuple(dead_letter_name(name) for name in (*INPUTS, LEDGER))
+    log = (LEDGER, DECISIONS, SOLVES_REQUESTED, RULES_STATES, COMMANDS, *VIEWS)
+    made_by_operators = (*INPUTS, *log, *dead_letters)
+    own = tuple(topic.name for topic in INPUTS.values() if topic.writers == role)
     yield "WRITE", own
     match role:
         case "users":  # see what is decided, how things stand, and why a record is refused
@@ -47,22 +44,22 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
         case "inference":  # learn from the loads so far, and from views which servers a zone has
             yield "READ", (*own, DECISIONS, *VIEWS, *map(dead_letter_name, own))
         case "operators":  # make topics, look after what was refused
-            yield "READ", (LEDGER, DECISIONS, *_DEAD_LETTERS)
-            yield "CREATE", _MADE_BY_OPERATORS
-            yield "DESCRIBE", _MADE_BY_OPERATORS
-            yield "DESCRIBE_CONFIGS", _MADE_BY_OPERATORS
+            yield "READ", (LEDGER, DECISIONS, *dead_letters)
+            yield "CREATE", made_by_operators
+            yield "DESCRIBE", made_by_operators
+            yield "DESCRIBE_CONFIGS", made_by_operators
         case "nodes":
             yield "READ", (COMMANDS,)
         case "worker":  # alone writes what is decided
             yield "READ", (*INPUTS, LEDGER, SNAPSHOTS)
-            yield "WRITE", (*_LOG, *_DEAD_LETTERS, SNAPSHOTS)
+            yield "WRITE", (*log, *dead_letters, SNAPSHOTS)
             yield "CREATE", (SNAPSHOTS,)
             yield "DESCRIBE_CONFIGS", (SNAPSHOTS,)
         case "solver":
             yield "READ", (SOLVES_REQUESTED,)
         case "auditor":  # reads everything that the log is made of, and writes nothing
-            yield "READ", _MADE_BY_OPERATORS
-            yield "DESCRIBE_CONFIGS", _MADE_BY_OPERATORS
+            yield "READ", made_by_operators
+            yield "DESCRIBE_CONFIGS", made_by_operators
 
 
 def topic_rights(role: Role, prefix: str) -> dict[str, frozenset[Operation]]:

@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from schemas import topics
-from schemas.base import Event, Outcome, Record
+from schemas.base import Event, Outcome, Record, View
 from schemas.codec import MAX_ATTRIBUTE_LENGTH, SPECVERSION
 from schemas.commands import NodeCommand
 from schemas.questions import SolvePosed
@@ -35,31 +35,16 @@ def _first_paragraph(model: type[Record]) -> str:
 
 
 _SUMMARIES = {
-    **{topic.name: topic.summary for topic in topics.INPUT_TOPICS},
     topics.LEDGER: "Every accepted event, in the order of decision. Only workers write it; kept forever.",
     topics.DECISIONS: "What cells decided and why, chained by hash to the ledger; kept forever.",
     topics.SOLVES_REQUESTED: "The problems that cells want solved; kept for a day, or up to a size.",
     topics.RULES_STATES: "The state of a cell at each change of its rules; kept forever.",
     topics.COMMANDS: "Those decisions that executors carry out, repeated under the node's id.",
-    **{
-        view.VIEW: f"{_first_paragraph(view)} The latest of each {view.KEY_FIELD}."
-        for view in topics.DECISION_VIEWS
-    },
     topics.JOBS_STATE: "How each job stands now.",
     topics.ZONES_STATE: "What each zone is now.",
 }
 _NO_EVENT = {"type": "object", "properties": {"content-type": {"const": "application/json"}}}
 """Headers of a record that is a state and no event."""
-_COMMAND_TYPES = tuple(model for model in DECISION_TYPES.values() if issubclass(model, NodeCommand))
-_KEYS: dict[type[Record], str] = {
-    **dict.fromkeys(_COMMAND_TYPES, "Id of the cell; on `commands`, id of the node."),
-    **{
-        view: f"Id of the cell; on `{view.VIEW}`, `<cell>/<{view.KEY_FIELD}>`."
-        for view in topics.DECISION_VIEWS
-    },
-    JobState: "`<cell>/<user>/<job>`.",
-    ZoneState: "`<cell>/<zone>`.",
-}
 
 
 def asyncapi() -> dict[str, Any]:
@@ -87,7 +72,7 @@ def asyncapi() -> dict[str, Any]:
 
 
 def _channel(name: str, spec: topics.TopicSpec) -> dict[str, Any]:
-    summary = _SUMMARIES.get(name) or f"Records that could not be read from `{name.removesuffix('.dlt')}`."
+    summary = _summary(name) or f"Records that could not be read from `{name.removesuffix('.dlt')}`."
     configuration = {
         "cleanup.policy": [spec.cleanup_policy],
         "retention.ms": spec.retention_ms,
@@ -107,6 +92,24 @@ def _channel(name: str, spec: topics.TopicSpec) -> dict[str, Any]:
     }
 
 
+def _summary(name: str) -> str | None:
+    if name in topics.INPUTS:
+        return topics.INPUTS[name].summary
+    for view in topics.VIEWS.get(name, ()):
+        if issubclass(view, View):
+            return f"{_first_paragraph(view)} The latest of each {view.KEY_FIELD}."
+    return _SUMMARIES.get(name)
+
+
+def _key(model: type[Record]) -> str:
+    """Describe the keys of the records of a type."""
+    if issubclass(model, NodeCommand):
+        return "Id of the cell; on `commands`, id of the node."
+    if issubclass(model, View):
+        return f"Id of the cell; on `{model.VIEW}`, `<cell>/<{model.KEY_FIELD}>`."
+    return {JobState: "`<cell>/<user>/<job>`.", ZoneState: "`<cell>/<zone>`."}.get(model, "Id of the cell.")
+
+
 def _messages_on(name: str) -> list[str]:
     if name in EVENTS_BY_TOPIC:
         return [model.__name__ for model in EVENTS_BY_TOPIC[name]]
@@ -116,16 +119,12 @@ def _messages_on(name: str) -> list[str]:
         case topics.DECISIONS:
             return [model.__name__ for model in DECISION_TYPES.values()]
         case topics.COMMANDS:
-            return [model.__name__ for model in _COMMAND_TYPES]
+            return [model.__name__ for model in DECISION_TYPES.values() if issubclass(model, NodeCommand)]
         case topics.RULES_STATES:
             return ["CellState"]
         case topics.SOLVES_REQUESTED:
             return [SolvePosed.__name__]
-        case topics.JOBS_STATE:
-            return ["JobState"]
-        case topics.ZONES_STATE:
-            return ["ZoneState"]
-    return [view.__name__ for view in topics.DECISION_VIEWS if name == view.VIEW] or ["DeadLetter"]
+    return [view.__name__ for view in topics.VIEWS.get(name, ())] or ["DeadLetter"]
 
 
 def _actions(name: str) -> tuple[_Action, ...]:
@@ -192,7 +191,7 @@ def _message(
         "payload": {"schemaFormat": _SCHEMA_FORMAT, "schema": {"$ref": f"./{model.TYPE}.json"}},
         "bindings": {
             "kafka": {
-                "key": {"type": "string", "description": _KEYS.get(model, "Id of the cell.")},
+                "key": {"type": "string", "description": _key(model)},
                 "bindingVersion": KAFKA_BINDING_VERSION,
             }
         },

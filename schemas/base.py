@@ -5,9 +5,9 @@ unit of money. Every bound exists so that sums over a cell stay exact in 64-bit 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -18,8 +18,11 @@ from pydantic import (
     GetJsonSchemaHandler,
     StringConstraints,
 )
+from pydantic.errors import PydanticUndefinedAnnotation
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
+
+_T = TypeVar("_T")
 
 MAX_MICROS = 10**15
 """One thousand million units of money: the sum of eight of these still fits a float exactly."""
@@ -161,8 +164,69 @@ class TaggedUnion:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """The schema of the union."""
-        choices = {kind_of(member): handler.generate_schema(member) for member in self.members}
-        return core_schema.tagged_union_schema(choices, discriminator="kind")
+        return _tagged_union(self.members, handler)
+
+
+class _Open(Generic[_T]):
+    """An annotation whose values depend on the policies of the process.
+
+    Until `close`, a model with such a field is incomplete, as with a forward reference.
+    """
+
+    def __init__(self) -> None:
+        self._values: tuple[_T, ...] | None = None
+
+    def close(self, values: Iterable[_T]) -> None:
+        """Set the values that the policies of this process have."""
+        self._values = tuple(values)
+
+    @property
+    def values(self) -> tuple[_T, ...]:
+        """The values.
+
+        Raises:
+            PydanticUndefinedAnnotation: the policies are not installed yet.
+        """
+        if self._values is None:
+            raise PydanticUndefinedAnnotation(
+                "the policies of this process, by schemas.kinds.install,", "no policies are installed"
+            )
+        return self._values
+
+
+class OpenUnion(_Open[type["Kinded"]]):
+    """A tagged union of the types that the policies of this process have."""
+
+    def __init__(self, name: str) -> None:
+        """Create one; errors call its members by `name`."""
+        super().__init__()
+        self.name = name
+
+    @property
+    def members(self) -> Sequence[type["Kinded"]]:
+        """The types; see `values`."""
+        return self.values
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The schema of the union."""
+        return _tagged_union(self.values, handler)
+
+
+class OpenWords(_Open[str]):
+    """A closed list of words, to which the policies of this process add."""
+
+    def __init__(self, *words: str) -> None:
+        super().__init__()
+        self._words = words
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The schema of the words."""
+        return core_schema.literal_schema(list(dict.fromkeys((*self._words, *self.values))))
+
+
+def _tagged_union(members: Iterable[type[Kinded]], handler: GetCoreSchemaHandler) -> CoreSchema:
+    choices = {kind_of(member): handler.generate_schema(member) for member in members}
+    return core_schema.tagged_union_schema(choices, discriminator="kind")
 
 
 def kind_of(member: type[Kinded]) -> str:

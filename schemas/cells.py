@@ -1,7 +1,8 @@
 """The configuration of a cell. It is an event itself, so that the ledger alone explains every decision."""
 
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,14 +14,14 @@ from schemas.base import (
     Event,
     Gib,
     Identifier,
+    Kinded,
     Micros,
+    OpenUnion,
     Record,
     SamplesPerSecond,
     UnixTime,
 )
 from schemas.facts import Fact, Fault
-from schemas.kinds import AnyPolicy
-from schemas.lora import MAX_RANK
 from schemas.rules import RULES_VERSION, RulesVersion
 
 LEAST_SLOT_S = 0.01
@@ -65,6 +66,10 @@ _BYTES_PER_QUOTE = 512
 """A vendor's standing quote in a zone."""
 _BYTES_PER_ZONE = 16 * 1_024
 """Sums, and what learned steepness has counted."""
+MAX_RANK = 1_024
+"""Of a LoRA adapter."""
+_TICKS_PER_SLOT = 5
+_LONGEST_TICK_INTERVAL_S = 10.0
 MAX_HORIZON_COST_MICROS = 8 * MAX_MICROS
 """Most that a node may cost over its zone's horizon, so that sums over any plan stay exact in floats."""
 
@@ -143,6 +148,34 @@ class Lending(Record):
     """Nothing is lent on a load that was reported longer ago."""
     borrowers: Annotated[tuple[Borrower, ...], Field(min_length=1, max_length=64)]
     """Other zones of the cell. Each is lent only nodes whose GPU type it knows."""
+
+
+class PolicySettings(Kinded):
+    """Settings of a zone; its `kind` is that of the policy."""
+
+    shares_base_model: ClassVar[bool] = True
+    """Whether the zone's jobs share its base model, which every node must hold; otherwise they bring models
+    of their own."""
+
+    def faults(self, zone: "Zone") -> Iterator[Fault]:  # noqa: ARG002
+        """Yield the faults of a zone's configuration for this policy."""
+        yield from ()
+
+    def node_slots(self, zone: "Zone") -> int:  # noqa: ARG002
+        """For how many pairs of a node and a slot the policy keeps prices and room in its state."""
+        return 0
+
+    def state_bytes(self, zone: "Zone") -> int:  # noqa: ARG002
+        """Return the most bytes of the policy in a snapshot that depend neither on jobs nor on node-slots."""
+        return 0
+
+    def tick_interval_s(self, slot_s: float) -> float:
+        """A zone needs the time at least so often, in a cell with slots of `slot_s` seconds."""
+        return min(slot_s / _TICKS_PER_SLOT, _LONGEST_TICK_INTERVAL_S)
+
+
+POLICIES = OpenUnion("policy")
+AnyPolicy: TypeAlias = Annotated[PolicySettings, POLICIES]
 
 
 class Zone(Record):

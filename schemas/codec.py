@@ -26,11 +26,9 @@ MAX_OFFSET = 10**18 - 1
 MAX_NAMES = 256
 """In one JSON object: several times what any event or decision has. Each unknown one would be a fault to
 report, and a megabyte has room for 70,000."""
-_KEPT_EVENTS = 1_024
-"""Number of decoded events that are kept: twice what a worker has on their way through its ledger
-(`streams/worker/ledger_backlog.py`)."""
-_MAX_KEPT_BYTES = 4_096
-"""None whose value is longer: a bid has about 600 bytes."""
+_LARGE_BYTES = 4_096
+"""Values that are longer are searched for repeated names before their model reads them: a bid has about 600
+bytes."""
 _MAX_FAULTS = 10
 """Number of faults that an error describes; it only counts the others."""
 SPECVERSION = "1.0"
@@ -177,7 +175,7 @@ def decode_event(value: bytes | None, headers: Headers) -> Envelope:
     attributes = _attributes(headers)
     if "type" not in attributes:
         return decode_event_line(value)
-    if len(value) > _MAX_KEPT_BYTES:
+    if len(value) > _LARGE_BYTES:
         # Before its model is asked, which notes each unknown name.
         _json_object(value)
         envelope, _ = _envelope(attributes, value)
@@ -193,8 +191,11 @@ def decode_event(value: bytes | None, headers: Headers) -> Envelope:
     return _bounded(envelope)
 
 
-def decode_stored_event(value: bytes | None, headers: Headers) -> Envelope:
+def decode_stored_event(value: bytes | None, headers: Headers, written: Event | None = None) -> Envelope:
     """Read an event from a record that `Envelope.value` and `Envelope.headers` wrote, and keep its bytes.
+
+    Args:
+        written: the event of which `value` is the canonical JSON, where this process has it.
 
     Raises:
         InvalidRecordError: with what is wrong, such as a value in another form than the canonical one.
@@ -202,7 +203,7 @@ def decode_stored_event(value: bytes | None, headers: Headers) -> Envelope:
     attributes = _attributes(headers)
     if value is None or "type" not in attributes:
         raise InvalidRecordError("the record has no value, or no CloudEvents attributes in its headers")
-    return _stored_envelope(attributes, value)
+    return _stored_envelope(attributes, value, written)
 
 
 def decode_ledger_line(line: bytes) -> tuple[int, Envelope]:
@@ -388,9 +389,9 @@ def _json_bytes(value: Any) -> bytes:
         raise InvalidRecordError("nested too deeply") from None
 
 
-def _stored_envelope(attributes: Mapping[str, Any], stored: bytes) -> Envelope:
+def _stored_envelope(attributes: Mapping[str, Any], stored: bytes, written: Event | None = None) -> Envelope:
     """The envelope of an event as a ledger has it: in canonical form, of this version or an earlier one."""
-    envelope, is_canonical = _envelope(attributes, stored)
+    envelope, is_canonical = _envelope(attributes, stored, written)
     if not is_canonical:
         raise InvalidRecordError(f"{envelope.event.TYPE}: the data are not in canonical form")
     # An earlier version's form is kept as it is.
@@ -407,8 +408,13 @@ def _bounded(envelope: Envelope) -> Envelope:
     return envelope
 
 
-def _envelope(attributes: Mapping[str, Any], value: bytes) -> tuple[Envelope, bool]:
-    """The envelope of an event, and whether `value` is canonical: of this version, or of an earlier one."""
+def _envelope(
+    attributes: Mapping[str, Any], value: bytes, written: Event | None = None
+) -> tuple[Envelope, bool]:
+    """The envelope of an event, and whether `value` is canonical: of this version, or of an earlier one.
+
+    `written` is the event of which `value` is the canonical JSON, where it is known.
+    """
     kind = attributes.get("type")
     model = EVENT_TYPES.get(kind) if isinstance(kind, str) else None
     if model is None:
@@ -420,8 +426,9 @@ def _envelope(attributes: Mapping[str, Any], value: bytes) -> tuple[Envelope, bo
         id = _attribute(attributes, "id", least_length=1)
         source = _attribute(attributes, "source", least_length=0)
         time = _attribute({"time": "", **attributes}, "time", least_length=0)
-        decoded = _decoded_lately if len(value) <= _MAX_KEPT_BYTES else _decoded
-        event, canonical, is_canonical = decoded(model, value)
+        if type(written) is model:
+            return Envelope(id, source, time, written, value), True
+        event, canonical, is_canonical = _decoded(model, value)
     except ValidationError as error:
         raise InvalidRecordError(f"{kind}: {describe(error)}") from None
     return Envelope(id, source, time, event, canonical), is_canonical
@@ -435,10 +442,6 @@ def _decoded(model: type[Event], value: bytes) -> tuple[Event, bytes, bool]:
     if canonical == value:
         return event, value, True
     return event, canonical, value == event.model_dump_json(exclude_unset=True).encode()
-
-
-_decoded_lately = lru_cache(maxsize=_KEPT_EVENTS)(_decoded)
-"""A worker reads from the ledger what it has written there a moment before."""
 
 
 def _attribute(attributes: Mapping[str, Any], name: str, least_length: int) -> str:

@@ -1,70 +1,66 @@
 """The decisions of a cell under any policy; a policy may add evidence, and decisions of its own."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from schemas.base import Amount, Identifier, Outcome, Samples
+from schemas.base import Amount, Identifier, OpenWords, Outcome, Samples
 from schemas.facts import Facts, Message
-from schemas.kinds import AnyEvidence, reasons
+from schemas.kind import AnyEvidence, ReasonedDecision
 
 JobStateName = Literal["waiting", "admitted", "rejected", "withdrawn", "refunded", "completed"]
 """A job that was submitted waits for its decision, at once or for a while; an admitted one ends in one of the
 last three."""
 
-if TYPE_CHECKING:
-    AdmissionReason: TypeAlias = str
-    RejectionReason: TypeAlias = str
-    RefundReason: TypeAlias = str
-    IgnoredReason: TypeAlias = str
-else:
-    AdmissionReason = Literal[reasons("job.admitted")]
-    RejectionReason = Literal[
-        (
-            "cell_full",
-            "cell_not_configured",
-            "duplicate_job",
-            "terms_not_taken",
-            "unknown_zone",
-            "workload_not_taken",
-            *reasons("job.rejected"),
-        )
-    ]
-    RefundReason = Literal[("node_lost", "run_failed", *reasons("job.refunded"))]
-    IgnoredReason = Literal[
-        (
-            "breaks_a_promise",
-            "cell_already_configured",
-            "cell_not_configured",
-            "clock_went_back",
-            "command_refused",
-            "due_too_soon",
-            "duplicate_event",
-            "duplicate_reclaim",
-            "invalid_configuration",
-            "job_already_started",
-            "more_than_on_loan",
-            "no_time_yet",
-            "no_zone_takes_it",
-            "node_already_lent",
-            "node_already_registered",
-            "node_leaving",
-            "node_not_lent",
-            "not_the_owner",
-            "nothing_changes",
-            "runner_missing",
-            "unknown_job",
-            "unknown_node",
-            "unknown_solve",
-            "unknown_zone",
-            "wrong_base_model",
-            "stale_adoption",
-            "stale_load",
-            "stale_report",
-            "zone_does_not_lend",
-            *reasons("event.ignored"),
-        )
-    ]
+REASONS: Mapping[ReasonedDecision, OpenWords] = {
+    "job.admitted": OpenWords(),
+    "job.rejected": OpenWords(
+        "cell_full",
+        "cell_not_configured",
+        "duplicate_job",
+        "terms_not_taken",
+        "unknown_zone",
+        "workload_not_taken",
+    ),
+    "job.refunded": OpenWords("node_lost", "run_failed"),
+    "event.ignored": OpenWords(
+        "breaks_a_promise",
+        "cell_already_configured",
+        "cell_not_configured",
+        "clock_went_back",
+        "command_refused",
+        "due_too_soon",
+        "duplicate_event",
+        "duplicate_reclaim",
+        "invalid_configuration",
+        "job_already_started",
+        "more_than_on_loan",
+        "no_time_yet",
+        "no_zone_takes_it",
+        "node_already_lent",
+        "node_already_registered",
+        "node_leaving",
+        "node_not_lent",
+        "not_the_owner",
+        "nothing_changes",
+        "runner_missing",
+        "unknown_job",
+        "unknown_node",
+        "unknown_solve",
+        "unknown_zone",
+        "wrong_base_model",
+        "stale_adoption",
+        "stale_load",
+        "stale_report",
+        "zone_does_not_lend",
+    ),
+}
+"""Reasons that the cell gives; policies add theirs."""
+AdmissionReason: TypeAlias = Annotated[str, REASONS["job.admitted"]]
+RejectionReason: TypeAlias = Annotated[str, REASONS["job.rejected"]]
+RefundReason: TypeAlias = Annotated[str, REASONS["job.refunded"]]
+IgnoredReason: TypeAlias = Annotated[str, REASONS["event.ignored"]]
 
 
 class JobOutcome(Outcome):

@@ -1,14 +1,10 @@
 """The generated documents: JSON Schemas and the AsyncAPI document, written, checked and kept by release.
 
-They describe the project's own types. So they are made in a process that loads no policies of others:
-
-MILLRACE_POLICIES_OF=millrace python -P -m schemas.documents write | check | release VERSION
+They describe the types of the policies that are installed: for the committed ones those of the project alone.
 """
 
-import argparse
 import json
 import shutil
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -143,31 +139,3 @@ def _texts() -> dict[str, str]:
 def _committed(directory: Path) -> set[str]:
     paths = [*directory.glob("millrace.*.json"), *directory.glob("asyncapi.yaml")]
     return {path.name for path in paths}
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The command line: 0 if all is well, 1 with one line per fault."""
-    parser = argparse.ArgumentParser(prog="python -m schemas.documents", description="The schema documents.")
-    parser.add_argument("--directory", type=Path, default=SPEC)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("write", help="write the documents from the models")
-    commands.add_parser("check", help="compare them with the models and with every release")
-    commands.add_parser("release", help="keep them as those of a version").add_argument("version")
-    options = parser.parse_args(arguments)
-    faults = []
-    match options.command:
-        case "write":
-            write(options.directory)
-        case "check":
-            faults = check(options.directory)
-        case "release":
-            try:
-                release(options.version, options.directory)
-            except (FileExistsError, ValueError) as error:
-                faults = [str(error)]
-    sys.stderr.writelines(f"{fault}\n" for fault in faults)
-    return 1 if faults else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from schemas.base import Event, Identifier
-from schemas.kinds import AnyQuotedTerms, AnyTerms, AnyWorkload
+from schemas.kind import AnyQuotedTerms, AnyTerms, AnyWorkload
 
 
 class JobSubmitted(Event):

@@ -1,23 +1,19 @@
 """A policy's manifest, and the base classes of the record types that a policy defines.
 
 A distribution registers a policy by an entry point in the group `millrace.policies`, named like its kind,
-that refers to a `PolicyKind`. Every process loads the module with the manifest, before the events and
-decisions of the cell are defined. So it may import only this module, `schemas.base` and the policy's own
-types from the project; parts that only some processes need are named by reference.
+that refers to a `PolicyKind`. Every process loads the module with the manifest at its start, so it imports
+only `schemas` and the policy's own types; parts that only some processes need are named by reference.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field
 
-from schemas.base import Event, Kinded, Outcome
-from schemas.facts import Fault
-
-if TYPE_CHECKING:
-    from schemas.access import Role
-    from schemas.cells import Zone
+from schemas.base import Event, Kinded, OpenUnion, Outcome
+from schemas.cells import PolicySettings as PolicySettings
+from schemas.roles import Role
 
 Reference = str
 """`module:attribute`, imported by the processes that need it."""
@@ -35,32 +31,6 @@ OrderTimeoutSeconds = Annotated[
 ]
 """Time without reports from its node after which a zone counts a run as failed. Make it
 longer than executors take to begin a run, and than the time between two reports of its progress."""
-_TICKS_PER_SLOT = 5
-_LONGEST_TICK_INTERVAL_S = 10.0
-
-
-class PolicySettings(Kinded):
-    """Settings of a zone; its `kind` is that of the policy."""
-
-    shares_base_model: ClassVar[bool] = True
-    """Whether the zone's jobs share its base model, which every node must hold; otherwise they bring models
-    of their own."""
-
-    def faults(self, zone: "Zone") -> Iterator[Fault]:  # noqa: ARG002
-        """Yield the faults of a zone's configuration for this policy."""
-        yield from ()
-
-    def node_slots(self, zone: "Zone") -> int:  # noqa: ARG002
-        """For how many pairs of a node and a slot the policy keeps prices and room in its state."""
-        return 0
-
-    def state_bytes(self, zone: "Zone") -> int:  # noqa: ARG002
-        """Return the most bytes of the policy in a snapshot that depend neither on jobs nor on node-slots."""
-        return 0
-
-    def tick_interval_s(self, slot_s: float) -> float:
-        """A zone needs the time at least so often, in a cell with slots of `slot_s` seconds."""
-        return min(slot_s / _TICKS_PER_SLOT, _LONGEST_TICK_INTERVAL_S)
 
 
 class Workload(Kinded):
@@ -119,6 +89,16 @@ class Solution(Kinded):
         return None
 
 
+WORKLOADS, TERMS, QUOTED_TERMS = OpenUnion("workload"), OpenUnion("terms"), OpenUnion("terms")
+EVIDENCE, PROBLEMS, SOLUTIONS = OpenUnion("evidence"), OpenUnion("problem"), OpenUnion("solution")
+AnyWorkload: TypeAlias = Annotated[Workload, WORKLOADS]
+AnyTerms: TypeAlias = Annotated[Terms, TERMS]
+AnyQuotedTerms: TypeAlias = Annotated[Terms, QUOTED_TERMS]
+AnyEvidence: TypeAlias = Annotated[Evidence, EVIDENCE]
+AnyProblem: TypeAlias = Annotated[Problem, PROBLEMS]
+AnySolution: TypeAlias = Annotated[Solution, SOLUTIONS]
+
+
 @dataclass(frozen=True)
 class InputTopic:
     """A topic that producers of one role write and intake reads."""
@@ -126,7 +106,7 @@ class InputTopic:
     name: str
     """Without the prefix."""
     summary: str
-    writers: "Role"
+    writers: Role
     """Who writes it, and may read why a record was refused."""
     writer_field: str | None = None
     """The field of its events that names whom one speaks for; None where that is the cell's operator."""

@@ -1,93 +1,137 @@
-"""The installed policies, and the unions of their types."""
+"""The policies of this process, and the tables that follow from them.
 
-import os
-from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+Nothing here finds policies. Each process installs them once, at its start (`streams.installation`), and only
+then uses records of policies. Modules may be imported before that, in any order: a table is computed at its
+first use, and `install` completes the models that have a field of an open union.
+"""
 
-from schemas.base import Kinded, TaggedUnion, View, kind_of
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from schemas.base import Event, Kinded, OpenUnion, Record, kind_of
+from schemas.cells import POLICIES
+from schemas.decisions import REASONS
+from schemas.errors import InstallationError
 from schemas.kind import (
-    Evidence,
-    Input,
+    EVIDENCE,
+    PROBLEMS,
+    QUOTED_TERMS,
+    SOLUTIONS,
+    TERMS,
+    WORKLOADS,
+    InputTopic,
     PolicyKind,
-    PolicySettings,
     Problem,
-    ReasonedDecision,
-    Solution,
     Solve,
-    Terms,
-    Workload,
 )
 
-Member = TypeVar("Member", bound=Kinded)
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+_MEMBERS: Mapping[OpenUnion, Callable[[PolicyKind], Iterable[type[Kinded]]]] = {
+    POLICIES: lambda kind: [kind.settings],
+    WORKLOADS: lambda kind: kind.workloads,
+    TERMS: lambda kind: kind.terms,
+    QUOTED_TERMS: lambda kind: kind.quoted_terms,
+    EVIDENCE: lambda kind: kind.evidence,
+    PROBLEMS: lambda kind: [one.problem for one in kind.solves],
+    SOLUTIONS: lambda kind: [one.solution for one in kind.solves],
+}
+
+_installed: dict[str, PolicyKind] = {}
 
 
-def _installed() -> dict[str, PolicyKind]:
-    """By kind, in the order of their names, so that generated documents do not depend on the installation.
+def install(policies: Iterable[PolicyKind]) -> None:
+    """Install the policies of this process; to install equal ones again changes nothing.
 
-    Only those of one distribution where `MILLRACE_POLICIES_OF` names it.
+    Raises:
+        InstallationError: there is no policy, two are of one kind, two types of a union are of one kind, or
+            other policies are installed already.
     """
-    only = os.environ.get("MILLRACE_POLICIES_OF")
     kinds: dict[str, PolicyKind] = {}
-    for point in sorted(entry_points(group=PolicyKind.GROUP), key=lambda point: point.name):
-        if only and (point.dist is None or point.dist.name != only):
-            continue
-        kind = point.load()
-        if not isinstance(kind, PolicyKind) or kind_of(kind.settings) != point.name:
-            raise ImportError(
-                f"entry point {point.name} = {point.value} of {PolicyKind.GROUP} is no policy of that kind"
-            )
-        if point.name in kinds:
-            raise ImportError(f"two installed policies are of kind {point.name}")
-        kinds[point.name] = kind
+    # In the order of their names, so that generated documents do not depend on the installation.
+    for policy in sorted(policies, key=lambda policy: kind_of(policy.settings)):
+        kind = kind_of(policy.settings)
+        if kind in kinds:
+            raise InstallationError(f"two policies are of kind {kind}: uninstall one of their distributions")
+        kinds[kind] = policy
     if not kinds:
-        raise ImportError(
-            f"there is no entry point in the group {PolicyKind.GROUP}: install Millrace, as an editable "
-            "distribution where you work on it"
-        )
-    return kinds
+        raise InstallationError("no policy is given to install")
+    if _installed:
+        if _installed != kinds:
+            raise InstallationError(
+                f"policies {', '.join(_installed)} are installed already, and cannot be replaced by "
+                f"{', '.join(kinds)} in the same process"
+            )
+        return
+    members = {union: _members(union, kinds.values()) for union in _MEMBERS}
+    _installed.update(kinds)
+    for union, types in members.items():
+        union.close(types)
+    for decision, reasons in REASONS.items():
+        reasons.close(one for kind in kinds.values() for one in kind.reasons.get(decision, ()))
+    _complete(Record)
 
 
-KINDS: Mapping[str, PolicyKind] = _installed()
-
-
-def _union(what: str, brought: Callable[[PolicyKind], Iterable[type[Member]]]) -> TaggedUnion:
-    """The members that the policies bring; several may bring the same one."""
-    members: dict[str, type[Member]] = {}
-    for kind in KINDS.values():
-        for member in brought(kind):
+def _members(union: OpenUnion, policies: Iterable[PolicyKind]) -> tuple[type[Kinded], ...]:
+    """Return the types that policies have for a union; several policies may share one."""
+    members: dict[str, type[Kinded]] = {}
+    for policy in policies:
+        for member in _MEMBERS[union](policy):
             if members.setdefault(kind_of(member), member) is not member:
-                raise ImportError(f"two different {what} types are of kind {kind_of(member)}")
-    return TaggedUnion(tuple(members.values()))
+                raise InstallationError(f"two {union.name} types are of kind {kind_of(member)}")
+    return tuple(members.values())
 
 
-if TYPE_CHECKING:
-    AnyPolicy: TypeAlias = PolicySettings
-    AnyWorkload: TypeAlias = Workload
-    AnyTerms: TypeAlias = Terms
-    AnyQuotedTerms: TypeAlias = Terms
-    AnyEvidence: TypeAlias = Evidence
-    AnyProblem: TypeAlias = Problem
-    AnySolution: TypeAlias = Solution
-else:
-    AnyPolicy = Annotated[PolicySettings, _union("policy", lambda kind: [kind.settings])]
-    AnyWorkload = Annotated[Workload, _union("workload", lambda kind: kind.workloads)]
-    AnyTerms = Annotated[Terms, _union("terms", lambda kind: kind.terms)]
-    AnyQuotedTerms = Annotated[Terms, _union("terms", lambda kind: kind.quoted_terms)]
-    AnyEvidence = Annotated[Evidence, _union("evidence", lambda kind: kind.evidence)]
-    AnyProblem = Annotated[Problem, _union("problem", lambda kind: [one.problem for one in kind.solves])]
-    AnySolution = Annotated[Solution, _union("solution", lambda kind: [one.solution for one in kind.solves])]
+def _complete(model: type[Record]) -> None:
+    """Build the validators that had to wait for the installation: now, since threads may race later."""
+    if not model.__pydantic_complete__:
+        model.model_rebuild()
+    for below in model.__subclasses__():
+        _complete(below)
 
 
-INPUTS: tuple[Input, ...] = tuple(dict.fromkeys(one for kind in KINDS.values() for one in kind.inputs))
-POLICY_VIEWS: tuple[type[View], ...] = tuple(
-    dict.fromkeys(one for kind in KINDS.values() for one in kind.outcomes if issubclass(one, View))
+def _kinds() -> Mapping[str, PolicyKind]:
+    if not _installed:
+        raise InstallationError(
+            "no policies are installed in this process: call `streams.installation.install_policies` at its "
+            "start, or `schemas.kinds.install` with the policies"
+        )
+    return _installed
+
+
+class InstalledTable(Mapping[_K, _V]):
+    """A mapping that is computed from the installed policies at its first use.
+
+    Raises:
+        InstallationError: it is used before the installation.
+    """
+
+    def __init__(self, compute: Callable[[], Mapping[_K, _V]]) -> None:
+        self._compute = compute
+        self._rows: Mapping[_K, _V] | None = None
+
+    def __getitem__(self, key: _K) -> _V:
+        return (self._rows or self._load())[key]
+
+    def __iter__(self) -> Iterator[_K]:
+        return iter(self._rows or self._load())
+
+    def __len__(self) -> int:
+        return len(self._rows or self._load())
+
+    def _load(self) -> Mapping[_K, _V]:
+        self._rows = self._compute()
+        return self._rows
+
+
+KINDS = InstalledTable(_kinds)
+"""The installed policies, by kind."""
+POLICY_EVENTS: Mapping[type[Event], InputTopic] = InstalledTable(
+    lambda: {one.event: one.topic for kind in KINDS.values() for one in kind.inputs}
 )
-SOLVES: tuple[Solve, ...] = tuple(dict.fromkeys(one for kind in KINDS.values() for one in kind.solves))
-
-
-def reasons(decision: ReasonedDecision) -> tuple[str, ...]:
-    """What the policies add to the reasons of a general decision, each once."""
-    return tuple(
-        dict.fromkeys(reason for kind in KINDS.values() for reason in kind.reasons.get(decision, ()))
-    )
+"""Events that policies take besides those of every cell, each with its input topic."""
+SOLVES: Mapping[type[Problem], Solve] = InstalledTable(
+    lambda: {one.problem: one for kind in KINDS.values() for one in kind.solves}
+)
+"""Solves of the policies, by the type of their problems."""

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from schemas.base import Gib, Identifier, PositiveSamples, Record, RelativePath, SamplesPerSecond, distinct
+from schemas.cells import MAX_RANK
 from schemas.kind import Workload
 
 _COLUMN_NAME = r"^[^\x00-\x1f\x7f]+$"
@@ -60,9 +61,6 @@ class Dataset(Record):
     """Size of the data, which vendors' prices and delays are functions of (D_i)."""
     columns: Annotated[Columns | None, Field(exclude_if=lambda columns: columns is None)] = None
     """Names of the records' fields in the file; absent if they are the names of their form."""
-
-
-MAX_RANK = 1_024
 
 
 ALL_LINEAR = "all-linear"

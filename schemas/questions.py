@@ -7,8 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from schemas.base import Record
 from schemas.codec import Decision, DecisionRecord, InvalidRecordError, decode_decision, describe
-from schemas.kind import Problem
-from schemas.kinds import AnyProblem
+from schemas.kind import AnyProblem, Problem
 from schemas.solves import SolveRequested, digest_of
 
 _HEAD, _BETWEEN, _TAIL = b'{"decision":', b',"problem":', b"}"

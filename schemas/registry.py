@@ -1,5 +1,6 @@
 """Every record type by its CloudEvents type, and the input topic of each event."""
 
+from collections.abc import Mapping
 from functools import cache
 
 from schemas import topics
@@ -44,7 +45,7 @@ from schemas.fleet import (
 )
 from schemas.inference import CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
-from schemas.kinds import INPUTS, KINDS
+from schemas.kinds import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.loans import LoanChanged, OfferAnswered, ReclaimEnded, ReclaimPlanned
 from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished, SolveRequested
@@ -84,35 +85,36 @@ _OF_EVERY_ZONE: tuple[type[Outcome], ...] = (
     ZoneAccepted,
 )
 
-EVENTS_BY_TOPIC: dict[str, tuple[type[Event], ...]] = {
-    topic: (
-        *_OF_EVERY_CELL.get(topic, ()),
-        *(one.event for one in INPUTS if one.topic.name == topic),
-    )
-    for topic in topics.INPUTS
-}
+EVENTS_BY_TOPIC: Mapping[str, tuple[type[Event], ...]] = InstalledTable(
+    lambda: {
+        name: (
+            *_OF_EVERY_CELL.get(name, ()),
+            *(event for event, topic in POLICY_EVENTS.items() if topic.name == name),
+        )
+        for name in topics.INPUTS
+    }
+)
 """An event on another topic is refused."""
 
 INTAKE_EVENTS: tuple[type[Event], ...] = (NodeHeard, NodeSilent, RulesAdopted)
 """Events that a worker itself adds to the ledger; refused on every input topic."""
 
-TOPIC_BY_EVENT: dict[type[Event], str] = {
-    model: topic for topic, models in EVENTS_BY_TOPIC.items() for model in models
-}
-EVENT_TYPES: dict[str, type[Event]] = {model.TYPE: model for model in (*TOPIC_BY_EVENT, *INTAKE_EVENTS)}
-LEDGER_TYPES: dict[str, type[Event]] = {
-    ce_type: model for ce_type, model in EVENT_TYPES.items() if model is not NodeHeartbeat
-}
+TOPIC_BY_EVENT: Mapping[type[Event], str] = InstalledTable(
+    lambda: {model: topic for topic, models in EVENTS_BY_TOPIC.items() for model in models}
+)
+EVENT_TYPES: Mapping[str, type[Event]] = InstalledTable(
+    lambda: {model.TYPE: model for model in (*TOPIC_BY_EVENT, *INTAKE_EVENTS)}
+)
+LEDGER_TYPES: Mapping[str, type[Event]] = InstalledTable(
+    lambda: {ce_type: model for ce_type, model in EVENT_TYPES.items() if model is not NodeHeartbeat}
+)
 """Types of the ledger: all that decisions may depend on."""
-DECISION_TYPES: dict[str, type[Outcome]] = {
-    model.TYPE: model
-    for model in (*_OF_EVERY_ZONE, *(model for kind in KINDS.values() for model in kind.outcomes))
-}
-
-WRITER_FIELDS = {
-    topic.name: topic.writer_field for topic in topics.INPUT_TOPICS if topic.writer_field is not None
-}
-"""The field that names whom an event of a topic speaks for; on the other topics it is the cell's operator."""
+DECISION_TYPES: Mapping[str, type[Outcome]] = InstalledTable(
+    lambda: {
+        model.TYPE: model
+        for model in (*_OF_EVERY_ZONE, *(model for kind in KINDS.values() for model in kind.outcomes))
+    }
+)
 
 
 def writer_of(event: Event) -> str:
@@ -121,8 +123,14 @@ def writer_of(event: Event) -> str:
     Events of different writers never share an id, and writers that wait are served in turn.
     """
     topic = TOPIC_BY_EVENT.get(type(event), "intake")
-    field = WRITER_FIELDS.get(topic)
+    field = writer_field(topic)
     return topic if field is None else f"{topic}/{getattr(event, field)}"
+
+
+@cache
+def writer_field(topic: str) -> str | None:
+    """Return the field that names whom an event of a topic speaks for; None where that is the operator."""
+    return topics.INPUTS[topic].writer_field if topic in topics.INPUTS else None
 
 
 @cache

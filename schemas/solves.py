@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, PrivateAttr
 
 from schemas.base import Event, Identifier, Outcome, Record
-from schemas.kind import Problem
-from schemas.kinds import AnySolution
+from schemas.kind import AnySolution, Problem
 
 
 class Question(Record):

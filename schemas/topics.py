@@ -1,16 +1,18 @@
 """The topics: their names, in one place, and the settings that each is created with."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from schemas.base import View, distinct
+from schemas.base import Record, View
 from schemas.cells import MAX_SNAPSHOT_BYTES
+from schemas.errors import InstallationError
 from schemas.fleet import FLEET as FLEET_INPUT
 from schemas.kind import InputTopic
-from schemas.kinds import INPUTS as POLICY_INPUTS
-from schemas.kinds import POLICY_VIEWS
+from schemas.kinds import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.loans import LoanChanged
+from schemas.views import JobState, ZoneState
 
 CELLS = "cells"
 JOBS = "jobs"
@@ -42,15 +44,33 @@ _OF_EVERY_CELL = (
     ),
     InputTopic(SOLVES_FINISHED, "Answers to requests for long solves, from solvers.", "solver", "zone"),
 )
-INPUT_TOPICS: tuple[InputTopic, ...] = tuple(
-    dict.fromkeys((*_OF_EVERY_CELL, *(one.topic for one in POLICY_INPUTS)))
-)
-"""Topics that producers write and intake reads: one topic per kind of writer, so that access can differ."""
-INPUTS = distinct(tuple(topic.name for topic in INPUT_TOPICS))
 
-DECISION_VIEWS: tuple[type[View], ...] = (LoanChanged, *POLICY_VIEWS)
-VIEWS = (JOBS_STATE, ZONES_STATE, *dict.fromkeys(view.VIEW for view in DECISION_VIEWS))
-"""Topics that are kept by key: the latest record counts."""
+
+def _inputs() -> dict[str, InputTopic]:
+    topics: dict[str, InputTopic] = {}
+    for topic in (*_OF_EVERY_CELL, *POLICY_EVENTS.values()):
+        if topics.setdefault(topic.name, topic) != topic:
+            raise InstallationError(f"two different input topics are named {topic.name}")
+    return topics
+
+
+def _views() -> dict[str, tuple[type[Record], ...]]:
+    views: dict[str, tuple[type[Record], ...]] = {JOBS_STATE: (JobState,), ZONES_STATE: (ZoneState,)}
+    for view in decision_views():
+        views[view.VIEW] = (*views.get(view.VIEW, ()), view)
+    return views
+
+
+def decision_views() -> tuple[type[View], ...]:
+    """Return the decisions that are states, of which the latest are kept."""
+    outcomes = dict.fromkeys(one for kind in KINDS.values() for one in kind.outcomes)
+    return (LoanChanged, *(one for one in outcomes if issubclass(one, View)))
+
+
+INPUTS: Mapping[str, InputTopic] = InstalledTable(_inputs)
+"""Topics that producers write and intake reads, by name: one per kind of writer, as rights differ."""
+VIEWS: Mapping[str, tuple[type[Record], ...]] = InstalledTable(_views)
+"""Topics that are kept by key, and the types of their records: the latest record counts."""
 
 INPUT_MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 """Large enough for intake to see an oversized record, and to say so in the dead letter."""

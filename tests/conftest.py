@@ -12,10 +12,14 @@ import pytest
 from hypothesis import settings
 
 from infra.broker import BrokerSettings, LocalKafka
+from streams.installation import install_policies
 from streams.worker.garbage import look_for_less_garbage
 from tests.support.examples import examples
 from tests.support.fork_server import attached_to_shared, shared_fork_server
 from tests.support.shared_broker import shared_broker
+
+# Before modules of tests are imported, which draw cases from the tables of types.
+install_policies()
 
 # Of the property tests that name no number themselves. No deadline: an example may have to compile a kernel.
 settings.register_profile("millrace", max_examples=examples(100), deadline=None)

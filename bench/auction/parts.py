@@ -12,10 +12,10 @@ from bench.auction.runs.trials import CLEARING_BOUND, Trial, run_trial, warm_up
 from bench.auction.scope import Scope, scope_of
 from bench.figures import Measurement, Result
 from bench.runs import Experiment, Runs
-from bench.suite import Bench, Part, Suite
+from bench.suite import Suite, SuitePart, SuiteRun
 from bench.workloads.figures import Figure
 
-AuctionBench = Bench[Scope, Trial, Mapping[str, float]]
+AuctionBench = SuiteRun[Scope, Trial, Mapping[str, float]]
 
 DAYS = Experiment[Trial, Mapping[str, float]](
     run_trial,
@@ -126,13 +126,13 @@ def _working_days(bench: AuctionBench) -> Result:
 
 SUITE: Suite[Scope, Trial, Mapping[str, float]] = Suite(
     parts=(
-        Part("decision time", _decision_time),
-        Part("ratio", _ratio("ratio", lambda scope: scope.small)),
-        Part("ratio under load", _ratio("ratio_loaded", lambda scope: scope.small_loaded)),
-        Part("figures", _figures),
-        Part("misreports", _misreports),
-        Part("everyday", _everyday),
-        Part("working days", _working_days),
+        SuitePart("decision time", _decision_time),
+        SuitePart("ratio", _ratio("ratio", lambda scope: scope.small)),
+        SuitePart("ratio under load", _ratio("ratio_loaded", lambda scope: scope.small_loaded)),
+        SuitePart("figures", _figures),
+        SuitePart("misreports", _misreports),
+        SuitePart("everyday", _everyday),
+        SuitePart("working days", _working_days),
     ),
     scope=scope_of,
     experiment=DAYS,

@@ -11,7 +11,7 @@ from bench.elastic.table_3_5 import comparable, table_3_5, trials_by_row
 from bench.elastic.trial import Setting, Trial
 from bench.figures import Conditions, Measurement, Result, Table, slope
 from bench.runs import Experiment
-from bench.suite import Bench, Part, Suite, by_size
+from bench.suite import Suite, SuitePart, SuiteRun, by_size
 from infra.workloads.elastic.jobs import SCALING_RANGE
 
 _BUSY_DAY = 4.0
@@ -88,7 +88,7 @@ SIMULATED = Experiment[Trial, Outcome](
     own_process=True,
 )
 
-ElasticBench = Bench[Scope, Trial, Outcome]
+ElasticBench = SuiteRun[Scope, Trial, Outcome]
 
 
 def _fifteen_days(bench: ElasticBench) -> Result:
@@ -187,11 +187,11 @@ def _without_loans(by_row: Mapping[int, Outcome]) -> str:
 
 SUITE: Suite[Scope, Trial, Outcome] = Suite(
     parts=(
-        Part("allocation", by_size("bench.elastic.algorithms:measure_allocation")),
-        Part("reclaiming", by_size("bench.elastic.algorithms:measure_reclaiming")),
-        Part("scaling", by_size("bench.elastic.scaling:measure_scaling")),
-        Part("fifteen days", _fifteen_days),
-        Part("schemes", _schemes),
+        SuitePart("allocation", by_size("bench.elastic.algorithms:measure_allocation")),
+        SuitePart("reclaiming", by_size("bench.elastic.algorithms:measure_reclaiming")),
+        SuitePart("scaling", by_size("bench.elastic.scaling:measure_scaling")),
+        SuitePart("fifteen days", _fifteen_days),
+        SuitePart("schemes", _schemes),
     ),
     scope=scope_of,
     experiment=SIMULATED,

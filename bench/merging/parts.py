@@ -13,7 +13,7 @@ from bench.merging.simulated import OUTCOME, Outcome, run
 from bench.merging.slow_merges import measure_merger
 from bench.merging.trial import HALVES, Half, Setting, Trial, rival
 from bench.runs import Experiment
-from bench.suite import Bench, Part, Suite, by_size
+from bench.suite import Suite, SuitePart, SuiteRun, by_size
 from infra.errors import CommandError
 from schemas.merging.settings import SchemeName
 from solvers.merging.schemes import RIVALS
@@ -136,7 +136,7 @@ SIMULATED = Experiment[Trial, Outcome](
     ),
 )
 
-MergingBench = Bench[Scope, Trial, Outcome]
+MergingBench = SuiteRun[Scope, Trial, Outcome]
 By = Mapping[Setting, Mapping[Trial, Outcome]]
 
 
@@ -157,12 +157,13 @@ def _estimates(bench: MergingBench) -> Result:
 
 
 def _switching(bench: MergingBench) -> Result:
-    """Switches on a worker whose process is forked from a server that has torch. The server loads it while
-    this process does, on another core."""
-    from executors.tuner.processes import warm_up
+    """Measure switches of a rank that is forked from a server with torch. The server loads torch while this
+    process does, on another core."""
+    from executors.processes.forked_process import warm_up
+    from executors.tuner import FineTuning
 
     with ThreadPoolExecutor(1) as beside:
-        server = beside.submit(warm_up)
+        server = beside.submit(warm_up, *FineTuning.MODULES)
         from bench.merging.switching import measure_switching
 
         server.result()
@@ -296,13 +297,13 @@ def _fairness(bench: MergingBench) -> Result:
 
 SUITE: Suite[Scope, Trial, Outcome] = Suite(
     parts=(
-        Part("merger", _merger),
-        Part("estimates", _estimates),
-        Part("switching", _switching),
-        Part("transferability", by_size("bench.merging.transferability:measure_transferability")),
-        Part("schemes", _schemes),
-        Part("over none", _over_none),
-        Part("fairness", _fairness),
+        SuitePart("merger", _merger),
+        SuitePart("estimates", _estimates),
+        SuitePart("switching", _switching),
+        SuitePart("transferability", by_size("bench.merging.transferability:measure_transferability")),
+        SuitePart("schemes", _schemes),
+        SuitePart("over none", _over_none),
+        SuitePart("fairness", _fairness),
     ),
     scope=scope_of,
     experiment=SIMULATED,

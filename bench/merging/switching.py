@@ -13,16 +13,17 @@ import torch
 
 from bench.figures import Measurement, Result, Table
 from bench.node import NODE, LoggedSeconds, advance_until, node_context, write_dataset
+from executors.devices import Device
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
+from executors.processes.forked_process import warm_up
+from executors.tuner import FineTuning
 from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
 from executors.tuner.opening import adapter_for, open_job
-from executors.tuner.processes import warm_up
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer
-from executors.workers.settings import Device
 from schemas.fleet import FleetEvent
 from schemas.interpreters import python_command
 from schemas.lora import Dataset
@@ -168,7 +169,7 @@ class _Worker:
     def __init__(self, folder: Path, settings: TunerSettings) -> None:
         self._reports: list[FleetEvent] = []
         self._log = LoggedSeconds("executors.tuner.runner", "task switched", 2)
-        warm_up()
+        warm_up(*FineTuning.MODULES)
         context = node_context(folder, _MODEL, self._reports)
         self._runner = TunerRunner.started(context, settings, 1)
         self._tasks = 0

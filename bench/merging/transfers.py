@@ -23,13 +23,13 @@ from executors.lora.base_model import SharedBase, load_base
 from executors.lora.batch import TokenSequence, pack
 from executors.lora.dataset import DatasetRoot
 from executors.lora.task import AdapterState
+from executors.processes.threads import one_thread
 from executors.tuner.data import PreparedLoaders, SharedTokenizer
 from executors.tuner.embedding import embed, mean_features, source_predictions
 from executors.tuner.heads import fresh_from
 from executors.tuner.opening import Job, adapter_for, open_job
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import InUse, Sample, Trainer
-from executors.workers.threads import one_thread
 from infra.demo.library import pieces, write_task
 from schemas.lora import Dataset
 from schemas.merging.commands import JobOrder

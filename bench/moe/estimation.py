@@ -10,7 +10,7 @@ from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table
 from bench.moe.tiny_model import EXPERTS, LAYERS, TOKENS, Text, TinyModel
 from executors.moe.serving.profiling import is_foretold
-from executors.workers.threads import one_thread
+from executors.processes.threads import one_thread
 from schemas.experts.workload import PUBLISHED_PATH_LENGTH
 from solvers.compiled import Floats, Ints
 from solvers.experts.paths import PathProfile, PopularityEstimator

@@ -13,7 +13,7 @@ from bench.figures import Conditions, Measurement, Result, Table, Value
 from executors.moe.block import MoeBlock, Router
 from executors.moe.experts import Experts
 from executors.moe.gating import Gating
-from executors.workers.threads import one_thread
+from executors.processes.threads import one_thread
 
 SINGLE_SHARES = (0.0, 0.2, 0.5, 0.8, 1.0)
 """Of the tokens; 0 is top-2 gating, which the others are compared with, and 1 is top-1."""

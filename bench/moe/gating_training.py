@@ -12,7 +12,7 @@ from bench.moe.gating_layer import MEASURED, THESIS
 from bench.moe.tasks import ModelSize, Task, generation, sentiment
 from bench.moe.trained import Run, Scheme, Training
 from executors.moe.gating import Gating
-from executors.workers.threads import one_thread
+from executors.processes.threads import one_thread
 
 DENSE, TOP_1, TOP_2 = Scheme(None), Scheme(Gating("top1")), Scheme(Gating("top2"))
 ADAPTIVE = Scheme(Gating("adaptive", 0.1), curriculum=True)

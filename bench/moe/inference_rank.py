@@ -14,14 +14,14 @@ from torch import Tensor
 
 from bench.moe.routing import DrawnRouting, Setting
 from bench.network.ranks import Rank
+from executors.gang.folder import JobFolder
+from executors.gang.group import ProcessGroup
+from executors.gang.meeting import Meeting
+from executors.gang.membership import Membership
 from executors.moe.experts import Experts
 from executors.moe.serving.exchange import RankExchange
 from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up
 from executors.moe.serving.slots import ExpertSlots
-from executors.workers.folder import JobFolder
-from executors.workers.group import ProcessGroup
-from executors.workers.meeting import Meeting
-from executors.workers.membership import Membership
 from schemas.experts.workload import PUBLISHED_PATH_LENGTH, PUBLISHED_PER_DEVICE
 from solvers.experts.schemes import SCHEMES
 

@@ -8,7 +8,7 @@ from typing import Any
 from bench.figures import Conditions, Result
 from bench.network.links import NoLinksError, rate_limited
 from bench.network.ranks import MEGABITS_PER_S
-from bench.suite import Bench, Part, Suite, by_conditions
+from bench.suite import Suite, SuitePart, SuiteRun, by_conditions
 
 LOOPBACK = "loopback"
 """Ending of the names of parts and figures of a network without a rate limit."""
@@ -20,7 +20,7 @@ _NETWORK = {
 """Measures that need links of a limited rate. Where there are none they run on loopback, as other parts with
 figures of their own, since these say nothing of a network."""
 
-MoeBench = Bench[None, Any, Any]
+MoeBench = SuiteRun[None, Any, Any]
 
 
 @cache
@@ -50,16 +50,16 @@ def _on_loopback(name: str) -> Callable[[MoeBench], Result]:
 
 SUITE: Suite[None, Any, Any] = Suite(
     parts=(
-        *(Part(title, by_conditions(name), lambda _: has_links()) for title, name in _NETWORK.items()),
+        *(SuitePart(title, by_conditions(name), lambda _: has_links()) for title, name in _NETWORK.items()),
         *(
-            Part(f"{title}, {LOOPBACK}", _on_loopback(name), lambda _: not has_links())
+            SuitePart(f"{title}, {LOOPBACK}", _on_loopback(name), lambda _: not has_links())
             for title, name in _NETWORK.items()
         ),
-        Part("placement", by_conditions("bench.moe.placement:measure_placement")),
-        Part("gating layer", by_conditions("bench.moe.gating_layer:measure_gating_layer")),
-        Part("gating training", by_conditions("bench.moe.gating_training:measure_gating_training")),
-        Part("estimation", by_conditions("bench.moe.estimation:measure_estimation")),
-        Part(
+        SuitePart("placement", by_conditions("bench.moe.placement:measure_placement")),
+        SuitePart("gating layer", by_conditions("bench.moe.gating_layer:measure_gating_layer")),
+        SuitePart("gating training", by_conditions("bench.moe.gating_training:measure_gating_training")),
+        SuitePart("estimation", by_conditions("bench.moe.estimation:measure_estimation")),
+        SuitePart(
             "gating layer, CUDA",
             by_conditions("bench.moe.gating_layer:measure_gating_layer_on_cuda"),
             _has_cuda,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from executors.workers.network import INTERFACE_VARIABLES
+from executors.gang.network import INTERFACE_VARIABLES
 
 _PREFIX = "millrace"
 _NAMESPACES = Path("/run/netns")

@@ -1,45 +1,17 @@
 """The runner `elastic`: data-parallel training on workers that join and leave while it goes on.
 
-Each worker process is a rank of torch.distributed. The node's own process imports no torch: a fork server
-does, and the worker processes are forked from it.
+The node's own process imports no torch: a fork server does, and the ranks are forked from it.
 """
 
 from executors.elastic.settings import ElasticSettings
-from executors.node.runner import Runner, RunnerContext
-from executors.workers.network import check_place
-from schemas.commands import Command
+from executors.gang.runner import GangRunnerKind
 from schemas.elastic.commands import WorkersAssigned, WorkersReleased
-from schemas.extras import require_extra
 
 
-class ElasticTraining:
-    """See `RunnerKind`."""
+class ElasticTraining(GangRunnerKind):
+    """See `GangRunnerKind`."""
 
-    commands: tuple[type[Command], ...] = (WorkersAssigned, WorkersReleased)
-
-    def __init__(self) -> None:
-        """Look for the data and the models.
-
-        Raises:
-            MissingExtraError: torch or another library is not installed.
-            UnfitError: a folder is missing, or the worker host is another machine.
-            ValidationError: a setting is none.
-        """
-        require_extra("executors")
-        self._settings = ElasticSettings()
-        settings = self._settings
-        check_place(settings.worker_host, dataset_root=settings.dataset_root, model_root=settings.model_root)
-
-    def load(self, context: RunnerContext) -> Runner:
-        """Start the fork server, which imports torch and transformers: some ten seconds.
-
-        Raises:
-            ValueError: the machine has fewer CUDA devices than are set.
-        """
-        from executors.elastic.processes import warm_up
-        from executors.elastic.runner import ElasticRunner
-        from executors.workers.processes import room_for
-
-        return ElasticRunner(
-            context, self._settings, room_for(self._settings.device, self._settings.gpus, warm_up())
-        )
+    commands = (WorkersAssigned, WorkersReleased)
+    SETTINGS = ElasticSettings
+    RUNNER = "executors.elastic.runner:ElasticRunner"
+    MODULES = ("executors.elastic.rank",)

@@ -1,15 +1,7 @@
 """The settings of the runner `elastic`: environment variables `MILLRACE_*`, beside those of its node."""
 
-from typing import Annotated
-
-from pydantic import Field
-
-from executors.workers.settings import JobSettings
-from schemas.services import SHORTEST_S
+from executors.gang.settings import JobSettings
 
 
 class ElasticSettings(JobSettings):
-    """How the runner trains."""
-
-    peer_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 600.0
-    """How long a worker waits for another's part of a step, or for the leader's checkpoint."""
+    """Settings of the runner: those of every runner whose ranks load the job's model."""

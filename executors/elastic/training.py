@@ -1,33 +1,31 @@
-"""A job's training state in one worker process, and a step of it."""
+"""A job's training state in one rank, and a step of it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from executors.elastic.batches import IGNORED, global_batch, pad
-from executors.elastic.model import TrainableModel, longest_sequence_tokens
+from executors.gang.batches import IGNORED, global_batch, pad
+from executors.gang.checkpoints import Position
+from executors.gang.faults import DivergedError
+from executors.gang.models import ModelError
+from executors.gang.shares import share
+from executors.gang.trainable_model import TrainableModel, longest_sequence_tokens
 from executors.lora.batch import TokenSequence
 from executors.lora.dataset import JsonlDataset
 from executors.lora.randomness import derive_seed
-from executors.workers.models import ModelError
-from executors.workers.shares import share
 from schemas.elastic.workload import ElasticWorkload
 
 _FIRST_MOMENT_PREFIX = "exp_avg."
 _SECOND_MOMENT_PREFIX = "exp_avg_sq."
 
 
-class DivergedError(ArithmeticError):
-    """The loss or the gradient is not finite any more."""
-
-
 @dataclass(frozen=True)
 class Share:
-    """One process's part of a global batch."""
+    """One rank's part of a global batch."""
 
     first: int
     """Its place in the batch."""
@@ -40,16 +38,15 @@ class Share:
 
 
 class Trainer:
-    """A model, AdamW's moments and a place in the data. All processes of a job hold the same between steps.
+    """A model, AdamW's moments and a place in the data. All ranks of a job hold the same between steps.
 
-    The loss of a step is the mean over all tokens that are predicted in the global batch. Each process adds
-    up the gradient of its own share, micro-batch by micro-batch, divided by the tokens of the whole; the sum
-    over the processes is then the gradient of the whole batch, whatever the shares are.
+    The loss of a step is the mean over all tokens that are predicted in the global batch. Each rank adds up
+    the gradient of its own share, micro-batch by micro-batch, divided by the tokens of the whole; the sum
+    over the ranks is then the gradient of the whole batch, whatever the shares are.
 
     Attributes:
         workload: what the job is to train.
-        samples_done: samples trained; decides the next batch, and so the whole state but for rounding.
-        loss: of the last step; None before the first of all.
+        position: how far the training is; decides the next batch, and so the whole state but for rounding.
     """
 
     def __init__(self, workload: ElasticWorkload, model: TrainableModel, dataset: JsonlDataset) -> None:
@@ -66,11 +63,10 @@ class Trainer:
             raise ModelError(workload.model, f"takes {longest} tokens, the job's sequences have {length}")
         self.model = model
         self.dataset = dataset
-        self.samples_done = 0
-        self.loss: float | None = None
+        self.position = Position()
         self._parameters = dict(model.parameters())
         self._device = next(iter(self._parameters.values())).device
-        # One vector for all gradients, so that a step adds them up over the processes at once; the last
+        # One vector for all gradients, so that a step adds them up over the ranks at once; the last
         # element is for the loss.
         size = sum(parameter.numel() for parameter in self._parameters.values())
         self._sums = torch.zeros(size + 1, device=self._device)
@@ -95,11 +91,11 @@ class Trainer:
     @property
     def finished(self) -> bool:
         """Whether all of the work is done."""
-        return self.samples_done >= self.workload.work_samples
+        return self.position.samples_done >= self.workload.work_samples
 
     def warm_up(self) -> None:
-        """Run one sample forwards and backwards and forget it: the first pass of a process takes longer, and
-        so nobody waits for it.
+        """Run one sample forwards and backwards, and discard the gradient: the first pass of a process takes
+        longer, so it is done before others wait for it.
 
         Raises:
             ValueError: a record leaves nothing to predict.
@@ -122,21 +118,21 @@ class Trainer:
         return Share(places.start, sequences)
 
     def step(self, own: Share, loss_tokens: int, add_up: Callable[[Tensor], None]) -> None:
-        """Take a step together with the other processes.
+        """Take a step together with the other ranks.
 
         Args:
-            own: this process's share.
+            own: this rank's share.
             loss_tokens: of the global batch, over all shares.
-            add_up: adds a vector up over all processes, in place. If it raises, the state is as it was.
+            add_up: adds a vector up over all ranks, in place. If it raises, the state is as it was.
 
         Raises:
-            DivergedError: the step would spoil the model. All processes raise it.
+            DivergedError: the step would spoil the model. All ranks raise it.
         """
         self._sums.zero_()
         micro = self._hyperparameters.micro_batch_size
         for start in range(0, len(own.sequences), micro):
             # Masks are drawn anew for each micro-batch, so that they depend on no step before this one.
-            place = self.samples_done + own.first + start
+            place = self.position.samples_done + own.first + start
             torch.manual_seed(derive_seed(self._hyperparameters.seed, "dropout", place))
             loss = self._loss(own.sequences[start : start + micro]) / loss_tokens
             loss.backward()
@@ -147,13 +143,13 @@ class Trainer:
         if not (math.isfinite(norm) and math.isfinite(loss_value)):
             raise DivergedError(
                 f"the training has diverged: loss {loss_value}, gradient norm {norm} after "
-                f"{self.samples_done} samples"
+                f"{self.position.samples_done} samples"
             )
         if norm > self._hyperparameters.max_gradient_norm:
             self._gradient.mul_(self._hyperparameters.max_gradient_norm / norm)
         self._optimizer.step()
-        self.samples_done += len(self._batch())
-        self.loss = loss_value
+        done = self.position
+        self.position = Position(done.samples_done + len(self._batch()), done.steps + 1, loss_value)
 
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and moments by name, as they are: writing to them changes the state."""
@@ -165,37 +161,17 @@ class Trainer:
             tensors[_SECOND_MOMENT_PREFIX + name] = moments["exp_avg_sq"]
         return tensors
 
-    def load(self, tensors: Mapping[str, Tensor], samples_done: int, loss: float | None) -> None:
-        """Take over a state that `tensors` and the attributes have told.
-
-        Raises:
-            ValueError: it is not of this model and adapter.
-        """
-        mine = self.tensors()
-        odd = [
-            name
-            for name in sorted(mine.keys() | tensors.keys())
-            if name not in mine or name not in tensors or mine[name].shape != tensors[name].shape
-        ]
-        if odd:
-            raise ValueError(f"the tensors do not fit the model {self.workload.model}: {', '.join(odd[:5])}")
-        for name, tensor in mine.items():
-            tensor.copy_(tensors[name])
-        self.move_to(samples_done, loss)
-
-    def move_to(self, samples_done: int, loss: float | None) -> None:
-        """Set what the tensors do not say; every batch but the last of all is whole."""
-        self.samples_done = samples_done
-        self.loss = loss
-        steps = -(-samples_done // self._hyperparameters.global_batch_size)
+    def move_to(self, position: Position) -> None:
+        """Set the position, once `tensors` are those of this position."""
+        self.position = position
         for moments in self._optimizer.state.values():
-            moments["step"].fill_(steps)
+            moments["step"].fill_(position.steps)
 
     def _batch(self) -> list[int]:
         return global_batch(
             len(self.dataset),
             self._hyperparameters.seed,
-            self.samples_done,
+            self.position.samples_done,
             self._hyperparameters.global_batch_size,
             self.workload.work_samples,
         )

@@ -27,7 +27,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from executors.workers.threads import one_thread
+from executors.processes.threads import one_thread
 from schemas.errors import ReadableError
 
 END_OF_TEXT = "<|endoftext|>"

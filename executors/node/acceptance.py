@@ -34,6 +34,15 @@ class AcceptedCommand:
     command: Command | RunDisowned
 
 
+@dataclass(frozen=True)
+class ParsedRecord:
+    """A record of `commands`, which is parsed once."""
+
+    offset: int
+    content: AcceptedCommand | CommandRefused | InvalidRecordError | None
+    """A command for this node, its refusal, or the fault of the record; None if it is for another node."""
+
+
 class Acceptance:
     """Reads the commands of one node. Nothing in a record may bring the node down, or hide the next one."""
 
@@ -43,15 +52,21 @@ class Acceptance:
         self._node = node
         self._types = types
 
-    def accept(self, record: CommandRecord, journal: Journal) -> AcceptedCommand | CommandRefused | None:
+    def parse(self, record: CommandRecord) -> ParsedRecord:
+        """Parse a record."""
+        try:
+            return ParsedRecord(record.offset, self._read(record.value))
+        except InvalidRecordError as error:
+            return ParsedRecord(record.offset, error)
+
+    def accept(self, record: ParsedRecord, journal: Journal) -> AcceptedCommand | CommandRefused | None:
         """Return the command in a record, or why the node cannot obey it; None if it is not for this node, is
         no command, or was applied already. The latter two are logged."""
-        try:
-            accepted = self._read(record.value)
-        except InvalidRecordError as error:
+        accepted = record.content
+        if isinstance(accepted, InvalidRecordError):
             _log.warning(
                 "command unreadable topic=%s partition=%d offset=%d error=%s",
-                *(journal.topic, journal.partition, record.offset, error),
+                *(journal.topic, journal.partition, record.offset, accepted),
             )
             return None
         if isinstance(accepted, AcceptedCommand) and accepted.key in journal.applied:
@@ -59,13 +74,10 @@ class Acceptance:
             return None
         return accepted
 
-    def cancelling(self, records: Iterable[CommandRecord], journal: Journal) -> Iterator[Command]:
+    def cancelling(self, records: Iterable[ParsedRecord], journal: Journal) -> Iterator[Command]:
         """The commands among these records that only take work back, and were not applied already."""
         for record in records:
-            try:
-                accepted = self._read(record.value)
-            except InvalidRecordError:
-                continue
+            accepted = record.content
             if not isinstance(accepted, AcceptedCommand) or accepted.key in journal.applied:
                 continue
             if isinstance(accepted.command, Command) and accepted.command.CANCELS:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaException
 
-from executors.node.acceptance import Acceptance, AcceptedCommand
+from executors.node.acceptance import Acceptance, AcceptedCommand, ParsedRecord
 from executors.node.commands import CommandLog, CommandRecord
 from executors.node.journal import Journal, JournalError, JournalFile
 from executors.node.reports import FleetReports, ReportError
@@ -172,7 +172,7 @@ class Node:
                 self._next_room_check_s = now_s + _ROOM_LOG_S
                 _log.warning("node waits node=%s: %s", self._settings.node, lacking)
             for record in self._commands.read(_ROOM_POLL_S):
-                accepted = self._accept(record)
+                accepted = self._accept(self._acceptance.parse(record))
                 if accepted is None:
                     continue
                 command = accepted.command
@@ -212,9 +212,10 @@ class Node:
             if lacking is not None:
                 raise NoRoomError(lacking, 0)
 
-    def _apply(self, records: list[CommandRecord]) -> None:
+    def _apply(self, unparsed: list[CommandRecord]) -> None:
         """Apply commands in their order; their position is committed only when all their reports are out."""
         shortage = None
+        records = [self._acceptance.parse(record) for record in unparsed]
         for cancelling in self._acceptance.cancelling(records, self._journal):
             # Another of these commands may end a run before, and what ends may be published.
             self._obey(cancelling)
@@ -240,8 +241,8 @@ class Node:
         if records:
             self.commit()
 
-    def _accept(self, record: CommandRecord) -> AcceptedCommand | None:
-        """Judge a record, and note that it is dealt with."""
+    def _accept(self, record: ParsedRecord) -> AcceptedCommand | None:
+        """Accept or refuse a record, and note in the journal that it was handled."""
         read = self._acceptance.accept(record, self._journal)
         self._journal = self._journal.model_copy(update={"next_offset": record.offset + 1})
         if isinstance(read, CommandRefused):

@@ -28,6 +28,7 @@ from executors.node.runner import (
 from executors.node.settings import ExecutorSettings
 from schemas.fleet import NodeOffline
 from schemas.services import EXIT_FAILED, EXIT_UNFIT, SETTINGS_FAULTS, begin_service, described_fault
+from streams.installation import install_policies
 from streams.kafka.faults import BrokerError, UnansweredError
 
 _BYTES_PER_MIB = 1024 * 1024
@@ -112,6 +113,7 @@ def main(settings: ExecutorSettings) -> None:
             no broker answers at the start, and with `EXIT_FAILED` if it cannot go on; the log says why.
     """
     begin_service(settings)
+    install_policies()
     try:
         _run(settings, SystemClock())
     except UnansweredError as error:

@@ -6,15 +6,13 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import KafkaError, Message, Producer
-
 from executors.node.runner import Clock
 from executors.node.settings import ExecutorSettings
 from schemas.codec import Envelope
 from schemas.fleet import FleetEvent, NodeHeartbeat
 from schemas.topics import FLEET, topic_name
-from streams.kafka.configuration import producer
-from streams.kafka.faults import fatal_errors_told
+from streams.kafka.producer import ConfirmedProducer
+from streams.kafka.records import SentRecord
 
 _log = logging.getLogger(__name__)
 
@@ -28,15 +26,8 @@ class FleetReports:
 
     def __init__(self, settings: ExecutorSettings, boot: int, clock: Clock) -> None:
         """Connect lazily; `boot` must differ from that of every earlier start of the node."""
-        self._producer = Producer(
-            producer(
-                settings,
-                f"millrace-executor-{settings.node}",
-                delivery_timeout_s=settings.delivery_timeout_s,
-                linger_ms=5,
-            ),
-            logger=_log,
-        )
+        client_id = f"millrace-executor-{settings.node}"
+        self._producer = ConfirmedProducer(settings, client_id, settings.delivery_timeout_s, _log)
         self._topic = topic_name(settings.topic_prefix, FLEET)
         self._key = settings.cell.encode()
         self._source = f"executor/{settings.node}"
@@ -45,7 +36,7 @@ class FleetReports:
         self._clock = clock
         self._sequence = 0
         self._lock = threading.Lock()
-        self._failure: str | None = None
+        self._overflow: str | None = None
 
     def send(self, event: FleetEvent) -> None:
         """Queue a report; the order of reports is kept.
@@ -58,15 +49,9 @@ class FleetReports:
             self._sequence += 1
             envelope = Envelope(f"{self._id_prefix}-{self._sequence}", self._source, time, event)
             try:
-                self._producer.produce(
-                    self._topic,
-                    envelope.value,
-                    self._key,
-                    headers=[*envelope.headers()],
-                    on_delivery=self._on_delivery,
-                )
+                self._producer.send(SentRecord(self._topic, self._key, envelope.value, envelope.headers()))
             except BufferError as error:
-                self._failure = self._failure or f"{self._topic}: {error}"
+                self._overflow = self._overflow or f"{self._topic}: {error}"
         self.check()
 
     def check(self) -> None:
@@ -76,10 +61,12 @@ class FleetReports:
             ReportError: a report is lost.
             KafkaException: the broker refuses this producer altogether.
         """
-        with fatal_errors_told():
-            self._producer.poll(0)
-        if self._failure:
-            raise ReportError(self._failure)
+        self._producer.serve()
+        if self._overflow:
+            raise ReportError(self._overflow)
+        if self._producer.fault is not None:
+            topic, error = self._producer.fault
+            raise ReportError(f"{topic}: {error.str()}")
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Return when the broker has confirmed every report.
@@ -88,18 +75,10 @@ class FleetReports:
             ReportError: one is lost, or not confirmed in time.
         """
         wait_s = self._delivery_timeout_s if timeout_s is None else timeout_s
-        with fatal_errors_told():
-            self._producer.flush(wait_s)
+        unconfirmed = self._producer.flush(wait_s)
         self.check()
-        # `flush` also counts the client's errors, which `check` has served.
-        unconfirmed = len(self._producer)
         if unconfirmed:
             raise ReportError(f"{self._topic}: {unconfirmed} reports are not confirmed within {wait_s:g} s")
-
-    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._failure = self._failure or f"{message.topic()}: {error.str()}"
-            _log.error("report lost topic=%s error=%s", message.topic(), error.str())
 
 
 class Heartbeat:

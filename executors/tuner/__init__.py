@@ -1,47 +1,37 @@
 """The runner `tuner`: fine-tuning tasks of one base model, which stays loaded from one task to the next.
 
-Each worker process has one GPU and the base model. The node's own process imports no torch: a fork server
-does, and the worker processes are forked from it.
+A task is a gang: its ranks over nodes, in one generation. Ranks meet, connect and fail as those of every gang
+(`executors.gang`). But a rank here is not started for a job: it has one GPU and the base model, and outlives
+its tasks. A task has up to two jobs, each with a run of its own, may take connected ranks over from the task
+before, and survives the loss of a rank. So the loop of its parts, and their reports, are apart: see
+`executors.tuner.rank`.
+
+The node's own process imports no torch: a fork server does, and the ranks are forked from it.
 """
 
-from executors.node.runner import Runner, RunnerContext, UnfitError
+from executors.gang.runner import GangRunnerKind
+from executors.node.runner import UnfitError
 from executors.tuner.settings import TunerSettings
-from executors.workers.network import check_place
-from schemas.commands import Command
-from schemas.extras import require_extra
 from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
 
 
-class FineTuning:
-    """See `RunnerKind`."""
+class FineTuning(GangRunnerKind):
+    """See `GangRunnerKind`. Loading waits until each rank has the base model: seconds to minutes."""
 
-    commands: tuple[type[Command], ...] = (ProfileOrdered, TaskAssigned, TaskReleased, LoaderPrewarmed)
+    commands = (ProfileOrdered, TaskAssigned, TaskReleased, LoaderPrewarmed)
+    SETTINGS = TunerSettings
+    FOLDERS = ("dataset_root",)
+    RUNNER = "executors.tuner.runner:TunerRunner.started"
+    MODULES = ("executors.tuner.rank",)
 
     def __init__(self) -> None:
-        """Look for the data and the base model.
+        """See `GangRunnerKind`.
 
         Raises:
-            MissingExtraError: torch or another library is not installed.
-            UnfitError: a folder is missing, or the worker host is another machine.
-            ValidationError: a setting is none.
+            UnfitError: likewise, or there is no base model.
         """
-        require_extra("executors")
-        self._settings = TunerSettings()
-        check_place(self._settings.worker_host, dataset_root=self._settings.dataset_root)
+        super().__init__()
+        assert isinstance(self._settings, TunerSettings), "SETTINGS is its type"
         model = self._settings.base_model_dir
         if model is not None and not (model / "config.json").is_file():
             raise UnfitError(f"base_model_dir {model}: no Hugging Face model directory")
-
-    def load(self, context: RunnerContext) -> Runner:
-        """Start the worker processes, and wait until each has the base model: seconds to minutes.
-
-        Raises:
-            UnfitError: the directory holds no base model that the engine can use.
-            ValueError: the machine has fewer CUDA devices than are set.
-        """
-        from executors.tuner.processes import warm_up
-        from executors.tuner.runner import TunerRunner
-        from executors.workers.processes import room_for
-
-        gpus = room_for(self._settings.device, self._settings.gpus, warm_up())
-        return TunerRunner.started(context, self._settings, gpus)

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from executors.gang.membership import Members, Membership
 from executors.tuner.messages import meeting_of
-from executors.workers.membership import Membership
 from schemas.base import Identifier, RunId
 from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned, TaskReleaseReason
 
@@ -62,11 +62,11 @@ class Assignment:
     over: set[str] = field(default_factory=set)
     ending: Ending | None = None
     is_stopped: bool = False
-    """Whether its workers here have ended, though this node was told nothing: those of another node were. Its
-    runs are over once the command has come."""
-    workers_left: int | None = None
-    """Number of workers here that still have it; None while it waits for some."""
-    workers: tuple[int, ...] = ()
+    """Whether its ranks here have ended by a command to another node. Its runs are over once this node has
+    the command."""
+    ranks_left: int | None = None
+    """Number of ranks here that still have it; None while it waits for some."""
+    given_gpus: tuple[int, ...] = ()
     """The GPUs of those that it was given to, in the order of their ranks."""
 
     @property
@@ -93,17 +93,17 @@ class Assignment:
 
     @property
     def gpus(self) -> int:
-        """Worker processes that it needs here."""
-        return len(local_ranks(self.command))
+        """Ranks that it needs here."""
+        return len(self._ranks)
 
     @property
     def world(self) -> int:
-        """Worker processes that it has on all of its nodes."""
-        return world_size(self.command)
+        """Ranks that it has on all of its nodes."""
+        return members_of(self.command).world
 
     @property
     def meeting(self) -> str:
-        """Name of its workers' meeting place."""
+        """Name of its ranks' meeting place."""
         return meeting_of(self.command)
 
     @property
@@ -112,13 +112,17 @@ class Assignment:
         return self.generation or self.part
 
     def memberships(self) -> Iterator[Membership]:
-        """Yield the memberships of its workers here."""
-        for rank in local_ranks(self.command):
+        """Yield the memberships of its ranks here."""
+        for rank in self._ranks:
             yield Membership(generation=self.meeting_generation, rank=rank, world=self.world)
 
+    @property
+    def _ranks(self) -> range:
+        return members_of(self.command).ranks_of(self.command.node)
+
     def can_follow(self, other: "Assignment") -> bool:
-        """Whether it can take the workers of `other` over as they are connected: both are pipeline-parallel
-        tasks of as many workers, all of them here."""
+        """Whether it can take the ranks of `other` over as they are connected: both are pipeline-parallel
+        tasks of as many ranks, all of them here."""
         return all(
             isinstance(each.command, TaskAssigned)
             and each.orders[0].workload.pipeline
@@ -140,20 +144,8 @@ class Assignment:
         )
 
 
-def local_ranks(command: TaskAssigned | ProfileOrdered) -> range:
-    """The ranks of the command's node; empty if it has none."""
+def members_of(command: TaskAssigned | ProfileOrdered) -> Members:
+    """The nodes of a command."""
     if isinstance(command, ProfileOrdered):
-        return range(command.gpus)
-    first = 0
-    for member in command.members:
-        if member.node == command.node:
-            return range(first, first + member.gpus)
-        first += member.gpus
-    return range(0)
-
-
-def world_size(command: TaskAssigned | ProfileOrdered) -> int:
-    """All workers of the command."""
-    if isinstance(command, ProfileOrdered):
-        return command.gpus
-    return sum(member.gpus for member in command.members)
+        return Members(((command.node, command.gpus),))
+    return Members(tuple((member.node, member.gpus) for member in command.members))

@@ -1,6 +1,5 @@
 """A job's state between two of its tasks: read, written, and published when it is done."""
 
-import time
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -10,6 +9,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from executors.gang.checkpoints import await_checkpoint, check_record
+from executors.gang.places import result_path
 from executors.lora.base_model import SharedBase
 from executors.lora.checkpoint import ADAPTER_CONFIG, ADAPTER_TENSORS, decode_state, encode_state
 from executors.lora.task import LoraTask, TaskState
@@ -19,12 +20,11 @@ from executors.tuner.files import (
     FINISHED_JOB,
     OTHER_HEAD,
     PROGRESS,
-    FinishedJob,
+    FinishedTuning,
     JobFiles,
     JobProgress,
     progress_of,
 )
-from executors.workers.places import result_path
 from schemas.lora import LoraHyperparameters
 from schemas.merging.commands import JobOrder
 from schemas.merging.workload import TuningWorkload
@@ -58,7 +58,7 @@ class SavedJob:
     """The head of the other job of a shared run, float32 `[3, head size]`; empty in any other."""
 
 
-class JobCheckpoints:
+class TuningCheckpoints:
     """Reads and writes the states of jobs on one base model."""
 
     def __init__(self, files: JobFiles, base: SharedBase, cell: str, output_root: Path) -> None:
@@ -75,10 +75,10 @@ class JobCheckpoints:
         """
         return self._base.frozen(workload.hyperparameters.frozen_layers)
 
-    def find(self, order: JobOrder, generation: int, wait_s: float) -> SavedJob | FinishedJob | None:
+    def find(self, order: JobOrder, generation: int, wait_s: float) -> SavedJob | FinishedTuning | None:
         """Return the state that a job goes on from in this generation; None if it starts anew.
 
-        A checkpoint that the cell knows of is waited for: its writer may still be at it. What lies there of a
+        A checkpoint that the cell has a report of is waited for: its writer may still be at work. State of a
         job that starts anew is removed, unless this generation has written it.
 
         Raises:
@@ -86,17 +86,10 @@ class JobCheckpoints:
             ValueError: what is there is of another job, base model or format.
         """
         store, job_id = self._files.present, order.job_id
-        newest = self._files.newest(order)
         wanted = order.resume_iterations * order.workload.hyperparameters.batch_size
-        deadline_s = time.monotonic() + wait_s
-        while (
-            wanted > 0
-            and (newest is None or newest.samples_done < wanted)
-            and time.monotonic() < deadline_s
-            and not store.is_concluded(job_id)
-        ):
-            time.sleep(_POLL_S)
-            newest = self._files.newest(order)
+        newest = await_checkpoint(
+            lambda: self._files.newest(order), wanted, wait_s, _POLL_S, lambda: store.is_concluded(job_id)
+        )
         if newest is not None and newest.token > generation:
             raise StaleWriterError(f"{job_id}: generation {generation} was replaced by {newest.token}")
         before = store.newest(job_id) if order.resume_iterations == 0 else None
@@ -131,7 +124,7 @@ class JobCheckpoints:
         self._files.present.save(saved.state.task.job_id, generation, samples_done, files)
         return sum(len(content) for content in files.values())
 
-    def finish(self, saved: SavedJob, user: str, loss: float | None, generation: int) -> FinishedJob:
+    def finish(self, saved: SavedJob, user: str, loss: float | None, generation: int) -> FinishedTuning:
         """Publish a job's adapter, and keep no checkpoint of it but what reports it.
 
         Raises:
@@ -144,7 +137,7 @@ class JobCheckpoints:
         write_folder(
             self._output_root / path, {name: encoded[name] for name in (ADAPTER_CONFIG, ADAPTER_TENSORS)}
         )
-        finished = FinishedJob(
+        finished = FinishedTuning(
             workload=saved.progress.workload,
             position=saved.progress.position.model_copy(update={"is_over": True}),
             loss=loss,
@@ -165,13 +158,8 @@ class JobCheckpoints:
             return SavedJob(state, progress, NO_HEAD)
         return SavedJob(state, progress, load_tensors(checkpoint.files[OTHER_HEAD])[_HEAD])
 
-    def _finished(self, checkpoint: Checkpoint, order: JobOrder) -> FinishedJob:
-        finished = FinishedJob.model_validate_json(checkpoint.files[FINISHED_JOB])
-        if finished.workload != order.workload:
-            raise ValueError(f"the record {checkpoint.path} of a finished job is of another workload")
+    def _finished(self, checkpoint: Checkpoint, order: JobOrder) -> FinishedTuning:
+        finished = FinishedTuning.model_validate_json(checkpoint.files[FINISHED_JOB])
         path = result_path(self._cell, order.user, order.job_id)
-        if finished.path != path:
-            raise ValueError(
-                f"the record {checkpoint.path} of a finished job is of {finished.path}, not {path}"
-            )
+        check_record(checkpoint, finished.workload == order.workload, finished.path, path)
         return finished

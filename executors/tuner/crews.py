@@ -1,7 +1,8 @@
-"""Opens tasks and profile runs, for workers that share the work as the job asks for."""
+"""Opens tasks and profile runs, for ranks that share the work as the job asks for."""
 
 from dataclasses import replace
 
+from executors.gang.membership import Membership
 from executors.lora.base_model import SharedBase
 from executors.tuner.data import PreparedLoaders
 from executors.tuner.messages import ProfilePart, TaskPart
@@ -11,13 +12,12 @@ from executors.tuner.pipeline.succession import FindSuccessor
 from executors.tuner.replicas import Replicas
 from executors.tuner.surroundings import Surroundings
 from executors.tuner.team import Team
-from executors.workers.membership import Membership
 from schemas.merging.commands import TransferMode
 from schemas.merging.workload import MAX_ITERATIONS
 
 
 class Crews:
-    """What a worker has for all of its tasks: base model and data."""
+    """What a rank has for all of its tasks: base model and data."""
 
     def __init__(self, base: SharedBase, loaders: PreparedLoaders, surroundings: Surroundings) -> None:
         self._base = base

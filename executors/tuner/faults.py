@@ -5,9 +5,10 @@ from contextlib import contextmanager
 
 import torch
 
-from executors.lora.faults import described, is_permanent
+from executors.gang.faults import is_permanent_anywhere
+from executors.gang.meeting import PeerLostError
+from executors.lora.faults import described
 from executors.node.checkpoints import StaleWriterError
-from executors.workers.meeting import PeerLostError
 
 
 class FieldError(ValueError):
@@ -35,10 +36,6 @@ class JobError(RuntimeError):
         self.is_permanent = cannot_succeed_elsewhere(error)
 
 
-class DivergedError(ArithmeticError):
-    """The loss or the gradient is not finite any more."""
-
-
 @contextmanager
 def fault_in(field: str) -> Iterator[None]:
     """Say of errors in the block which field they are about."""
@@ -52,7 +49,7 @@ def fault_in(field: str) -> Iterator[None]:
 
 @contextmanager
 def fault_of(job_id: str) -> Iterator[None]:
-    """Say of errors in the block which job they are about, whatever they are, save those of a lost worker or
+    """Say of errors in the block which job they are about, whatever they are, save those of a lost rank or
     device, and of a writer that was replaced."""
     try:
         yield
@@ -66,4 +63,4 @@ def cannot_succeed_elsewhere(error: BaseException) -> bool:
     """Whether the job would fail so on every node of its zone: they share base model, data and seeds."""
     if isinstance(error, FieldError | JobError):
         return error.is_permanent
-    return is_permanent(error) or isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return is_permanent_anywhere(error)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
+from executors.gang.places import checkpoint_root
 from executors.node.checkpoints import Checkpoint, CheckpointStore
 from schemas.base import Identifier
 from schemas.fleet import Loss
@@ -36,7 +37,7 @@ class JobPosition(BaseModel):
 
 
 class JobProgress(BaseModel):
-    """What a checkpoint says besides the adapter's state."""
+    """Content of a checkpoint besides the adapter's state."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,7 +51,7 @@ class JobProgress(BaseModel):
     """How far the other job of a shared run was, whose adapter this is, too."""
 
 
-class FinishedJob(BaseModel):
+class FinishedTuning(BaseModel):
     """What is kept of a finished job, besides its adapter: what it takes to report it, once or again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,7 +65,7 @@ class FinishedJob(BaseModel):
 
 
 def progress_of(checkpoint: Checkpoint) -> JobProgress:
-    """What a checkpoint says of its job.
+    """Return the progress of the job in a checkpoint.
 
     Raises:
         ValueError: it is of another runner or format.
@@ -78,12 +79,12 @@ class JobFiles:
     """The files of a cell's jobs."""
 
     def __init__(self, state_root: Path, cell: str) -> None:
-        self.present = CheckpointStore(state_root / cell / "checkpoints")
+        self.present = CheckpointStore(checkpoint_root(state_root, cell))
         """What jobs go on from."""
         self._meetings = state_root / cell / "tuner"
 
     def meeting_place(self, task_id: str) -> Path:
-        """Where the workers of a task find each other."""
+        """Return the folder where the ranks of a task find each other."""
         return self._meetings / task_id
 
     def newest(self, order: JobOrder) -> Checkpoint | None:
@@ -122,5 +123,5 @@ class JobFiles:
         self.present.remove(job_id)
 
     def remove_meeting(self, task_id: str) -> None:
-        """Remove what the workers of a task that is over told each other."""
+        """Remove the messages of the ranks of a task that is over."""
         shutil.rmtree(self.meeting_place(task_id), ignore_errors=True)

@@ -1,7 +1,7 @@
 """Checks and counts the data of jobs ahead of their tasks, in a process of its own.
 
-In a thread of a worker it would hold Python's global lock, for which each operation of the training waits: a
-step takes several times as long meanwhile. What is found is kept in files that all workers of the node read.
+In a thread of a rank it would hold Python's global lock, for which each operation of the training waits: a
+step takes several times as long meanwhile. What is found is kept in files that all ranks of the node read.
 """
 
 import logging
@@ -124,7 +124,7 @@ def run_indexer(place_json: str, connection: "Connection[bytes, bytes]") -> None
     try:
         form = records_in(settings.base_model_dir)
     except (BaseModelError, OSError):
-        return  # the workers say so, and the node does not start
+        return  # the ranks say so, and the node does not start
     indexer = Indexer(DatasetRoot(settings.dataset_root), IndexFiles(index_folder(place)), form)
     while True:
         try:

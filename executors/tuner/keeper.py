@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """A thread that outlives the tasks of its worker."""
+    """A thread that outlives the tasks of its rank."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keeper")

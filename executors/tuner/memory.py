@@ -1,4 +1,4 @@
-"""How many sequences a worker takes at a time, so that they fit its memory (s and m of Ymir, section 6.1)."""
+"""How many sequences a rank takes at a time, so that they fit its memory (s and m of Ymir, section 6.1)."""
 
 import weakref
 from collections.abc import Callable

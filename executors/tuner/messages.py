@@ -1,21 +1,21 @@
-"""Messages between a node's runner and its worker processes, as JSON over a pipe."""
+"""Messages between a node's runner and its ranks, as JSON over a pipe."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from executors.gang.membership import Membership
 from executors.tuner.settings import TunerSettings
-from executors.workers.membership import Membership
 from schemas.base import Identifier, Record, UnixTime
 from schemas.merging.commands import JobOrder, ProfileOrdered, TaskAssigned
 
 Outcome = Literal["finished", "stopped", "failed"]
-"""`stopped`: the workers of the task were told to end it, here or on another node."""
+"""`stopped`: the task was halted, here or on another node."""
 
 
 class Place(Record):
-    """Where a node's workers are, and how they work; the same for all of them."""
+    """Where a node's ranks are, and how they work; the same for all of them."""
 
     cell: Identifier
     node: Identifier
@@ -26,7 +26,7 @@ class Place(Record):
     settings: dict[str, Any]
     """Fields of `TunerSettings` in the node's process, whatever the environment has by then."""
     gpu: int
-    """Which of the node's GPUs the worker has."""
+    """Which of the node's GPUs the rank has."""
 
     def tuner_settings(self) -> TunerSettings:
         """The settings."""
@@ -34,7 +34,7 @@ class Place(Record):
 
 
 class TaskPart(Record):
-    """One worker's part of a task. It begins when the parts told before it are over."""
+    """One rank's part of a task. It begins when the parts given before it are over."""
 
     kind: Literal["task"] = "task"
     part: int
@@ -42,17 +42,17 @@ class TaskPart(Record):
     command: TaskAssigned
     membership: Membership
     follows: int | None = None
-    """The part whose workers it takes over as they are connected, if they come to that: all of its workers,
+    """The part whose ranks it takes over as they are connected, if it comes to that: all of its ranks,
     with the same ranks, are those of one pipeline-parallel task that is to end."""
 
     @property
     def meeting(self) -> str:
-        """Name of the workers' meeting place."""
+        """Name of the ranks' meeting place."""
         return meeting_of(self.command)
 
 
 class ProfilePart(Record):
-    """One worker's part of a profile run."""
+    """One rank's part of a profile run."""
 
     kind: Literal["profile"] = "profile"
     part: int
@@ -61,12 +61,12 @@ class ProfilePart(Record):
 
     @property
     def meeting(self) -> str:
-        """Name of the workers' meeting place."""
+        """Name of the ranks' meeting place."""
         return meeting_of(self.command)
 
 
 def meeting_of(command: TaskAssigned | ProfileOrdered) -> str:
-    """Return the name of the meeting place of a command's workers."""
+    """Return the name of the meeting place of a command's ranks."""
     return command.task_id if isinstance(command, TaskAssigned) else f"profile-{command.order.job_id}"
 
 
@@ -102,10 +102,10 @@ class Unfit(Record):
     error: str
 
 
-class Told(Record):
+class TaskReport(Record):
     """A report of a run, to be passed on as it is."""
 
-    kind: Literal["told"] = "told"
+    kind: Literal["report"] = "report"
     part: int
     type: str
     """The CloudEvents type."""
@@ -113,7 +113,7 @@ class Told(Record):
 
 
 class Switched(Record):
-    """A task has taken its first step, and the worker had another before."""
+    """A task has taken its first step, and the rank had another before."""
 
     kind: Literal["switched"] = "switched"
     part: int
@@ -122,7 +122,7 @@ class Switched(Record):
     step_s: float
     """The first step."""
     overlaps: bool
-    """Whether it took the workers over as they were connected, while the task before still ended."""
+    """Whether it took the ranks over as they were connected, while the task before still ended."""
 
 
 class Over(Record):
@@ -135,7 +135,7 @@ class Over(Record):
     """Set where a disk refused so many bytes."""
 
 
-Word = Annotated[Ready | Unfit | Told | Switched | Over, Field(discriminator="kind")]
+Message = Annotated[Ready | Unfit | TaskReport | Switched | Over, Field(discriminator="kind")]
 
 DIRECTIVES: TypeAdapter[TaskPart | ProfilePart | Halt] = TypeAdapter(Directive)
-WORDS: TypeAdapter[Ready | Unfit | Told | Switched | Over] = TypeAdapter(Word)
+MESSAGES: TypeAdapter[Ready | Unfit | TaskReport | Switched | Over] = TypeAdapter(Message)

@@ -14,10 +14,10 @@ from executors.lora.base_model import SharedBase
 from executors.lora.resident import new_state
 from executors.lora.task import AdapterState, LoraTask, TaskState
 from executors.lora.trained_adapter import TrainedAdapter
-from executors.tuner.checkpoints import JobCheckpoints, SavedJob, lora_task
+from executors.tuner.checkpoints import SavedJob, TuningCheckpoints, lora_task
 from executors.tuner.data import Loader, PreparedLoaders, TokenizedFile
 from executors.tuner.faults import FieldError, UnfitMergeError, fault_in, fault_of
-from executors.tuner.files import FinishedJob, JobPosition
+from executors.tuner.files import FinishedTuning, JobPosition
 from executors.tuner.heads import fresh_from, shared_state
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import new_adapter
@@ -26,7 +26,7 @@ from schemas.merging.commands import JobOrder, TaskAssigned, TransferMode
 
 @dataclass
 class Job:
-    """A job of a task, as a worker sees it."""
+    """A job of a task, as a rank sees it."""
 
     order: JobOrder
     task: LoraTask
@@ -39,7 +39,7 @@ class Job:
     drawn: int = 0
     merged_at: int = 0
     """What was drawn when its merge began."""
-    finished: FinishedJob | None = None
+    finished: FinishedTuning | None = None
     """Set where the job was over before."""
     is_over: bool = False
     loss: float | None = None
@@ -129,7 +129,7 @@ def open_task(
     command: TaskAssigned,
     leads: bool,
     base: SharedBase,
-    checkpoints: JobCheckpoints,
+    checkpoints: TuningCheckpoints,
     loaders: PreparedLoaders,
     settings: TunerSettings,
 ) -> OpenTask:
@@ -220,12 +220,12 @@ def _find(
     job: Job,
     command: TaskAssigned,
     partner: str | None,
-    checkpoints: JobCheckpoints,
+    checkpoints: TuningCheckpoints,
     settings: TunerSettings,
 ) -> SavedJob | None:
     """What a job has been trained to, put into its place."""
     found = checkpoints.find(job.order, command.generation, settings.checkpoint_wait_s)
-    if isinstance(found, FinishedJob):
+    if isinstance(found, FinishedTuning):
         job.finished = found
         job.move_to(found.position)
         job.loss = found.loss
@@ -247,7 +247,7 @@ def _find(
 
 
 def _state(
-    mode: TransferMode, jobs: Sequence[Job], saved: Sequence[SavedJob | None], checkpoints: JobCheckpoints
+    mode: TransferMode, jobs: Sequence[Job], saved: Sequence[SavedJob | None], checkpoints: TuningCheckpoints
 ) -> AdapterState | None:
     """The adapter that the present phase goes on from."""
     if mode == "spatial":

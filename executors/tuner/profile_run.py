@@ -1,33 +1,29 @@
-"""A profile run on one of its workers: one, or as many as a pipeline has stages."""
+"""A profile run on one of its ranks: one, or as many as a pipeline has stages."""
 
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
+from executors.gang.faults import write_note
+from executors.gang.folder import JobFolder
+from executors.gang.meeting import PeerFailedError, PeerLostError
 from executors.lora.base_model import SharedBase
 from executors.lora.faults import described
 from executors.tuner.faults import cannot_succeed_elsewhere
-from executors.tuner.gathering import TaskFailedError, come_together, why_peer_was_lost
-from executors.tuner.messages import Outcome, Over, ProfilePart, Told
+from executors.tuner.gathering import HaltedError, come_together, why_peer_was_lost
+from executors.tuner.messages import Outcome, Over, ProfilePart, TaskReport
 from executors.tuner.profiling import profile
 from executors.tuner.surroundings import Surroundings
 from executors.tuner.team import Team
-from executors.workers.folder import JobFolder
-from executors.workers.meeting import PeerLostError
 from schemas.fleet import RunFailed, RunReport, RunStarted
 from schemas.merging.reports import ProfileReported
 
 _log = logging.getLogger(__name__)
 
 
-class _HaltedError(Exception):
-    """The run is to end before its workers have come together."""
-
-
 class ProfileRun:
-    """One worker's part of a profile run. Its leader reports for all."""
+    """One rank's part of a profile run. Its leader reports for all."""
 
     def __init__(
         self,
@@ -41,7 +37,7 @@ class ProfileRun:
 
         Args:
             open_team: opens the job.
-            folder: where the workers meet.
+            folder: where the ranks meet.
         """
         self._part = part
         self._around = surroundings
@@ -50,19 +46,19 @@ class ProfileRun:
         self._folder = folder
 
     def run(self) -> None:
-        """Make the run, and say the last word of it: `Over`."""
+        """Make the run, and end it with the message `Over`."""
         outcome: Outcome = "stopped"
         if not self._is_halted():
             self._tell(RunStarted, {})
             try:
                 if self._run():
                     outcome = "finished"
-            except _HaltedError:
+            except HaltedError:
                 pass
             except Exception as error:
                 outcome = "failed"
                 self._fail(error)
-        self._around.inbox.tell(Over(part=self._part.part, outcome=outcome))
+        self._around.inbox.send(Over(part=self._part.part, outcome=outcome))
         self._around.inbox.forget(self._part.part)
 
     def _run(self) -> bool:
@@ -72,7 +68,7 @@ class ProfileRun:
         team = self._open_team()
         try:
             meeting = come_together(
-                self._folder, membership, settings.worker_host, settings.join_timeout_s, self._raise_if_halted
+                self._folder, membership, settings.worker_host, settings.join_timeout_s, self._is_halted
             )
             team.join(meeting)
             team.agree()
@@ -91,23 +87,18 @@ class ProfileRun:
         if isinstance(error, PeerLostError):
             error = why_peer_was_lost(self._folder, generation, error)
         permanent = cannot_succeed_elsewhere(error)
-        if isinstance(error, TaskFailedError):
+        if isinstance(error, PeerFailedError):
             permanent = error.is_permanent
         elif self._part.membership.world > 1 and not isinstance(error, PeerLostError):
-            with suppress(OSError):
-                self._folder.write_failure(generation, described(error), permanent)
+            write_note(self._folder, generation, error, permanent=permanent)
         _log.warning("profile run failed job=%s error=%r", self._part.command.order.job_id, error)
         self._tell(RunFailed, {"error": described(error), "permanent": permanent})
 
     def _is_halted(self) -> bool:
         return self._around.inbox.is_halted(self._part.part)
 
-    def _raise_if_halted(self) -> None:
-        if self._is_halted():
-            raise _HaltedError
-
     def _tell(self, kind: type[RunReport], fields: dict[str, Any]) -> None:
-        """Report, if this worker leads."""
+        """Report, if this rank leads."""
         if self._part.membership.rank != 0:
             return
         order = self._part.command.order
@@ -120,4 +111,4 @@ class ProfileRun:
             **fields,
         )
         data = report.model_dump(mode="json")
-        self._around.inbox.tell(Told(part=self._part.part, type=report.TYPE, data=data))
+        self._around.inbox.send(TaskReport(part=self._part.part, type=report.TYPE, data=data))

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from executors.gang.reports import reportable
 from executors.lora.base_model import SharedBase
 from executors.tuner.data import Loader
 from executors.tuner.embedding import Embeddings, embed
 from executors.tuner.evaluating import accuracy_of
 from executors.tuner.memory import BYTES_PER_GIB, most_bytes_kept
-from executors.tuner.reports import reportable
 from executors.tuner.settings import TunerSettings
 from executors.tuner.team import Team
 from executors.tuner.training import Step
@@ -52,19 +52,19 @@ def profile(
     leads: bool,
     is_halted: Callable[[], bool],
 ) -> Profile | None:
-    """Make a profile run; None if it was halted. All workers call it.
+    """Make a profile run; None if it was halted. All ranks call it.
 
     Args:
-        team: the workers, connected; it has the one job.
+        team: the ranks, connected; it has the one job.
         deadline_s: by the monotonic clock.
-        leads: whether this worker reports what was found, and so computes the embedding.
-        is_halted: whether this worker was told to end it.
+        leads: whether this rank reports what was found, and so computes the embedding.
+        is_halted: whether this rank was told to end it.
 
     Raises:
         FieldError: the job cannot be trained.
         DivergedError: its loss is not finite.
         TimeoutError: the time was over before the first step.
-        PeerLostError: another worker is gone.
+        PeerLostError: another rank is gone.
     """
     run = _Run(command, team, settings, is_halted)
     team.begin(team.jobs)
@@ -124,8 +124,8 @@ class _Run:
         self._is_halted = is_halted
 
     def ends(self, until_s: float = math.inf) -> bool:
-        """Whether any worker was told to end the run, or it is later than `until_s` for the leader; the same
-        on all workers."""
+        """Whether any rank was told to end the run, or it is later than `until_s` for the leader; the same
+        on all ranks."""
         told = self.team.gather([int(self._is_halted()), int(time.monotonic() >= until_s)])
         return any(is_halted for is_halted, _ in told) or bool(told[0][1])
 
@@ -173,7 +173,7 @@ def _embed(base: SharedBase, loader: Loader, most: int, deadline_s: float) -> Em
 
 @contextmanager
 def _memory_watched(team: Team, base: SharedBase, device: torch.device) -> Iterator[list[int]]:
-    """How many bytes of this worker's device the steps in the block need at most, beside what it held before:
+    """How many bytes of this rank's device the steps in the block need at most, beside what it held before:
     one number, there after the block."""
     peak: list[int] = []
     if device.type != "cuda":

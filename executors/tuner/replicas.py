@@ -1,10 +1,14 @@
-"""A task whose workers all have the whole model, and each a share of every batch."""
+"""A task whose ranks all have the whole model, and each a share of every batch."""
 
 import math
 from collections.abc import Callable, Sequence
 
 import torch
 
+from executors.gang.group import ProcessGroup
+from executors.gang.meeting import Meeting
+from executors.gang.membership import Membership
+from executors.gang.shares import share
 from executors.lora.batch import TokenSequence
 from executors.lora.task import AdapterState
 from executors.tuner.faults import fault_of
@@ -17,10 +21,6 @@ from executors.tuner.sampling import annealing_exponent, draw_sources, shares
 from executors.tuner.settings import TunerSettings
 from executors.tuner.team import LastStep, Succession, agree_on_positions
 from executors.tuner.training import Sample, Step, Trainer
-from executors.workers.group import ProcessGroup
-from executors.workers.meeting import Meeting
-from executors.workers.membership import Membership
-from executors.workers.shares import share
 from schemas.merging.commands import TransferMode
 from schemas.merging.reports import MeasuredStep
 
@@ -65,11 +65,11 @@ class Replicas:
         group = self._group
         if group is None:
             return
-        agree_on_positions(group.gather, self.jobs)
+        agree_on_positions(self.gather, self.jobs)
         trained = self.jobs[0] if self._mode == "spatial" else trained_first(self.jobs)
         if self._adapter.task.job_id != trained.job_id:
             self._adapter = adapter_for(self._mode, self.jobs, None, self._device)
-        group.spread(self._adapter.tensors, 0)
+        group.spread("the adapter", self._adapter.tensors, 0)
 
     def leave(self) -> None:
         if self._group is not None:
@@ -77,7 +77,9 @@ class Replicas:
             self._group = None
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
-        return [list(numbers)] if self._group is None else self._group.gather(numbers)
+        return (
+            [list(numbers)] if self._group is None else self._group.gather("the state of the task", numbers)
+        )
 
     def begin(self, active: Sequence[Job]) -> None:
         if self._mode == "temporal" and self._adapter.task is not active[0].task:
@@ -150,10 +152,10 @@ class Replicas:
         return LastState(self._adapter).to_host if self._leads else None
 
     def remains(self) -> Callable[[], AdapterState] | None:
-        return self.last_state()  # each worker has all of it
+        return self.last_state()  # each rank has all of it
 
     def leave_to_successor(self) -> LastStep:
-        raise AssertionError("nobody takes these workers over as they are connected")
+        raise AssertionError("nobody takes these ranks over as they are connected")
 
     @property
     def _leads(self) -> bool:
@@ -180,7 +182,7 @@ class Replicas:
         return draw_sources(self.jobs[0].task.seed, number, count, shares(sizes, exponent))
 
     def _own(self) -> list[Sample]:
-        """This worker's share of the next step's batch."""
+        """This rank's share of the next step's batch."""
         sources = self._sources()
         streams = [
             iter(job.loader.stream.take(job.drawn, sources.count(source)))
@@ -204,4 +206,4 @@ class Replicas:
 
     def _add_up(self, vector: torch.Tensor) -> None:
         if self._group is not None:
-            self._group.add_up(vector)
+            self._group.add_up("a step", vector)

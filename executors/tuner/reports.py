@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, Literal
 
-from executors.tuner.files import FinishedJob
+from executors.gang.reports import reportable
+from executors.tuner.files import FinishedTuning
 from executors.tuner.keeper import TaskKeeper
-from executors.tuner.messages import TaskPart, Told
+from executors.tuner.messages import TaskPart, TaskReport
 from executors.tuner.opening import Job
 from executors.tuner.surroundings import Surroundings
 from executors.tuner.training import Step
@@ -14,7 +15,6 @@ from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunS
 from schemas.merging.commands import JobOrder
 from schemas.merging.reports import MeasuredStep, TaskEvaluated
 
-_MAX_LOSS = 1e9
 _LEAST_S = 1e-6
 """What a step takes at least: the clock may not have moved."""
 
@@ -69,7 +69,7 @@ class TaskReports:
         about = self._about(order, samples_done)
         self._tell(RunProgressed(**about, loss=reportable(loss), node_s=node_s, complete=False))
 
-    def finished(self, job: Job, finished: FinishedJob) -> None:
+    def finished(self, job: Job, finished: FinishedTuning) -> None:
         """A job is over, and its adapter published."""
         self.ended.add(job.order.run_id)
         self._tell(
@@ -100,14 +100,9 @@ class TaskReports:
         self._keeper.soon(lambda: self._tell(report))
 
     def _tell(self, report: RunReport) -> None:
-        self._around.inbox.tell(
-            Told(part=self._part.part, type=report.TYPE, data=report.model_dump(mode="json"))
+        self._around.inbox.send(
+            TaskReport(part=self._part.part, type=report.TYPE, data=report.model_dump(mode="json"))
         )
-
-
-def reportable(loss: float | None) -> float | None:
-    """A loss as a report can carry it."""
-    return None if loss is None else min(loss, _MAX_LOSS)
 
 
 def measured_step(
@@ -116,7 +111,7 @@ def measured_step(
     """What a configuration was seen to take.
 
     Args:
-        share_size: sequences of a step that one worker has.
+        share_size: sequences of a step that one rank has.
     """
     size = max(1, min(micro_batch_size, share_size))
     return MeasuredStep(

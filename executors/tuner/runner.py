@@ -1,4 +1,4 @@
-"""The runner `tuner` on a node: gives workers what the cell has decided, and passes on what they report."""
+"""The runner `tuner` on a node: gives ranks what the cell has decided, and sends their reports."""
 
 import json
 import logging
@@ -8,16 +8,17 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from executors.gang.folder import JobFolder
+from executors.gang.places import result_path
+from executors.gang.rank_processes import exit_error
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
 from executors.tuner.assignments import STATES, Assignment, Ending
 from executors.tuner.files import JobFiles
-from executors.tuner.messages import Halt, Over, Place, Prewarm, ProfilePart, Switched, TaskPart, Told
+from executors.tuner.messages import Halt, Over, Place, Prewarm, ProfilePart, Switched, TaskPart, TaskReport
 from executors.tuner.objections import objection_to
-from executors.tuner.processes import Bench, Workers
+from executors.tuner.rank_pool import PooledRank, RankPool
 from executors.tuner.settings import TunerSettings
-from executors.workers.folder import JobFolder
-from executors.workers.places import result_path
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.commands import Command
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 class TunerRunner:
     """See `Runner`."""
 
-    def __init__(self, context: RunnerContext, settings: TunerSettings, workers: Workers) -> None:
+    def __init__(self, context: RunnerContext, settings: TunerSettings, ranks: RankPool) -> None:
         """Have nothing to do yet."""
         node = context.settings
         self._context = context
@@ -47,14 +48,14 @@ class TunerRunner:
         self._base_model = node.base_model
         self._output_root = node.output_root
         self._files = JobFiles(node.state_root, node.cell)
-        self._workers = workers
+        self._pool = ranks
         self._assignments: list[Assignment] = []
         """In the order in which they came."""
         self._parts = 0
 
     @classmethod
     def started(cls, context: RunnerContext, settings: TunerSettings, gpus: int) -> "TunerRunner":
-        """Start worker processes and wait until they have the base model.
+        """Start ranks and wait until they have the base model.
 
         Raises:
             UnfitError: they cannot load it.
@@ -69,25 +70,25 @@ class TunerRunner:
             settings=settings.model_dump(mode="json"),
             gpu=0,
         )
-        workers = Workers(place, gpus)
+        ranks = RankPool(place, gpus)
         try:
-            workers.await_ready()
+            ranks.await_ready()
         except BaseException:
-            workers.kill()
+            ranks.kill()
             raise
-        return cls(context, settings, workers)
+        return cls(context, settings, ranks)
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of its workers."""
-        return self._workers.pids
+        """Process ids of its ranks."""
+        return self._pool.pids
 
     def judge(self, command: Command) -> Objection | None:
         """A task must be newer than what the node has of its jobs, and one that `objection_to` lets pass; a
         release must be of a generation that the node has. A profile run replaces what the node has of its
         job: the cell orders one only of a job that has no other run."""
         if isinstance(command, TaskAssigned | ProfileOrdered):
-            objection = objection_to(command, gpus_here=len(self._workers.benches))
+            objection = objection_to(command, gpus_here=len(self._pool.ranks))
             if objection is not None:
                 return objection
         if isinstance(command, TaskAssigned):
@@ -127,27 +128,27 @@ class TunerRunner:
         return [order.run_id for each in going_on for order in each.left()]
 
     def advance(self) -> Activity:
-        """Hear the workers, give them what they can begin, and report.
+        """Process the ranks' messages, give them parts that they can begin, and report.
 
         Raises:
             NoRoomError: a disk refused a checkpoint or a result.
         """
         needed_bytes = None
-        for bench, word in list(self._workers.words()):
-            if isinstance(word, Told):
-                self._pass_on(word)
-            elif isinstance(word, Switched):
-                self._note_switch(word)
+        for rank, message in list(self._pool.messages()):
+            if isinstance(message, TaskReport):
+                self._pass_on(message)
+            elif isinstance(message, Switched):
+                self._note_switch(message)
             else:
-                needed_bytes = word.needed_bytes if needed_bytes is None else needed_bytes
-                self._hear_over(bench, word)
-        for part, status in list(self._workers.bury()):
-            self._mourn(part, status)
+                needed_bytes = message.needed_bytes if needed_bytes is None else needed_bytes
+                self._on_over(rank, message)
+        for part, status in list(self._pool.restart_ended()):
+            self._on_exit(part, status)
         for each in list(self._assignments):
             self._conclude(each)
         for each in list(self._assignments):
             self._begin(each)
-        self._workers.send_halts()
+        self._pool.send_halts()
         if needed_bytes is not None:
             refused = self._context.room.refused(needed_bytes)
             if refused is not None:
@@ -155,7 +156,7 @@ class TunerRunner:
         return "waiting" if self._assignments else "idle"
 
     def close(self, reason: CloseReason) -> None:
-        """End all, checkpointed, within `stop_grace_s`; the cell plans it again. The worker processes go with
+        """End all, checkpointed, within `stop_grace_s`; the cell plans it again. The ranks go with
         the node, and stay where only room is wanting."""
         deadline_s = time.monotonic() + self._settings.stop_grace_s
         for each in self._assignments:
@@ -169,10 +170,10 @@ class TunerRunner:
             time.sleep(_POLL_S)
         for each in list(self._assignments):
             # It did not end in time: what is on disk counts.
-            each.workers_left = 0
+            each.ranks_left = 0
             self._conclude(each)
         if reason == "node_stops":
-            self._workers.kill()
+            self._pool.kill()
 
     def state(self) -> JsonValue:
         """Return the assignments that are not over, to go on with after a restart."""
@@ -180,13 +181,13 @@ class TunerRunner:
         return states or None
 
     def restore(self, state: JsonValue) -> None:
-        """Go on with what the process before this one had; from checkpoints, for its workers are gone."""
+        """Go on with what the process before this one had; from checkpoints, for its ranks are gone."""
         for each in STATES.validate_json(json.dumps(state)):
             assignment = self._assignment(each.command)
             assignment.over = set(each.over)
             assignment.ending, assignment.is_stopped = each.ending, each.is_stopped
             if each.ending is not None or each.is_stopped:
-                assignment.workers_left = 0
+                assignment.ranks_left = 0
             self._assignments.append(assignment)
 
     # Commands
@@ -230,25 +231,25 @@ class TunerRunner:
         now_s = self._context.clock.time_s()
         ahead_s = max(command.starts_s - now_s, _LEAST_PREWARM_S)
         drop_s = max(command.starts_s, now_s) + ahead_s
-        self._workers.prewarm(Prewarm(order=command.order, drop_s=drop_s))
+        self._pool.prewarm(Prewarm(order=command.order, drop_s=drop_s))
 
     def _end(self, assignment: Assignment, ending: Ending) -> None:
         """Have an assignment end."""
         if assignment.ending is None or ending.weight >= assignment.ending.weight:
             assignment.ending = ending
-        if assignment.workers_left is None:
-            assignment.workers_left = 0
-        self._workers.halt(Halt(part=assignment.part))
+        if assignment.ranks_left is None:
+            assignment.ranks_left = 0
+        self._pool.halt(Halt(part=assignment.part))
 
-    # Workers
+    # Ranks
 
     def _begin(self, assignment: Assignment) -> None:
-        """Give an assignment to workers, as soon as there are enough that are idle or about to be."""
-        if assignment.workers_left is not None:
+        """Give an assignment to ranks, as soon as there are enough that are idle or about to be."""
+        if assignment.ranks_left is not None:
             return
         refusal = self._refusal(assignment)
         if refusal is not None:
-            assignment.workers_left = 0
+            assignment.ranks_left = 0
             if assignment.leads:
                 for order, error, permanent in refusal:
                     self._fail(assignment, order, error, permanent)
@@ -259,35 +260,35 @@ class TunerRunner:
         found = self._free(assignment)
         if found is None:
             return
-        benches, follows = found
-        assignment.workers_left = len(benches)
-        assignment.workers = tuple(bench.gpu for bench in benches)
+        ranks, follows = found
+        assignment.ranks_left = len(ranks)
+        assignment.given_gpus = tuple(rank.gpu for rank in ranks)
         number, command = assignment.part, assignment.command
         if isinstance(command, ProfileOrdered):
             self._files.remove_meeting(assignment.meeting)  # of a process before this one
-        for membership, bench in zip(assignment.memberships(), benches, strict=True):
+        for membership, rank in zip(assignment.memberships(), ranks, strict=True):
             part: ProfilePart | TaskPart
             if isinstance(command, ProfileOrdered):
                 part = ProfilePart(part=number, command=command, membership=membership)
             else:
                 part = TaskPart(part=number, command=command, membership=membership, follows=follows)
-            self._workers.give(bench, part)
+            self._pool.give(rank, part)
 
-    def _free(self, assignment: Assignment) -> tuple[list[Bench], int | None] | None:
-        """Workers for an assignment, in the order of its ranks, that are idle, or whose one part is about to
+    def _free(self, assignment: Assignment) -> tuple[list[PooledRank], int | None] | None:
+        """Ranks for an assignment, in the order of its ranks, that are idle, or whose one part is about to
         end, and the part that it follows on all of them, see `TaskPart`; None if there are too few."""
         count = assignment.gpus
         ending = [each for each in self._assignments if each.ending is not None or each.is_stopped]
         parts = {each.part for each in ending}
-        ready = [bench for bench in self._workers.benches if bench.is_ready]
-        idle = [bench for bench in ready if not bench.parts]
-        soon = {bench.gpu: bench for bench in ready if len(bench.parts) == 1 and bench.parts[0] in parts}
+        ready = [rank for rank in self._pool.ranks if rank.is_ready]
+        idle = [rank for rank in ready if not rank.parts]
+        soon = {rank.gpu: rank for rank in ready if len(rank.parts) == 1 and rank.parts[0] in parts}
         if len(idle) < count:
             for each in ending:
                 if assignment.can_follow(each) and all(
-                    gpu in soon and soon[gpu].parts == [each.part] for gpu in each.workers
+                    gpu in soon and soon[gpu].parts == [each.part] for gpu in each.given_gpus
                 ):
-                    return [soon[gpu] for gpu in each.workers], each.part
+                    return [soon[gpu] for gpu in each.given_gpus], each.part
         found = [*idle, *soon.values()][:count]
         return (found, None) if len(found) == count else None
 
@@ -299,9 +300,9 @@ class TunerRunner:
                 return [(each, error, False) for each in assignment.orders]
         return None
 
-    def _pass_on(self, word: Told) -> None:
-        report = _REPORTS[word.type].model_validate_json(json.dumps(word.data))
-        assignment = self._by_part(word.part)
+    def _pass_on(self, message: TaskReport) -> None:
+        report = _REPORTS[message.type].model_validate_json(json.dumps(message.data))
+        assignment = self._by_part(message.part)
         if assignment is None or report.run_id in assignment.over:
             return
         self._context.report(report)
@@ -312,38 +313,38 @@ class TunerRunner:
                 "%s job=%s run=%s samples_done=%d", how, report.job_id, report.run_id, report.samples_done
             )
 
-    def _note_switch(self, word: Switched) -> None:
-        assignment = self._by_part(word.part)
+    def _note_switch(self, message: Switched) -> None:
+        assignment = self._by_part(message.part)
         if assignment is not None:
             jobs = ",".join(order.job_id for order in assignment.orders)
             _log.info(
                 "task switched jobs=%s overlaps=%s switch_gap_s=%.4f step_s=%.4f",
-                *(jobs, str(word.overlaps).lower(), word.gap_s, word.step_s),
+                *(jobs, str(message.overlaps).lower(), message.gap_s, message.step_s),
             )
 
-    def _hear_over(self, bench: Bench, word: Over) -> None:
-        bench.parts.remove(word.part)
-        assignment = self._by_part(word.part)
-        if assignment is not None and assignment.workers_left:
-            assignment.workers_left -= 1
-            # All workers of a task stop at the same step.
-            assignment.is_stopped = assignment.is_stopped or word.outcome == "stopped"
+    def _on_over(self, rank: PooledRank, message: Over) -> None:
+        rank.parts.remove(message.part)
+        assignment = self._by_part(message.part)
+        if assignment is not None and assignment.ranks_left:
+            assignment.ranks_left -= 1
+            # All ranks of a task stop at the same step.
+            assignment.is_stopped = assignment.is_stopped or message.outcome == "stopped"
 
-    def _mourn(self, part: int, status: str) -> None:
-        """A worker process has died with a part."""
+    def _on_exit(self, part: int, status: str) -> None:
+        """Report the loss of a part: its process has ended."""
         assignment = self._by_part(part)
         if assignment is None:
             return
-        if assignment.workers_left:
-            assignment.workers_left -= 1
+        if assignment.ranks_left:
+            assignment.ranks_left -= 1
         if assignment.ending is not None:
             return
-        error = f"a worker process has ended with {status} and no word"
+        error = exit_error(status)
         if assignment.world > 1:
-            # The others see that it is gone, and read here why.
+            # The others see that it is gone, and read the reason here.
             folder = JobFolder(self._files.meeting_place(assignment.meeting))
             folder.write_failure(assignment.meeting_generation, error, permanent=False)
-            self._workers.halt(Halt(part=part))
+            self._pool.halt(Halt(part=part))
         for order in list(assignment.left()):
             if assignment.leads:
                 self._fail(assignment, order, error, permanent=False)
@@ -356,11 +357,11 @@ class TunerRunner:
 
     def _conclude(self, assignment: Assignment) -> None:
         """See whether an assignment is over: then its files are put in order, and its runs reported."""
-        if assignment.workers_left is None or assignment.workers_left > 0:
+        if assignment.ranks_left is None or assignment.ranks_left > 0:
             return
         ending = assignment.ending
         if ending is None and assignment.is_stopped and any(assignment.left()):
-            return  # its other nodes were told to end it; what is to say comes with this node's command
+            return  # halted on its other nodes; this node's command will name the reason
         if ending is not None:
             for order in assignment.orders:
                 self._settle(assignment, order, ending)

@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Sequence
 
+from executors.gang.reports import reportable
 from executors.lora.task import AdapterState
 from executors.tuner.checkpoints import NO_HEAD, SavedJob
 from executors.tuner.files import JobProgress
 from executors.tuner.heads import head_of, own_state
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.opening import Job, task_state
-from executors.tuner.reports import TaskReports, reportable
+from executors.tuner.reports import TaskReports
 from executors.tuner.surroundings import Surroundings
 from schemas.merging.commands import TaskAssigned
 

@@ -1,26 +1,19 @@
 """The settings of the runner `tuner`: environment variables `MILLRACE_*`, beside those of its node."""
 
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from executors.workers.settings import WorkerSettings
+from executors.gang.settings import GangSettings
+from executors.settings import BaseModelSettings
 from schemas.services import SHORTEST_S
 
 
-class TunerSettings(WorkerSettings):
+class TunerSettings(GangSettings, BaseModelSettings):
     """Settings of the runner."""
 
-    base_model_dir: Path | None = None
-    """The Hugging Face directory of the base model; a small Llama is made on the first start if not given."""
-
-    base_model_address: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Name by which users load the base model, such as that on the Hugging Face hub: published adapters name
-    it. `MILLRACE_BASE_MODEL` if not given."""
-
     micro_batch_size: Annotated[int, Field(ge=1, le=4_096)] = 8
-    """Sequences that a worker takes at a time on a CPU, at most. On CUDA it is measured what fits."""
+    """Sequences that a rank takes at a time on a CPU, at most. On CUDA it is measured what fits."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Part of a GPU's free memory that a micro-batch may need."""
     evaluation_samples: Annotated[int, Field(ge=1, le=1_000_000)] = 512
@@ -33,6 +26,4 @@ class TunerSettings(WorkerSettings):
     """Tokens that a data loader keeps, so that later epochs need not tokenise again."""
 
     join_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 120.0
-    """Time that workers wait for the others of their task."""
-    peer_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 600.0
-    """Time that a worker waits for another's part of a step."""
+    """Time that ranks wait for the others of their task."""

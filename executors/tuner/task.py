@@ -1,4 +1,4 @@
-"""A task on one of its workers: its jobs in their mode, from the first step to the last word.
+"""A task on one of its ranks: its jobs in their mode, from the first step to the last word.
 
 Modes (Ymir, section 6.1): `normal`, one job; `temporal`, the first job to its end, then the second from the
 weights that it has left, with a fresh optimizer; `spatial`, both into one adapter, with annealed sampling.
@@ -9,12 +9,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from executors.gang.faults import DivergedError, write_note
+from executors.gang.folder import JobFolder
+from executors.gang.meeting import Meeting, PeerFailedError, PeerLostError
 from executors.lora.faults import described
 from executors.node.checkpoints import StaleWriterError
 from executors.node.room import is_for_want_of_room
 from executors.tuner.evaluating import Evaluations
-from executors.tuner.faults import DivergedError, JobError, UnfitMergeError, cannot_succeed_elsewhere
-from executors.tuner.gathering import TaskFailedError, come_together, why_peer_was_lost
+from executors.tuner.faults import JobError, UnfitMergeError, cannot_succeed_elsewhere
+from executors.tuner.gathering import HaltedError, come_together, why_peer_was_lost
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.messages import Outcome, Over, Switched, TaskPart
 from executors.tuner.opening import Job
@@ -24,24 +27,18 @@ from executors.tuner.saving import TaskSaves
 from executors.tuner.surroundings import Surroundings
 from executors.tuner.team import Team
 from executors.tuner.training import Step
-from executors.workers.folder import JobFolder
-from executors.workers.meeting import Meeting, PeerLostError
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.merging.commands import JobOrder
 
 _CONCLUSION_S = 30.0
 _REUNIONS = 2
-"""Number of times that the workers of a task meet again after one was lost and started again."""
+"""Number of times that the ranks of a task meet again after one was lost and started again."""
 
 _log = logging.getLogger(__name__)
 
 
-class HaltedError(Exception):
-    """The part is to end, and has not come together with the others."""
-
-
 class TaskRun:
-    """One worker's part of a task. Its leader reports and writes for all."""
+    """One rank's part of a task. Its leader reports and writes for all."""
 
     def __init__(
         self, part: TaskPart, surroundings: Surroundings, opening: Opening[Team], folder: JobFolder
@@ -50,7 +47,7 @@ class TaskRun:
 
         Args:
             opening: of what the task needs.
-            folder: where its workers meet.
+            folder: where its ranks meet.
         """
         self._part = part
         self._command = part.command
@@ -67,12 +64,12 @@ class TaskRun:
         self._node_s = 0.0
         self._is_started = False
         self._has_taken_over = False
-        """Whether the workers are connected since the task before."""
+        """Whether the ranks are connected since the task before."""
         self._outcome: Outcome = "stopped"
 
     @property
     def leads(self) -> bool:
-        """Whether this worker reports and writes for all."""
+        """Whether this rank reports and writes for all."""
         return self._part.membership.rank == 0
 
     def run(self) -> None:
@@ -88,8 +85,8 @@ class TaskRun:
 
     def _run(self) -> None:
         self._has_taken_over = self._opening.is_open and self._opening.result().is_joined
-        if self._around.inbox.is_halted(self._part.part) and not self._has_taken_over:
-            return  # workers that were taken over are together already, and end it so
+        if self._is_halted() and not self._has_taken_over:
+            return  # ranks that were taken over are together already, and end it so
         self._opened_team = team = self._opening.result()
         self._saves.begin(team.jobs)
         self._evaluations = Evaluations(
@@ -104,16 +101,18 @@ class TaskRun:
                 if all(job.is_over for job in team.jobs):
                     self._outcome = "finished"
                 return
+            except PeerFailedError:
+                raise  # another rank has written why the task cannot continue
             except PeerLostError:
-                self._meeting = None  # one of those who met will not hear its last word
+                self._meeting = None  # one of its ranks cannot read the outcome any more
                 reunions += 1
                 if reunions > _REUNIONS or not team.can_reunite:
                     raise
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """Have all workers of the task connected, and hold what the leader holds, for the length of the
-        block. A task that has taken the workers of another over has them so."""
+        """Have all ranks of the task connected, and hold what the leader holds, for the length of the
+        block. A task that has taken the ranks of another over has them so."""
         team, membership = self._team, self._part.membership
         try:
             if not team.is_joined:
@@ -122,7 +121,7 @@ class TaskRun:
                     membership,
                     self._settings.worker_host,
                     self._settings.join_timeout_s,
-                    self._raise_if_halted,
+                    self._is_halted,
                 )
                 team.join(self._meeting)
                 team.agree()
@@ -184,7 +183,7 @@ class TaskRun:
         counts = self._team.upcoming()
         is_checkpoint_due = time.monotonic() - self._saves.saved_s >= self._settings.checkpoint_s
         signals = (
-            around.inbox.is_halted(self._part.part),
+            self._is_halted(),
             self.leads and self._measured.may_be_wanted(active, counts),
             self.leads and is_checkpoint_due,
         )
@@ -197,7 +196,7 @@ class TaskRun:
         if around.stepped_s is not None and not self._node_s:
             gap_s = began_s - around.stepped_s
             number, overlaps = self._part.part, self._has_taken_over
-            around.inbox.tell(Switched(part=number, gap_s=gap_s, step_s=step.step_s, overlaps=overlaps))
+            around.inbox.send(Switched(part=number, gap_s=gap_s, step_s=step.step_s, overlaps=overlaps))
         around.stepped_s = stepped_s = time.monotonic()
         self._node_s += stepped_s - began_s
         return step
@@ -209,7 +208,7 @@ class TaskRun:
             job.drawn += count
 
     def _leave_to_successor(self, active: Sequence[Job]) -> None:
-        """Take the last step while the next task begins on the same workers (section 6.2, Figure 9)."""
+        """Take the last step while the next task begins on the same ranks (section 6.2, Figure 9)."""
         counts = self._team.upcoming()
         last = self._team.leave_to_successor()
         self._around.stepped_s = last.ended_s
@@ -255,7 +254,7 @@ class TaskRun:
             self._saves.save_at_last(jobs, last)
 
     def _save_what_remains(self) -> None:
-        """Keep what the leader alone has of jobs whose workers are not together any more."""
+        """Keep what the leader alone has of jobs whose ranks are not together any more."""
         remains = None if self._opened_team is None else self._opened_team.remains()
         if remains is not None:
             self._saves.save_at_last(self._in_training(), remains)
@@ -268,10 +267,9 @@ class TaskRun:
             return
         if isinstance(error, PeerLostError):
             error = why_peer_was_lost(self._folder, self._command.generation, error)
-        if self._part.membership.world > 1 and not isinstance(error, TaskFailedError | PeerLostError):
+        if self._part.membership.world > 1 and not isinstance(error, PeerLostError):
             permanent = len(self._command.orders) == 1 and cannot_succeed_elsewhere(error)
-            with suppress(OSError):
-                self._folder.write_failure(self._command.generation, described(error), permanent)
+            write_note(self._folder, self._command.generation, error, permanent=permanent)
         self._meeting = None  # those that are left do not wait for each other
         if not self.leads:
             return
@@ -295,7 +293,7 @@ class TaskRun:
             if order.job_id in over:
                 continue
             text, permanent = described(error), cannot_succeed_elsewhere(error)
-            if isinstance(error, TaskFailedError):
+            if isinstance(error, PeerFailedError):
                 permanent = error.is_permanent
             elif isinstance(error, JobError):
                 if error.job_id != order.job_id:
@@ -327,7 +325,7 @@ class TaskRun:
                     permanent = is_alone and cannot_succeed_elsewhere(error)
                     self._reports.failed(order, kept, described(error), permanent)
             needed_bytes = keeper.needed_bytes if error is not None and is_for_want_of_room(error) else None
-            self._around.inbox.tell(Over(part=self._part.part, outcome=outcome, needed_bytes=needed_bytes))
+            self._around.inbox.send(Over(part=self._part.part, outcome=outcome, needed_bytes=needed_bytes))
             self._around.inbox.forget(self._part.part)
 
         keeper.at_last(close)
@@ -341,9 +339,8 @@ class TaskRun:
 
     # What ends it
 
-    def _raise_if_halted(self) -> None:
-        if self._around.inbox.is_halted(self._part.part):
-            raise HaltedError
+    def _is_halted(self) -> bool:
+        return self._around.inbox.is_halted(self._part.part)
 
     def _raise_if_not_kept(self) -> None:
         if self._keeper.error is not None:

@@ -1,18 +1,18 @@
-"""The workers of a task, as the one that trains its jobs: what a task asks of them, however they share the
+"""The ranks of a task, as the one that trains its jobs: what a task asks of them, however they share the
 work."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from executors.gang.meeting import Meeting
 from executors.lora.task import AdapterState
 from executors.tuner.faults import FieldError, JobError
 from executors.tuner.opening import Job
 from executors.tuner.training import Step
-from executors.workers.meeting import Meeting
 from schemas.merging.reports import MeasuredStep
 
 Succession = Literal["none", "coming", "ready"]
-"""Whether another task is about to take the workers over as they are connected: `coming` while that is being
+"""Whether another task is about to take the ranks over as they are connected: `coming` while that is being
 prepared beside the training, `ready` when it may be left to with the next step."""
 
 _DIGEST_DIGITS = 13
@@ -20,22 +20,22 @@ _DIGEST_DIGITS = 13
 
 
 class LastStep(NamedTuple):
-    """The step with which a task has left its workers to another."""
+    """The step with which a task has left its ranks to another."""
 
     ended_s: float
-    """When this worker had computed it, by the monotonic clock."""
+    """When this rank had computed it, by the monotonic clock."""
     wait: Callable[[], None]
-    """Until it is over on all workers; raises OSError if what it came to is lost."""
+    """Until it is over on all ranks; raises OSError if what it came to is lost."""
     state: Callable[[], AdapterState]
     """Waits likewise, and returns what the task came to; for the leader."""
 
 
 class Team(Protocol):
-    """One worker's share in the training of a task. All workers call the same methods in the same order.
+    """One rank's share in the training of a task. All ranks call the same methods in the same order.
 
     Attributes:
         jobs: of the task, in the order of the command.
-        can_reunite: whether the workers that are left go on where they were, when one was lost and is started
+        can_reunite: whether the ranks that are left go on where they were, when one was lost and is started
             again.
         micro_batch_size: sequences that are computed at a time, at most.
     """
@@ -46,21 +46,21 @@ class Team(Protocol):
 
     @property
     def is_joined(self) -> bool:
-        """Whether the workers are connected."""
+        """Whether the ranks are connected."""
 
     @property
     def succession(self) -> Succession:
-        """As of the last step, the same on all workers."""
+        """As of the last step, the same on all ranks."""
 
     def join(self, meeting: Meeting | None) -> None:
-        """Connect with the others; a worker without others has no meeting.
+        """Connect with the others; a rank without others has no meeting.
 
         Raises:
             PeerLostError: one does not come.
         """
 
     def agree(self) -> None:
-        """Have all workers hold what the leader holds.
+        """Have all ranks hold what the leader holds.
 
         Raises:
             JobError: they have not the same data.
@@ -71,7 +71,7 @@ class Team(Protocol):
         """Disconnect, unless the connections were left to another task."""
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Tell some numbers, and return those of all workers by rank."""
+        """Tell some numbers, and return those of all ranks by rank."""
 
     def begin(self, active: Sequence[Job]) -> None:
         """A phase begins: these jobs are in training from now on."""
@@ -83,10 +83,10 @@ class Team(Protocol):
         """Train one batch. The jobs are moved on by the caller.
 
         Args:
-            signals: what this worker has to say to all.
+            signals: what this rank has to say to all.
 
         Raises:
-            DivergedError: loss or gradient is not finite. The adapter is as it was, on all workers.
+            DivergedError: loss or gradient is not finite. The adapter is as it was, on all ranks.
         """
 
     def rehearse(self) -> None:
@@ -101,7 +101,7 @@ class Team(Protocol):
 
     @property
     def state_bytes(self) -> int:
-        """What adapter, gradient and moments take on this worker's device."""
+        """What adapter, gradient and moments take on this rank's device."""
 
     def state(self) -> AdapterState | None:
         """Copy the state to the leader's host memory; None off the leader."""
@@ -113,14 +113,14 @@ class Team(Protocol):
         """What the leader alone has of the state when others are gone; None if that is too little."""
 
     def leave_to_successor(self) -> LastStep:
-        """Take a last step, and leave the connected workers to the task that is `ready`."""
+        """Take a last step, and leave the connected ranks to the task that is `ready`."""
 
 
 def agree_on_positions(gather: Callable[[Sequence[int]], list[list[int]]], jobs: Sequence[Job]) -> None:
     """Have the jobs be where the leader has them.
 
     Args:
-        gather: tells all workers some numbers, and returns those of all by rank.
+        gather: tells all ranks some numbers, and returns those of all by rank.
 
     Raises:
         JobError: data differs between the nodes.

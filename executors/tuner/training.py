@@ -1,8 +1,8 @@
-"""One adapter in training on one worker, alone or with others: the gradient of the whole global batch.
+"""One adapter in training on one rank, alone or with others: the gradient of the whole global batch.
 
-A step over w workers and s accumulations adds up the gradients of the token losses of all sequences, and
+A step over w ranks and s accumulations adds up the gradients of the token losses of all sequences, and
 divides by the tokens of the whole batch. So it is the gradient of the mean token loss of the global batch,
-whatever the workers' shares and the micro-batches are.
+whatever the ranks' shares and the micro-batches are.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from executors.gang.faults import DivergedError
 from executors.lora.adapted_pass import adapters_placed, loss_logits, precision
 from executors.lora.adapter import AdapterLayout
 from executors.lora.base_model import SharedBase
@@ -27,10 +28,9 @@ from executors.lora.randomness import SequenceMasks, derive_seed
 from executors.lora.segment_products import Rows
 from executors.lora.task import AdapterState, LoraTask
 from executors.lora.trained_adapter import TrainedAdapter
-from executors.tuner.faults import DivergedError
 
 AddUp = Callable[[Tensor], None]
-"""Adds a vector up over all workers of a task, in place."""
+"""Adds a vector up over all ranks of a task, in place."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Step:
-    """What came of a step, the same on all workers."""
+    """What came of a step, the same on all ranks."""
 
     losses: tuple[float | None, ...]
     """By source, the mean token loss before the update; None where the step had no sequence of it."""
     signals: tuple[float, ...]
-    """What the workers had to say, added up."""
+    """What the ranks had to say, added up."""
     step_s: float
     exchange_s: float
 
@@ -101,7 +101,7 @@ class InUse:
 
 
 class Trainer:
-    """An adapter on a worker's device.
+    """An adapter on a rank's device.
 
     Attributes:
         base: the model that it is on, with the layers that it may be in.
@@ -140,17 +140,17 @@ class Trainer:
     def step(
         self, own: Sequence[Sample], number: int, sources: int, signals: Sequence[float], add_up: AddUp
     ) -> Step:
-        """Take a step together with the other workers.
+        """Take a step together with the other ranks.
 
         Args:
-            own: this worker's share of the global batch; may be empty.
+            own: this rank's share of the global batch; may be empty.
             number: of the step, from 0; decides dropout masks.
             sources: how many jobs the batch may be of.
-            signals: what this worker has to say to all.
-            add_up: over all workers. If it raises, the adapter is as it was.
+            signals: what this rank has to say to all.
+            add_up: over all ranks. If it raises, the adapter is as it was.
 
         Raises:
-            DivergedError: loss or gradient is not finite. The adapter is as it was, on all workers.
+            DivergedError: loss or gradient is not finite. The adapter is as it was, on all ranks.
         """
         started_s = time.monotonic()
         sums = self.accumulate(own, number, sources)
@@ -229,7 +229,7 @@ class Trainer:
         return cross_entropy(logits.float(), batch.labels, reduction="none")
 
     def _add_up(self, said: Tensor, add_up: AddUp) -> float:
-        """Add gradient and numbers up over all workers, at once; return how long it took, in seconds."""
+        """Add gradient and numbers up over all ranks, at once; return how long it took, in seconds."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         started_s = time.monotonic()

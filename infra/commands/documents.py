@@ -1,7 +1,6 @@
 """`millrace schemas`."""
 
 import json
-import os
 import subprocess
 from typing import Annotated
 
@@ -10,8 +9,6 @@ import typer
 from infra.errors import CommandError
 from schemas.documents import SPEC, json_schemas
 from schemas.interpreters import python_command
-
-_DISTRIBUTION = "millrace"
 
 app = typer.Typer(help="Print, write and check the schemas of all records.", no_args_is_help=True)
 
@@ -51,14 +48,13 @@ def check() -> None:
 
 
 def _documents(command: str) -> None:
-    """Run a command of `schemas.documents` where no policy of another distribution is loaded.
+    """Run a command of `infra.documents`, where no policy of another distribution is loaded.
 
     Raises:
         CommandError: with the first fault that it finds.
     """
     done = subprocess.run(
-        python_command("-m", "schemas.documents", command),
-        env={**os.environ, "MILLRACE_POLICIES_OF": _DISTRIBUTION},
+        python_command("-m", "infra.documents", command),
         stderr=subprocess.PIPE,
         text=True,
         check=False,

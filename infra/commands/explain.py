@@ -28,12 +28,10 @@ from infra.views.text import written
 from infra.views.words import describe
 from schemas.base import ZoneView
 from schemas.codec import Decision, InvalidRecordError, decode_decision, decode_event
-from schemas.topics import DECISION_VIEWS, DECISIONS, LEDGER
+from schemas.topics import DECISIONS, LEDGER, decision_views
 from streams.cell.cell import LedgerEvent
 
 _DAY_S = 86_400.0
-_STANDING = tuple(model.TYPE.encode() for model in DECISION_VIEWS if issubclass(model, ZoneView))
-"""Types of a zone's state, which may concern a job that it does not name any more."""
 
 
 def explain(
@@ -105,9 +103,11 @@ def _of_kafka(
 ) -> Iterator[LedgerEvent | Decision]:
     """The records from then on that mention a job."""
     ledger = target.topic(LEDGER)
+    # The state of a zone may concern a job that it does not name any more.
+    mentions = mention, *(view.TYPE.encode() for view in decision_views() if issubclass(view, ZoneView))
     with LogReader(target, [ledger, target.topic(DECISIONS)], start) as reader:
         for record in reader.to_end(on_progress):
-            if record.value is None or not any(part in record.value for part in (mention, *_STANDING)):
+            if record.value is None or not any(part in record.value for part in mentions):
                 continue
             try:
                 if record.topic == ledger:

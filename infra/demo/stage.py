@@ -17,7 +17,6 @@ from infra.views.board import Board
 from infra.views.sentences import sentence
 from infra.views.text import first_of
 from infra.views.words import happening
-from schemas.access import Role
 from schemas.base import Event, ZoneView
 from schemas.cells import CellConfigured, Zone
 from schemas.codec import Decision, Envelope
@@ -26,6 +25,7 @@ from schemas.decisions import JobCompleted, JobOutcome, JobRefunded, JobRejected
 from schemas.fleet import FleetEvent
 from schemas.jobs import JobSubmitted
 from schemas.kind import Terms, Workload
+from schemas.roles import Role
 
 _POLL_S = 0.2
 _DRAIN_S = 5.0

@@ -24,7 +24,7 @@ from infra.kafka.file_lock import FileLock, LockedError
 from infra.log.reader import LogReader
 from infra.log.target import Target
 from infra.topics import apply_grants, ensure_topics, grants
-from schemas.access import DEFAULT_GROUPS, ROLES, Role
+from schemas.access import DEFAULT_GROUPS
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.codec import InvalidRecordError, decode_event
@@ -32,6 +32,7 @@ from schemas.decisions import NodeMoved
 from schemas.interpreters import python_command
 from schemas.kafka_connection import KafkaConnection
 from schemas.kinds import KINDS
+from schemas.roles import ROLES, Role
 from schemas.topics import DECISIONS, LEDGER, topics
 from streams.kafka.reader import ReadError
 from streams.worker.cells_file import CellsFile

@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
-from executors.workers.fork_server import PRELOADED, Surroundings, attached
-from executors.workers.forked_service import serve_forked
+from executors.processes.fork_server import PRELOADED, Surroundings, attached
+from executors.processes.forked_service import serve_forked
 from infra.deployment.service import STOP_TIMEOUT_S, Launch, Service, ServiceProcess, command
 from infra.errors import CommandError
 from schemas.interpreters import python_command
@@ -22,10 +22,10 @@ _IMPORTED = (
     *PRELOADED,
     "executors.node.process",
     "executors.lora.slots.runner",
-    "executors.elastic.worker",
-    "executors.tuner.worker",
-    "executors.moe.serving.serving",
-    "executors.moe.training.training",
+    "executors.elastic.rank",
+    "executors.tuner.rank",
+    "executors.moe.serving.rank",
+    "executors.moe.training.rank",
 )
 _LOOK_EVERY_S = 0.1
 _context = multiprocessing.get_context("forkserver")
@@ -158,7 +158,7 @@ def fork_server(log_folder: Path, modules: Sequence[str] = _IMPORTED) -> Iterato
         address = Path(folder) / "fork-server"
         listener.bind(str(address))
         listener.listen()
-        arguments = ("-m", "executors.workers.fork_server", str(listener.fileno()), *modules)
+        arguments = ("-m", "executors.processes.fork_server", str(listener.fileno()), *modules)
         launch = command(python_command(*arguments), {}, inherited=listener.fileno())
         server = ForkServer(Service("fork-server", launch, log_folder), listener, address)
         with attached(address):

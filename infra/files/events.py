@@ -1,7 +1,7 @@
 """Files of events: jobs, requests for quotes, vendors' standing quotes, and the inputs of a simulation."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,31 +15,35 @@ from schemas.clock import ClockTicked
 from schemas.fleet import FleetEvent
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.kind import Terms
-from schemas.kinds import INPUTS, KINDS
+from schemas.kinds import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.registry import TOPIC_BY_EVENT
 from schemas.solves import SolveFinished
 
 _ANYBODY = "anybody"
 """Who asks for a quote where a file does not say."""
 
-_TERMS: dict[str, type[Terms]] = {
-    kind_of(terms): terms for kind in KINDS.values() for terms in (*kind.terms, *kind.quoted_terms)
-}
-_QUOTED_TERMS: dict[str, type[Terms]] = {
-    kind_of(terms): kind.quoted_terms[0]
-    for kind in KINDS.values()
-    for terms in kind.terms
-    if kind.quoted_terms and terms not in kind.quoted_terms
-}
+_TERMS: Mapping[str, type[Terms]] = InstalledTable(
+    lambda: {kind_of(terms): terms for kind in KINDS.values() for terms in (*kind.terms, *kind.quoted_terms)}
+)
+_QUOTED_TERMS: Mapping[str, type[Terms]] = InstalledTable(
+    lambda: {
+        kind_of(terms): kind.quoted_terms[0]
+        for kind in KINDS.values()
+        for terms in kind.terms
+        if kind.quoted_terms and terms not in kind.quoted_terms
+    }
+)
 """By the kind of a job's terms that no quote is given on: those that its policy quotes on instead."""
 
 _SIMULATED = (CellConfigured, ClockTicked, FleetEvent, SolveFinished)
 """What a simulation makes itself, except for a policy's own events."""
-_TIMED: dict[str, type[Event]] = {
-    event.TYPE: event
-    for event in TOPIC_BY_EVENT
-    if not issubclass(event, _SIMULATED) or any(event is one.event for one in INPUTS)
-}
+_TIMED: Mapping[str, type[Event]] = InstalledTable(
+    lambda: {
+        event.TYPE: event
+        for event in TOPIC_BY_EVENT
+        if not issubclass(event, _SIMULATED) or event in POLICY_EVENTS
+    }
+)
 
 
 def read_jobs(file: str, now_s: float, default_cell: str | None = None) -> list[JobSubmitted]:

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from infra.kafka.properties import LOOPBACK
-from schemas.access import ROLES, Role
 from schemas.kafka_connection import KafkaConnection, SaslMechanism
+from schemas.roles import ROLES, Role
 from streams.kafka.configuration import command_line_tool
 
 

@@ -6,7 +6,7 @@ import uuid
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from infra.log.target import ANSWER_TIMEOUT_S, Target
 from schemas.base import Event
@@ -14,8 +14,9 @@ from schemas.codec import Envelope, rfc3339
 from schemas.errors import ReadableError
 from schemas.registry import TOPIC_BY_EVENT
 from streams.kafka.administration import Administration
-from streams.kafka.configuration import producer
-from streams.kafka.faults import denial, fatal_errors_told
+from streams.kafka.faults import denial
+from streams.kafka.producer import ConfirmedProducer
+from streams.kafka.records import SentRecord
 
 DELIVERY_TIMEOUT_S = 30.0
 _SILENT = logging.Logger("silent", logging.CRITICAL + 1)
@@ -36,19 +37,9 @@ class EventPublisher:
         """Connect. `source` is the CloudEvents source of the events: who sends them."""
         self._target = target
         self._source = source
-        self._fault: PublishError | None = None
         self._may_write: set[str] = set()
-        self._producer = Producer(
-            {
-                **producer(
-                    target.kafka,
-                    f"millrace-{source}".replace("/", "-"),
-                    delivery_timeout_s=DELIVERY_TIMEOUT_S,
-                    linger_ms=5,
-                ),
-            },
-            logger=_SILENT,
-        )
+        client_id = f"millrace-{source}".replace("/", "-")
+        self._producer = ConfirmedProducer(target.kafka, client_id, DELIVERY_TIMEOUT_S, _SILENT)
 
     def publish(self, event: Event, event_id: str | None = None) -> Envelope:
         """Send an event and return it; `flush` waits for the broker.
@@ -65,15 +56,8 @@ class EventPublisher:
         topic = self._target.topic(TOPIC_BY_EVENT[type(event)])
         self._require(topic)
         try:
-            self._producer.produce(
-                topic,
-                key=event.cell.encode(),
-                value=envelope.value,
-                headers=list(envelope.headers()),
-                on_delivery=self._note,
-            )
-            with fatal_errors_told():
-                self._producer.poll(0)
+            self._producer.send(SentRecord(topic, event.cell.encode(), envelope.value, envelope.headers()))
+            self._producer.serve()
         except KafkaException as error:
             raise self._refused(error.args[0], f"topic {topic}") from None
         except BufferError as error:
@@ -88,8 +72,7 @@ class EventPublisher:
             PublishError: it has not.
         """
         try:
-            with fatal_errors_told():
-                left = self._producer.flush(DELIVERY_TIMEOUT_S)
+            left = self._producer.flush(DELIVERY_TIMEOUT_S)
         except KafkaException as error:
             # The broker refuses the producer as a whole, as it does to who may write to no topic.
             raise self._refused(error.args[0], "any topic") from None
@@ -113,15 +96,12 @@ class EventPublisher:
             Administration(self._target.kafka, ANSWER_TIMEOUT_S).require({topic: ["WRITE"]})
             self._may_write.add(topic)
 
-    def _note(self, fault: KafkaError | None, message: Message) -> None:
-        if fault is not None:
-            self._fault = self._fault or self._refused(fault, f"topic {message.topic()}")
-
     def _refused(self, fault: KafkaError, what: str) -> PublishError:
         kafka = self._target.kafka
         denied = denial(kafka, fault, f"write {what}")
         return PublishError(denied or f"{kafka.bootstrap_servers} refused an event: {fault.str()}")
 
     def _raise_fault(self) -> None:
-        if self._fault is not None:
-            raise self._fault
+        if self._producer.fault is not None:
+            topic, error = self._producer.fault
+            raise self._refused(error, f"topic {topic}")

@@ -149,7 +149,7 @@ class VirtualFleet:
 
 def _solved(cell: str, request: SolveRequested) -> SolveFinished:
     # Loaded only now: a solver brings libraries that other policies do not need.
-    (solve,) = (solve for solve in SOLVES if isinstance(request.problem, solve.problem))
+    solve = SOLVES[type(request.problem)]
     began_s = time.perf_counter()
     solution = resolve_name(solve.function)(request.problem, request.time_limit_s)
     return SolveFinished(

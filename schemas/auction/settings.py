@@ -1,16 +1,14 @@
 """Settings of the auction, and of the baselines that it is compared with (section 5.1)."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from schemas.base import HOURS_PER_DAY, LEAST_S, Identifier, Micros, Record
+from schemas.cells import Zone
 from schemas.facts import Fault
 from schemas.kind import PolicySettings
-
-if TYPE_CHECKING:
-    from schemas.cells import Zone
 
 MAX_BATCH_NODE_SLOTS = 2**17
 """Horizon x nodes of a zone whose bids are decided in batches: a solver is told the room of each node and
@@ -42,7 +40,7 @@ class OpeningPrices(Record):
 class MarketPolicy(PolicySettings):
     """A policy that plans slots of nodes ahead, over the zone's horizon."""
 
-    def node_slots(self, zone: "Zone") -> int:
+    def node_slots(self, zone: Zone) -> int:
         """Each node in each slot of the horizon has prices and room."""
         return zone.horizon_slots * len(zone.nodes)
 
@@ -112,7 +110,7 @@ class AuctionPolicy(MarketPolicy):
         it takes at that speed, so that little is gained by a claim to be slower."""
         return "full" if self.is_declared else "even"
 
-    def state_bytes(self, zone: "Zone") -> int:
+    def state_bytes(self, zone: Zone) -> int:
         """Where the zone finds its prices: what each class of nodes costs and has taken, what is open to
         bids, and what was bid."""
         if self.is_declared:
@@ -120,7 +118,7 @@ class AuctionPolicy(MarketPolicy):
         per_slot = _BYTES_PER_CLASS_SLOT * len(zone.node_classes) + _BYTES_PER_OPEN_SLOT
         return per_slot * zone.horizon_slots + _BYTES_OF_DEMAND
 
-    def faults(self, zone: "Zone") -> Iterator[Fault]:
+    def faults(self, zone: Zone) -> Iterator[Fault]:
         """More classes of nodes than can be searched; some of the bounds, or settings that need them without;
         opening prices of a GPU type that the zone lacks, or that has them twice."""
         missing = [name for name in _BOUNDS if getattr(self, name) is None]
@@ -189,7 +187,7 @@ class TitanPolicy(MarketPolicy):
     relative_gap: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The search ends when its plan is proven to be this close to the best."""
 
-    def faults(self, zone: "Zone") -> Iterator[Fault]:
+    def faults(self, zone: Zone) -> Iterator[Fault]:
         """More room than a solver can be told of."""
         node_slots = self.node_slots(zone)
         if node_slots > MAX_BATCH_NODE_SLOTS:

@@ -1,16 +1,14 @@
 """Settings of a zone under the elastic policy."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from schemas.base import LEAST_S, Identifier
+from schemas.cells import Zone
 from schemas.facts import Fault
 from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
-
-if TYPE_CHECKING:
-    from schemas.cells import Zone
 
 SchemeName = Literal["lyra", "fifo", "opportunistic", "gandiva", "afs", "pollux"]
 ReclaimingName = Literal["preemption_cost", "smallest_count", "random"]
@@ -63,7 +61,7 @@ class ElasticPolicy(PolicySettings):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of schemes and choices that draw random numbers."""
 
-    def state_bytes(self, zone: "Zone") -> int:
+    def state_bytes(self, zone: Zone) -> int:
         """Where each server is closed, and why, and whether it is held."""
         ids = [node.id for node in zone.nodes]
         return _BYTES_PER_SERVER * len(ids) + _IDS_PER_SERVER * sum(map(len, ids))
@@ -72,7 +70,7 @@ class ElasticPolicy(PolicySettings):
         """Slots are nothing to it."""
         return self.interval_s
 
-    def faults(self, zone: "Zone") -> Iterator[Fault]:
+    def faults(self, zone: Zone) -> Iterator[Fault]:
         """A reference GPU type that the zone lacks, or GPUs that are far slower than it."""
         speeds = {gpu.name: gpu.samples_per_s / gpu.gpus for gpu in zone.gpu_types}
         if self.reference_gpu_type not in speeds:

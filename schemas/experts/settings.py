@@ -1,14 +1,12 @@
 """Settings of a zone under the experts policy."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from schemas.base import LEAST_PART, LEAST_S
+from schemas.cells import Zone
 from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
-
-if TYPE_CHECKING:
-    from schemas.cells import Zone
 
 LEAST_INTERVAL_S = 0.05
 _BYTES_PER_NODE = 64
@@ -42,7 +40,7 @@ class ExpertsPolicy(PolicySettings):
     """A job that has waited for so long comes first, and jobs of users who have more ranks give way for it,
     once they have had theirs for so long. It waits so long for each user from whom it takes some."""
 
-    def state_bytes(self, zone: "Zone") -> int:
+    def state_bytes(self, zone: Zone) -> int:
         """Return the most bytes of the nodes' state; popularity is counted with the jobs."""
         ids = [node.id for node in zone.nodes]
         return _BYTES_PER_NODE * len(ids) + _IDS_PER_NODE * sum(map(len, ids))

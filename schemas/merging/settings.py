@@ -1,18 +1,16 @@
 """Settings of a zone under the merging policy."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from schemas.base import LEAST_S, Gib, Record
+from schemas.cells import Zone
 from schemas.facts import Fault
 from schemas.kind import DEFAULT_ORDER_TIMEOUT_S, OrderTimeoutSeconds, PolicySettings
 from schemas.merging.estimates import MAX_OUTCOMES, PastMerge
 from schemas.merging.reports import MeasuredStep
-
-if TYPE_CHECKING:
-    from schemas.cells import Zone
 
 SchemeName = Literal["ymir", "srtf", "tiresias", "optimus", "pollux", "themis", "titan"]
 TransferabilityName = Literal["task2vec", "task2feat"]
@@ -93,7 +91,7 @@ class MergingPolicy(PolicySettings):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of schemes that draw random numbers."""
 
-    def state_bytes(self, zone: "Zone") -> int:
+    def state_bytes(self, zone: Zone) -> int:
         """Return the most bytes of the zone's state: kinds of jobs, step times, and nodes."""
         ids = [node.id for node in zone.nodes]
         nodes = _BYTES_PER_NODE * len(ids) + _IDS_PER_NODE * sum(map(len, ids))
@@ -105,7 +103,7 @@ class MergingPolicy(PolicySettings):
         """Slots are nothing to it."""
         return min(self.interval_s, self.idle_interval_s or self.interval_s, 10.0)
 
-    def faults(self, zone: "Zone") -> Iterator[Fault]:
+    def faults(self, zone: Zone) -> Iterator[Fault]:
         """Several GPU types, for which one lookup table is not enough."""
         if len(zone.gpu_types) > 1:
             names = tuple(gpu.name for gpu in zone.gpu_types)

@@ -12,8 +12,7 @@ from pydantic import TypeAdapter
 from schemas.base import Outcome
 from schemas.decisions import JobOutcome
 from schemas.jobs import JobSubmitted
-from schemas.kind import Terms, Workload
-from schemas.kinds import AnyTerms, AnyWorkload
+from schemas.kind import AnyTerms, AnyWorkload, Terms, Workload
 from streams.cell.live_bytes import LiveBytes, Refusal, document_bytes, documents_of
 from streams.cell.packing import pack, unpack
 from streams.cell.recent_ids import RecentIds

@@ -1,21 +1,25 @@
 """Reading the ledger. The worker and replay share it, so that both fold exactly the same events."""
 
+from schemas.base import Event
 from schemas.codec import InvalidRecordError, decode_stored_event
 from schemas.registry import LEDGER_TYPES
 from streams.cell.cell import LedgerEvent
 from streams.kafka.records import ReadRecord
 
 
-def read_ledger(record: ReadRecord) -> LedgerEvent:
+def read_ledger(record: ReadRecord, written: Event | None = None) -> LedgerEvent:
     """Return the event of a ledger record.
 
     Intake writes only records that pass; records from elsewhere may not. The result depends on the record
     alone, never on the settings of a deployment, so that every replay omits the same records.
 
+    Args:
+        written: the event of these bytes, if this process has parsed them before.
+
     Raises:
         InvalidRecordError: with what is wrong.
     """
-    envelope = decode_stored_event(record.value, record.headers)
+    envelope = decode_stored_event(record.value, record.headers, written)
     if envelope.event.TYPE not in LEDGER_TYPES:
         raise InvalidRecordError(f"{envelope.event.TYPE} does not belong in the ledger")
     if record.key != envelope.event.cell.encode():

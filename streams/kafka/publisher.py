@@ -6,12 +6,11 @@ import logging
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
 from schemas.kafka_connection import KafkaConnection
-from streams.kafka.configuration import producer
-from streams.kafka.faults import fatal_errors_told
-from streams.kafka.records import SentRecord, produce
+from streams.kafka.producer import ConfirmedProducer
+from streams.kafka.records import SentRecord
 
 Confirmation = asyncio.Future[int]
 """The offset that the broker gave the record."""
@@ -22,7 +21,7 @@ _LINGER_MS = 1
 """How long librdkafka waits for company of a record: without it, its thread sends nearly each by itself."""
 _LONGEST_BATCH_S = 0.006
 """Longest time for which records that are sent without a pause are collected: a little more than a turn of
-`streams/worker/faust_transport.py`."""
+`streams/worker/faust/transport.py`."""
 _MAX_BATCH_BYTES = 1024 * 1024
 
 
@@ -36,17 +35,15 @@ class Publisher:
     """
 
     def __init__(self, kafka: KafkaConnection, max_record_bytes: int, delivery_timeout_s: float) -> None:
-        self._producer = Producer(
-            {
-                **producer(
-                    kafka, "millrace-worker", delivery_timeout_s=delivery_timeout_s, linger_ms=_LINGER_MS
-                ),
-                "message.max.bytes": max_record_bytes,
-                "batch.size": min(max_record_bytes, _MAX_BATCH_BYTES),
-            },
-            logger=logging.getLogger(__name__),
+        self._producer = ConfirmedProducer(
+            kafka,
+            "millrace-worker",
+            delivery_timeout_s,
+            logging.getLogger(__name__),
+            linger_ms=_LINGER_MS,
+            message_max_bytes=max_record_bytes,
+            batch_size=min(max_record_bytes, _MAX_BATCH_BYTES),
         )
-
         self._batch: list[tuple[SentRecord, Confirmation]] = []
         """Not handed over yet."""
         self._batch_since_s = 0.0
@@ -75,7 +72,7 @@ class Publisher:
         with contextlib.suppress(BufferError):
             for record, confirmation in self._batch:
                 try:
-                    produce(self._producer, record, partial(_settle, confirmation))
+                    self._producer.send(record, partial(_settle, confirmation))
                 except KafkaException as error:
                     _settle(confirmation, error.args[0], None)
                 taken += 1
@@ -89,12 +86,11 @@ class Publisher:
         Raises:
             KafkaException: if nothing can be sent any more.
         """
-        with fatal_errors_told():
-            while True:
-                self._producer.poll(0)
-                if self._is_full:
-                    self._hand_over()
-                await asyncio.sleep(_POLL_EVERY_S)
+        while True:
+            self._producer.serve()
+            if self._is_full:
+                self._hand_over()
+            await asyncio.sleep(_POLL_EVERY_S)
 
 
 def _settle(confirmation: Confirmation, error: Any, message: Any) -> None:

@@ -1,20 +1,26 @@
 """Kafka records as plain values, so that reading and sending can be decided without a broker."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from aiokafka.partitioner import murmur2
-from confluent_kafka import Producer
+_MURMUR2_SEED, _MURMUR2_FACTOR, _UINT32 = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
 ReadHeaders = Sequence[tuple[str, bytes | None]]
 SentHeaders = list[tuple[str, bytes]]
 
 
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """A record as it was read, before anyone has judged it."""
+    """A record as it was read, not validated yet."""
 
     topic: str
     partition: int
@@ -28,6 +34,11 @@ class ReadRecord:
     from_offset: int | None = None
     """All offsets from here up to this record's are known to hold no other record that is still to be read;
     None where the reader does not say."""
+
+    @property
+    def place(self) -> Place:
+        """Its partition."""
+        return Place(self.topic, self.partition)
 
     @property
     def size_bytes(self) -> int:
@@ -58,10 +69,6 @@ def _size_bytes(record: ReadRecord | SentRecord) -> int:
     return size_bytes
 
 
-_BY_KEY = -1
-"""librdkafka's word for a partition that its partitioner chooses."""
-
-
 def read_record(message: Any, headers: ReadHeaders | None = None) -> ReadRecord:
     """The record behind a message without an error.
 
@@ -80,23 +87,6 @@ def read_record(message: Any, headers: ReadHeaders | None = None) -> ReadRecord:
     )
 
 
-def produce(producer: Producer, record: SentRecord, on_delivery: Callable[[Any, Any], None]) -> None:
-    """Queue a record.
-
-    Raises:
-        KafkaException: it cannot be queued.
-        BufferError: the queue is full.
-    """
-    producer.produce(
-        record.topic,
-        key=record.key,
-        value=record.value,
-        headers=[*record.headers],
-        partition=_BY_KEY if record.partition is None else record.partition,
-        on_delivery=on_delivery,
-    )
-
-
 @lru_cache(maxsize=4_096)
 def key_partition(key: str, partitions: int) -> int:
     """Return the partition where Kafka's default partitioner puts a record of this key.
@@ -109,4 +99,21 @@ def key_partition(key: str, partitions: int) -> int:
     """
     if partitions < 1:
         raise ValueError(f"a topic has at least one partition, not {partitions}")
-    return int(murmur2(key.encode()) & 0x7FFFFFFF) % partitions
+    return (_murmur2(key.encode()) & 0x7FFFFFFF) % partitions
+
+
+def _murmur2(data: bytes) -> int:
+    """Return the hash of Kafka's default partitioner.
+
+    MurmurHash2 (Austin Appleby; 32 bits, little-endian) with the seed of `Utils.murmur2` in Kafka's clients.
+    """
+    hashed = _MURMUR2_SEED ^ len(data)
+    whole = len(data) & ~3
+    for start in range(0, whole, 4):
+        word = int.from_bytes(data[start : start + 4], "little") * _MURMUR2_FACTOR & _UINT32
+        word = (word ^ word >> 24) * _MURMUR2_FACTOR & _UINT32
+        hashed = hashed * _MURMUR2_FACTOR & _UINT32 ^ word
+    if whole < len(data):
+        hashed = (hashed ^ int.from_bytes(data[whole:], "little")) * _MURMUR2_FACTOR & _UINT32
+    hashed = (hashed ^ hashed >> 13) * _MURMUR2_FACTOR & _UINT32
+    return hashed ^ hashed >> 15

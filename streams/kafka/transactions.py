@@ -9,9 +9,9 @@ import json
 from logging import Logger
 from typing import Any
 
-_STATISTICS_EVERY_MS = 2_000
+from streams.kafka.records import Place
 
-Place = tuple[str, int]
+_STATISTICS_EVERY_MS = 2_000
 
 
 class OpenTransactions:
@@ -40,7 +40,7 @@ class OpenTransactions:
             stable: the last stable offset, below 0 where it is not known.
             high: the high watermark, from the same answer of the broker.
         """
-        place = (topic, partition)
+        place = Place(topic, partition)
         if stable < 0:
             return
         if stable >= high:
@@ -55,9 +55,9 @@ class OpenTransactions:
 
     def report(self, topic: str, partition: int, stable: int) -> None:
         """Log that a transaction is open, unless this was logged before."""
-        if self._reported.get((topic, partition)) == stable:
+        if self._reported.get(Place(topic, partition)) == stable:
             return
-        self._reported[topic, partition] = stable
+        self._reported[Place(topic, partition)] = stable
         self._log.warning(
             "%s[%d]: a transaction is open at offset %d; nothing from there on is read until it ends",
             topic,

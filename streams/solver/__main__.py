@@ -3,10 +3,12 @@
 import sys
 
 from schemas.services import EXIT_UNFIT, SETTINGS_FAULTS, described_fault
+from streams.installation import install_policies
 from streams.solver.process import run_solver
 from streams.solver.service import SolverSettings
 
 if __name__ == "__main__":
+    install_policies()
     try:
         settings = SolverSettings()
     except SETTINGS_FAULTS as error:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import Annotated, Self, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pydantic import Field, model_validator
 
 from schemas.access import use_of_topics
@@ -18,8 +18,9 @@ from schemas.services import SHORTEST_S, ServiceSettings, check_session
 from schemas.solves import SolveFinished
 from schemas.topics import SOLVES_REQUESTED, topic_name
 from streams.kafka.administration import Administration
-from streams.kafka.configuration import group_member, producer
-from streams.kafka.records import ReadHeaders, ReadRecord, SentRecord, produce, read_record
+from streams.kafka.configuration import group_member
+from streams.kafka.producer import ConfirmedProducer
+from streams.kafka.records import ReadHeaders, ReadRecord, read_record
 from streams.kafka.transactions import OpenTransactions
 from streams.solver.answers import PendingSolve, answer_record, answer_to, pending_solve
 from streams.solver.solving import Solved, SolveFailure, SolverProcess
@@ -48,6 +49,7 @@ class SolverSettings(ServiceSettings):
 
 _CLIENT_ID = "millrace-solver"
 _ANSWER_TIMEOUT_S = 10.0
+_LARGEST_ANSWER_BYTES = 2 * 1024 * 1024
 _POLL_S = 0.1
 
 _log = logging.getLogger(__name__)
@@ -79,7 +81,9 @@ class SolverService:
             use_of_topics("solver", settings.topic_prefix), {_group(settings)}
         )
         self._consumer = _consumer(settings)
-        self._producer = _producer(settings)
+        self._producer = ConfirmedProducer(
+            settings, _CLIENT_ID, settings.delivery_timeout_s, _log, message_max_bytes=_LARGEST_ANSWER_BYTES
+        )
 
     def serve(self) -> None:
         """Answer requests until told to stop; a solve under way then is left, its request not acknowledged.
@@ -196,24 +200,20 @@ class SolverService:
         """
         now = rfc3339(int(time.time() * 1_000))
         record = answer_record(self._settings.topic_prefix, pending, answer, now)
-        confirmation = _Confirmation()
-        self._produce(record, confirmation)
+        try:
+            self._producer.send(record)
+        except KafkaException as error:
+            raise PublishError(f"{record.topic}: {error.args[0].str()}") from None
         stop_by_s: float | None = None
-        while not confirmation.here:
-            self._producer.poll(_POLL_S)
+        while self._producer.unconfirmed:
+            self._producer.serve(_POLL_S)
             if self._stop.is_set():
                 now_s = time.monotonic()
                 stop_by_s = stop_by_s or now_s + self._settings.stop_timeout_s
                 if now_s > stop_by_s:
                     raise PublishError(f"{record.topic}: not confirmed in time for a stop")
-        if confirmation.error is not None:
-            raise PublishError(f"{record.topic}: {confirmation.error.str()}")
-
-    def _produce(self, record: SentRecord, confirmation: "_Confirmation") -> None:
-        try:
-            produce(self._producer, record, confirmation.note)
-        except KafkaException as error:
-            raise PublishError(f"{record.topic}: {error.args[0].str()}") from None
+        if self._producer.fault is not None:
+            raise PublishError(f"{record.topic}: {self._producer.fault.error.str()}")
 
     def _acknowledge(self, record: ReadRecord) -> None:
         after = TopicPartition(record.topic, record.partition, record.offset + 1)
@@ -225,17 +225,6 @@ class SolverService:
                 raise
 
 
-class _Confirmation:
-    """Confirmation of one record by the broker, once it comes."""
-
-    def __init__(self) -> None:
-        self.here = False
-        self.error: KafkaError | None = None
-
-    def note(self, error: KafkaError | None, _message: Message) -> None:
-        self.here, self.error = True, error
-
-
 def _consumer(settings: SolverSettings) -> Consumer:
     return Consumer(
         {
@@ -243,16 +232,6 @@ def _consumer(settings: SolverSettings) -> Consumer:
             "session.timeout.ms": round(settings.session_timeout_s * 1_000),
             "heartbeat.interval.ms": round(settings.heartbeat_s * 1_000),
             **OpenTransactions(_log).settings(),
-        },
-        logger=_log,
-    )
-
-
-def _producer(settings: SolverSettings) -> Producer:
-    return Producer(
-        {
-            **producer(settings, _CLIENT_ID, delivery_timeout_s=settings.delivery_timeout_s, linger_ms=5),
-            "message.max.bytes": 2 * 1024 * 1024,
         },
         logger=_log,
     )

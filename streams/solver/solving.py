@@ -14,6 +14,7 @@ from pkgutil import resolve_name
 
 from schemas.kind import Problem, Solution
 from schemas.kinds import SOLVES
+from streams.installation import install_policies
 
 READY_S = 600.0
 """Within so long a process must have loaded and compiled what it needs."""
@@ -53,7 +54,7 @@ class Solved:
 def installed_solves() -> Solve:
     """Load and compile what the solves of all installed policies need."""
     functions: dict[type[Problem], Solve] = {}
-    for solve in SOLVES:
+    for solve in SOLVES.values():
         function = functions[solve.problem] = resolve_name(solve.function)
         function(resolve_name(solve.smallest)(), _WARM_UP_LIMIT_S)
     return lambda problem, time_limit_s: functions[type(problem)](problem, time_limit_s)
@@ -157,6 +158,7 @@ def _serve(pipe: Connection, load: Callable[[], Solve]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_service, daemon=True).start()
+    install_policies()
     solve = load()
     pipe.send(_Ready())
     with contextlib.suppress(EOFError):

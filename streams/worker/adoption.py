@@ -8,20 +8,17 @@ So that this terminates, intake sends nothing to a partition while one of its ce
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
-
-from faust.types.tuples import TP
 
 from schemas.codec import Envelope, rfc3339
 from schemas.rules import RulesAdopted
 from schemas.topics import RULES_STATES, STATE_DIGEST_HEADER, topic_name
 from streams.cell.cell import Cell, compress, layout_of
-from streams.cell.rules import Rules, state_digest
+from streams.cell.rules import state_digest
 from streams.kafka.publisher import Publisher
 from streams.kafka.records import SentRecord
 from streams.worker.cell_processor import CellProcessor
-from streams.worker.intake import Intake
+from streams.worker.cells import Cells
+from streams.worker.flow import Flow
 
 SOURCE = "millrace/worker"
 """The CloudEvents source of adoptions."""
@@ -29,38 +26,21 @@ SOURCE = "millrace/worker"
 _LOOK_EVERY_S = 0.1
 
 
-class Consumer(Protocol):
-    """What adoption needs of Faust's consumer."""
-
-    def read_until_s(self, tp: TP, last_offset: int) -> float | None:
-        """None unless all of an assigned partition is read, and `last_offset` was the last taken of it."""
-
-
 class Adoption:
     """Puts the cells that this worker folds under the newest rules."""
 
     def __init__(
-        self,
-        rules: Rules,
-        cells: CellProcessor,
-        intake: Intake,
-        consumer: Consumer,
-        publisher: Publisher,
-        topic_prefix: str,
-        unix_s: Callable[[], float],
+        self, flow: Flow, cells: Cells, processor: CellProcessor, publisher: Publisher, topic_prefix: str
     ) -> None:
-        """Describe one. `rules` are the newest, and `intake` knows the cells that are served."""
-        self._rules = rules
+        self._flow = flow
+        self._intake = flow.intake
+        self._rules = flow.intake.book.newest
         self._cells = cells
-        self._intake = intake
-        self._consumer = consumer
+        self._processor = processor
         self._publisher = publisher
         self._states = topic_name(topic_prefix, RULES_STATES)
-        self._unix_s = unix_s
-        self._waiting: set[int] = set()
-        """Partitions with cells that wait for the newest rules."""
         self._tried: dict[str, int] = {}
-        """By cell, the ledger offset of the last attempt: what became of it is known when it is folded."""
+        """By cell, the ledger offset of the last attempt: its effect is known when it is folded."""
 
     async def run(self) -> None:
         """Look for cells that are ready again and again. Never returns.
@@ -75,39 +55,25 @@ class Adoption:
             for cell in self._ready():
                 await self._adopt(cell)
 
-    def release(self) -> None:
-        """Forget who waits: the partitions are assigned anew."""
-        self._waiting.clear()
-
     def _ready(self) -> list[Cell]:
         """The cells that can come under the newest rules now."""
         ready, waiting = [], set()
         for name in sorted(self._intake.cells):
             partition = self._intake.partition_of(name)
-            folded = self.is_folded(partition)
+            folded = self._flow.is_folded(partition)
             # The snapshots of a partition that was just assigned may not all be read yet.
-            cell = self._cells.cell(name) if folded or partition in self._waiting else None
+            cell = self._cells.cell(name) if folded or partition in self._flow.held else None
             if cell is not None and cell.awaits_rules:
                 waiting.add(partition)
                 if folded and cell.offset >= self._tried.get(name, -1):
                     ready.append(cell)
-        self._waiting = waiting
+        self._flow.held = waiting
         return ready
-
-    def holds_back(self, name: str) -> bool:
-        """Whether nothing may be sent to a cell that this worker folds, since rules are about to change."""
-        cell = self._cells.cell(name)
-        return self._intake.partition_of(name) in self._waiting or (cell is not None and cell.awaits_rules)
-
-    def is_folded(self, partition: int) -> bool:
-        """Whether a ledger partition is this worker's, and everything that the broker has of it is folded."""
-        place = TP(self._intake.ledger, partition)
-        return self._consumer.read_until_s(place, self._cells.last_offset(partition)) is not None
 
     async def _adopt(self, cell: Cell) -> None:
         offset, previous = cell.offset, cell.rules
         # The decisions of the old rules are published, and need not be made again.
-        await self._cells.snapshot()
+        await self._processor.snapshot()
         if cell.offset != offset or previous is None:
             return
         packed = cell.packed()
@@ -129,5 +95,5 @@ class Adoption:
             state_layout=layout_of(packed),
         )
         id = f"rules-{adopted.rules}-{offset}"
-        envelope = Envelope(id, SOURCE, rfc3339(int(self._unix_s() * 1_000)), adopted)
+        envelope = Envelope(id, SOURCE, rfc3339(int(self._flow.clocks.unix_s() * 1_000)), adopted)
         self._tried[cell.name] = await (await self._publisher.send(self._intake.ledger_record(envelope)))

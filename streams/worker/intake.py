@@ -18,8 +18,9 @@ from schemas.codec import (
     decode_event,
     rfc3339,
 )
-from schemas.registry import EVENT_TYPES, TOPIC_BY_EVENT, WRITER_FIELDS
+from schemas.registry import EVENT_TYPES, TOPIC_BY_EVENT, writer_field, writer_of
 from schemas.solves import SolveFinished
+from schemas.topics import FLEET
 from streams.cell.rules import RULES, RuleBook
 from streams.kafka.records import ReadRecord, SentHeaders, SentRecord, key_partition
 from streams.worker.dead_letters import dead_letter
@@ -65,14 +66,28 @@ class InputTopic:
         return None
 
 
+_REPORT_WRITERS = f"{FLEET}/"
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a record says it is, before it is judged in full."""
+    """Cell, writer and type of an event: those that a record claims, before it is validated in full."""
 
     cell: str
     writer: str
     """As `writer_of` names the writer of the event."""
     type: type[Event]
+
+    @classmethod
+    def of(cls, event: Event) -> "Claim":
+        """The claim of an event that is admitted."""
+        return cls(event.cell, writer_of(event), type(event))
+
+    @property
+    def node(self) -> str | None:
+        """The node that reports it; None if it is no node's report."""
+        is_report = self.writer.startswith(_REPORT_WRITERS)
+        return self.writer.removeprefix(_REPORT_WRITERS) if is_report else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +130,7 @@ class Intake:
             fields: Any = from_json(record.value or b"")
             cell = fields["cell"]
             topic = TOPIC_BY_EVENT[model]
-            field = WRITER_FIELDS.get(topic)
+            field = writer_field(topic)
             writer = topic if field is None else f"{topic}/{fields[field]}"
         except (ValueError, KeyError, TypeError):
             return None

@@ -16,11 +16,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streams.kafka.records import ReadRecord, SentRecord
+from streams.kafka.records import Place, ReadRecord
+from streams.worker.intake import Accepted
 
 _OVERHEAD_BYTES = 1_500
 """What a waiting record takes besides its bytes: place and objects."""
 _OVERHEAD_BYTES_PER_HEADER = 150
+_BYTES_PER_MODEL_BYTE = 7
+"""Bytes of an admitted event for each byte of its ledger record: a bid of 730 bytes takes some 4,900."""
 _BACK_IN_TIME_S = 1.0
 LONGEST_WAIT_S = 1.0
 """How long ticks and reports wait, from when they were read, for events of others with lower tags."""
@@ -38,8 +41,10 @@ class Waiting:
     """See `RecordTimes`."""
     read_s: float
     """When it was read, on a clock that never goes back."""
-    record: ReadRecord | SentRecord
-    """As it came on an input topic, not judged yet, or as the ledger is to have it."""
+    source: ReadRecord | None = None
+    """Its input record; None if the worker adds the event."""
+    accepted: Accepted | None = None
+    """The event; None if it is admitted when its turn comes."""
     is_tick: bool = False
     is_report: bool = False
     """Whether it is a report of a node."""
@@ -47,8 +52,12 @@ class Waiting:
     @property
     def size_bytes(self) -> int:
         """About what it takes in memory."""
-        headers = _OVERHEAD_BYTES_PER_HEADER * len(self.record.headers)
-        return self.record.size_bytes + _OVERHEAD_BYTES + headers
+        size_bytes = _OVERHEAD_BYTES
+        if self.source is not None:
+            size_bytes += self.source.size_bytes + _OVERHEAD_BYTES_PER_HEADER * len(self.source.headers)
+        if self.accepted is not None:
+            size_bytes += _BYTES_PER_MODEL_BYTE * self.accepted.record.size_bytes
+        return size_bytes
 
 
 class RecordTimes:
@@ -60,15 +69,15 @@ class RecordTimes:
     """
 
     def __init__(self) -> None:
-        self._latest_s: dict[tuple[str, int], float] = {}
+        self._latest_s: dict[Place, float] = {}
 
-    def of(self, topic: str, partition: int, timestamp_ms: int | None, now_s: float) -> float:
+    def of(self, place: Place, timestamp_ms: int | None, now_s: float) -> float:
         """The time of the next record of a partition; without a timestamp it is now."""
-        latest_s = self._latest_s.get((topic, partition))
+        latest_s = self._latest_s.get(place)
         time_s = now_s if timestamp_ms is None else min(timestamp_ms / 1_000, now_s)
         if latest_s is not None:
             time_s = max(time_s, latest_s - _BACK_IN_TIME_S)
-        self._latest_s[topic, partition] = time_s if latest_s is None else max(time_s, latest_s)
+        self._latest_s[place] = time_s if latest_s is None else max(time_s, latest_s)
         return time_s
 
     def forget(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgpack
 
+from schemas.base import Event
 from schemas.codec import Decision
 from streams.cell.cell import Cell, compress
 from streams.cell.ledger import read_ledger
@@ -114,8 +115,11 @@ class LedgerPartition:
                 f"events are delivered from {from_offset} on: {self._remedy()}"
             )
 
-    def fold(self, record: ReadRecord) -> list[Decision]:
+    def fold(self, record: ReadRecord, written: Event | None = None) -> list[Decision]:
         """Fold one record in; nothing is decided again for one that is folded in already.
+
+        Args:
+            written: the event of the record, where this process has written it.
 
         Raises:
             InvalidRecordError: if the record is no ledger event; it is passed over, here and in replay.
@@ -131,7 +135,7 @@ class LedgerPartition:
                 f"{self._next_offset} is due: start the worker again"
             )
         due, self._next_offset = self._next_offset, record.offset + 1
-        event = read_ledger(record)
+        event = read_ledger(record, written)
         try:
             self.last_cell = event.envelope.event.cell
             cell = self._cell(self.last_cell)

@@ -11,6 +11,7 @@ from schemas.background import stay_in_background
 from schemas.codec import Envelope
 from schemas.kinds import KINDS
 from streams.cell.cell import Cell, LedgerEvent
+from streams.installation import install_policies
 
 _TIME = "1970-01-01T00:00:00Z"
 
@@ -31,4 +32,5 @@ def _fold(story: str) -> None:
 
 if __name__ == "__main__":
     stay_in_background()
+    install_policies()
     warm_up(sys.argv[1:])

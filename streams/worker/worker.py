@@ -18,9 +18,8 @@ from schemas.topics import COMMANDS, INPUTS, LEDGER, SNAPSHOTS, topic_name
 from streams.cell.rules import RULES, RuleBook, RulesError
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError, UnansweredError
-from streams.worker import broken_connections, contiguous_records, tolerant_records
 from streams.worker.cells_file import CellsFileError, load_cells
-from streams.worker.faust_app import CellsApp
+from streams.worker.faust.app import CellsApp, correct_clients
 from streams.worker.garbage import look_for_less_garbage
 from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 
@@ -126,9 +125,7 @@ def run_worker(settings: WorkerSettings | None = None, book: RuleBook = RULES) -
     look_for_less_garbage()
     # Faust's consumer runs a second loop, in a thread of its own.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    broken_connections.install()
-    tolerant_records.install()
-    contiguous_records.install()
+    correct_clients()
     asyncio.run(_serve(settings, cells, partitions, book))
     raise AssertionError("a worker ends its process itself")
 

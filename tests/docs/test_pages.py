@@ -16,6 +16,7 @@ LONGER = {
     "executors.md",
     "schemas.md",
     "streams.md",
+    "tuner.md",
 }
 """Pages that are still to be divided."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from executors.lora.base_model import SharedBase, load_base
-from executors.workers.threads import one_thread
+from executors.processes.threads import one_thread
 from tests.support.tiny_base import tiny_base_directory
 
 

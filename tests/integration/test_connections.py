@@ -23,7 +23,7 @@ from schemas.topics import TopicSpec
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError
 from streams.kafka.reader import KafkaReader
-from streams.worker.faust_credentials import credentials
+from streams.worker.faust.credentials import credentials
 
 TOPIC = TopicSpec("ways.jobs", partitions=1, retention_ms=-1)
 SECRET = "of the client"

@@ -106,7 +106,7 @@ def test_an_unknown_topic_is_not_created_by_use(kafka: str, topic_prefix: str) -
 
 
 def test_an_oversized_record_reaches_intake_up_to_the_limit(kafka: str, specs: tuple[TopicSpec, ...]) -> None:
-    topic = specs[INPUTS.index("jobs")].name
+    topic = specs[list(INPUTS).index("jobs")].name
     ensure_topics(at(kafka), specs)
     unlimited = {"message.max.bytes": 2 * INPUT_MAX_MESSAGE_BYTES}
     largest = b" " * (INPUT_MAX_MESSAGE_BYTES - 100)  # less what the batch and the record add
@@ -129,7 +129,7 @@ def test_an_oversized_record_reaches_intake_up_to_the_limit(kafka: str, specs: t
 def test_a_compressed_bomb_is_refused_and_the_broker_serves_on(
     kafka: str, specs: tuple[TopicSpec, ...], codec: str, size_bytes: int
 ) -> None:
-    topic = specs[INPUTS.index("jobs")].name
+    topic = specs[list(INPUTS).index("jobs")].name
     ensure_topics(at(kafka), specs)
     bomb = b'{"name": "' + b" " * size_bytes
     refusal = send(

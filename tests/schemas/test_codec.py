@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from schemas import codec
 from schemas.base import MAX_TIME_S
+from schemas.clock import ClockTicked
 from schemas.codec import Decision, Envelope, InvalidRecordError
 from schemas.registry import DECISION_TYPES, EVENT_TYPES
 from tests.schemas.samples import CONFIGURED, IGNORED, SUBMITTED, TICKED
@@ -364,7 +365,7 @@ def test_one_reading_serves_intake_and_ledger() -> None:
     event = EVENT_TYPES["millrace.job.submitted.v1"].model_validate_json(json.dumps(SUBMITTED))
     sent = Envelope("event-1", "/ada", "", event)
     taken = codec.decode_event(sent.value, sent.headers())
-    stored = codec.decode_stored_event(taken.value, taken.headers())
+    stored = codec.decode_stored_event(taken.value, taken.headers(), taken.event)
     assert stored == taken
     assert stored.event is taken.event
     assert stored.canonical == taken.canonical
@@ -407,3 +408,10 @@ REFUSED_DECISIONS = {
 def test_a_bad_decision_is_refused_with_the_reason(decision: Any, reason: str) -> None:
     with pytest.raises(InvalidRecordError, match=reason):
         codec.decode_decision(json.dumps(decision))
+
+
+def test_a_stored_event_is_read_where_the_one_at_hand_is_of_another_type() -> None:
+    event = EVENT_TYPES["millrace.job.submitted.v1"].model_validate_json(json.dumps(SUBMITTED))
+    sent = Envelope("event-1", "/ada", "", event)
+    other = ClockTicked(cell="cell-1", time_s=1.0)
+    assert codec.decode_stored_event(sent.value, sent.headers(), other) == sent

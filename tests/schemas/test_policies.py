@@ -13,8 +13,8 @@ from schemas.auction.settings import (
     NoMergingPolicy,
     TitanPolicy,
 )
+from schemas.cells import AnyPolicy
 from schemas.codec import describe
-from schemas.kinds import AnyPolicy
 from tests.schemas.samples import CONFIGURED
 
 BOUNDS = {name: bound for name, bound in CONFIGURED["zones"][0]["policy"].items() if name != "kind"}

@@ -10,7 +10,7 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from streams.worker import broken_connections
+from streams.worker.faust import broken_connections
 
 Send = Callable[..., Any]
 

@@ -1,6 +1,8 @@
 """What the processor of the cells sends, and what it waits for before it sends more."""
 
 import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 
@@ -8,14 +10,21 @@ import pytest
 
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
-from streams.cell.rules import RULES
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.cell_processor import CellProcessor
+from streams.worker.cells import Cells
+from streams.worker.flow import Clients, Clocks, Flow, Limits
+from streams.worker.intake import Intake
+from streams.worker.outbox import Outbox
 from streams.worker.partition import Coverage
 from streams.worker.publication import Publication
+from streams.worker.snapshots import Snapshots
+from streams.worker.suspension import Suspension
 from tests.streams import events
 
 CHANGELOG = "t.snapshots"
+PARTITIONS = 2
+"""Cells alpha and beta are of the first, zeta of the second."""
 
 
 class RefusedError(Exception):
@@ -48,7 +57,7 @@ class Broker:
 
 async def ledger() -> AsyncIterator[ReadRecord]:
     """The events of two cells in partition 0 and of one in partition 1."""
-    for partition, cells in ((0, ("alpha", "beta")), (1, ("gamma",))):
+    for partition, cells in ((0, ("alpha", "beta")), (1, ("zeta",))):
         for offset, cell in enumerate(cells):
             envelope = events.envelope(events.configuration(cell), f"{cell}-{offset}")
             headers = tuple(envelope.headers())
@@ -63,7 +72,7 @@ async def folded(broker: Broker) -> tuple[CellProcessor, dict[bytes, bytes], lis
     """A processor that has folded the ledger, its table of snapshots, and what it acknowledges."""
     table: dict[bytes, bytes] = {}
     acknowledged: list[tuple[int, int]] = []
-    made = processor(broker, table, acknowledged, at_once)
+    made, _ = processor(broker, table, acknowledged, at_once)
     await made.run(ledger())
     return made, table, acknowledged
 
@@ -73,22 +82,19 @@ def processor(
     table: dict[bytes, bytes],
     acknowledged: list[tuple[int, int]],
     ready_for: Callable[[CellConfigured], Awaitable[None]],
-) -> CellProcessor:
-    topic = SimpleNamespace(get_topic_name=lambda: CHANGELOG)
-    return CellProcessor(
-        SimpleNamespace(data=table, changelog_topic=topic),
-        broker,
-        lambda tp, offset: acknowledged.append((tp.partition, offset)),
-        Publication("t", {}),
-        "t.ledger.dlt",
-        snapshot_every_events=1_000,
-        suspension_limit_s=60.0,
-        partition_of=lambda cell: 1 if cell == "gamma" else 0,
-        on_folded=lambda partition, offset, took_s: None,
-        book=RULES,
-        validates=True,
-        ready_for=ready_for,
+) -> tuple[CellProcessor, Cells]:
+    snapshots = SimpleNamespace(data=table, topic=CHANGELOG)
+    consumer = SimpleNamespace(
+        acknowledge=lambda place, offset: acknowledged.append((place.partition, offset)),
+        assignment=set,
     )
+    intake = Intake({}, "t.ledger", frozenset(), math.inf, PARTITIONS)
+    clocks = Clocks(time.time, time.monotonic)
+    cells = Cells(intake, snapshots, ready_for, validates=True)
+    flow = Flow(intake, cells, Clients(consumer, broker, snapshots), Limits(100.0, 2**20, 100), clocks)
+    outbox = Outbox(broker, Publication("t", {}))
+    writer = Snapshots(snapshots, broker, Suspension(60.0, time.monotonic))
+    return CellProcessor(flow, cells, outbox, writer, snapshot_every_events=1_000), cells
 
 
 def test_coverage_is_sent_when_every_snapshot_is_confirmed_and_acknowledged_after_it() -> None:
@@ -96,7 +102,7 @@ def test_coverage_is_sent_when_every_snapshot_is_confirmed_and_acknowledged_afte
         broker = Broker()
         processor, table, acknowledged = await folded(broker)
         snapshot = asyncio.create_task(processor.snapshot())
-        cells = [b"alpha", b"beta", b"gamma"]
+        cells = [b"alpha", b"beta", b"zeta"]
         assert await broker.sent(3) == cells
         for _, confirmation in broker.snapshots[:2]:
             confirmation.set_result(0)
@@ -124,7 +130,7 @@ def test_a_refused_snapshot_leaves_no_coverage_that_claims_it() -> None:
         broker.snapshots[2][1].set_result(0)
         with pytest.raises(RefusedError):
             await snapshot
-        assert await broker.sent(3) == [b"alpha", b"beta", b"gamma"]
+        assert await broker.sent(3) == [b"alpha", b"beta", b"zeta"]
         assert (table, acknowledged) == ({}, [])
 
     asyncio.run(run())
@@ -147,17 +153,17 @@ def test_events_of_a_cell_that_is_not_ready_wait_and_are_dropped_if_partitions_m
             envelope = events.envelope(ClockTicked(cell="alpha", time_s=100.0), "tick")
             yield ReadRecord("t.ledger", 0, 1, None, b"alpha", envelope.value, tuple(envelope.headers()))
 
-        made = processor(Broker(), {}, [], ready_for)
+        made, cells = processor(Broker(), {}, [], ready_for)
         folding = asyncio.create_task(made.run(configured_and_ticked()))
         while not waiting:
             await asyncio.sleep(0)
-        assert made.last_offset(0) == 0
+        assert cells.last_offset(0) == 0
         if reassigned:
             await made.release()
         ready.set()
         await folding
         assert waiting == ["alpha"]
-        assert made.last_offset(0) == (-1 if reassigned else 1)
+        assert cells.last_offset(0) == (-1 if reassigned else 1)
 
     asyncio.run(run())
 
@@ -167,8 +173,8 @@ def test_a_foreign_record_with_the_key_of_a_coverage_is_a_dead_letter() -> None:
         async def foreign() -> AsyncIterator[ReadRecord]:
             yield ReadRecord("t.ledger", 0, 0, None, b"/0", b"foreign", ())
 
-        made = processor(Broker(), {b"/0": Coverage(-1, {}).to_bytes()}, [], at_once)
+        made, cells = processor(Broker(), {b"/0": Coverage(-1, {}).to_bytes()}, [], at_once)
         await made.run(foreign())
-        assert made.last_offset(0) == 0
+        assert cells.last_offset(0) == 0
 
     asyncio.run(run())

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from infra.kafka.credentials import write_certificates
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.configuration import administrator, command_line_tool, group_member, producer, reader
-from streams.worker.faust_credentials import credentials
+from streams.worker.faust.credentials import credentials
 
 KINDS = {
     "producer": (Producer, lambda to: producer(to, "c", delivery_timeout_s=30.0, linger_ms=5)),

@@ -10,7 +10,7 @@ import pytest
 from aiokafka import ConsumerRecord
 from faust.types import TP
 
-from streams.worker.faust_app import _faust_app
+from streams.worker.faust.app import _faust_app
 from streams.worker.settings import WorkerSettings
 
 PLACE = TP("t.ledger", 0)

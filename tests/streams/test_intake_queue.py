@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.kafka.records import SentRecord
+from streams.kafka.records import Place, ReadRecord
 from streams.worker.intake_queue import LONGEST_WAIT_S, IntakeQueue, RecordTimes, Waiting
 
 INTERVAL_S = 1 / 128
+JOBS = Place("jobs", 0)
 NOW_S = 0.0
 """Long before anything is overdue."""
 
@@ -16,7 +17,7 @@ NOW_S = 0.0
 def event(
     writer: str, time_s: float, cell: str = "c", tick: bool = False, report: bool = False, name: str = ""
 ) -> Waiting:
-    record = SentRecord("ledger", b"c", name.encode())
+    record = ReadRecord("jobs", 0, 0, None, b"c", name.encode())
     return Waiting(cell, writer, time_s, time_s, record, is_tick=tick, is_report=report)
 
 
@@ -211,12 +212,12 @@ def test_everything_comes_out_once_and_each_writer_in_its_own_order(
 
 def test_a_record_counts_for_no_later_than_now_and_a_second_before_its_partition_at_most():
     times = RecordTimes()
-    assert times.of("jobs", 0, 100_000, now_s=130.0) == 100.0
-    assert times.of("jobs", 0, 0, now_s=130.0) == 99.0
-    assert times.of("jobs", 0, 0, now_s=130.0) == 99.0, "what is behind does not move the latest"
-    assert times.of("jobs", 0, 10**15, now_s=130.0) == 130.0
-    assert times.of("jobs", 0, None, now_s=131.0) == 131.0
-    assert times.of("jobs", 0, 100_000, now_s=131.0) == 130.0
-    assert times.of("jobs", 1, 0, now_s=131.0) == 0.0, "another partition"
+    assert times.of(JOBS, 100_000, now_s=130.0) == 100.0
+    assert times.of(JOBS, 0, now_s=130.0) == 99.0
+    assert times.of(JOBS, 0, now_s=130.0) == 99.0, "what is behind does not move the latest"
+    assert times.of(JOBS, 10**15, now_s=130.0) == 130.0
+    assert times.of(JOBS, None, now_s=131.0) == 131.0
+    assert times.of(JOBS, 100_000, now_s=131.0) == 130.0
+    assert times.of(Place("jobs", 1), 0, now_s=131.0) == 0.0, "another partition"
     times.forget()
-    assert times.of("jobs", 0, 0, now_s=131.0) == 0.0
+    assert times.of(JOBS, 0, now_s=131.0) == 0.0

@@ -1,11 +1,10 @@
 """The ledger is kept short: no more is sent than is folded soon."""
 
-from streams.kafka.records import SentRecord
 from streams.worker.intake_queue import Waiting
 from streams.worker.ledger_backlog import LedgerBacklog
 
 HERE, ELSEWHERE = 0, 1
-EVENT = Waiting("c", "jobs/ada", 0.0, 0.0, SentRecord("ledger", b"c", b""))
+EVENT = Waiting("c", "jobs/ada", 0.0, 0.0)
 
 
 def new_backlog(now_s: float = 0.0) -> LedgerBacklog:

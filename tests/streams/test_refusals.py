@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -331,6 +332,14 @@ def test_what_waits_counts_with_its_key_and_headers() -> None:
     assert waiting.size_bytes > len(bid()) + 60_000
     many = Waiting("cell-1", "jobs/ada", 0.0, 0.0, record(bid(), [("h", b"")] * 200))
     assert many.size_bytes > len(bid()) + 200 * sys.getsizeof(("h", b""))
+
+
+def test_an_event_that_waits_counts_beside_its_record() -> None:
+    source = record(bid())
+    accepted = INTAKE.admit(source)
+    assert isinstance(accepted, Accepted)
+    waits = Waiting("cell-1", "jobs/ada", 0.0, 0.0, source)
+    assert replace(waits, accepted=accepted).size_bytes - waits.size_bytes > 4 * len(bid())
 
 
 def test_an_ordinary_event_is_as_it_was() -> None:

@@ -6,9 +6,9 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from streams.worker import tolerant_records
 from streams.worker.dead_letters import MAX_KEPT_HEADERS
-from streams.worker.tolerant_records import memory_records
+from streams.worker.faust import tolerant_records
+from streams.worker.faust.tolerant_records import memory_records
 
 Headers = list[tuple[str, bytes]]
 

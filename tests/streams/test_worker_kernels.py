@@ -10,9 +10,11 @@ import pytest
 PROGRAM = """
 import asyncio, json, logging, sys
 import psutil
+from streams.installation import install_policies
 from streams.worker.kernels import Kernels
 from tests.support.elastic import elastic_cell
 
+install_policies()
 logging.basicConfig(stream=sys.stderr, format="%(message)s", level="INFO")
 
 async def main(kills):

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from schemas.base import TaggedUnion
+from schemas.base import OpenUnion, TaggedUnion
 
 Path = tuple[str | int, ...]
 Number = int | float
@@ -107,7 +107,7 @@ def _parts(annotation: Any, metadata: list[Any]) -> Iterator[Bounds | type[BaseM
     if annotation in (int, float):
         yield _bounds(annotation, metadata)
         return
-    yield from (m for each in metadata if isinstance(each, TaggedUnion) for m in each.members)
+    yield from (m for each in metadata if isinstance(each, TaggedUnion | OpenUnion) for m in each.members)
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         yield from _parts(arguments[0], [*arguments[1:], *metadata])

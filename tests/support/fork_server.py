@@ -8,8 +8,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from executors.workers.fork_server import PRELOADED, attached
-from executors.workers.processes import warm_up
+from executors.processes.fork_server import PRELOADED, attached
+from executors.processes.forked_process import warm_up
 from infra.deployment.fork_server import Forks, fork_server
 
 SHARED = "MILLRACE_TESTS_FORK_SERVER"

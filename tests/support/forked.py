@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from executors.workers.fork_server import share
-from executors.workers.processes import WorkerProcess
-from tests.support.small_processes import WORDS
+from executors.gang.messages import MESSAGES
+from executors.processes.fork_server import share
+from executors.processes.forked_process import ForkedProcess
 
 FOREVER_S = 600.0
 
@@ -24,8 +24,8 @@ def report(path: str) -> None:
     """Write down what this process is surrounded by, and how a worker of it stands."""
     sys.stderr.write("said by the service\n")
     share()
-    worker = WorkerProcess(
-        "tests.support.forked:report_worker", Order(path=f"{path}.worker"), WORDS, "worker"
+    worker = ForkedProcess(
+        "tests.support.forked:report_worker", Order(path=f"{path}.worker"), MESSAGES, "worker"
     )
     while worker.is_alive:
         time.sleep(0.01)

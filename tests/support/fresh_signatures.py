@@ -24,7 +24,8 @@ def after_warm_up(module: str, *measures: str) -> dict[str, Any]:
         `warmed`: what the kernels are there for after the warm-up; `added`: by measure, what more they are
         there for after it; `again_s`: what a second warm-up takes.
     """
-    program = f"from {__name__} import report; report({module!r}, {measures!r})"
+    install = "from streams.installation import install_policies; install_policies()"
+    program = f"{install}; from {__name__} import report; report({module!r}, {measures!r})"
     ran = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(ran.stdout)
 

@@ -42,7 +42,8 @@ def decided(mode: Mode) -> Decided:
     In mode "changing" the process changes from the interpreter to machine code in the middle of all
     histories; the tables follow.
     """
-    program = f"from {__name__} import report; report({mode!r})"
+    install = "from streams.installation import install_policies; install_policies()"
+    program = f"{install}; from {__name__} import report; report({mode!r})"
     ran = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
     chains, (before, after) = json.loads(ran.stdout)
     return Decided(chains, (before, after))

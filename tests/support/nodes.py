@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from executors.gang.settings import GangSettings
 from executors.node.process import SystemClock
 from executors.node.room import Room
 from executors.node.runner import Runner, RunnerContext
 from executors.node.settings import ExecutorSettings
-from executors.workers.settings import WorkerSettings
 from schemas.commands import Command
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport
 from schemas.merging.reports import ProfileReported
@@ -21,7 +21,7 @@ _TURN_S = 0.005
 
 Members = Sequence[tuple[str, int]]
 T = TypeVar("T", bound=Runner)
-S = TypeVar("S", bound=WorkerSettings)
+S = TypeVar("S", bound=GangSettings)
 R = TypeVar("R", bound=RunReport)
 
 

@@ -12,6 +12,9 @@ from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.network.ranks import Rank
+from executors.gang.folder import JobFolder
+from executors.gang.meeting import Meeting
+from executors.gang.membership import Membership
 from executors.moe.parallel.coordination import AgreedOrder
 from executors.moe.parallel.experts import ParallelExperts
 from executors.moe.parallel.gradients import GradientAverage, leave_out_of_averages
@@ -19,9 +22,6 @@ from executors.moe.parallel.groups import ExpertGroups, connect_expert_groups
 from executors.moe.parallel.packing import Packing
 from executors.moe.parallel.scheduler import CommunicationScheduler, Order
 from executors.moe.parallel.trace import MicroOpRecord
-from executors.workers.folder import JobFolder
-from executors.workers.meeting import Meeting
-from executors.workers.membership import Membership
 
 CPU = torch.device("cpu")
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.network.ranks import Rank
+from executors.gang.group import DisagreementError
 from executors.moe.parallel.exchange import agreed_budget, agreed_plan, agreed_times, exchange_experts
 from executors.moe.parallel.gradients import GradientAverage
 from executors.moe.parallel.lanes import Lanes
-from executors.moe.parallel.micro_ops import DisagreementError
 from executors.moe.parallel.packing import MicroOpTimes, Packing
 from executors.moe.parallel.planning import Plan, PlannedOrder, measured_step, plan_step
 from executors.moe.parallel.scheduler import failures_told

@@ -16,6 +16,7 @@ from schemas.rules import RulesAdopted
 from streams.cell.cell import SNAPSHOT_VERSION, Cell, LedgerEvent
 from streams.cell.jobs import Job
 from streams.cell.rules import RULES, RuleBook, Rules, State, state_digest
+from streams.installation import install_policies
 from streams.policies.auction.zone import AuctionZone
 from streams.policies.policy import ZoneContext
 from streams.worker.worker import run_worker
@@ -58,6 +59,7 @@ def count_from_zero(state: State) -> State:
     return {**state, "zones": {id: {**zone, "refused": 0} for id, zone in state["zones"].items()}}
 
 
+install_policies()
 FIRST = RULES
 FLOORED = replace(KINDS["auction"], zone="tests.support.rules:FlooredZone")
 SECOND_RULES = Rules(2, "0.2.0", {"auction": FLOORED}, count_from_zero)

@@ -10,13 +10,13 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from bench.network.ranks import Rank
+from executors.gang.group import ProcessGroup
+from executors.gang.shares import share
 from executors.moe.conversion.convert import Conversion, convert
 from executors.moe.gating import Gating
 from executors.moe.serving.exchange import RankExchange
 from executors.moe.serving.model import ServedModel
 from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up
-from executors.workers.group import ProcessGroup
-from executors.workers.shares import share
 from schemas.experts.commands import LayerPlacement
 from solvers.experts.schemes import SCHEMES
 from tests.support.parallel_experts import meet

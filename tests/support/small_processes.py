@@ -1,28 +1,21 @@
-"""Processes of a job that do next to nothing, and end in one way or another."""
+"""Ranks of a job that do next to nothing, and end in one way or another."""
 
 import logging
 import os
 import time
 from multiprocessing.connection import Connection
-from typing import Annotated
 
-from pydantic import Field, TypeAdapter
+from executors.gang.inbox import Inbox
+from executors.gang.membership import Membership
+from executors.gang.messages import Ended, Failed, Joined
 
-from executors.elastic.messages import DIRECTIVES
-from executors.workers.inbox import Inbox
-from executors.workers.membership import Membership
-from executors.workers.messages import Ended, Failed
-
-Word = Membership | Ended | Failed
-WORDS: TypeAdapter[Word] = TypeAdapter(Annotated[Word, Field(discriminator="kind")])
 STATUS = 3
 
 
 def finish(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """Says where it is, and ends as it should."""
-    inbox = Inbox(connection, DIRECTIVES)
-    inbox.tell(Membership.model_validate_json(order_json))
-    inbox.tell(Ended(reason="finished", samples_done=1, node_s=0.0))
+    """Reports its place, and ends in order."""
+    inbox = _joined(order_json, connection)
+    inbox.send(Ended(reason="finished", samples_done=1, node_s=0.0))
 
 
 def warn(order_json: str, connection: "Connection[bytes, bytes]") -> None:
@@ -32,25 +25,30 @@ def warn(order_json: str, connection: "Connection[bytes, bytes]") -> None:
 
 
 def die(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """Ends without a word."""
+    """Ends without a final message."""
     os._exit(STATUS)
 
 
 def fail(order_json: str, connection: "Connection[bytes, bytes]") -> None:
     """Fails by the loss of another."""
-    Inbox(connection, DIRECTIVES).tell(Failed(error="another is gone", permanent=False, cause="peer"))
+    inbox = Inbox(connection, Membership.model_validate_json(order_json))
+    inbox.send(Failed(error="another is gone", permanent=False, cause="peer"))
 
 
 def load(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """Is at something that takes long, and nobody counts on it yet."""
-    inbox = Inbox(connection, DIRECTIVES)
-    inbox.tell(Membership.model_validate_json(order_json))
+    """Loads for long, and no other rank waits for it yet."""
+    _joined(order_json, connection)
     time.sleep(3_600)
 
 
 def hang(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """Is at something that never ends, while others count on it."""
-    inbox = Inbox(connection, DIRECTIVES)
-    inbox.commit()
-    inbox.tell(Membership.model_validate_json(order_json))
+    """Never ends, while others wait for it."""
+    _joined(order_json, connection).commit()
     time.sleep(3_600)
+
+
+def _joined(order_json: str, connection: "Connection[bytes, bytes]") -> Inbox:
+    membership = Membership.model_validate_json(order_json)
+    inbox = Inbox(connection, membership)
+    inbox.send(Joined(generation=membership.generation, samples_done=0, dataset_samples=None))
+    return inbox

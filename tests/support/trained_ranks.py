@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from bench.network.ranks import Rank
+from executors.gang.group import ProcessGroup
 from executors.lora.batch import LabelledSequence, TextSequence, TokenSequence
 from executors.moe.block import auxiliary_loss, moe_blocks, take_passes
 from executors.moe.conversion.convert import Conversion, convert
@@ -39,11 +40,9 @@ from executors.moe.parallel.trace import MicroOpRecord
 from executors.moe.training.model import MoeModel, adapt, objective_of
 from executors.moe.training.ordering import PlannedSteps
 from executors.moe.training.packing import PackingController, begin_packing
-from executors.moe.training.peers import Peers
 from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
 from executors.moe.training.trainer import Trainer
-from executors.workers.group import ProcessGroup
 from schemas.experts.workload import MoeTrainWorkload
 from tests.support.parallel_experts import meet
 
@@ -241,7 +240,7 @@ def trainer_of(
         lambda sample: sequence_of(family, sample),
         spread,
         connections,
-        Peers(group, timeout_s),
+        group,
     )
     connections.close()
     group.close()
@@ -375,7 +374,7 @@ def _before_allreduces(kinds: list[Kind]) -> list[int]:
 
 def _step(trainer: Trainer) -> list[int]:
     own = trainer.share()
-    counts = trainer._peers.tell("a test", [own.loss_tokens])
+    counts = trainer._group.gather("a test", [own.loss_tokens])
     routing = trainer.step(own, sum(tokens for (tokens,) in counts))
     return [int(count) for count in routing.doubles]
 

@@ -4,36 +4,37 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 
+from executors.gang.folder import JobFolder
+from executors.gang.membership import Membership
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.resident import new_state
-from executors.tuner.checkpoints import JobCheckpoints, lora_task
+from executors.tuner.checkpoints import TuningCheckpoints, lora_task
 from executors.tuner.crews import Crews
 from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
 from executors.tuner.files import JobFiles
-from executors.tuner.inbox import Inbox
 from executors.tuner.keeper import Keeper
-from executors.tuner.messages import WORDS, ProfilePart, TaskPart, Told
+from executors.tuner.messages import MESSAGES, ProfilePart, TaskPart, TaskReport
 from executors.tuner.openings import Opening
+from executors.tuner.part_queue import PartQueue
 from executors.tuner.profiling import Profile, profile
 from executors.tuner.runner import _REPORTS
 from executors.tuner.settings import TunerSettings
 from executors.tuner.surroundings import Surroundings
 from executors.tuner.task import TaskRun
 from executors.tuner.training import Trainer, new_adapter
-from executors.workers.folder import JobFolder
-from executors.workers.membership import Membership
 from schemas.fleet import RunReport
 from schemas.merging.commands import ProfileOrdered, TaskAssigned
 from schemas.merging.workload import TuningWorkload
 from tests.support.nodes import CELL
 
 
-class _Inbox(Inbox):
+class _PartQueue(PartQueue):
     """Ends a task after so many steps: it is asked once before the first and at each of them."""
 
     def __init__(self, connection, steps: int | None) -> None:
@@ -57,7 +58,7 @@ class LoneWorker:
 
     def __post_init__(self) -> None:
         self.files = JobFiles(self.root / "state", CELL)
-        self.checkpoints = JobCheckpoints(self.files, self.base, CELL, self.root / "output")
+        self.checkpoints = TuningCheckpoints(self.files, self.base, CELL, self.root / "output")
         self.loaders = PreparedLoaders(
             DatasetRoot(self.settings.dataset_root),
             SharedTokenizer(self.base.tokenizer),
@@ -66,6 +67,8 @@ class LoneWorker:
         )
         self.keeper = Keeper()
         self._parts = 0
+        self._ends: list[Connection] = []
+        """Kept: a rank ends its process when its node does not receive its messages."""
 
     def run(self, command: TaskAssigned, steps: int | None = None, settle: bool = True) -> list[RunReport]:
         """Run a task to its end, or for so many steps, and return what it has reported.
@@ -74,8 +77,9 @@ class LoneWorker:
             settle: whether to wait for what is written; if not, the next task begins beside it.
         """
         ours, theirs = Pipe()
+        self._ends.append(ours)
         self._parts += 1
-        inbox = _Inbox(theirs, steps)
+        inbox = _PartQueue(theirs, steps)
         around = self.around(inbox)
         part = TaskPart(
             part=self._parts, command=command, membership=Membership(generation=1, rank=0, world=1)
@@ -89,14 +93,14 @@ class LoneWorker:
         self.keeper.settle()
         words = []
         while ours.poll():
-            words.append(WORDS.validate_json(ours.recv_bytes()))
+            words.append(MESSAGES.validate_json(ours.recv_bytes()))
         return [
             _REPORTS[word.type].model_validate(word.data, strict=False)
             for word in words
-            if isinstance(word, Told)
+            if isinstance(word, TaskReport)
         ]
 
-    def around(self, inbox: Inbox) -> Surroundings:
+    def around(self, inbox: PartQueue) -> Surroundings:
         """What its tasks are given."""
         device = torch.device("cpu")
         return Surroundings(CELL, "n1", device, self.settings, self.checkpoints, self.keeper, inbox)
@@ -104,7 +108,11 @@ class LoneWorker:
     def profiled(self, command: ProfileOrdered, is_halted: bool) -> Profile | None:
         """Make a profile run."""
         part = ProfilePart(part=1, command=command, membership=Membership(generation=1, rank=0, world=1))
-        team = Crews(self.base, self.loaders, self.around(Inbox(Pipe()[0], lambda _: None))).for_profile(part)
+        ours, theirs = Pipe()
+        self._ends.append(ours)
+        team = Crews(self.base, self.loaders, self.around(PartQueue(theirs, lambda _: None))).for_profile(
+            part
+        )
         deadline_s = time.monotonic() + command.limit_s
         device = torch.device("cpu")
         return profile(command, team, self.base, self.settings, device, deadline_s, True, lambda: is_halted)

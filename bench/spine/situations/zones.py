@@ -5,11 +5,10 @@ from collections.abc import Iterator
 
 from bench.spine.cells import CELL
 from bench.spine.situations import FREE, ZONE, Situation, Story, cell_of
-from schemas.cells import GpuType, Node, Zone
+from schemas.cells import AnyPolicy, GpuType, Node, Zone
 from schemas.changes import ZoneConfigured
 from schemas.elastic.settings import ElasticPolicy
 from schemas.experts.settings import ExpertsPolicy
-from schemas.kinds import AnyPolicy
 from schemas.merging.settings import MergingPolicy
 
 _POLICY = "any"

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from executors.moe.parallel.micro_ops import DisagreementError, Kind
+from executors.gang.group import DisagreementError
+from executors.moe.parallel.micro_ops import Kind
 
 
 @dataclass(frozen=True)

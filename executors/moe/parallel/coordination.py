@@ -16,8 +16,10 @@ from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from executors.gang.group import DisagreementError
+from executors.gang.meeting import CollectiveLostError
 from executors.moe.parallel.agreement import Agreement
-from executors.moe.parallel.micro_ops import CollectiveLostError, DisagreementError, Kind
+from executors.moe.parallel.micro_ops import Kind
 from executors.moe.parallel.wire import Wire
 
 _KEY = "collectives"

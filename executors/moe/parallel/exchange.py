@@ -10,10 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executors.moe.parallel.micro_ops import DisagreementError, Kind
+from executors.gang.group import DisagreementError
+from executors.gang.meeting import detecting_loss
+from executors.moe.parallel.micro_ops import Kind
 from executors.moe.parallel.packing import MicroOpTimes, Packing
 from executors.moe.parallel.planning import Plan
-from executors.workers.meeting import losses_told
 
 _DIGITS = 15
 """Of a digest in hexadecimal, which an int64 has room for."""
@@ -26,7 +27,7 @@ def agreed_times(times: MicroOpTimes) -> MicroOpTimes:
         PeerLostError: a rank does not answer.
     """
     sums = torch.tensor([times.all_to_all_s, times.feed_forward_s], dtype=torch.float64)
-    with losses_told():
+    with detecting_loss():
         dist.all_reduce(sums)
     all_to_all_s, feed_forward_s = (sums / dist.get_world_size()).tolist()
     return MicroOpTimes(all_to_all_s, feed_forward_s)
@@ -52,7 +53,7 @@ def agreed_plan(plan: Plan, all_to_alls: int) -> Plan:
                 )
     after = torch.tensor(plan.after, dtype=torch.int64)
     if plan.after:
-        with losses_told():
+        with detecting_loss():
             dist.broadcast(after, 0)
     agreed = Plan(tuple(after.tolist()))
     digests = _told([int(agreed.digest[:_DIGITS], 16)])
@@ -64,7 +65,7 @@ def agreed_plan(plan: Plan, all_to_alls: int) -> Plan:
 def _told(numbers: Sequence[int]) -> list[list[int]]:
     mine = torch.tensor(numbers)
     everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    with losses_told():
+    with detecting_loss():
         dist.all_gather(everyones, mine)
     return [each.tolist() for each in everyones]
 
@@ -106,7 +107,7 @@ def exchange_experts(tensors: Sequence[Tensor], old: Packing, new: Packing, rank
         flat = tensor.detach().reshape(len(tensor), math.prod(shape))
         arrived = flat.new_empty(sum(received), flat.shape[1])
         outgoing = flat.index_select(0, chosen.to(flat.device))
-        with losses_told():
+        with detecting_loss():
             dist.all_to_all_single(arrived, outgoing, received, [len(experts) for experts in sent])
         # Ranks of a group host ascending experts, so those that come from them are in order.
         exchanged.append(arrived.view(len(arrived), *shape))

@@ -11,9 +11,9 @@ from torch.distributed import GradBucket, ProcessGroup  # type: ignore[attr-defi
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from executors.gang.shares import share
 from executors.moe.parallel.micro_ops import part_bytes
 from executors.moe.parallel.scheduler import Communication
-from executors.workers.shares import share
 
 DEFAULT_PARTITION_BYTES = 30 * 1024 * 1024
 """The thesis's 30 MB (section 4.7.1)."""

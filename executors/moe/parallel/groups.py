@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from executors.gang.meeting import detecting_loss
 from executors.moe.parallel.lanes import Lanes
 from executors.moe.parallel.packing import Packing
-from executors.workers.meeting import losses_told
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def connect_expert_groups(
         PeerLostError: a rank does not come.
     """
     timeout = timedelta(seconds=timeout_s)
-    with losses_told():
+    with detecting_loss():
         upward = _connect(packing, packing.group, rank, timeout)
         downward = None if device.type == "cuda" else _connect(packing, packing.group, rank, timeout)
         replicas = _connect(packing, packing.replicas, rank, timeout)

@@ -6,8 +6,6 @@ from enum import StrEnum
 
 import torch
 
-from executors.workers.meeting import PeerLostError
-
 _MOST_SMALL_PARTS = 64
 _SMALL_BYTES = 2**20
 
@@ -24,14 +22,6 @@ class Kind(StrEnum):
 
     ALL_TO_ALL = "all-to-all"
     ALLREDUCE = "allreduce"
-
-
-class CollectiveLostError(PeerLostError):
-    """A collective cannot end: a rank is gone, stopped, or has not come to it in time."""
-
-
-class DisagreementError(RuntimeError):
-    """Ranks do not do the same: their settings, plans or collectives differ."""
 
 
 class Pending:

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from executors.moe.parallel.micro_ops import DisagreementError, Kind
+from executors.gang.group import DisagreementError
+from executors.moe.parallel.micro_ops import Kind
 from executors.moe.parallel.trace import MicroOpRecord
 
 

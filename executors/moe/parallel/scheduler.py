@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
+from executors.gang.group import DisagreementError
+from executors.gang.meeting import CollectiveLostError
 from executors.moe.parallel.lanes import Lanes
 from executors.moe.parallel.micro_ops import (
-    CollectiveLostError,
-    DisagreementError,
     Kind,
     Pending,
 )

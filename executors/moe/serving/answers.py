@@ -4,7 +4,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from executors.workers.shares import share
+from executors.gang.shares import share
 
 MOST_KEPT = 1_000
 

@@ -7,8 +7,7 @@ phase two needs of all ranks anyway, carry the estimate for the next layer. With
 all decisions before it, by which ranks that have decided differently are found before rows go astray.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from hashlib import blake2b
 from typing import Self
@@ -16,11 +15,11 @@ from typing import Self
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import OutOfMemoryError, Tensor
+from torch import Tensor
 
+from executors.gang.group import DisagreementError, ProcessGroup
+from executors.gang.meeting import detecting_loss, lost_at
 from executors.moe.parallel.lanes import Lanes
-from executors.moe.parallel.micro_ops import CollectiveLostError, DisagreementError
-from executors.workers.group import ProcessGroup
 from solvers.compiled import Ints
 
 
@@ -52,7 +51,7 @@ class RankExchange:
             CollectiveLostError: one does not come.
         """
         timeout = timedelta(seconds=timeout_s)
-        with _losses_told("connecting for tokens", timeout_s):
+        with lost_at("connecting for tokens", timeout_s), detecting_loss():
             upward = _connected(timeout)
             downward = None if device.type == "cuda" else _connected(timeout)
         return cls(group, Lanes(upward, downward), timeout_s)
@@ -76,8 +75,7 @@ class RankExchange:
             DisagreementError: a rank has noted other decisions.
         """
         digest = int.from_bytes(self._decisions.digest(), "big") >> 1
-        with _losses_told(where, self._timeout_s):
-            told = np.array(self._group.gather([digest, *numbers.tolist()]), np.int64)
+        told = np.array(self._group.gather(where, [digest, *numbers.tolist()]), np.int64)
         others = [rank for rank, theirs in enumerate(told[:, 0].tolist()) if theirs != told[0, 0]]
         if others:
             raise DisagreementError(
@@ -100,8 +98,7 @@ class RankExchange:
         held = torch.zeros(size, dtype=torch.uint8)
         if self.rank == 0:
             held = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        with _losses_told(where, self._timeout_s):
-            self._group.spread([held], 0)
+        self._group.spread(where, [held], 0)
         return bytes(held.tolist())
 
     def send_rows(self, where: str, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
@@ -119,7 +116,7 @@ class RankExchange:
             CollectiveLostError: a rank is gone, or late.
         """
         arrived = rows.new_empty(sum(received), *rows.shape[1:])
-        with _losses_told(where, self._timeout_s):
+        with lost_at(where, self._timeout_s), detecting_loss():
             for work in self._lanes.exchange(arrived, rows.contiguous(), received, sent):
                 work.wait()
         return arrived
@@ -129,16 +126,3 @@ def _connected(timeout: timedelta) -> dist.ProcessGroup:
     group = dist.new_group(timeout=timeout)
     assert isinstance(group, dist.ProcessGroup), "this rank is in it"
     return group
-
-
-@contextmanager
-def _losses_told(where: str, timeout_s: float) -> Iterator[None]:
-    try:
-        yield
-    except OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise CollectiveLostError(
-            f"{where}: another rank is gone, or has not come within {timeout_s:g} s: {reason}"
-        ) from error

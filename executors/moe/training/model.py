@@ -12,7 +12,8 @@ from peft import LoraConfig, PeftModel
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from executors.elastic.model import TrainableModel, put_adapter
+from executors.gang.models import ModelError, named_as_in_job
+from executors.gang.trainable_model import TrainableModel, longest_sequence_tokens, put_adapter
 from executors.lora.base_model import load_tokenizer
 from executors.lora.model_kind import (
     check_config,
@@ -29,7 +30,6 @@ from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import DESCRIPTION, MoeDescription, load, load_whole, save
 from executors.moe.gating import Gating
 from executors.moe.training.objective import Label, NextToken, Objective, Translation
-from executors.workers.models import ModelError, named_as_in_job
 from schemas.experts.workload import Conversion, GatingRule, MoeTrainWorkload
 from schemas.lora import LoraHyperparameters
 
@@ -52,8 +52,7 @@ class MoeModel:
     @property
     def longest_sequence_tokens(self) -> int | None:
         """None where the model sets no bound."""
-        longest = getattr(self.module.config.get_text_config(), "max_position_embeddings", None)
-        return None if longest is None else int(longest)
+        return longest_sequence_tokens(self.module)
 
     def fill(self, trained: Mapping[str, Tensor]) -> None:
         """Set all that is trained, by name."""

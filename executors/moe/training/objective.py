@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from executors.elastic.batches import IGNORED, pad
+from executors.gang.batches import IGNORED, pad
 from executors.lora.batch import TokenSequence
 
 Call = Callable[..., Any]

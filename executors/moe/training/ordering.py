@@ -6,10 +6,10 @@ from typing import Literal, Protocol
 
 import torch
 
+from executors.gang.meeting import lost_at
 from executors.moe.parallel.exchange import agreed_plan
 from executors.moe.parallel.planning import Plan, PlannedOrder, measured_step, plan_step
 from executors.moe.parallel.scheduler import CommunicationScheduler
-from executors.moe.training.peers import lost_at
 
 Ordering = Literal["agreed", "planned"]
 """Agreed on as collectives come, or by a plan of a step that was measured."""

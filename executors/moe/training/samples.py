@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from executors.elastic.batches import global_batch
+from executors.gang.batches import global_batch
 from executors.moe.curriculum import Curriculum
 from schemas.experts.workload import MoeTrainWorkload
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
+from executors.gang.meeting import lost_at
 from executors.moe.block import moe_blocks
 from executors.moe.parallel.coordination import AgreedOrder
 from executors.moe.parallel.exchange import agreed_budget, exchange_experts
@@ -28,7 +29,6 @@ from executors.moe.training.hosting import ExpertTensor, LayerExperts, Pieces
 from executors.moe.training.memory import expert_budget
 from executors.moe.training.objective import Call
 from executors.moe.training.ordering import AgreedSteps, Ordering, PlannedSteps, StepOrder
-from executors.moe.training.peers import lost_at
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from executors.elastic.training import DivergedError
+from executors.gang.faults import DivergedError
+from executors.gang.group import ProcessGroup
+from executors.gang.meeting import lost_at
+from executors.gang.shares import share
 from executors.lora.batch import TokenSequence
 from executors.lora.randomness import derive_seed
 from executors.moe.block import take_passes
@@ -20,11 +23,9 @@ from executors.moe.parallel.scheduler import failures_told
 from executors.moe.training.hosting import ExpertTensor
 from executors.moe.training.model import MoeModel
 from executors.moe.training.packing import PackingController
-from executors.moe.training.peers import Peers, lost_at
 from executors.moe.training.routing import BatchRouting
 from executors.moe.training.samples import SampleOrder
 from executors.moe.training.spread import Connections, SpreadModel
-from executors.workers.shares import share
 from schemas.experts.workload import MoeHyperparameters
 
 FIRST_MOMENT, SECOND_MOMENT = "exp_avg.", "exp_avg_sq."
@@ -87,7 +88,7 @@ class Trainer:
         sequences: Sequences,
         spread: SpreadModel,
         connections: Connections,
-        peers: Peers,
+        group: ProcessGroup,
     ) -> None:
         """Begin at the first sample.
 
@@ -100,7 +101,7 @@ class Trainer:
         self._sequences = sequences
         self._spread = spread
         self._connections = connections
-        self._peers = peers
+        self._group = group
         self.samples_done = self.steps = 0
         self.loss: float | None = None
         self._moments: dict[nn.Parameter, tuple[Tensor, Tensor]] = {
@@ -130,13 +131,13 @@ class Trainer:
         return not self._order.batch(self.samples_done)
 
     def share(self) -> Share:
-        """What this rank trains in the next step.
+        """Return what this rank trains in the next step.
 
         Raises:
             ValueError: a record leaves nothing to predict.
         """
         samples = self._order.batch(self.samples_done)
-        places = share(len(samples), self._peers.rank, self._peers.world)
+        places = share(len(samples), self._group.rank, self._group.world)
         return Share(samples, places, [self._sequences(samples[place]) for place in places or range(1)])
 
     def step(self, own: Share, loss_tokens: int) -> BatchRouting:
@@ -152,7 +153,7 @@ class Trainer:
         """
         # Masks depend on the place in the data alone, and on no step before.
         torch.manual_seed(
-            derive_seed(self._told.seed, "dropout", self.samples_done + own.places.start, self._peers.rank)
+            derive_seed(self._told.seed, "dropout", self.samples_done + own.places.start, self._group.rank)
         )
         with self._connections.steps.step():
             routing = self._differentiate(own, loss_tokens)
@@ -181,7 +182,7 @@ class Trainer:
             times = agreed_times(times)
         following = controller.decide(self.packing, times)
         # Rank 0 decides, whatever others make of the same times.
-        (per_device, *_), *_ = self._peers.tell("the packing of experts", [following.per_device])
+        (per_device, *_), *_ = self._group.gather("the packing of experts", [following.per_device])
         following = Packing(self.packing.world, self.packing.experts, per_device)
         if following == self.packing:
             return None
@@ -212,10 +213,10 @@ class Trainer:
         for name, tensor in self._dense_tensors():
             whole[name] = tensor.detach().cpu().clone()
         for prefix, expert, pieces in self._expert_tensors():
-            parts = self._peers.collect(where, put_together(pieces), group)
+            parts = self._group.collect(where, put_together(pieces), group)
             if parts is not None:
                 whole[prefix + expert.name] = expert.whole(torch.cat(parts)).contiguous()
-        return whole if self._peers.rank == 0 else None
+        return whole if self._group.rank == 0 else None
 
     def take(self, whole: Mapping[str, Tensor]) -> None:
         """Go on from what `collect` has given, on all ranks at the same time, and on however many.
@@ -226,11 +227,11 @@ class Trainer:
         Raises:
             CollectiveLostError: a rank is gone.
         """
-        where, is_source = "spreading the model", self._peers.rank == 0
+        where, is_source = "spreading the model", self._group.rank == 0
 
         def spread(name: str, like: Tensor) -> Tensor:
             tensor = whole[name].contiguous() if is_source else torch.empty_like(like, device="cpu")
-            self._peers.spread(where, tensor)
+            self._group.spread(where, [tensor], 0)
             return tensor
 
         order = {name: spread(ORDER + name, tensor) for name, tensor in sorted(self._order.tensors().items())}
@@ -238,7 +239,7 @@ class Trainer:
         with torch.no_grad():
             for name, tensor in self._dense_tensors():
                 tensor.copy_(spread(name, tensor))
-            span = self.packing.hosted(self._peers.rank)
+            span = self.packing.hosted(self._group.rank)
             for prefix, expert, pieces in self._expert_tensors():
                 like = torch.empty(expert.shape, dtype=pieces[0].dtype, device="meta")
                 stacked = expert.stacked(spread(prefix + expert.name, like), self.packing.experts)
@@ -278,7 +279,7 @@ class Trainer:
         if own.places:
             routing = BatchRouting.of_share(passes, experts, batch, own.places, float(loss.detach()))
         vector = routing.vector
-        self._peers.add_up("how the batch was routed", vector)
+        self._group.add_up("how the batch was routed", vector)
         routing = routing.summed(vector)
         part = loss * 0.0
         if own.places:
@@ -287,7 +288,7 @@ class Trainer:
         for parameter in self._moments:
             parameter.grad = None
         with failures_told(self._connections.scheduler):
-            (part * self._peers.world).backward()
+            (part * self._group.world).backward()
         return routing
 
     def _summed_loss(self, own: Share) -> Tensor:
@@ -319,10 +320,10 @@ class Trainer:
             for gradient in _gradients(pieces)
         )
         squares /= replicas
-        if self._peers.rank == 0:
+        if self._group.rank == 0:
             squares += _squares(_gradients(self._spread.dense.values()))
         total = torch.tensor([squares], dtype=torch.float64)
-        self._peers.add_up("the gradient's norm", total)
+        self._group.add_up("the gradient's norm", total)
         return math.sqrt(float(total))
 
     def _parameters(self) -> Iterator[nn.Parameter]:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Store, Work  # type: ignore[attr-defined]
 
-from executors.workers.meeting import PeerLostError
+from executors.gang.meeting import PeerLostError
 
 
 class StageLostError(PeerLostError):

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from executors.gang.network import use_interface
 from executors.tuner.pipeline.group import StageGroup
 from executors.tuner.pipeline.partition import Direction, PartitionError, cut, stage_of
 from executors.tuner.pipeline.sideline import Sideline
 from executors.tuner.pipeline.structure import StageWeights, Structure, load_structure, parameter_costs
 from executors.tuner.pipeline.trace import Trace
-from executors.workers.network import use_interface
 
 
 class Pipeline:

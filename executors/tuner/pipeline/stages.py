@@ -1,4 +1,4 @@
-"""A task whose workers each have a stage of the model: one pipeline, or several that share every batch."""
+"""A task whose ranks each have a stage of the model: one pipeline, or several that share every batch."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +8,8 @@ from datetime import timedelta
 
 import torch
 
+from executors.gang.meeting import Meeting
+from executors.gang.membership import Membership
 from executors.lora.base_model import SharedBase
 from executors.lora.resident import new_state
 from executors.lora.task import AdapterState
@@ -26,8 +28,6 @@ from executors.tuner.reports import measured_step
 from executors.tuner.settings import TunerSettings
 from executors.tuner.team import LastStep, Succession, agree_on_positions
 from executors.tuner.training import Step, raise_if_diverged
-from executors.workers.meeting import Meeting
-from executors.workers.membership import Membership
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import STAGES_PER_PIPELINE
 
@@ -36,7 +36,7 @@ _MICRO_BATCHES = 2 * STAGES_PER_PIPELINE
 
 
 class Stages:
-    """See `Team`. Each worker has the whole base model, and computes the layers of its stage."""
+    """See `Team`. Each rank has the whole base model, and computes the layers of its stage."""
 
     can_reunite = False  # each has only a piece of the adapter
 
@@ -53,7 +53,7 @@ class Stages:
         """See how the model is cut.
 
         Args:
-            find_successor: the task that is to take the workers over, once the node knows of one.
+            find_successor: the task that is to take the ranks over, once the node knows of one.
 
         Raises:
             JobError: it cannot be.
@@ -76,7 +76,7 @@ class Stages:
         self._task: PipelineTask | None = None
         self._successions: Successions[Stages] | None = None
         self._before: Future[StoredTask] | None = None
-        """The end of the task from which the workers were taken over."""
+        """The end of the task from which the ranks were taken over."""
 
     @property
     def is_joined(self) -> bool:
@@ -108,7 +108,7 @@ class Stages:
         self._take(pipeline, load_task(pipeline, prepared))
 
     def prepare(self, pipeline: Pipeline, direction: Direction, channel: Channel) -> PreparedTask:
-        """Do all for the task that can be done before it is loaded; all workers do so at the same time.
+        """Do all for the task that can be done before it is loaded; all ranks do so at the same time.
 
         Raises:
             JobError: they have not the same data.
@@ -160,7 +160,7 @@ class Stages:
 
     def step(self, signals: Sequence[float]) -> Step:
         successions = self._successions
-        assert successions is not None, "the workers are connected"
+        assert successions is not None, "the ranks are connected"
         started_s = time.monotonic()
         result = self._trained.step([*signals, *successions.signals()])
         step_s = time.monotonic() - started_s
@@ -196,7 +196,7 @@ class Stages:
 
     def leave_to_successor(self) -> LastStep:
         """See `Team`, and `switch`: the next task runs in the other direction."""
-        assert self._successions is not None, "the workers are connected"
+        assert self._successions is not None, "the ranks are connected"
         pipeline, old = self._connected, self._trained
         successor, prepared = self._successions.prepared()
         new, stored = switch(old, prepared)
@@ -231,12 +231,12 @@ class Stages:
 
     @property
     def _connected(self) -> Pipeline:
-        assert self._pipeline is not None, "the workers are connected"
+        assert self._pipeline is not None, "the ranks are connected"
         return self._pipeline
 
     @property
     def _trained(self) -> PipelineTask:
-        assert self._task is not None, "the workers have agreed"
+        assert self._task is not None, "the ranks have agreed"
         return self._task
 
     def _take(self, pipeline: Pipeline, task: PipelineTask) -> None:

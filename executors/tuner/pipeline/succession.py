@@ -1,6 +1,6 @@
-"""How the task that follows on the workers of a pipeline is prepared beside the one that still trains.
+"""How the task that follows on the ranks of a pipeline is prepared beside the one that still trains.
 
-All workers must begin to prepare it, and leave the old task, at the same step. So each says with every step
+All ranks must begin to prepare it, and leave the old task, at the same step. So each says with every step
 what it knows of the next task, and acts on what all have said: the sums are the same on all of them.
 """
 
@@ -26,14 +26,14 @@ class Prepares(Protocol):
 
 T = TypeVar("T", bound=Prepares)
 FindSuccessor = Callable[[], Opening[T] | None]
-"""The opening of the next task; None while this worker knows of none."""
+"""The opening of the next task; None while this rank knows of none."""
 
 
 class Successions(Generic[T]):
-    """What one worker knows of the next task of its pipeline.
+    """What one rank knows of the next task of its pipeline.
 
     Attributes:
-        stage: what all workers know, as of the last step.
+        stage: what all ranks know, as of the last step.
     """
 
     def __init__(self, pipeline: Pipeline, direction: Direction, find: "FindSuccessor[T]") -> None:
@@ -45,7 +45,7 @@ class Successions(Generic[T]):
         self._preparing: Future[PreparedTask] | None = None
 
     def signals(self) -> tuple[float, float, float, float]:
-        """What this worker says with a step: whether it knows the next task, and whether that is in vain, has
+        """What this rank says with a step: whether it knows the next task, and whether that is in vain, has
         been opened, and has been prepared."""
         opening, preparing = self._find(), self._preparing
         if opening is None:
@@ -57,7 +57,7 @@ class Successions(Generic[T]):
         return 1.0, float(in_vain), float(opening.is_open), float(is_prepared)
 
     def hear(self, sums: Sequence[float]) -> None:
-        """What all workers have said with a step, added up. Some may have learned of the next task before
+        """What all ranks have said with a step, added up. Some may have learned of the next task before
         others."""
         known, in_vain, opened, prepared = sums
         world = self._pipeline.world

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from executors.gang.shares import share
 from executors.lora.adapted_pass import Adapted
 from executors.lora.batch import PackedBatch, TokenSequence, pack
 from executors.lora.task import TaskState
@@ -22,7 +23,6 @@ from executors.tuner.pipeline.preparation import PreparedTask, read_batch, upcom
 from executors.tuner.pipeline.schedule import one_forward_one_backward, split
 from executors.tuner.pipeline.states import gather_state
 from executors.tuner.training import InTraining, InUse, activations_checkpointed
-from executors.workers.shares import share
 
 _FINGERPRINT_BYTES = 6
 """Fits the 53 bits that a float64 keeps."""

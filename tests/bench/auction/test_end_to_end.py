@@ -16,7 +16,7 @@ from bench.auction.scope import Scope, full, quick
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import goals
 from bench.report import report, write_artefacts
-from bench.suite import Bench
+from bench.suite import SuiteRun
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.figures import TRACES, Figure, Point
 from tests.bench.auction.rows import TINY, no_runs
@@ -83,7 +83,7 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatc
     measurements: list[Measurement] = []
     tables: list[Table] = []
     asked = conditions(tmp_path)
-    bench = Bench(asked, scope, DAYS)
+    bench = SuiteRun(asked, scope, DAYS)
     for part in SUITE.due(asked):
         result = part.measure(bench)
         measurements += result.measurements

@@ -12,7 +12,7 @@ from bench.elastic.trial import Setting
 from bench.figures import Conditions
 from bench.goals import goals, missed
 from bench.report import report, write_artefacts
-from bench.suite import Bench
+from bench.suite import SuiteRun
 
 TINY = Setting(seed=1, factor=0.02, first_day=4.0, days=0.05)
 SIMULATED_PARTS = ("fifteen days", "schemes")
@@ -27,7 +27,7 @@ def conditions(folder, quick=True) -> Conditions:
 
 @pytest.mark.long
 def test_every_part_brings_its_figures_and_tables(tmp_path):
-    bench = Bench(conditions(tmp_path), SCOPE, SIMULATED)
+    bench = SuiteRun(conditions(tmp_path), SCOPE, SIMULATED)
     parts = {part.title: part for part in SUITE.parts}
     assert {goal.part for goal in goals("elastic").values()} <= set(parts)
     results = [parts[title].measure(bench) for title in SIMULATED_PARTS]

@@ -15,7 +15,7 @@ from bench.merging.simulated import run
 from bench.merging.trial import Trial, rival
 from bench.report import report, write_artefacts
 from bench.runs import Runs
-from bench.suite import Bench
+from bench.suite import SuiteRun
 from infra.errors import CommandError
 from tests.support.profiles import SHARED, settings_of
 
@@ -86,7 +86,7 @@ def test_fairness_is_told_for_each_job():
 @pytest.mark.long
 @measured
 def test_parts_bring_their_figures_and_artefacts(tmp_path):
-    bench = Bench(conditions(tmp_path), replace(quick((setting(4),)), rivals_of=()), SIMULATED)
+    bench = SuiteRun(conditions(tmp_path), replace(quick((setting(4),)), rivals_of=()), SIMULATED)
     (part,) = (part for part in SUITE.parts if part.title == "schemes")
     result = part.measure(bench)
     assert {one.name for one in result.measurements} <= set(goals("merging"))

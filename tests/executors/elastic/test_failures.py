@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from executors.elastic.settings import ElasticSettings
-from executors.workers.folder import JobFolder
-from executors.workers.places import job_folder
+from executors.gang.folder import JobFolder
+from executors.gang.places import job_folder
 from schemas.fleet import RunFailed
 from schemas.lora import Dataset
 from tests.support.doomed_node import DoomedNode
@@ -31,7 +31,7 @@ def test_a_killed_worker_fails_the_run_on_all_nodes(fleet: Fleet) -> None:
     fleet.until(fleet.is_over("j", "n1", "n2"))
     failures = fleet.reports(RunFailed, "j")
     assert [(failure.node, failure.permanent) for failure in failures] == [("n1", False), ("n2", False)]
-    assert failures[1].error == "a worker process has ended with signal 9 and no word"
+    assert failures[1].error == "a rank process has ended with signal 9 and no final message"
     # What the leader had learned is kept.
     assert f"1-{failures[0].samples_done}" in fleet.checkpoints("j")
     for pid in pids:
@@ -45,7 +45,7 @@ def test_a_job_whose_other_node_never_comes_fails_in_time(fleet: Fleet) -> None:
     fleet.until(fleet.is_over("j", "n3"))
     (failure,) = fleet.reports(RunFailed)
     assert not failure.permanent
-    assert failure.error == "not all 2 workers of generation 1 have come in 0.5 s"
+    assert failure.error == "not all 2 ranks of generation 1 have come in 0.5 s"
 
 
 def write_unfit_models(root: Path) -> None:
@@ -129,14 +129,14 @@ def test_a_job_that_diverges_fails_for_good(fleet: Fleet) -> None:
 def test_a_worker_that_its_node_does_not_hear_ends_and_leaves_others_no_reason(fleet: Fleet) -> None:
     fleet.assign("j", 1, [("n1", 1)], workload(10**6, keeps=False))
     fleet.until(fleet.has_trained("j"))
-    (job,) = fleet.nodes["n1"].runner._jobs.present.values()
+    (job,) = fleet.nodes["n1"].runner.present.values()
     (worker,) = job.processes.running
     # As if the node's process had ended, but for the end of what it says: that alone would end the worker.
     with socket.socket(fileno=os.dup(worker.process._connection.fileno())) as end:
         end.shutdown(socket.SHUT_RD)
     fleet.until(fleet.is_over("j", "n1"))
     (failure,) = fleet.reports(RunFailed, "j")
-    assert failure.error == "a worker process has ended with status 1 and no word"
+    assert failure.error == "a rank process has ended with status 1 and no final message"
     assert JobFolder(job_folder(fleet.root / "state", CELL, "j")).read_failure(1) is None
 
 

@@ -8,7 +8,6 @@ from executors.elastic import ElasticTraining
 from executors.elastic.runner import ElasticRunner
 from executors.elastic.settings import ElasticSettings
 from executors.node.runner import Objection, UnfitError
-from executors.workers.processes import room_for
 from schemas.fleet import RunFailed, RunProgressed
 from tests.support.elastic_nodes import Fleet, assigned, released, workload
 from tests.support.nodes import Members, short
@@ -31,8 +30,8 @@ def runner(idle: Fleet) -> ElasticRunner:
     [
         ([("n2", 1)], {}, "n1 is not among the members n2"),
         ([("n1", 1), ("n1", 1)], {}, "a node is among the members twice"),
-        ([("n1", 3)], {}, "workers here need 3 GPUs, the node has 2"),
-        ([("n1", 1), ("n2", 1)], {"gpus_per_worker": 3}, "workers here need 3 GPUs, the node has 2"),
+        ([("n1", 3)], {}, "ranks here need 3 GPUs, the node has 2"),
+        ([("n1", 1), ("n2", 1)], {"gpus_per_worker": 3}, "ranks here need 3 GPUs, the node has 2"),
     ],
 )
 def test_what_no_cell_sends_is_impossible(
@@ -69,7 +68,7 @@ def test_runs_of_a_process_that_was_killed_are_reported_over(idle: Fleet, runner
     again.runner.restore(state)
     assert again.runner.state() == state
     assert again.runner.advance() == "idle"
-    why = "permanent=False the node was started again, and its workers ended with the process before"
+    why = "permanent=False the node was started again, and its ranks ended with the process before"
     assert sorted(map(short, again.reports)) == [
         "n1 ends/1 run.progressed 80 complete",
         f"n1 fails/1 run.failed 40 {why}",
@@ -121,12 +120,3 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(
     monkeypatch.setenv(variable, value)
     with pytest.raises(UnfitError, match=why):
         ElasticTraining()
-
-
-def test_gpus_are_those_that_are_set_or_there() -> None:
-    assert room_for("cpu", 3, 0) == 3
-    assert room_for("cpu", None, 8) >= 1
-    assert room_for("cuda", None, 8) == 8
-    assert room_for("cuda", 2, 8) == 2
-    with pytest.raises(ValueError, match="4 CUDA devices are wanted, the machine has 2"):
-        room_for("cuda", 4, 2)

@@ -39,7 +39,7 @@ def moe_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory
         dataset_root=root / "datasets",
         progress_s=0.1,
         join_timeout_s=60.0,
-        collective_timeout_s=30.0,
+        peer_timeout_s=30.0,
         release_grace_s=30.0,
         stop_grace_s=15.0,
     )

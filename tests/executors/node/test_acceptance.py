@@ -27,7 +27,8 @@ def record(command: object, id: str = "c-7-0", cell: str = CELL) -> CommandRecor
 
 
 def read(command: CommandRecord, journal: Journal | None = None) -> AcceptedCommand | CommandRefused | None:
-    return Acceptance(CELL, "n1", TYPES).accept(command, journal or Journal())
+    acceptance = Acceptance(CELL, "n1", TYPES)
+    return acceptance.accept(acceptance.parse(command), journal or Journal())
 
 
 @pytest.mark.parametrize("command", [COUNT, CANCELLED])
@@ -119,8 +120,9 @@ def test_a_refusal_names_the_runs_that_do_not_begin(data: dict, runs: list[tuple
 def test_what_a_batch_of_records_takes_back_here_is_known_before_any_is_applied() -> None:
     others = [record(CANCELLED.model_copy(update={"node": "n2"})), record(CANCELLED, cell="d")]
     lacking = record(RunCancelled(zone="z", node="n1", job_id="j"))
-    batch = [record(COUNT), CommandRecord(7, b"{"), *others, lacking, record(CANCELLED)]
     acceptance = Acceptance(CELL, "n1", TYPES)
+    unparsed = [record(COUNT), CommandRecord(7, b"{"), *others, lacking, record(CANCELLED)]
+    batch = [acceptance.parse(one) for one in unparsed]
     assert list(acceptance.cancelling(batch, Journal())) == [CANCELLED]
     assert list(acceptance.cancelling(batch[:-1], Journal())) == []
     assert list(acceptance.cancelling(batch, Journal(applied=(f"c-7-0 {CHAIN[:16]}",)))) == []
@@ -148,7 +150,7 @@ def test_no_damaged_record_brings_a_node_down(command: Command) -> None:
         damaged = bytearray(sound)
         for _ in range(draw.randint(1, 3)):
             damaged[draw.randrange(len(damaged))] = draw.randrange(256)
-        accepted = acceptance.accept(CommandRecord(7, bytes(damaged)), Journal())
+        accepted = acceptance.accept(acceptance.parse(CommandRecord(7, bytes(damaged))), Journal())
         if isinstance(accepted, AcceptedCommand):
             accepted = accepted.command
         assert accepted is None or accepted.node == "n1"

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from schemas.codec import Decision
+from executors.node import acceptance
+from schemas.codec import Decision, DecisionRecord, decode_decision_record
 from schemas.commands import NodeCommand, RunDisowned
 from schemas.experts.commands import ExpertsPlaced, LayerPlacement, RankMember, RanksAssigned, RanksReleased
 from schemas.experts.workload import MoeTrainWorkload
@@ -249,3 +250,17 @@ class TestDisownedRuns:
 
 def bench_run(order: Any) -> str:
     return str(order.order.run_id if hasattr(order, "order") else order.orders[0].run_id)
+
+
+def test_each_command_is_parsed_once(elastic: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+
+    def count(value: bytes) -> DecisionRecord:
+        parsed.append(value)
+        return decode_decision_record(value)
+
+    monkeypatch.setattr(acceptance, "decode_decision_record", count)
+    elastic.tell(workers(1), elastic_nodes.released("n1", "j0", 1, "preempted", None), workers(2))
+    elastic.tell(workers(3), full=True)
+    assert len(parsed) == 4
+    assert len(set(parsed)) == 4

@@ -11,7 +11,7 @@ from executors.lora.batch import TokenSequence
 from executors.lora.faults import is_permanent
 from executors.node.runner import UnfitError
 from executors.tuner import FineTuning
-from executors.tuner.checkpoints import JobCheckpoints
+from executors.tuner.checkpoints import TuningCheckpoints
 from executors.tuner.data import TokenizedFile
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
@@ -115,7 +115,7 @@ def test_what_cannot_be_written_fails_the_run_whatever_the_error(
     def refuse(*_: object) -> None:
         raise TypeError("not a tensor")
 
-    monkeypatch.setattr(JobCheckpoints, name, refuse)
+    monkeypatch.setattr(TuningCheckpoints, name, refuse)
     steps = 2 if name == "save" else None
     reports = worker.run(assigned("n1", order("a", workload(3))), steps)
     assert not reports_of(reports, RunFinished)

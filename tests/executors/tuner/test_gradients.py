@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from executors.gang.shares import share
 from executors.lora.base_model import SharedBase
 from executors.tuner.data import Loader
 from executors.tuner.training import Sample, Trainer
-from executors.workers.shares import share
 from schemas.merging.workload import TuningWorkload
 from tests.support.tuner_nodes import workload
 from tests.support.tuner_tasks import LoneWorker, open_trainer

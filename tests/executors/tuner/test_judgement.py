@@ -20,7 +20,7 @@ def runner(fleet: Fleet) -> TunerRunner:
     [
         ([("n2", 1)], "n1 is not among the members n2"),
         ([("n1", 1), ("n1", 1)], "a node is among the members twice"),
-        ([("n1", 3)], "the task needs 3 GPUs here, the node has 2"),
+        ([("n1", 3)], "ranks here need 3 GPUs, the node has 2"),
     ],
 )
 def test_what_no_cell_sends_is_impossible(

@@ -84,7 +84,7 @@ def test_a_killed_worker_fails_its_task_and_is_started_again(fleet: Fleet) -> No
     fleet.until_over("a/1")
     (failed,) = fleet.reports(RunFailed)
     assert not failed.permanent
-    assert failed.error == "a worker process has ended with signal 9 and no word"
+    assert failed.error == "a rank process has ended with signal 9 and no final message"
     fleet.assign(order("b", workload(4)), members=(("n1", 2),))
     fleet.until_over("b/1")
     assert len(fleet.reports(RunFinished, "b")) == 1

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.workloads import drawing
 from infra.workloads.drawing import draw_jobs
 from infra.workloads.rows import TraceError
 from infra.workloads.timed import WorkloadError
@@ -103,7 +104,7 @@ def test_a_cell_that_takes_no_jobs_is_refused():
 
 
 def test_a_policy_that_draws_no_jobs_is_named(monkeypatch):
-    monkeypatch.setitem(KINDS, "elastic", replace(KINDS["elastic"], drawn=None))
+    monkeypatch.setattr(drawing, "KINDS", {**KINDS, "elastic": replace(KINDS["elastic"], drawn=None)})
     with pytest.raises(WorkloadError, match="under policy elastic, for which no jobs are drawn: give"):
         draw_jobs(ELASTIC, 1)
 

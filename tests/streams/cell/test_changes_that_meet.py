@@ -13,7 +13,7 @@ from schemas.decisions import EventIgnored, JobAdmitted, NodeMoved, NodeStatusCh
 from schemas.fleet import FleetEvent
 from schemas.kind import Input
 from schemas.kinds import KINDS
-from schemas.topics import INPUT_TOPICS
+from schemas.topics import INPUTS
 from streams.cell.cell import Cell
 from streams.cell.layout import Layout
 from streams.cell.rules import RULES, RuleBook
@@ -174,7 +174,7 @@ class CooledZone(AuctionZone):
 
 
 def test_what_a_policy_alone_knows_of_nodes_comes_to_its_zones():
-    fleet = next(topic for topic in INPUT_TOPICS if topic.name == "fleet")
+    fleet = INPUTS["fleet"]
     auction = KINDS["auction"]
     cooled = replace(
         auction,

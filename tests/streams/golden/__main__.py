@@ -3,10 +3,12 @@
 import random
 
 from schemas.codec import Envelope
+from streams.installation import install_policies
 from tests.streams.golden.ledger import CHAIN, LEDGER, STATE, fold, state_of
 from tests.support.cells import configuration
 from tests.support.histories import recorded
 
+install_policies()
 SEED = 457
 """Chosen so that every kind of rejection, replanning, refund and withdrawal is among some 300 events."""
 BIDS = 50

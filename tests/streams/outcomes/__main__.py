@@ -1,8 +1,10 @@
 """`make golden`: record what every policy decides anew, after a change of decisions that is meant."""
 
+from streams.installation import install_policies
 from tests.streams.outcomes.gangs import GANG_POLICIES, gang_table
 from tests.streams.outcomes.table import POLICIES, path, table
 
+install_policies()
 for name in POLICIES:
     path(name).write_text(table(name))
 for name in GANG_POLICIES:

@@ -1,13 +1,11 @@
-"""Worker processes that train nothing: they meet, make progress on virtual time, and end as ordered."""
+"""Ranks that train nothing: they meet, make progress on virtual time, and end as ordered."""
 
 import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
-from executors.elastic import messages as elastic
-from executors.moe.ranks import messages as moe
-from executors.workers.membership import Membership
-from executors.workers.messages import Ended, Failed, ProcessOrder, Release
+from executors.gang.membership import Membership
+from executors.gang.messages import Ended, Failed, Joined, Progress, RankOrder, Release
 
 JOIN_TIMEOUT_S = 10.0
 PROGRESS_S = 5.0
@@ -28,7 +26,7 @@ class Machine:
     """Samples of each job that are checkpointed."""
     processes: "list[LightProcess]" = field(default_factory=list)
 
-    def start(self, order: ProcessOrder) -> "LightProcess":
+    def start(self, order: RankOrder) -> "LightProcess":
         """Start a process."""
         process = LightProcess(self, order)
         self.processes.append(process)
@@ -52,11 +50,11 @@ class Machine:
 
 
 class LightProcess:
-    """See `WorkerProcess`."""
+    """See `ForkedProcess`."""
 
     _pids = itertools.count(1)
 
-    def __init__(self, machine: Machine, order: ProcessOrder) -> None:
+    def __init__(self, machine: Machine, order: RankOrder) -> None:
         self.order = order
         self.pid = next(self._pids)
         self.is_alive = True
@@ -66,7 +64,7 @@ class LightProcess:
         self.ended: str | None = None
         """End of the process, for its peers."""
         self._machine = machine
-        self._words: list[Any] = []
+        self._messages: list[Any] = []
         self._waits_since_s = machine.time_s
         self._progressed_s = machine.time_s
         self._release: Release | None = None
@@ -75,15 +73,15 @@ class LightProcess:
         requests = getattr(workload, "requests", None)
         self._until_s: float | None = None if requests is None else requests.until_s
 
-    def tell(self, directive: object) -> None:
+    def send(self, directive: object) -> None:
         if isinstance(directive, Membership):
             self.membership, self._waits_since_s = directive, self._machine.time_s
         elif isinstance(directive, Release):
             self._release = directive
 
-    def words(self) -> list[Any]:
-        words, self._words = self._words, []
-        return words
+    def messages(self) -> list[Any]:
+        messages, self._messages = self._messages, []
+        return messages
 
     def kill(self) -> None:
         self.is_alive, self.exit_code = False, -9
@@ -103,7 +101,7 @@ class LightProcess:
         elif self.joined != self.membership.generation:
             self._join(peers)
         elif sum(peer.is_alive for peer in peers) < self.membership.world:
-            self._say(Failed(error="another process is gone", permanent=False, cause="peer"))
+            self._send(Failed(error="another process is gone", permanent=False, cause="peer"))
             self._exit()
         else:
             self._work(step_s)
@@ -122,19 +120,9 @@ class LightProcess:
         ranks = {peer.membership.rank for peer in peers if peer.is_alive}
         if len(ranks) == self.membership.world:
             self.joined = self.membership.generation
-            if isinstance(self.order, elastic.WorkerOrder):
-                self._say(
-                    elastic.Joined(
-                        generation=self.joined,
-                        samples_done=self._samples_done,
-                        dataset_samples=100,
-                        pause_s=None,
-                    )
-                )
-            else:
-                self._say(moe.Joined(samples_done=self._samples_done, dataset_samples=100))
+            self._send(Joined(generation=self.joined, samples_done=self._samples_done, dataset_samples=100))
         elif self._machine.time_s - self._waits_since_s > JOIN_TIMEOUT_S:
-            self._say(Failed(error="not all have come", permanent=False, cause="peer"))
+            self._send(Failed(error="not all have come", permanent=False, cause="peer"))
             self._exit()
 
     def _work(self, step_s: float) -> None:
@@ -148,20 +136,15 @@ class LightProcess:
             self._end("finished", answers=leads)
         elif leads and self._machine.time_s - self._progressed_s >= PROGRESS_S:
             self._progressed_s = self._machine.time_s
-            if isinstance(self.order, elastic.WorkerOrder):
-                self._say(
-                    elastic.Progress(samples_done=self._samples_done, loss=None, node_s=0.0, leads=True)
-                )
-            else:
-                self._say(moe.Progress(samples_done=self._samples_done, node_s=0.0))
+            self._send(Progress(samples_done=self._samples_done, node_s=0.0, leads=True))
 
     def _end(self, how: Any, answers: bool = False) -> None:
-        self._say(Ended(reason=how, samples_done=self._samples_done, node_s=0.0, answers=answers))
+        self._send(Ended(reason=how, samples_done=self._samples_done, node_s=0.0, answers=answers))
         self.ended = how
         self._exit()
 
     def _exit(self) -> None:
         self.is_alive, self.exit_code = False, 0
 
-    def _say(self, word: object) -> None:
-        self._words.append(word)
+    def _send(self, message: object) -> None:
+        self._messages.append(message)

@@ -1,10 +1,10 @@
-"""The workers of a tuner's node that train nothing: see `executors.tuner.processes.Workers`."""
+"""The workers of a tuner's node that train nothing: see `executors.tuner.rank_pool.RankPool`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from executors.tuner.messages import Halt, Over, Prewarm, ProfilePart, TaskPart, Told
+from executors.tuner.messages import Halt, Over, Prewarm, ProfilePart, TaskPart, TaskReport
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.commands import JobOrder
 from schemas.merging.reports import MeasuredStep, ProfileReported
@@ -68,8 +68,8 @@ class Meeting:
 
 
 @dataclass
-class LightBench:
-    """See `Bench`."""
+class LightRank:
+    """See `PooledRank`."""
 
     gpu: int
     parts: list[int] = field(default_factory=list)
@@ -78,42 +78,42 @@ class LightBench:
     present: Part | None = None
 
 
-class LightWorkers:
-    """See `Workers`."""
+class LightRanks:
+    """See `RankPool`."""
 
     def __init__(self, node: str, gpus: int, meeting: Meeting) -> None:
         self.node = node
-        self.benches = [LightBench(gpu) for gpu in range(gpus)]
+        self.ranks = [LightRank(gpu) for gpu in range(gpus)]
         self.pids: list[int] = []
         self._meeting = meeting
-        self._words: list[tuple[LightBench, Any]] = []
+        self._messages: list[tuple[LightRank, Any]] = []
         self._halts: list[Halt] = []
 
-    def words(self) -> Iterator[tuple[LightBench, Any]]:
-        words, self._words = self._words, []
-        yield from words
+    def messages(self) -> Iterator[tuple[LightRank, Any]]:
+        messages, self._messages = self._messages, []
+        yield from messages
 
-    def bury(self) -> Iterator[tuple[int, str]]:
+    def restart_ended(self) -> Iterator[tuple[int, str]]:
         yield from ()
 
     def prewarm(self, prewarm: Prewarm) -> None:
         pass
 
-    def give(self, bench: LightBench, part: TaskPart | ProfilePart) -> None:
-        bench.parts.append(part.part)
-        bench.waiting.append(part)
+    def give(self, rank: LightRank, part: TaskPart | ProfilePart) -> None:
+        rank.parts.append(part.part)
+        rank.waiting.append(part)
 
     def halt(self, halt: Halt) -> None:
         self._halts.append(halt)
 
     def send_halts(self) -> None:
         for halt in self._halts:
-            for bench in self.benches:
-                if bench.present is not None and bench.present.part.part == halt.part:
-                    bench.present.is_halted = True
-                for part in [each for each in bench.waiting if each.part == halt.part]:
-                    bench.waiting.remove(part)
-                    self._words.append((bench, Over(part=part.part, outcome="stopped")))
+            for rank in self.ranks:
+                if rank.present is not None and rank.present.part.part == halt.part:
+                    rank.present.is_halted = True
+                for part in [each for each in rank.waiting if each.part == halt.part]:
+                    rank.waiting.remove(part)
+                    self._messages.append((rank, Over(part=part.part, outcome="stopped")))
         self._halts.clear()
 
     def kill(self) -> None:
@@ -121,36 +121,36 @@ class LightWorkers:
 
     def advance(self) -> None:
         """Do what is to be done in a step of virtual time."""
-        for bench in self.benches:
-            if bench.present is None and bench.waiting:
-                bench.present = Part(bench.waiting.pop(0), self.node, self._meeting.time_s)
-                self._meeting.parts.append(bench.present)
-            if bench.present is not None:
-                self._work(bench, bench.present)
+        for rank in self.ranks:
+            if rank.present is None and rank.waiting:
+                rank.present = Part(rank.waiting.pop(0), self.node, self._meeting.time_s)
+                self._meeting.parts.append(rank.present)
+            if rank.present is not None:
+                self._work(rank, rank.present)
 
-    def _work(self, bench: LightBench, part: Part) -> None:
+    def _work(self, rank: LightRank, part: Part) -> None:
         meeting, now_s = self._meeting, self._meeting.time_s
         leads = part.part.membership.rank == 0
         if part.is_halted or part.key in meeting.stopped:
             meeting.stopped.add(part.key)
-            self._over(bench, part, "stopped")
+            self._over(rank, part, "stopped")
             return
         ranks = {each.part.membership.rank for each in meeting.parts if each.key == part.key}
         if part.since_s is None:
             if len(ranks) == part.part.membership.world:
                 part.since_s = part.told_s = now_s
                 for order in part.orders if leads else ():
-                    self._tell(bench, part, order, RunStarted)
+                    self._tell(rank, part, order, RunStarted)
             elif now_s - part.began_s > JOIN_TIMEOUT_S:
-                self._fail(bench, part, "not all have come")
+                self._fail(rank, part, "not all have come")
         elif part.key in meeting.gone:
-            self._fail(bench, part, "another worker is gone")
+            self._fail(rank, part, "another worker is gone")
         elif isinstance(part.part, ProfilePart):
-            self._profile(bench, part)
+            self._profile(rank, part)
         else:
-            self._train(bench, part)
+            self._train(rank, part)
 
-    def _profile(self, bench: LightBench, part: Part) -> None:
+    def _profile(self, rank: LightRank, part: Part) -> None:
         assert part.since_s is not None
         if self._meeting.time_s - part.since_s < PROFILE_S:
             return
@@ -163,7 +163,7 @@ class LightWorkers:
             exchange_s=0.0,
         )
         self._tell(
-            bench,
+            rank,
             part,
             part.orders[0],
             ProfileReported,
@@ -175,47 +175,47 @@ class LightWorkers:
             loader_s=0.1,
             dataset_samples=800,
         )
-        self._over(bench, part, "finished")
+        self._over(rank, part, "finished")
 
-    def _train(self, bench: LightBench, part: Part) -> None:
+    def _train(self, rank: LightRank, part: Part) -> None:
         """One job of the task after the other."""
         ran_s = self._meeting.ran_s
         left = [order for order in part.orders if ran_s.get(order.job_id, 0.0) < run_s(order.job_id)]
         if part.part.membership.rank != 0:
             if not left:
-                self._over(bench, part, "finished")
+                self._over(rank, part, "finished")
             return
         for order in left[:1]:
             ran_s[order.job_id] = ran_s.get(order.job_id, 0.0) + STEP_S
         for order in part.orders:
             if order not in left and order.job_id not in part.finished:
                 part.finished.add(order.job_id)
-                self._tell(bench, part, order, RunFinished)
+                self._tell(rank, part, order, RunFinished)
         if self._meeting.time_s - part.told_s >= PROGRESS_S:
             part.told_s = self._meeting.time_s
             for order in [each for each in part.orders if each.job_id not in part.finished]:
-                self._tell(bench, part, order, RunProgressed, node_s=0.0, complete=False)
+                self._tell(rank, part, order, RunProgressed, node_s=0.0, complete=False)
         if len(part.finished) == len(part.orders):
-            self._over(bench, part, "finished")
+            self._over(rank, part, "finished")
 
-    def _fail(self, bench: LightBench, part: Part, error: str) -> None:
+    def _fail(self, rank: LightRank, part: Part, error: str) -> None:
         if part.part.membership.rank == 0:
             for order in part.orders:
-                self._tell(bench, part, order, RunFailed, error=error, permanent=False)
-        self._over(bench, part, "failed")
+                self._tell(rank, part, order, RunFailed, error=error, permanent=False)
+        self._over(rank, part, "failed")
 
     def _tell(
-        self, bench: LightBench, part: Part, order: JobOrder, kind: type[RunReport], **fields: Any
+        self, rank: LightRank, part: Part, order: JobOrder, kind: type[RunReport], **fields: Any
     ) -> None:
         place = {"cell": CELL, "node": self.node, "run_id": order.run_id, "job_id": order.job_id}
         ran_s = self._meeting.ran_s.get(order.job_id, 0.0)
         samples_done = int(order.workload.total_samples * min(ran_s / run_s(order.job_id), 1.0))
         report = kind(**place, samples_done=samples_done, **fields)
-        told = Told(part=part.part.part, type=report.TYPE, data=report.model_dump(mode="json"))
-        self._words.append((bench, told))
+        told = TaskReport(part=part.part.part, type=report.TYPE, data=report.model_dump(mode="json"))
+        self._messages.append((rank, told))
 
-    def _over(self, bench: LightBench, part: Part, outcome: Any) -> None:
+    def _over(self, rank: LightRank, part: Part, outcome: Any) -> None:
         self._meeting.parts.remove(part)
         self._meeting.forget()
-        bench.present = None
-        self._words.append((bench, Over(part=part.part.part, outcome=outcome)))
+        rank.present = None
+        self._messages.append((rank, Over(part=part.part.part, outcome=outcome)))

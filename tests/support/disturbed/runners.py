@@ -17,7 +17,7 @@ from schemas.lora_commands import RunCancelled, SlotAssigned
 from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssigned, TaskReleased
 from tests.support.disturbed.light_processes import Machine
 from tests.support.disturbed.light_slots import LightSlots
-from tests.support.disturbed.light_tuner import LightWorkers, Meeting
+from tests.support.disturbed.light_tuner import LightRanks, Meeting
 
 _GRACE: dict[str, Any] = {"release_grace_s": 5.0, "stop_grace_s": 0.1}
 
@@ -27,6 +27,12 @@ class _OnMachine:
 
     def __init__(self) -> None:
         self.machine = Machine()
+
+    def replace_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(
+            "executors.gang.local_gang.ForkedProcess",
+            lambda work, order, messages, name: self.machine.start(order),
+        )
 
     def kill(self, node: str) -> None:
         self.machine.kill_node(node)
@@ -57,7 +63,7 @@ class ElasticRunners(_OnMachine):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
         super().__init__()
         self._gpus = gpus
-        monkeypatch.setattr("executors.elastic.job.start_worker", self.machine.start)
+        self.replace_processes(monkeypatch)
 
     def begin(self, context: RunnerContext) -> ElasticRunner:
         return ElasticRunner(context, ElasticSettings(**_GRACE, join_timeout_s=20.0), self._gpus)
@@ -72,10 +78,7 @@ class MoeRunners(_OnMachine):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
         super().__init__()
         self._gpus = gpus
-        monkeypatch.setattr(
-            "executors.moe.ranks.job.WorkerProcess",
-            lambda work, order, words, name: self.machine.start(order),
-        )
+        self.replace_processes(monkeypatch)
 
     def begin(self, context: RunnerContext) -> MoeRunner:
         return MoeRunner(context, MoeSettings(**_GRACE), self._gpus)
@@ -90,22 +93,22 @@ class TunerRunners:
     def __init__(self, gpus: int) -> None:
         self._gpus = gpus
         self._meeting = Meeting()
-        self._workers: dict[str, LightWorkers] = {}
+        self._pools: dict[str, LightRanks] = {}
 
     def begin(self, context: RunnerContext) -> TunerRunner:
         node = context.settings.node
-        self._workers[node] = LightWorkers(node, self._gpus, self._meeting)
-        workers: Any = self._workers[node]
-        return TunerRunner(context, TunerSettings(stop_grace_s=0.1), workers)
+        self._pools[node] = LightRanks(node, self._gpus, self._meeting)
+        pool: Any = self._pools[node]
+        return TunerRunner(context, TunerSettings(stop_grace_s=0.1), pool)
 
     def kill(self, node: str) -> None:
         self._meeting.kill_node(node)
-        self._workers.pop(node, None)
+        self._pools.pop(node, None)
 
     def advance(self, time_s: float) -> None:
         self._meeting.time_s = time_s
-        for workers in list(self._workers.values()):
-            workers.advance()
+        for pool in list(self._pools.values()):
+            pool.advance()
 
     def occupied(self, node: str) -> list[str]:
         return [f"part of {part.part.meeting}" for part in self._meeting.on(node)]

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from executors.gang.group import DisagreementError
 from executors.moe.parallel.agreement import Agreement, Grant
-from executors.moe.parallel.micro_ops import DisagreementError, Kind
+from executors.moe.parallel.micro_ops import Kind
 
 A, R = Kind.ALL_TO_ALL, Kind.ALLREDUCE
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executors.moe.parallel.micro_ops import DisagreementError, Kind
+from executors.gang.group import DisagreementError
+from executors.moe.parallel.micro_ops import Kind
 from executors.moe.parallel.planning import (
     MeasuredAllreduce,
     Plan,

@@ -24,7 +24,7 @@ def test_the_runner_obeys_commands_for_ranks(monkeypatch: pytest.MonkeyPatch, tm
         ("MILLRACE_DATASET_ROOT", "/nowhere", "dataset root /nowhere is no folder"),
         ("MILLRACE_MODEL_ROOT", "/nowhere", "model root /nowhere is no folder"),
         ("MILLRACE_WORKER_HOST", "192.0.2.1", "no network interface here has the address 192.0.2.1"),
-        ("MILLRACE_COLLECTIVE_TIMEOUT_S", "0", "MILLRACE_COLLECTIVE_TIMEOUT_S: "),
+        ("MILLRACE_PEER_TIMEOUT_S", "0", "MILLRACE_PEER_TIMEOUT_S: "),
         ("MILLRACE_EXPERT_MEMORY_GIB", "0", "MILLRACE_EXPERT_MEMORY_GIB: "),
     ],
 )

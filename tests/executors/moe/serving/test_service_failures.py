@@ -41,8 +41,8 @@ def test_a_service_that_cannot_be_fails_for_good(fleet: Fleet, fields: dict[str,
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_lost_rank_fails_the_run_in_time_and_the_nodes_serve_the_next(fleet: Fleet, number: int) -> None:
-    fleet.add("n1", collective_timeout_s=2.0)
-    fleet.add("n2", collective_timeout_s=2.0)
+    fleet.add("n1", peer_timeout_s=2.0)
+    fleet.add("n2", peer_timeout_s=2.0)
     fleet.assign("j", [("n1", 1), ("n2", 1)], service(requests={"most": 10**6}))
     fleet.until(fleet.has_begun("j", "n1", "n2"))
     began_s = time.monotonic()

@@ -123,7 +123,7 @@ def test_requests_that_arrive_by_a_rate_wait_for_each_other(fleet: Fleet) -> Non
 
 def test_a_service_ends_at_its_time_though_nothing_arrives(fleet: Fleet) -> None:
     # Ranks wait for requests much longer than they would for each other.
-    fleet.add("n1", collective_timeout_s=1.0)
+    fleet.add("n1", peer_timeout_s=1.0)
     until_s = time.time() + 4.0
     work = service(requests={"most": None, "rate_per_s": 1e-3, "until_s": until_s})
     fleet.assign("j", [("n1", 2)], work)

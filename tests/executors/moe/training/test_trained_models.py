@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from executors.gang.models import ModelError
 from executors.lora.records import LabelledRecords, TextRecords
 from executors.moe.block import moe_blocks
 from executors.moe.conversion.convert import Conversion, convert
@@ -17,7 +18,6 @@ from executors.moe.conversion.storage import MoeDescription, load, save
 from executors.moe.gating import Gating
 from executors.moe.training.model import load_model, records_of
 from executors.moe.training.objective import Label, NextToken, Translation
-from executors.workers.models import ModelError
 from schemas.experts.workload import MoeTrainWorkload
 from tests.support.trained_ranks import module_of, sequence_of, tokenizer_of_its_size
 

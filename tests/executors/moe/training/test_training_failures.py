@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from executors.workers.places import job_folder
+from executors.gang.places import job_folder
 from schemas.fleet import RunFailed, RunFinished
 from tests.support.moe_nodes import DENSE, MODEL, Fleet, service, training
 from tests.support.nodes import CELL
@@ -144,8 +144,8 @@ def test_what_is_small_is_trained_all_the_same(
 def test_a_lost_rank_fails_the_run_in_time_and_the_nodes_run_the_next(
     fleet: Fleet, lost: str, number: int
 ) -> None:
-    fleet.add("n1", collective_timeout_s=2.0)
-    fleet.add("n2", collective_timeout_s=2.0)
+    fleet.add("n1", peer_timeout_s=2.0)
+    fleet.add("n2", peer_timeout_s=2.0)
     fleet.assign("j", BOTH, training(work_samples=10**6))
     fleet.until(fleet.has_begun("j", "n1", "n2"))
     other = "n2" if lost == "n1" else "n1"

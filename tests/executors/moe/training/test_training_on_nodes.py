@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from executors.gang.folder import JobFolder
+from executors.gang.places import job_folder
 from executors.moe.conversion.convert import convert
 from executors.moe.conversion.storage import MoeDescription, load
-from executors.workers.folder import JobFolder
-from executors.workers.places import job_folder
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
 from tests.support.listening import places

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
+from executors.gang.shares import share
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.model_kind import records_in
@@ -20,7 +21,6 @@ from executors.tuner.indexing import Indexer, IndexFiles
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer
-from executors.workers.shares import share
 from schemas.fleet import RunFailed
 from schemas.merging.reports import ProfileReported
 from schemas.merging.workload import TuningWorkload

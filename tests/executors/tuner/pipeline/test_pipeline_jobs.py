@@ -226,7 +226,7 @@ def test_a_worker_that_is_killed_fails_the_run_and_the_next_goes_on_from_its_che
     node.until_over("k/2")
     (failed,) = node.reports(RunFailed, "k")
     assert not failed.permanent
-    assert failed.error == "a worker process has ended with signal 9 and no word"
+    assert failed.error == "a rank process has ended with signal 9 and no final message"
     node.assign(job("k", _LONG, 3, done), generation=3, members=_FOUR)
     node.until(lambda: len(node.reports(RunStarted, "k")) == 3)
     started = [each.samples_done for each in node.reports(RunStarted, "k")]

@@ -1,0 +1,49 @@
+"""The samples of a step, the same on however many ranks, and how they are padded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from executors.lora.batch import TokenSequence
+from executors.lora.dataset import Cursor, take
+
+IGNORED = -100
+"""A label that bears no loss."""
+
+
+def global_batch(
+    record_count: int, seed: int, samples_done: int, batch_size: int, work_samples: int
+) -> list[int]:
+    """Record indices of the step after `samples_done` samples, a function of its arguments alone.
+
+    Only the last batch of all is smaller: it ends at `work_samples`.
+    """
+    cursor = Cursor(*divmod(samples_done, record_count))
+    count = min(batch_size, work_samples - samples_done)
+    return take(record_count, seed, cursor, count)[0]
+
+
+@dataclass(frozen=True)
+class PaddedBatch:
+    """Sequences side by side, padded on the right: int64 `[sequences, tokens]` each."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    labels: Tensor
+    """The tokens that bear loss, where they stand themselves; `IGNORED` elsewhere."""
+
+
+def pad(sequences: Sequence[TokenSequence], device: torch.device) -> PaddedBatch:
+    """Lay sequences out as a batch."""
+    shape = (len(sequences), max(len(sequence.token_ids) for sequence in sequences))
+    input_ids = torch.zeros(shape, dtype=torch.int64)
+    attention_mask = torch.zeros(shape, dtype=torch.int64)
+    labels = torch.full(shape, IGNORED, dtype=torch.int64)
+    for row, sequence in enumerate(sequences):
+        tokens = torch.tensor(sequence.token_ids)
+        input_ids[row, : len(tokens)] = tokens
+        attention_mask[row, : len(tokens)] = 1
+        labels[row, torch.tensor(sequence.loss_rows) + 1] = torch.tensor(sequence.labels)
+    return PaddedBatch(input_ids.to(device), attention_mask.to(device), labels.to(device))

@@ -1,0 +1,53 @@
+"""Why a rank cannot continue, for its node and for the other ranks of its generation."""
+
+from contextlib import suppress
+
+from torch import OutOfMemoryError
+
+from executors.gang.folder import JobFolder
+from executors.gang.meeting import PeerLostError
+from executors.gang.messages import Failed
+from executors.lora.faults import described, is_permanent
+from executors.node.room import is_for_want_of_room
+
+_NOTE_WAIT_S = 1.0
+"""A rank that fails writes the reason to the shared disk before it is gone, which others see at once."""
+
+
+class DivergedError(ArithmeticError):
+    """The loss or the gradient is not finite any more."""
+
+
+def is_permanent_anywhere(error: BaseException) -> bool:
+    """Whether a job would fail so on every node: they share data, models and seeds."""
+    return is_permanent(error) or isinstance(error, OutOfMemoryError | MemoryError)
+
+
+def note_of_peer(folder: JobFolder, generation: int) -> tuple[str, bool] | None:
+    """Wait for the note of a rank that was lost, and return its error and whether that is permanent; None if
+    it left none."""
+    return folder.await_failure(generation, _NOTE_WAIT_S)
+
+
+def write_note(folder: JobFolder, generation: int, error: Exception, *, permanent: bool) -> None:
+    """Write the reason of this rank to the shared disk, if the disk takes it."""
+    with suppress(OSError):
+        folder.write_failure(generation, described(error), permanent)
+
+
+def final_message(error: Exception, folder: JobFolder, generation: int, needed_bytes: int) -> Failed:
+    """Return a failing rank's message to its node, and write a note for the other ranks. A rank that has
+    lost another sends the other's note.
+
+    Args:
+        needed_bytes: size of the files that it was writing, for a disk that has refused them.
+    """
+    if isinstance(error, PeerLostError):
+        text, permanent = note_of_peer(folder, generation) or (described(error), False)
+        return Failed(error=text, permanent=permanent, cause="peer")
+    permanent = is_permanent_anywhere(error)
+    write_note(folder, generation, error, permanent=permanent)
+    needs_room = is_for_want_of_room(error)
+    return Failed(
+        error=described(error), permanent=permanent, needed_bytes=needed_bytes if needs_room else None
+    )

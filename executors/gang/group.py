@@ -1,0 +1,173 @@
+"""A process group of torch.distributed: what the ranks of a generation do together, in bounded time."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Self, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from executors.gang.meeting import Meeting, detecting_loss, lost_at
+
+T = TypeVar("T")
+
+_DIGEST_BYTES = 7
+"""Bytes of a digest that fit a signed 64-bit integer."""
+
+
+class DisagreementError(RuntimeError):
+    """Ranks do not do the same: their settings, plans or collectives differ."""
+
+
+class ProcessGroup:
+    """The ranks of one generation, connected: Gloo on CPUs, with NCCL for tensors on CUDA devices.
+
+    All ranks must call the same methods in the same order. A rank that ends is noticed by the others at once;
+    one that is stopped, or does not come, within the timeout. Each call then raises CollectiveLostError, with
+    the name of the place that the caller gives (`where`).
+
+    Attributes:
+        membership: this rank's place.
+    """
+
+    def __init__(self, meeting: Meeting, timeout_s: float) -> None:
+        self.membership = meeting.membership
+        self._timeout_s = timeout_s
+        self._meeting = meeting
+        """Kept: that of rank 0 has the store that the others are connected to."""
+
+    @classmethod
+    def form(cls, meeting: Meeting, device: torch.device, timeout_s: float) -> Self:
+        """Connect; all ranks must do so at the same time.
+
+        Args:
+            timeout_s: longest wait for another rank, here and in each collective.
+
+        Raises:
+            PeerLostError: one does not.
+        """
+        timeout = timedelta(seconds=timeout_s)
+        with detecting_loss():
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+                store=meeting.store(timeout),
+                rank=meeting.membership.rank,
+                world_size=meeting.membership.world,
+                timeout=timeout,
+            )
+        return cls(meeting, timeout_s)
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.membership.rank
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return self.membership.world
+
+    def gather(self, where: str, numbers: Sequence[int]) -> list[list[int]]:
+        """Send some integers (64 bits), as many on all ranks, and return those of all by rank."""
+        mine = torch.tensor([int(number) for number in numbers])
+        everyones = [torch.empty_like(mine) for _ in range(self.world)]
+        with self._collective(where):
+            dist.all_gather(everyones, mine)
+        return [row.tolist() for row in everyones]
+
+    def compare(self, where: str, same: Mapping[str, bytes]) -> None:
+        """Check that all ranks have the same.
+
+        Args:
+            same: contents by their names, for errors.
+
+        Raises:
+            DisagreementError: a rank has something else than rank 0.
+        """
+        rows = self.gather(where, digests_of(same))
+        for name, ranks in differing(same, rows):
+            raise DisagreementError(f"{name} of ranks {ranks} differs from that of rank 0")
+
+    def add_up(self, where: str, vector: Tensor) -> None:
+        """Add a vector up over all ranks, in place."""
+        if self.world > 1:
+            with self._collective(where):
+                dist.all_reduce(vector)
+
+    def spread(self, where: str, tensors: Iterable[Tensor], source: int) -> None:
+        """Replace the tensors of all ranks by those of one, in place."""
+        with self._collective(where):
+            for tensor in tensors:
+                dist.broadcast(tensor, source)
+
+    def collect(self, where: str, tensor: Tensor, ranks: range) -> list[Tensor] | None:
+        """Return the tensors of some ranks on rank 0, which is the first of them, on the CPU; None elsewhere.
+
+        Args:
+            tensor: of the same shape on each of these ranks.
+        """
+        mine = tensor.cpu().contiguous()
+        with self._collective(where):
+            if self.rank == 0:
+                collected = [mine]
+                for rank in ranks[1:]:
+                    collected.append(torch.empty_like(mine))
+                    dist.recv(collected[-1], rank)
+                return collected
+            if self.rank in ranks:
+                dist.send(mine, 0)
+        return None
+
+    def led(self, where: str, work: Callable[[], T]) -> T | None:
+        """Let rank 0 do something that may take longer than the timeout. All ranks return once it is done.
+
+        Returns:
+            The result of the work, on rank 0; None elsewhere.
+
+        Raises:
+            Exception: on rank 0, what the work raises.
+        """
+        if self.rank > 0:
+            while not self.gather(where, [0])[0][0]:
+                pass
+            return None
+        with ThreadPoolExecutor(1) as thread:
+            working = thread.submit(work)
+            while True:
+                is_done = bool(wait([working], self._timeout_s / 4).done)
+                result = working.result() if is_done else None
+                self.gather(where, [is_done])
+                if is_done:
+                    return result
+
+    def close(self) -> None:
+        """Disconnect; the process may form another group."""
+        with suppress(RuntimeError):
+            dist.destroy_process_group()
+
+    @contextmanager
+    def _collective(self, where: str) -> Iterator[None]:
+        with lost_at(where, self._timeout_s), detecting_loss():
+            yield
+
+
+def digests_of(same: Mapping[str, bytes]) -> list[int]:
+    """Return a digest of each content, as an integer."""
+    digests = (blake2b(content, digest_size=_DIGEST_BYTES).digest() for content in same.values())
+    return [int.from_bytes(digest, "big") for digest in digests]
+
+
+def differing(same: Mapping[str, bytes], rows: Sequence[Sequence[int]]) -> Iterator[tuple[str, list[int]]]:
+    """Yield each content that ranks do not have as rank 0 has it, with these ranks.
+
+    Args:
+        rows: the `digests_of` each rank.
+    """
+    for place, name in enumerate(same):
+        others = [rank for rank, row in enumerate(rows) if row[place] != rows[0][place]]
+        if others:
+            yield name, others

@@ -1,0 +1,206 @@
+"""The part of a gang that is on one node: its ranks there, from the command to the report that they ended."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from executors.gang.membership import Members, Membership
+from executors.gang.messages import (
+    MESSAGES,
+    Ended,
+    Failed,
+    Joined,
+    Progress,
+    RankMessage,
+    RankOrder,
+    Release,
+    Report,
+)
+from executors.gang.node import Assignment, GangNode
+from executors.gang.rank_processes import RankProcess, RankProcesses
+from executors.gang.reports import RunReports, RunStanding
+from executors.processes.forked_process import ForkedProcess
+from schemas.fleet import RunReport
+
+_NO_RANK = -1
+"""Rank of a process that is to leave."""
+
+_log = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=Assignment)
+
+
+@dataclass(frozen=True)
+class GangTraits(Generic[C]):
+    """Properties of a runner's commands that every gang needs.
+
+    Attributes:
+        order: the type of the orders of its ranks.
+        members_of: the nodes of a command's generation.
+        work_of: `module:function` that a rank calls, with the order as JSON and its end of the pipe.
+        keeps_checkpoints: whether a job continues from a checkpoint, or begins anew.
+        reports: the types of reports that its ranks may send, beside those that all runs have.
+        repeats_progress: whether progress is reported though no further samples are done.
+    """
+
+    order: type[RankOrder]
+    members_of: Callable[[C], Members]
+    work_of: Callable[[C], str]
+    keeps_checkpoints: Callable[[C], bool] = lambda _: True
+    reports: Sequence[type[RunReport]] = ()
+    repeats_progress: bool = True
+
+
+class LocalGang(Generic[C]):
+    """The ranks of a job on a node, from one generation to the next."""
+
+    def __init__(self, command: C, node: GangNode[Any], traits: GangTraits[C]) -> None:
+        self.command = command
+        self._traits = traits
+        self._node = node
+        ranks = self.members.ranks_of(command.node)
+        self.processes = RankProcesses(node, ranks, self._start)
+        self._reports = RunReports(node, command.job_id)
+        self._report_types = {report.TYPE: report for report in traits.reports}
+        self._standing = RunStanding(command.resume_samples)
+        self._started_run_id = command.run_id
+        self._started_generation = 0
+        self._reported_samples = command.resume_samples
+        self._joined: Joined | None = None
+        self._result: Ended | None = None
+        self._is_gone = False
+        """Whether no rank of the job, on any node, holds its state any more."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether all ranks here are to end."""
+        return self.processes.verdict is not None or self._is_gone or self.processes.have_failed
+
+    @property
+    def members(self) -> Members:
+        """Members of the newest generation."""
+        return self._traits.members_of(self.command)
+
+    @property
+    def kept_samples(self) -> int:
+        """Samples that are kept if the ranks end now."""
+        return self._standing.samples_done if self._traits.keeps_checkpoints(self.command) else 0
+
+    def assign(self, command: C) -> None:
+        """Continue in a newer generation, with as many of the present ranks as it has room for."""
+        self.command = command
+        ranks = list(self.members.ranks_of(command.node))
+        # Those that hold the job's state first, in their present order.
+        staying = sorted(self.processes.running, key=lambda each: (-each.joined, each.rank))
+        for each, rank in zip(staying, ranks, strict=False):
+            each.rank = rank
+            each.process.send(self._membership(rank))
+        # Those that leave train on until the others are complete without them.
+        leave_s = self._node.clock.time_s() + self._node.settings.join_timeout_s
+        for each in staying[len(ranks) :]:
+            each.rank = _NO_RANK
+            each.process.send(Release(verdict="leave", leave_s=leave_s))
+        self.processes.vacant = ranks[len(staying) :]
+
+    def advance(self) -> None:
+        """Process the ranks' messages, start and kill ranks, and report changes."""
+        for sender, message in self.processes.receive():
+            self._process(sender, message)
+        self.processes.reconcile()
+        self._report_start()
+
+    def report_end(self) -> None:
+        """Report the end of the run: no rank of the job is here any more."""
+        command, standing = self.command, self._standing
+        if self._result is not None:
+            self._reports.finished(command.run_id, self._result)
+        elif (failure := self.processes.failure) is not None:
+            self._reports.failed(command.run_id, self.kept_samples, failure)
+        else:
+            # Of a job without checkpoints nothing is left, unless other ranks continue or it is finished.
+            continues = self.processes.verdict == "leave" and not self._is_gone
+            is_finished = standing.samples_done == command.workload.total_samples
+            samples_done = standing.samples_done if continues or is_finished else self.kept_samples
+            standing = replace(standing, samples_done=samples_done)
+            self._reports.over(command.run_id, standing, self.processes.verdict)
+
+    # Ranks
+
+    def _membership(self, rank: int) -> Membership:
+        return Membership(generation=self.command.generation, rank=rank, world=self.members.world)
+
+    def _start(self, rank: int, gpu: int) -> ForkedProcess[RankMessage]:
+        command, traits = self.command, self._traits
+        order = self._node.order(traits.order, command, self._membership(rank), gpu)
+        return ForkedProcess(traits.work_of(command), order, MESSAGES, f"{command.job_id}-rank-{rank}")
+
+    def _process(self, sender: RankProcess, message: RankMessage) -> None:
+        match message:
+            case Joined():
+                self._note_joined(sender, message)
+                self._report_start()
+            case Progress():
+                self._note(sender, message)
+                if sender.joined and message.leads and self._started_generation:
+                    self._report_progress()
+            case Report():
+                # By its text: in strict mode, pydantic takes JSON lists for tuples in JSON text alone.
+                report = self._report_types[message.type]
+                self._node.report(report.model_validate(message.data, strict=False))
+            case Ended():
+                self._note(sender, message)
+                self._note_ended(sender, message)
+            case Failed() if self.processes.verdict is None and not self._is_gone:
+                self.processes.fail(message)
+
+    def _note_joined(self, sender: RankProcess, message: Joined) -> None:
+        is_first = not any(each.joined for each in self.processes.running)
+        sender.joined = message.generation
+        standing = self._standing
+        samples_done = message.samples_done if is_first else max(message.samples_done, standing.samples_done)
+        self._standing = RunStanding(samples_done, standing.loss)
+        self._joined = message
+        if message.pause_s is not None and sender.rank == 0:
+            _log.info(
+                "job scaled job=%s run=%s world=%d scale_pause_s=%.3f",
+                *(self.command.job_id, self.command.run_id, self.members.world, message.pause_s),
+            )
+
+    def _note(self, sender: RankProcess, message: Progress | Ended) -> None:
+        if sender.joined:
+            samples_done = max(message.samples_done, self._standing.samples_done)
+            self._standing = RunStanding(samples_done, message.loss, message.node_s)
+
+    def _note_ended(self, sender: RankProcess, message: Ended) -> None:
+        if message.answers:
+            self._result = message
+        if message.reason == "left" and sender.rank != _NO_RANK and not self.is_ending:
+            # It had left when the node assigned it again.
+            self.processes.vacant.append(sender.rank)
+        elif message.reason != "left":
+            # All ranks of the job stop at the same step.
+            self.processes.vacant = []
+            self._is_gone = True
+
+    # Reports
+
+    def _report_start(self) -> None:
+        command = self.command
+        if self._started_generation == command.generation or self.processes.vacant:
+            return
+        ranks = [each for each in self.processes.running if each.rank != _NO_RANK]
+        has_begun = bool(ranks) and all(each.joined == command.generation for each in ranks)
+        if self._result is None and (not has_begun or self.is_ending):
+            return
+        self._started_generation = command.generation
+        self._started_run_id = command.run_id
+        samples_done = self._reported_samples = self._standing.samples_done
+        dataset_samples = None if self._joined is None else self._joined.dataset_samples
+        details = {} if self._joined is None else self._joined.details
+        self._reports.started(command.run_id, command.generation, samples_done, dataset_samples, **details)
+
+    def _report_progress(self) -> None:
+        if self._traits.repeats_progress or self._standing.samples_done != self._reported_samples:
+            self._reported_samples = self._standing.samples_done
+            self._reports.progressed(self._started_run_id, self._standing)

@@ -1,0 +1,129 @@
+"""Messages between a node's runner and the ranks of its gangs, as JSON over a pipe."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter
+
+from executors.devices import Device
+from executors.gang.membership import Membership
+from schemas.base import Identifier, Record, RunId, Samples, UnixTime
+
+Verdict = Literal["leave", "stop", "discard"]
+"""`leave`: the other ranks continue, where ranks may join and leave. `stop`: all stop, checkpointed if the
+job keeps checkpoints. `discard`: all stop, nothing is kept."""
+
+
+class RankOrder(Record):
+    """All that a rank needs to know when it begins: fields of the command, of the settings and of the node.
+
+    A runner's own order has further fields of its command or settings, by the same names.
+    """
+
+    cell: Identifier
+    node: Identifier
+    job_id: Identifier
+    user: Identifier
+    run_id: RunId
+    membership: Membership
+    resume_samples: Samples
+    model_root: Path
+    dataset_root: Path
+    state_root: Path
+    output_root: Path
+    device: Device
+    gpu: int
+    """Which of the node's GPUs it has."""
+    threads: int
+    worker_host: str
+    checkpoint_s: float
+    checkpoint_wait_s: float
+    progress_s: float
+    join_timeout_s: float
+    peer_timeout_s: float
+
+
+class Release(Record):
+    """A rank ends at the next boundary of a step or batch."""
+
+    kind: Literal["release"] = "release"
+    verdict: Verdict
+    leave_s: UnixTime = 0.0
+    """For `leave`: from then on the rank does not wait for the next generation to be complete."""
+
+
+class Instruction(Record):
+    """An instruction of the cell to a running job; only the job's own work can read it."""
+
+    kind: Literal["instruction"] = "instruction"
+    data: dict[str, Any]
+
+
+class Joined(Record):
+    """The generation is complete, and this rank takes part in it."""
+
+    kind: Literal["joined"] = "joined"
+    generation: int
+    samples_done: Samples
+    dataset_samples: int | None
+    """Records in the dataset; None where it was not read."""
+    pause_s: float | None = None
+    """Time since the last step in the generation before (s); None for a new process."""
+    details: dict[str, int] = Field(default_factory=dict)
+    """Further fields of the node's log."""
+
+
+class Progress(Record):
+    """How far the job is."""
+
+    kind: Literal["progress"] = "progress"
+    samples_done: Samples
+    """Samples that are left if the job ends now."""
+    loss: float | None = None
+    node_s: float
+    leads: bool
+    """Whether the rank's node reports it to the cell: one node does."""
+
+
+class Report(Record):
+    """A report of the run, which the node sends to the cell as it is."""
+
+    kind: Literal["report"] = "report"
+    type: str
+    """The CloudEvents type."""
+    data: dict[str, Any]
+
+
+class Ended(Record):
+    """The final message of a rank that ends in order."""
+
+    kind: Literal["ended"] = "ended"
+    reason: Literal["left", "stopped", "finished"]
+    """`left`: this rank alone."""
+    samples_done: Samples
+    loss: float | None = None
+    node_s: float
+    answers: bool = False
+    """Whether this rank's node reports the finished job."""
+    adapter_path: str | None = None
+    adapter_digest: str | None = None
+
+
+class Failed(Record):
+    """The final message of a rank that cannot continue."""
+
+    kind: Literal["failed"] = "failed"
+    error: str
+    permanent: bool
+    """Whether the job would fail so anywhere."""
+    cause: Literal["own", "peer"] = "own"
+    """`peer`: only that another rank is gone."""
+    needed_bytes: int | None = None
+    """Set where a disk refused so many bytes."""
+
+
+Directive: TypeAlias = Membership | Release | Instruction
+RankMessage: TypeAlias = Joined | Progress | Report | Ended | Failed
+
+DIRECTIVES: TypeAdapter[Directive] = TypeAdapter(Annotated[Directive, Field(discriminator="kind")])
+MESSAGES: TypeAdapter[RankMessage] = TypeAdapter(Annotated[RankMessage, Field(discriminator="kind")])

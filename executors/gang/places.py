@@ -1,0 +1,18 @@
+"""Folders of a job's files."""
+
+from pathlib import Path
+
+
+def checkpoint_root(state_root: Path, cell: str) -> Path:
+    """Return the folder of all checkpoints, by job: ids are unique in a cell, whatever the runner."""
+    return state_root / cell / "checkpoints"
+
+
+def job_folder(state_root: Path, cell: str, job_id: str) -> Path:
+    """Return the folder where the ranks of a job find each other."""
+    return state_root / cell / "meetings" / job_id
+
+
+def result_path(cell: str, user: str, job_id: str) -> str:
+    """Return the path of a job's result, relative to the output root."""
+    return f"{cell}/{user}/{job_id}"

@@ -1,0 +1,53 @@
+"""The training of a job whose ranks all hold its whole state."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from executors.gang.checkpoints import State
+from executors.gang.group import ProcessGroup
+from executors.gang.training import GangTraining, Order, Share
+
+
+class ReplicatedTraining(GangTraining[Order, Share]):
+    """A job of which each rank holds the whole state between two steps, the same on all."""
+
+    @abstractmethod
+    def tensors(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """Return the state by the name of its file and by its own name, as it is: writing to a tensor changes
+        the state."""
+
+    def collect(self, group: ProcessGroup | None) -> State | None:  # noqa: ARG002 -- each rank has the whole
+        return {
+            file: {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            for file, tensors in self.tensors().items()
+        }
+
+    def restore(self, group: ProcessGroup, state: State | None) -> None:
+        if state is not None:
+            self._load(state)
+        self.spread(group, 0)
+
+    def spread(self, group: ProcessGroup, source: int) -> None:
+        tensors = [each for file in self.tensors().values() for each in file.values()]
+        group.spread("the state of the job", tensors, source)
+
+    def _load(self, state: State) -> None:
+        mine = _flat(self.tensors())
+        given = _flat(state)
+        odd = [
+            name
+            for name in sorted(mine.keys() | given.keys())
+            if name not in mine or name not in given or mine[name].shape != given[name].shape
+        ]
+        if odd:
+            raise ValueError(f"the tensors do not fit the model: {', '.join(odd[:5])}")
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                tensor.copy_(given[name])
+
+
+def _flat(state: State) -> dict[str, Tensor]:
+    return {name: tensor for tensors in state.values() for name, tensor in tensors.items()}

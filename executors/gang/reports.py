@@ -1,0 +1,94 @@
+"""Reports of a job's runs on a node, to the cell and in the node's log."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from executors.gang.messages import Ended, Failed, Verdict
+from executors.gang.node import GangNode
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunStarted
+
+_MAX_LOSS = 1e9
+
+_log = logging.getLogger(__name__)
+
+
+def reportable(loss: float | None) -> float | None:
+    """Return a loss as a report can hold it."""
+    return None if loss is None else min(loss, _MAX_LOSS)
+
+
+@dataclass(frozen=True)
+class RunStanding:
+    """How far a run is."""
+
+    samples_done: int
+    loss: float | None = None
+    node_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunReports:
+    """Reports the runs of one job."""
+
+    node: GangNode[Any]
+    job_id: str
+
+    def started(
+        self,
+        run_id: str,
+        generation: int,
+        samples_done: int,
+        dataset_samples: int | None,
+        **logged: object,
+    ) -> None:
+        """All ranks of the node take part in the generation; `logged` are further fields of the log."""
+        self.node.report(
+            RunStarted(**self._fields(run_id), samples_done=samples_done, dataset_samples=dataset_samples)
+        )
+        self._write("run started", run_id, generation=generation, samples_done=samples_done, **logged)
+
+    def progressed(self, run_id: str, standing: RunStanding, *, complete: bool = False) -> None:
+        """Report how far a run is; `complete` if it has ended here."""
+        self.node.report(
+            RunProgressed(
+                **self._fields(run_id),
+                samples_done=standing.samples_done,
+                loss=standing.loss,
+                node_s=standing.node_s,
+                complete=complete,
+            )
+        )
+
+    def over(self, run_id: str, standing: RunStanding, verdict: Verdict | None) -> None:
+        """The run has ended as ordered, or another node reports its end."""
+        self.progressed(run_id, standing, complete=True)
+        self._write("run over", run_id, verdict=verdict, samples_done=standing.samples_done)
+
+    def finished(self, run_id: str, ended: Ended) -> None:
+        """The job is done, and this node reports it."""
+        self.node.report(
+            RunFinished(
+                **self._fields(run_id),
+                samples_done=ended.samples_done,
+                loss=ended.loss,
+                adapter_path=ended.adapter_path,
+                adapter_digest=ended.adapter_digest,
+            )
+        )
+        self._write("run finished", run_id, samples_done=ended.samples_done)
+
+    def failed(self, run_id: str, samples_done: int, failure: Failed) -> None:
+        """The run cannot continue; `samples_done` are left of it."""
+        error, permanent = failure.error, failure.permanent
+        self.node.report(
+            RunFailed(**self._fields(run_id), samples_done=samples_done, error=error, permanent=permanent)
+        )
+        self._write("run failed", run_id, permanent=permanent, error=repr(error))
+
+    def _fields(self, run_id: str) -> dict[str, Any]:
+        return {"cell": self.node.cell, "node": self.node.node, "run_id": run_id, "job_id": self.job_id}
+
+    def _write(self, event: str, run_id: str, **fields: object) -> None:
+        rest = "".join(f" {name}={value}" for name, value in fields.items())
+        _log.info("%s job=%s run=%s%s", event, self.job_id, run_id, rest)

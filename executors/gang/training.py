@@ -1,0 +1,444 @@
+"""The training of a gang's job, step by step: what a job implements, and the loop around it.
+
+Between two steps all ranks exchange their wishes, the tokens of their shares, and whether a checkpoint is
+due: so all of them stop, save or form the next generation at the same step.
+"""
+
+import logging
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from enum import IntEnum
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+import torch
+from pydantic import JsonValue
+
+from executors.gang.checkpoints import FinishedJob, JobCheckpoints, JobResult, Position, State
+from executors.gang.group import DisagreementError, ProcessGroup, differing, digests_of
+from executors.gang.membership import Membership
+from executors.gang.messages import Ended, Joined, Progress, RankOrder, Release
+from executors.gang.places import checkpoint_root, result_path
+from executors.gang.rank import EndReason, Rank, Work
+from executors.gang.reports import reportable
+from executors.lora.dataset import JsonlDataset
+from executors.node.checkpoints import StaleWriterError
+
+_log = logging.getLogger(__name__)
+
+
+class BatchShare(Protocol):
+    """One rank's part of the next step's batch."""
+
+    @property
+    def loss_tokens(self) -> int:
+        """Number of tokens (or samples) that the loss is a mean over."""
+
+
+Order = TypeVar("Order", bound=RankOrder)
+Share = TypeVar("Share", bound=BatchShare)
+
+
+class Wish(IntEnum):
+    """The next action that a rank wants of all ranks; the highest wish is carried out."""
+
+    TRAIN = 0
+    REGROUP = 1
+    """The generation is over; the next one is formed by the ranks that stay."""
+    STOP = 2
+    """The job stops here, with a checkpoint if it keeps any."""
+    DISCARD = 3
+    """The job stops here, and nothing is kept."""
+
+
+@dataclass(frozen=True)
+class _StepBoundary:
+    """Message of one rank between two steps."""
+
+    wish: int
+    loss_tokens: int
+    """Number of tokens in its share of the next step."""
+    is_save_due: int
+    """Whether a checkpoint is due; that of rank 0 counts."""
+
+
+class GangTraining(Work[Order], Generic[Order, Share]):
+    """A job that is trained step by step.
+
+    A job implements `prepare`, `position`, `move_to`, `is_finished`, `share`, `step`, `collect`, `restore`
+    and `result`; the rest has defaults.
+
+    Attributes:
+        saved_samples: samples done of the newest checkpoint.
+        dataset: the job's data, once `prepare` has opened it; its digest guards checkpoints.
+    """
+
+    RESUMES_UNREPORTED: ClassVar[bool] = True
+    """Whether a checkpoint counts that the cell has no report of. Otherwise a job without reported samples
+    begins anew, whatever lies there."""
+
+    def __init__(self, rank: Rank[Order], workload: JsonValue, *, keeps_checkpoints: bool = True) -> None:
+        """Open the job's checkpoints.
+
+        Args:
+            workload: what identifies the job's work: state of another is refused.
+        """
+        super().__init__(rank)
+        order = rank.order
+        self.dataset: JsonlDataset | None = None
+        self._keeps_checkpoints = keeps_checkpoints
+        self._checkpoints = JobCheckpoints(
+            checkpoint_root(order.state_root, order.cell), order.job_id, workload
+        )
+        self._result_path = result_path(order.cell, order.user, order.job_id)
+        self._formed: Membership | None = None
+        """The last generation that this rank held the job's state in; None without a state."""
+        self.saved_samples = 0
+        self._saved_s = 0.0
+        self._node_s = 0.0
+        self._stepped_s: float | None = None
+
+    # What a job implements
+
+    @property
+    @abstractmethod
+    def position(self) -> Position:
+        """How far the training is, the same on all ranks between two steps."""
+
+    @abstractmethod
+    def move_to(self, position: Position) -> None:
+        """Set the position, once the tensors are those of this position."""
+
+    @property
+    @abstractmethod
+    def is_finished(self) -> bool:
+        """Whether all of the work is done."""
+
+    @abstractmethod
+    def share(self, rank: int, world: int) -> Share:
+        """Return a rank's part of the next step's batch.
+
+        Raises:
+            ValueError: the data is unfit.
+        """
+
+    @abstractmethod
+    def step(self, group: ProcessGroup, own: Share, loss_tokens: int) -> None:
+        """Take a step together with the other ranks.
+
+        Args:
+            own: this rank's share.
+            loss_tokens: of all shares.
+
+        Raises:
+            PeerLostError: another rank is gone; the state is as before the step.
+            ArithmeticError: the training has diverged. All ranks raise it.
+        """
+
+    @abstractmethod
+    def collect(self, group: ProcessGroup | None) -> State | None:
+        """Return the whole state on rank 0. All ranks call it at the same time.
+
+        Args:
+            group: None where this rank saves alone, because the others are gone.
+
+        Returns:
+            None on other ranks, and where this rank alone does not have the whole.
+
+        Raises:
+            PeerLostError: another rank is gone.
+        """
+
+    @abstractmethod
+    def restore(self, group: ProcessGroup, state: State | None) -> None:
+        """Continue from a state, on all ranks at the same time.
+
+        Args:
+            state: as `collect` has returned it, on rank 0; None elsewhere.
+
+        Raises:
+            ValueError: the tensors do not fit the model.
+            PeerLostError: another rank is gone.
+        """
+
+    @abstractmethod
+    def result(self, state: State) -> JobResult:
+        """Return the files of the trained job, on rank 0."""
+
+    def connect(self, group: ProcessGroup) -> None:
+        """Prepare what needs the other ranks, before their states are compared."""
+
+    def disconnect(self) -> None:
+        """Close what `connect` has opened, once a generation has ended in order."""
+
+    def identities(self) -> Mapping[str, bytes]:
+        """Return what all ranks must have the same, by its name in errors."""
+        return {} if self.dataset is None else {"the dataset": self.dataset.digest.encode()}
+
+    def disagreement(self, name: str, ranks: list[int]) -> Exception:
+        """Return the error where ranks differ from rank 0 in one of the `identities`."""
+        return DisagreementError(f"{name} of ranks {ranks} differs from that of rank 0")
+
+    def spread(self, group: ProcessGroup, source: int) -> None:
+        """Copy the tensors of one rank to all. Needed where ranks join those that have trained."""
+
+    def details(self) -> dict[str, int]:
+        """Return further fields of the node's log when the training starts."""
+        return {}
+
+    def flush_reports(self) -> None:
+        """Send the reports that wait, before this rank ends."""
+
+    # The loop
+
+    def take_part(self, group: ProcessGroup) -> Ended | None:
+        self._compare(group)
+        self.connect(group)
+        self._agree(group)
+        self._formed = group.membership
+        ended = self._train(group)
+        self.disconnect()
+        return ended
+
+    def _train(self, group: ProcessGroup) -> Ended | None:
+        progressed_s = self._begin_generation(group)
+        while not self.is_finished:
+            began_s = time.monotonic()
+            own = self.share(group.rank, group.world)
+            read_s = time.monotonic() - began_s
+            boundaries = self._exchange(group, own)
+            wish = max(each.wish for each in boundaries)
+            if wish in (Wish.STOP, Wish.DISCARD):
+                return self._stop(group, keeps=wish == Wish.STOP)
+            if boundaries[0].is_save_due:
+                self._save(group)
+            if wish == Wish.REGROUP:
+                return None
+            started_s = time.monotonic()
+            self.step(group, own, sum(each.loss_tokens for each in boundaries))
+            self._stepped_s = time.monotonic()
+            self._node_s += read_s + self._stepped_s - started_s
+            if group.rank == 0 and self._stepped_s - progressed_s >= self.rank.order.progress_s:
+                progressed_s = self._stepped_s
+                self._send_progress()
+        return self._finish(group)
+
+    def _begin_generation(self, group: ProcessGroup) -> float:
+        now_s = time.monotonic()
+        pause_s = None if self._stepped_s is None else now_s - self._stepped_s
+        self._node_s, self._saved_s = 0.0, now_s
+        self.rank.inbox.send(
+            Joined(
+                generation=group.membership.generation,
+                samples_done=self._counted_samples,
+                dataset_samples=None if self.dataset is None else len(self.dataset),
+                pause_s=pause_s,
+                details=self.details(),
+            )
+        )
+        return now_s
+
+    def _exchange(self, group: ProcessGroup, own: Share) -> list[_StepBoundary]:
+        is_save_due = time.monotonic() - self._saved_s >= self.rank.order.checkpoint_s
+        mine = _StepBoundary(self._wish(group.membership), own.loss_tokens, is_save_due)
+        return [_StepBoundary(*row) for row in group.gather("the boundary of a step", astuple(mine))]
+
+    def _wish(self, membership: Membership) -> Wish:
+        """Return what this rank wants all to do, by its node's newest directive."""
+        newest = self.rank.inbox.newest
+        if isinstance(newest, Release):
+            if newest.verdict == "leave":
+                # It trains on until the next generation is complete, if there is time.
+                return Wish.REGROUP if time.time() >= newest.leave_s else Wish.TRAIN
+            return Wish.STOP if newest.verdict == "stop" else Wish.DISCARD
+        if newest.generation > membership.generation:
+            meeting = self.rank.assembly.attend(newest)
+            if meeting is not None:
+                meeting.announce()
+                if newest.rank == 0 and meeting.all_ready:
+                    return Wish.REGROUP
+        return Wish.TRAIN
+
+    # The state at the start of a generation
+
+    def _compare(self, group: ProcessGroup) -> None:
+        same = self.identities()
+        if not same:
+            return
+        for name, ranks in differing(same, group.gather("the start of a generation", digests_of(same))):
+            raise self.disagreement(name, ranks)
+
+    def _agree(self, group: ProcessGroup) -> None:
+        """Copy the newest state that a rank holds to all; that of the last checkpoint if none holds any."""
+        held = self.position.samples_done if self._formed is not None else -1
+        rows = group.gather("the state of the job", [held, self.saved_samples])
+        self.saved_samples = max(row[1] for row in rows)
+        samples = [row[0] for row in rows]
+        if max(samples) < 0:
+            self._resume(group)
+        elif min(samples) < max(samples):
+            if held < max(samples):
+                self._formed = None  # until all of the newer state is there
+            self._copy(group, samples.index(max(samples)))
+
+    def _resume(self, group: ProcessGroup) -> None:
+        """Continue from the newest checkpoint, if there is any."""
+        order, found = self.rank.order, None
+        if self._keeps_checkpoints and (order.resume_samples > 0 or self.RESUMES_UNREPORTED):
+            found = group.led("looking for a checkpoint", self._awaited_checkpoint)
+        position = self._spread_position(group, 0, Position() if found is None else found[1])
+        if position.samples_done == 0:
+            self.spread(group, 0)
+        else:
+            self.restore(group, None if found is None else found[0])
+            self.saved_samples = position.samples_done
+        self.move_to(position)
+        if position.samples_done < order.resume_samples and group.rank == 0:
+            _log.warning(
+                "run behind job=%s samples_done=%d expected=%d",
+                *(order.job_id, position.samples_done, order.resume_samples),
+            )
+
+    def _copy(self, group: ProcessGroup, source: int) -> None:
+        position = self._spread_position(group, source, self.position)
+        self.spread(group, source)
+        self.move_to(position)
+
+    @staticmethod
+    def _spread_position(group: ProcessGroup, source: int, position: Position) -> Position:
+        loss = math.nan if position.loss is None else position.loss
+        numbers = torch.tensor([position.samples_done, position.steps, loss], dtype=torch.float64)
+        group.spread("the position of the job", [numbers], source)
+        samples_done, steps, loss = numbers.tolist()
+        return Position(int(samples_done), int(steps), None if math.isnan(loss) else loss)
+
+    def _awaited_checkpoint(self) -> tuple[State, Position] | None:
+        order, generation = self.rank.order, self.rank.membership.generation
+        newest = self._checkpoints.await_newest(order.resume_samples, order.checkpoint_wait_s)
+        if newest is None:
+            return None
+        if newest.token > generation:
+            raise StaleWriterError(f"generation {generation} was replaced by {newest.token}")
+        return self._checkpoints.read(newest, self.dataset)
+
+    # Checkpoints
+
+    def _save(self, group: ProcessGroup) -> None:
+        """Write a checkpoint, all ranks together: none counts it before it is on disk."""
+        position = self.position
+        if self._keeps_checkpoints and self.saved_samples < position.samples_done:
+            state = self.collect(group)
+            group.led("writing a checkpoint", lambda: self._write(state or {}))
+            self._note_saved()
+        self._saved_s = time.monotonic()
+
+    def save_alone(self) -> None:
+        newest = self.rank.inbox.newest
+        leads = isinstance(newest, Membership) and newest.rank == 0
+        if self._formed is None or not (leads or self._formed.rank == 0) or not self._keeps_checkpoints:
+            return
+        if self.saved_samples < self.position.samples_done:
+            with suppress(Exception):  # the failure is reported in any case
+                state = self.collect(None)
+                if state is not None:
+                    self._write(state)
+                    self._note_saved()
+
+    def _write(self, state: State) -> None:
+        self.rank.needed_bytes = _size(state)
+        generation = self.rank.membership.generation
+        self._checkpoints.save(state, self.position, self.dataset, generation)
+
+    def _note_saved(self) -> None:
+        self.saved_samples = self.position.samples_done
+        self._send_progress()
+
+    # Ends
+
+    def _stop(self, group: ProcessGroup, *, keeps: bool) -> Ended:
+        if keeps:
+            self._save(group)
+        self.flush_reports()
+        return self.ended("stopped")
+
+    def _finish(self, group: ProcessGroup) -> Ended:
+        """Publish what has been trained; the other ranks wait for it."""
+        state = self.collect(group)
+        finished = group.led("publishing the result", lambda: self._publish(state or {}))
+        self.saved_samples = self.position.samples_done
+        self.flush_reports()
+        return _with_result(self.ended("finished"), finished)
+
+    def _publish(self, state: State) -> FinishedJob:
+        self.rank.needed_bytes = _size(state)
+        root, generation = self.rank.order.output_root, self.rank.membership.generation
+        finished = self._checkpoints.publish(
+            self.result(state), self.position, root, self._result_path, generation
+        )
+        self.rank.folder.remove()
+        return finished
+
+    @property
+    def has_record(self) -> bool:
+        return self._checkpoints.is_finished
+
+    def finished_before(self) -> Ended | None:
+        finished = self._checkpoints.finished(self._result_path)
+        if finished is None:
+            return None
+        generation = self.rank.membership.generation
+        self.rank.inbox.send(
+            Joined(generation=generation, samples_done=finished.samples_done, dataset_samples=None)
+        )
+        ended = self.ended("finished").model_copy(
+            update={"samples_done": finished.samples_done, "loss": finished.loss}
+        )
+        return _with_result(ended, finished if self.rank.leads else None)
+
+    def ended(self, reason: EndReason) -> Ended:
+        return Ended(
+            reason=reason,
+            samples_done=self._counted_samples,
+            loss=reportable(self._position.loss),
+            node_s=self._node_s,
+        )
+
+    # Messages
+
+    def _send_progress(self) -> None:
+        self.rank.inbox.send(
+            Progress(
+                samples_done=self._counted_samples,
+                loss=reportable(self._position.loss),
+                node_s=self._node_s,
+                leads=self.rank.leads,
+            )
+        )
+
+    @property
+    def _counted_samples(self) -> int:
+        """Samples done for reports: those of the newest checkpoint, or all of a job without checkpoints."""
+        return self.saved_samples if self._keeps_checkpoints else self._position.samples_done
+
+    @property
+    def _position(self) -> Position:
+        return Position() if self._formed is None else self.position
+
+
+def _size(state: State) -> int:
+    return max(1, sum(tensor.nbytes for tensors in state.values() for tensor in tensors.values()))
+
+
+def _with_result(ended: Ended, finished: FinishedJob | None) -> Ended:
+    """Return the final message of the rank whose node reports the result."""
+    if finished is None:
+        return ended
+    result = {
+        "answers": True,
+        "adapter_path": finished.adapter_path,
+        "adapter_digest": finished.adapter_digest,
+    }
+    return ended.model_copy(update=result)

@@ -1,0 +1,191 @@
+"""A rank of a job that trains a mixture-of-experts model, spread over the ranks of its generation."""
+
+import logging
+from collections.abc import Mapping
+from hashlib import blake2b
+from multiprocessing.connection import Connection
+
+import torch
+import torch._dynamo  # DistributedDataParallel imports it, which takes seconds: once, before processes fork.
+from torch import nn
+
+from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, JobResult, Position, State
+from executors.gang.group import ProcessGroup
+from executors.gang.models import ModelError, model_directory
+from executors.gang.rank import Rank, live
+from executors.gang.training import GangTraining
+from executors.lora.batch import TokenSequence
+from executors.lora.columns import with_columns
+from executors.lora.dataset import DatasetRoot
+from executors.moe.block import moe_blocks
+from executors.moe.runner import MoeOrder
+from executors.moe.training.model import MoeModel, load_model, records_of
+from executors.moe.training.packing import PackingController, begin_packing
+from executors.moe.training.reporting import RoutingReporter
+from executors.moe.training.samples import order_of
+from executors.moe.training.spread import Connections, SpreadModel
+from executors.moe.training.trainer import FIRST_MOMENT, ORDER, SECOND_MOMENT, Share, Trainer
+from schemas.experts.workload import MoeTrainWorkload
+
+ORDER_TENSORS = "order.safetensors"
+ADAPTER_FOLDER = "adapter"
+"""In the folder of the result, which is a whole model."""
+_EXPERTS_OF_A_TOKEN = 2
+
+_log = logging.getLogger(__name__)
+
+
+def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
+    """Run a rank of a job that trains."""
+    live(MoeOrder, ExpertTraining, order_json, connection)
+
+
+class ExpertTraining(GangTraining[MoeOrder, Share]):
+    """See `GangTraining`. Each rank hosts a part of the experts: a `Trainer` has its part of the state."""
+
+    HAS_BACKGROUND_COLLECTIVES = True
+    RESUMES_UNREPORTED = False
+
+    def __init__(self, rank: Rank[MoeOrder]) -> None:
+        workload = rank.order.workload
+        assert isinstance(workload, MoeTrainWorkload), "RANK_WORK names this work for its kind"
+        self._workload = workload
+        # A checkpoint is whole: any number of ranks can continue from it.
+        super().__init__(rank, workload.model_dump(mode="json", exclude={"ranks", "experts_per_device"}))
+
+    def prepare(self) -> None:
+        order, workload = self.rank.order, self._workload
+        self._directory = model_directory(order.model_root, workload.model)
+        form = with_columns(records_of(self._directory, workload.model), workload.dataset.columns)
+        self.dataset = DatasetRoot(order.dataset_root).open(workload.dataset.path, form=form)
+        self._model = load_model(self._directory, workload)
+        _check_model(workload, self._model)
+
+    def identities(self) -> Mapping[str, bytes]:
+        return {
+            **super().identities(),
+            "the model": _digest_of(self._model.module),
+            "the workload": self._workload.model_dump_json().encode(),
+        }
+
+    def connect(self, group: ProcessGroup) -> None:
+        order, workload, device = self.rank.order, self._workload, self.rank.device
+        self._connections = Connections(
+            group.rank, group.world, device, order.worker_host, order.peer_timeout_s
+        )
+        self._trainer = trainer = self._new_trainer(group)
+        self._reporter = RoutingReporter(self.rank, trainer.layers, trainer.packing.experts)
+        # On a CUDA device the clock does not show how long micro-ops take.
+        is_fixed = workload.experts_per_device is not None or device.type == "cuda"
+        self._controller = PackingController(trainer.packing, is_fixed=is_fixed)
+        self._steps = 0
+
+    def disconnect(self) -> None:
+        self._connections.close()
+
+    def details(self) -> dict[str, int]:
+        trainer = self._trainer
+        return {"experts_per_device": trainer.packing.per_device, "resident_experts": trainer.resident}
+
+    @property
+    def position(self) -> Position:
+        trainer = self._trainer
+        return Position(trainer.samples_done, trainer.steps, trainer.loss)
+
+    def move_to(self, position: Position) -> None:
+        self._trainer.move_to(position.samples_done, position.steps, position.loss)
+
+    @property
+    def is_finished(self) -> bool:
+        return self._trainer.is_finished
+
+    def share(self, rank: int, world: int) -> Share:  # noqa: ARG002 -- connected
+        return self._trainer.share()
+
+    def step(self, group: ProcessGroup, own: Share, loss_tokens: int) -> None:  # noqa: ARG002 -- connected
+        trainer = self._trainer
+        self._reporter.add(trainer.step(own, loss_tokens), self.saved_samples)
+        self._steps += 1
+        packing = trainer.adjust(self._controller, self._steps)
+        if packing is not None and self.rank.leads:
+            _log.info(
+                "experts packed job=%s step=%d experts_per_device=%d resident_experts=%d",
+                *(self.rank.order.job_id, self._steps, packing.per_device, trainer.resident),
+            )
+
+    def flush_reports(self) -> None:
+        self._reporter.flush(self.saved_samples)
+
+    def collect(self, group: ProcessGroup | None) -> State | None:
+        whole = None if group is None else self._trainer.collect()
+        if whole is None:
+            return None
+        state: State = {MODEL_TENSORS: {}, OPTIMIZER_TENSORS: {}, ORDER_TENSORS: {}}
+        return {
+            file: {name: tensor for name, tensor in whole.items() if _file_of(name) == file} for file in state
+        }
+
+    def restore(self, group: ProcessGroup, state: State | None) -> None:  # noqa: ARG002 -- connected
+        whole = {name: tensor for tensors in (state or {}).values() for name, tensor in tensors.items()}
+        if state is not None:
+            self._trainer.check(whole)
+        self._trainer.take(whole)
+
+    def result(self, state: State) -> JobResult:
+        # This rank's own model has no experts but those that it hosts.
+        model = load_model(self._directory, self._workload)
+        model.fill(state[MODEL_TENSORS])
+        adapter = model.adapter_files()
+        folders = {"": model.files()}
+        if adapter is None:
+            return JobResult(folders)
+        return JobResult({**folders, ADAPTER_FOLDER: adapter}, ADAPTER_FOLDER)
+
+    def _new_trainer(self, group: ProcessGroup) -> Trainer:
+        workload, model, dataset = self._workload, self._model, self.dataset
+        assert dataset is not None, "it was prepared"
+        hyperparameters = workload.hyperparameters
+        blocks = moe_blocks(model.module).values()
+        (experts, *_) = (len(block.router.get_parameter("weight")) for block in blocks)
+        packing = begin_packing(group.world, experts, workload.experts_per_device)
+        sequences = -(-hyperparameters.global_batch_size // group.world)
+        spread = SpreadModel(
+            model.module,
+            self._connections,
+            packing,
+            hyperparameters.micro_op_mb,
+            sequences * hyperparameters.sequence_length * _EXPERTS_OF_A_TOKEN,
+            self.rank.order.expert_memory_gib,
+        )
+
+        def tokens_of(sample: int) -> TokenSequence:
+            try:
+                return dataset.tokenized(sample, model.tokenizer, hyperparameters.sequence_length)
+            except ValueError as error:
+                raise ValueError(f"{dataset.name}, record {sample + 1}: {error}") from error
+
+        order = order_of(workload, len(dataset), len(spread.layers))
+        return Trainer(hyperparameters, model, order, tokens_of, spread, self._connections, group)
+
+
+def _check_model(workload: MoeTrainWorkload, model: MoeModel) -> None:
+    longest, length = model.longest_sequence_tokens, workload.hyperparameters.sequence_length
+    if longest is not None and length > longest:
+        raise ModelError(workload.model, f"takes {longest} tokens, the job's sequences have {length}")
+    counts = {len(block.router.get_parameter("weight")) for block in moe_blocks(model.module).values()}
+    if len(counts) > 1:
+        raise ModelError(workload.model, f"layers have {sorted(counts)} experts: all must have as many")
+
+
+def _digest_of(module: nn.Module) -> bytes:
+    digest = blake2b(digest_size=32)
+    for name, parameter in module.named_parameters():
+        digest.update(name.encode())
+        digest.update(parameter.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.digest()
+
+
+def _file_of(name: str) -> str:
+    if name.startswith((FIRST_MOMENT, SECOND_MOMENT)):
+        return OPTIMIZER_TENSORS
+    return ORDER_TENSORS if name.startswith(ORDER) else MODEL_TENSORS

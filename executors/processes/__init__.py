@@ -1,0 +1,1 @@
+"""Processes that are forked from a server which has imported torch."""

@@ -1,0 +1,126 @@
+"""A rank of the tuner: one GPU, the base model, and one part of a task after another.
+
+Its loop is not that of `executors.gang.rank`, where a rank has one job and ends with it: here the next part
+is given while the present one runs. Between two tasks only adapter, optimizer and data change (runtime reuse,
+Ymir, section 6): the next task is opened while the present one trains, and the present one is written while
+the next one trains.
+"""
+
+import signal
+from multiprocessing.connection import Connection
+from typing import cast
+
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from executors.devices import use_device
+from executors.gang.folder import JobFolder
+from executors.gang.network import use_interface
+from executors.lora.base_model import SharedBase, load_base
+from executors.lora.dataset import DatasetRoot
+from executors.lora.engine import keep_freed_memory
+from executors.lora.faults import described
+from executors.tuner.checkpoints import TuningCheckpoints
+from executors.tuner.crews import Crews
+from executors.tuner.data import PreparedLoaders, SharedTokenizer
+from executors.tuner.files import JobFiles
+from executors.tuner.indexing import IndexFiles, index_folder
+from executors.tuner.keeper import Keeper
+from executors.tuner.messages import Place, ProfilePart, Ready, TaskPart, Unfit
+from executors.tuner.openings import Opening
+from executors.tuner.part_queue import PartQueue
+from executors.tuner.pipeline.stages import Stages
+from executors.tuner.profile_run import ProfileRun
+from executors.tuner.surroundings import Surroundings
+from executors.tuner.task import TaskRun
+from executors.tuner.team import Team
+
+
+def run_rank(place_json: str, connection: "Connection[bytes, bytes]") -> None:
+    """Run a rank from start to end."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # The node decides when its ranks stop, even if a supervisor signals all processes.
+        signal.signal(number, signal.SIG_IGN)
+    place = Place.model_validate_json(place_json)
+    try:
+        base = _load(place)
+    except Exception as error:
+        connection.send_bytes(Unfit(error=described(error)).model_dump_json().encode())
+        return
+    TunerRank(place, base, connection).serve()
+
+
+def _load(place: Place) -> SharedBase:
+    settings = place.tuner_settings()
+    device = use_device(settings.device, place.gpu)
+    disable_progress_bar()
+    keep_freed_memory()
+    torch.set_num_threads(settings.threads)
+    use_interface(settings.worker_host)
+    address = settings.base_model_address or place.base_model
+    return load_base(settings.base_model_dir, device, address)
+
+
+class TunerRank:
+    """Serves one part after another."""
+
+    def __init__(self, place: Place, base: SharedBase, connection: "Connection[bytes, bytes]") -> None:
+        self._place = place
+        self._base = base
+        self._settings = place.tuner_settings()
+        self._files = JobFiles(place.state_root, place.cell)
+        loaders = PreparedLoaders(
+            DatasetRoot(self._settings.dataset_root),
+            SharedTokenizer(base.tokenizer),
+            self._settings,
+            find_index=IndexFiles(index_folder(place)).find,
+            form=base.objective.records,
+        )
+        self._openings: dict[int, tuple[TaskPart, Opening[Team]]] = {}
+        self._inbox = PartQueue(connection, self._open)
+        self._surroundings = Surroundings(
+            cell=place.cell,
+            node=place.node,
+            device=base.model.device,
+            settings=self._settings,
+            checkpoints=TuningCheckpoints(self._files, base, place.cell, place.output_root),
+            keeper=Keeper(),
+            inbox=self._inbox,
+        )
+        self._crews = Crews(base, loaders, self._surroundings)
+
+    def serve(self) -> None:
+        """Serve until the node is gone."""
+        self._inbox.send(Ready())
+        self._inbox.listen()
+        while True:
+            part = self._inbox.next_part()
+            if isinstance(part, TaskPart):
+                self._run_task(part)
+            else:
+                self._run_profile(part)
+
+    def _open(self, part: TaskPart) -> None:
+        self._openings[part.part] = (
+            part,
+            Opening(
+                lambda: self._crews.for_task(part, lambda: self._successor(part)),
+                lambda: self._inbox.is_halted(part.part),
+            ),
+        )
+
+    def _successor(self, part: TaskPart) -> Opening[Stages] | None:
+        """The task that is to take this one's ranks over as they are connected."""
+        for following, opening in list(self._openings.values()):
+            if following.follows == part.part:
+                return cast(Opening[Stages], opening)
+        return None
+
+    def _run_task(self, part: TaskPart) -> None:
+        folder = JobFolder(self._files.meeting_place(part.meeting))
+        _, opening = self._openings.pop(part.part)
+        TaskRun(part, self._surroundings, opening, folder).run()
+
+    def _run_profile(self, part: ProfilePart) -> None:
+        folder = JobFolder(self._files.meeting_place(part.meeting))
+        ProfileRun(part, self._surroundings, self._base, lambda: self._crews.for_profile(part), folder).run()

@@ -1,0 +1,123 @@
+"""The watch over nodes: their signs of life stay on the worker, and only changes enter the ledger."""
+
+import asyncio
+
+from schemas.codec import Envelope, rfc3339
+from schemas.fleet import NodeHeard, NodeHeartbeat, NodeSilent
+from schemas.topics import FLEET
+from streams.kafka.records import Place, ReadRecord
+from streams.worker.cells import Cells
+from streams.worker.flow import Flow
+from streams.worker.intake import Accepted, Claim
+from streams.worker.intake_queue import Waiting
+from streams.worker.liveness import GRACE_S, LivenessMonitor
+
+SOURCE = "millrace/intake"
+"""The CloudEvents source of the events that a worker adds."""
+
+_WATCH_EVERY_S = 0.25
+_CURRENT_S = 1.0
+"""Longest age of an answer of the broker that counts as present. It answers twenty times as often."""
+_REPEAT_S = 10.0
+"""A change of a node is reported again only after so long: its cell may not have folded the report yet."""
+
+
+class NodeWatch:
+    """The nodes of the cells that this worker folds."""
+
+    def __init__(self, flow: Flow, cells: Cells, fleet: str) -> None:
+        """Begin to watch.
+
+        Args:
+            fleet: full name of the topic that nodes report to.
+        """
+        self._flow = flow
+        self._cells = cells
+        self._fleet = fleet
+        self._clocks = flow.clocks
+        self._monitor = LivenessMonitor(flow.clocks.monotonic_s())
+        self._reported: dict[tuple[str, str, type[NodeHeard | NodeSilent]], float] = {}
+        """When a change was last reported, by cell, node and type."""
+
+    async def run(self) -> None:
+        """Report nodes that have become silent. Never returns."""
+        while True:
+            await asyncio.sleep(_WATCH_EVERY_S)
+            for name in self._cells.names():
+                cell, partition = self._cells.cell(name), self._partition_of(name)
+                if cell is None or cell.nodes is None:
+                    continue
+                self._listens(partition)
+                timeout_s = cell.nodes.layout.owned.node_timeout_s
+                for node in cell.nodes.watched:
+                    silence_s = self._monitor.silence_s(partition, name, node)
+                    if silence_s > timeout_s:
+                        self._report(NodeSilent(cell=name, node=node, silent_s=round(silence_s, 3)))
+
+    def read(self, record: ReadRecord) -> None:
+        """Note the time of a record that was read, if it is a node's."""
+        if record.topic == self._fleet and record.is_broker_time and record.timestamp_ms is not None:
+            self._monitor.read(record.partition, record.timestamp_ms / 1_000)
+
+    def knows(self, cell_name: str, node: str) -> bool:
+        """False if a cell is known to lack a node; its reports would fill the ledger."""
+        cell = self._cells.cell(cell_name)
+        return cell is None or cell.nodes is None or cell.nodes.zone_of(node) is not None
+
+    def heartbeat(self, event: NodeHeartbeat) -> None:
+        """Note a heartbeat, and report the node if its cell waits for it."""
+        self.sign(event.cell, event.node)
+        cell = self._cells.cell(event.cell)
+        if cell is not None and cell.nodes is not None and cell.nodes.awaits(event):
+            self._report(NodeHeard(**dict(event)))
+
+    def sign(self, cell_name: str, node: str) -> None:
+        """Note a sign of life of a node."""
+        cell = self._cells.cell(cell_name)
+        if cell is not None and cell.nodes is not None and cell.nodes.zone_of(node) is not None:
+            self._monitor.hear(self._partition_of(cell_name), cell_name, node, self._clocks.monotonic_s())
+
+    def may_tick(self, tick: Waiting) -> bool:
+        """Whether what the cell's nodes reported before a tick was read, or was waited for long enough."""
+        now_s = self._clocks.monotonic_s()
+        if now_s - tick.read_s >= GRACE_S:
+            return True
+        partition = self._partition_of(tick.cell)
+        if not (self._listens(partition) or self._has_passed(partition, tick)):
+            return False
+        cell = self._cells.cell(tick.cell)
+        watched = () if cell is None or cell.nodes is None else cell.nodes.watched
+        return self._monitor.settled(partition, tick.cell, watched, now_s)
+
+    def release(self) -> None:
+        """Begin anew: partitions are assigned anew."""
+        self._monitor.forget(self._clocks.monotonic_s())
+        self._reported.clear()
+
+    def _partition_of(self, cell: str) -> int:
+        return self._flow.intake.partition_of(cell)
+
+    def _has_passed(self, partition: int, tick: Waiting) -> bool:
+        """Whether a later record than a tick has been read of `fleet`."""
+        timestamp_ms = None if tick.source is None else tick.source.timestamp_ms
+        return timestamp_ms is not None and self._monitor.has_read_until(partition, timestamp_ms / 1_000)
+
+    def _listens(self, partition: int) -> bool:
+        """Whether everything that the nodes of a partition's cells have sent is read, as of now."""
+        until_s = self._flow.read_until_s(Place(self._fleet, partition))
+        if until_s is None or abs(self._clocks.unix_s() - until_s) > _CURRENT_S:
+            return False
+        self._monitor.listen(partition, self._clocks.monotonic_s())
+        return True
+
+    def _report(self, event: NodeHeard | NodeSilent) -> None:
+        """Add an event to the ledger, behind what the node itself has reported."""
+        now_s, about = self._clocks.monotonic_s(), (event.cell, event.node, type(event))
+        if now_s - self._reported.get(about, -_REPEAT_S) < _REPEAT_S:
+            return
+        self._reported[about] = now_s
+        unix_s = self._clocks.unix_s()
+        id = f"{event.TYPE.split('.')[2]}-{event.node}-{unix_s:.3f}"
+        envelope = Envelope(id, SOURCE, rfc3339(int(unix_s * 1_000)), event)
+        claim = Claim(event.cell, f"{FLEET}/{event.node}", type(event))
+        self._flow.wait(claim, None, Accepted(event, self._flow.intake.ledger_record(envelope)))
