@@ -237,7 +237,7 @@ class TasksSpecification:
 
     def _goes_on(self, job: SpecifiedJob, report: RunStarted | RunProgressed, forecast_s: float) -> None:
         job.progress(report.samples_done)
-        follows, is_start = self._follows(job), isinstance(report, RunStarted)
+        follows, is_start = self.follows(job), isinstance(report, RunStarted)
         if is_start and job.stage == "profiling":
             forecast_s = PROFILE_LIMIT_S
         if not follows:
@@ -325,7 +325,7 @@ class TasksSpecification:
             self.generations[task.task_id] = generation
             leader, task.is_pending = next(iter(task.members)), False
             for job in jobs:
-                self._begin(job, generation, leader, math.inf if self._follows(job) else 0.0)
+                self._begin(job, generation, leader, math.inf if self.follows(job) else 0.0)
             from_samples = tuple((job.run_id, job.samples_done // BATCH, job.void_generation) for job in jobs)
             self.orders += [("begin", node, task.mode, from_samples) for node in task.members]
         for job in list(self.jobs.values()):
@@ -353,7 +353,8 @@ class TasksSpecification:
         elif job.failures == MOST_FAILURES:
             job.ending = "refunded"
 
-    def _follows(self, job: SpecifiedJob) -> bool:
+    def follows(self, job: SpecifiedJob) -> bool:
+        """Whether a job waits in its task for its donor's end."""
         task = self.task_of(job)
         return task is not None and job.job_id not in task.active
 

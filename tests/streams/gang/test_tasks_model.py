@@ -86,8 +86,8 @@ class History:
                 self._plan(self._drawn_shares)
             case "profile":
                 for job in [job for job in model.jobs.values() if job.stage == "profiling"]:
-                    if rng.random() < 0.7:
-                        self._send_report(job, self._report_of(job, "profile"))
+                    what = "profile" if rng.random() < 0.7 else "failed"
+                    self._send_report(job, self._report_of(job, what))
             case "refuse" if model.jobs:
                 self._refuse()
             case "lose":
@@ -121,11 +121,12 @@ class History:
     def _report(self) -> None:
         """Mostly of a run that there is, and by its leader; now and then twice."""
         rng, jobs = self.rng, [*self.model.jobs.values()]
-        job = rng.choice([job for job in jobs if job.is_alive] or jobs)
+        followers = [job for job in jobs if self.model.follows(job)]
+        job = rng.choice([*followers, *(job for job in jobs if job.is_alive)] or jobs)
         what = rng.choice(["started", "progressed", "progressed", "ended", "ended", "finished", "failed"])
         if rng.random() < 0.1 and job.leader:
             what = "profile"
-        report = self._report_of(job, what, rng.choice(SAMPLES), rng.random() < 0.15)
+        report = self._report_of(job, what, rng.choice(SAMPLES), rng.random() < 0.4)
         if rng.random() < 0.25:
             generation = max(job.generation + rng.choice([0, 0, -2, -1, -1, 1]), 1)
             node = rng.choice([job.leader or "n0", *NODES])
