@@ -13,6 +13,7 @@ PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
     "streams/cell",
     "streams/policies/gang",
+    "streams/policies/inference",
     "tests/language",
 )
 """Folders without a fault; every folder of the product is to be among them."""

@@ -108,7 +108,7 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
         self.turns.give(job.job.user)
 
     def _begin(self, job: MoeJob) -> None:
-        members = self.gpus.take(job.job_id, job.workload.ranks, {})
+        members = self.gpus.place(job.job_id, job.workload.ranks, {})
         if members is None:
             raise AssertionError(f"job {job.job_id} was to have {job.workload.ranks} devices, idle are fewer")
         job.members, job.leader = members, next(iter(members))

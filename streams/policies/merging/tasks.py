@@ -106,7 +106,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
     def profile(self, job: TuningJob) -> None:
         """Have a new job profiled, if there is room."""
         gpus = STAGES_PER_PIPELINE if job.workload.pipeline else 1
-        members = self.gpus.take(_profile_holder(job.job_id), gpus, {})
+        members = self.gpus.place(_profile_holder(job.job_id), gpus, {})
         if members is None:
             return
         if len(members) > 1:  # a profile run is on one node
@@ -176,7 +176,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
             whether enough GPUs are idle; otherwise nothing changes.
         """
         task_id = before.task_id if before is not None else f"t{self.begun + 1}"
-        members = self.gpus.take(task_id, gpus, {} if before is None else before.members)
+        members = self.gpus.place(task_id, gpus, {} if before is None else before.members)
         if members is None:
             return False
         if before is None:
