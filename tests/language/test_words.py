@@ -14,6 +14,7 @@ REVISED: tuple[str, ...] = (
     "streams/cell",
     "streams/policies/gang",
     "streams/policies/inference",
+    "streams/policies/merging",
     "tests/language",
 )
 """Folders without a fault; every folder of the product is to be among them."""
