@@ -88,9 +88,9 @@ def opening_of(policy: PolicySettings, fleet: Fleet, calendar: Calendar) -> Open
 def _declared_rises(policy: AuctionPolicy) -> PriceRises:
     unit, compute = policy.money_unit_micros, policy.max_value_per_compute_micros
     memory = policy.max_value_per_memory_micros
-    assert unit is not None, "its faults say so"
-    assert compute is not None, "likewise"
-    assert memory is not None, "likewise"
+    assert unit is not None, "the settings are validated"
+    assert compute is not None, "the settings are validated"
+    assert memory is not None, "the settings are validated"
     return PriceRises(
         alpha=compute / unit,
         beta=memory / unit,

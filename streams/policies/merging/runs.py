@@ -22,9 +22,9 @@ from streams.policies.merging.merge_results import (
     shortfall_of_merge,
 )
 from streams.policies.merging.speeds import Speeds
-from streams.policies.merging.standing import MergingReports
 from streams.policies.merging.tasks import Tasks
 from streams.policies.merging.turns import ProfileTurns
+from streams.policies.merging.zone_merged import MergingReports
 from streams.policies.orders import OrderClock, facts_of_failure
 from streams.policies.policy import ZoneContext
 
