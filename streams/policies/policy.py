@@ -41,9 +41,10 @@ class ZoneContext:
 
 
 class ZonePolicy(Protocol):
-    """Decide for one zone. Every method is deterministic, uses no time but the cell's, and does no I/O.
+    """Policy that decides for one zone.
 
-    The cell has checked ids, owners, nodes and time before each call.
+    Every method is deterministic, uses no time but the cell's, and does no I/O. The cell has checked ids,
+    owners, nodes and time before each call.
     """
 
     def __init__(self, context: ZoneContext) -> None:

@@ -162,7 +162,7 @@ def losing_reason(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReaso
 
 
 class Judge(Protocol):
-    """Decide about the bids of one zone."""
+    """Decision maker for the bids of one zone."""
 
     quote_facts: Mapping[str, Fact]
     """Facts of a quote with a plan: a `case` with its meaning here."""
