@@ -186,7 +186,7 @@ class AskedZone:
         kind = self._admit(knowledge, workload)
         problem = knowledge.estimate(())
         if problem is not None:
-            knowledge.take(estimate(problem, _LIMIT_S))
+            knowledge.keep_estimates(estimate(problem, _LIMIT_S))
         expected = kind.expected_iterations
         iterations = workload.target.most_iterations if expected is None else expected
         return ForetoldJob(iterations / workload.iterations_per_epoch, kind.accuracy_after_epoch)

@@ -1,1 +1,1 @@
-"""How a zone decides: one package per policy."""
+"""The policies of zones: one package per policy."""

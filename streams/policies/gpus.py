@@ -1,4 +1,4 @@
-"""The GPUs of a zone: which node has how many, who holds them, and where nothing new may be placed."""
+"""The GPUs of a zone: their nodes, their holders, and the nodes where nothing new may be placed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,20 +7,20 @@ from solvers.common.gpu_placement import IdleGpus
 
 
 class Gpus:
-    """The GPUs of one zone. Holders are what the policy names: jobs, or tasks of several."""
+    """The GPUs of one zone. Holders are named by the policy: jobs, or tasks of several jobs."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, int] = {}
         """GPUs of each node, in the order of the configuration."""
         self._held: dict[str, dict[str, int]] = {}
-        """By node and holder; only nodes with some."""
+        """Held GPUs by node and holder; only nodes with some."""
         self._closed: dict[str, None] = {}
         """Nodes on which nothing new is placed."""
         self._idle = IdleGpus((), {})
-        """Of open nodes."""
+        """Idle GPUs of open nodes."""
 
     def configure(self, zone: Zone) -> None:
-        """These nodes are there from now on; nobody holds GPUs of one that is gone."""
+        """Set the nodes of the zone. No GPUs of a removed node may be held."""
         per_node = {gpu.name: gpu.gpus for gpu in zone.gpu_types}
         self._nodes = {node.id: per_node[node.gpu_type] for node in zone.nodes}
         self._closed = {node: None for node in self._closed if node in self._nodes}
@@ -38,47 +38,47 @@ class Gpus:
 
     @property
     def total(self) -> int:
-        """Of all nodes, closed ones too."""
+        """GPUs of all nodes, closed ones included."""
         return sum(self._nodes.values())
 
     @property
     def open(self) -> int:
-        """Of nodes that new tasks may be placed on, held or not."""
+        """GPUs of open nodes, held or not."""
         return sum(gpus for node, gpus in self._nodes.items() if node not in self._closed)
 
     @property
     def used(self) -> int:
-        """That are held."""
+        """Held GPUs."""
         return sum(sum(holders.values()) for holders in self._held.values())
 
     def free(self) -> dict[str, int]:
-        """Idle GPUs by node, of nodes that are open."""
+        """Return the idle GPUs by node, of open nodes."""
         idle = {node: self._idle.of(node) for node in self._nodes}
         return {node: gpus for node, gpus in idle.items() if gpus is not None}
 
     def idle(self) -> int:
-        """Idle GPUs of open nodes."""
+        """Return the number of idle GPUs of open nodes."""
         return self._idle.total
 
     def held_in_open(self, holder_members: Mapping[str, int]) -> int:
-        """How many of some GPUs are of open nodes."""
+        """Return how many of a holder's GPUs, given by node, are of open nodes."""
         return sum(gpus for node, gpus in holder_members.items() if node not in self._closed)
 
-    def take(self, holder: str, gpus: int, preferred: Mapping[str, int]) -> dict[str, int] | None:
-        """Hold so many GPUs on as few nodes as possible, and say on which; None where too few idle."""
+    def place(self, holder: str, gpus: int, preferred: Mapping[str, int]) -> dict[str, int] | None:
+        """Hold GPUs on as few nodes as possible and return them by node; None if too few are idle."""
         members = self._idle.take(gpus, preferred)
         for node, count in (members or {}).items():
             self._held.setdefault(node, {})[holder] = count
         return members
 
     def hold(self, holder: str, members: Mapping[str, int]) -> None:
-        """Hold these GPUs again, after a restart."""
+        """Hold GPUs again, after a restart."""
         for node, count in members.items():
             self._held.setdefault(node, {})[holder] = count
             self._count(node)
 
     def give_back(self, holder: str, nodes: Iterable[str]) -> None:
-        """What is held on these nodes idles."""
+        """Release the GPUs that a holder has on some nodes."""
         for node in nodes:
             holders = self._held.get(node, {})
             holders.pop(holder, None)
@@ -87,11 +87,11 @@ class Gpus:
             self._count(node)
 
     def holders(self, node: str) -> Sequence[str]:
-        """Who holds GPUs of a node."""
+        """Return the holders of a node's GPUs."""
         return list(self._held.get(node, ()))
 
     def set_open(self, node: str, is_open: bool) -> None:
-        """Have new tasks placed on a node, or not."""
+        """Open or close a node for new tasks."""
         if is_open:
             self._closed.pop(node, None)
             self._count(node)
@@ -100,7 +100,7 @@ class Gpus:
             self._idle.drop(node)
 
     def is_open(self, node: str) -> bool:
-        """Whether new tasks may be placed there."""
+        """Return whether new tasks may be placed on a node."""
         return node in self._nodes and node not in self._closed
 
     def state(self) -> list[str]:
@@ -108,18 +108,18 @@ class Gpus:
         return list(self._closed)
 
     def restore(self, closed: Sequence[str]) -> None:
-        """Close some nodes; `hold` adds what is held."""
+        """Set the closed nodes; `hold` adds the holders."""
         self._closed = dict.fromkeys(closed)
         self._count_idle()
 
     def _count_idle(self) -> None:
-        """Count all open nodes anew."""
+        """Count the idle GPUs of all open nodes."""
         self._idle = IdleGpus(
             self._nodes, {node: self._idle_on(node) for node in self._nodes if node not in self._closed}
         )
 
     def _count(self, node: str) -> None:
-        """Count one node anew."""
+        """Count the idle GPUs of one node."""
         if self.is_open(node):
             self._idle.count(node, self._idle_on(node))
 

@@ -1,7 +1,7 @@
 """Time that a cell waits for reports of its orders.
 
-A node reports when it begins a run, how far the run is, and when it has ended. Where no report comes for too
-long, the command or a report is lost, or the node does not have the run: then the run counts as failed.
+A node reports the start, the progress and the end of a run. If reports stay away for too long, the command or
+a report is lost, or the node does not have the run: then the run counts as failed.
 """
 
 from typing import Any
@@ -11,27 +11,27 @@ from schemas.fleet import RunFailed
 from streams.cell.jobs import Job
 
 MOST_FAILURES = 3
-"""A job whose runs fail so often, and it was never further than before, is given up."""
+"""Failures after which a job is given up, counted since it last exceeded its furthest progress."""
 
 _LEAST_TICKS = 10
-"""No run is given up before its zone has seen so many ticks: the clock of a cell that was down jumps, and the
+"""Ticks that a zone must see before it gives up a run: the clock of a cell that was down jumps, and the
 reports of that time come only then."""
 _TIMES_EXPECTED = 10.0
-"""A run whose node has never said how far it is may take so many times as long as it is expected to."""
+"""Factor on the expected duration of a run's silence."""
 _FIRST_DELAY_S = 5.0
-"""After the first failure without a report; doubled with each further one."""
+"""Delay after the first failure without a report; doubled with each further one."""
 
 
 class OrderClock:
-    """Time in which a zone could receive reports. It goes with the cell's clock, but with each tick
-    by no more than a tenth of the time for which a silent run is believed in."""
+    """Time in which a zone could receive reports: the cell's clock, but with each tick by at most a tenth of
+    the timeout of silent runs."""
 
     def __init__(self, cell: str, timeout_s: float) -> None:
         """Begin at 0.
 
         Args:
-            cell: its name, for the reports that stand in for those that do not come.
-            timeout_s: for so long a silent run is believed in; see the policies' `order_timeout_s`.
+            cell: its name, for the reports that replace missing ones.
+            timeout_s: silence after which a run counts as lost; see the policies' `order_timeout_s`.
         """
         self._cell = cell
         self.timeout_s = timeout_s
@@ -40,10 +40,10 @@ class OrderClock:
         self._checked_s = 0.0
 
     def advance(self, time_s: float) -> bool:
-        """It is `time_s` now by the cell's clock.
+        """Set the time of the cell's clock.
 
         Returns:
-            whether it is time to look for silent runs, which is so for some ten times in the timeout.
+            whether to check for silent runs now, which is some ten times per timeout.
         """
         step_s = self.timeout_s / _LEAST_TICKS
         if self._time_s is not None:
@@ -55,16 +55,16 @@ class OrderClock:
         return True
 
     def is_lost(self, heard_s: float, quiet_s: float = 0.0) -> bool:
-        """Whether a run is not believed in any longer.
+        """Return whether a run has been silent for too long.
 
         Args:
             heard_s: time of the last order or report of it, by this clock.
-            quiet_s: for so long it was then expected to say nothing.
+            quiet_s: expected duration of its silence from then on.
         """
         return self.elapsed_s - heard_s > self.timeout_s + _TIMES_EXPECTED * quiet_s
 
     def failure(self, job: Job, run_id: str, node: str, heard_s: float) -> "SilentRun":
-        """Return the event that replaces the report of such a run."""
+        """Return the event that replaces the report of a silent run."""
         return SilentRun(
             cell=self._cell,
             node=node,
@@ -77,16 +77,16 @@ class OrderClock:
         )
 
     def state(self) -> list[Any]:
-        """Return the state, of types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
         return [self.elapsed_s, self._time_s, self._checked_s]
 
     def restore(self, state: list[Any]) -> None:
-        """Take a state."""
+        """Set the state."""
         self.elapsed_s, self._time_s, self._checked_s = state
 
 
 class SilentRun(RunFailed):
-    """A run that counts as failed since nothing is heard of it. No node reports it, and no log has it."""
+    """A run that counts as failed because it is silent. No node reports it, and no log has it."""
 
     silent_s: float
 
@@ -104,9 +104,9 @@ def facts_of_failure(report: RunFailed) -> Facts:
 
 
 def retry_delay_s(failures: int) -> float:
-    """For how long a job waits whose run a node did not begin, or has not reported of.
+    """Return the delay before the next run of a job, after runs that no node began or reported.
 
     Args:
-        failures: how often that was so by now, at least 1.
+        failures: their number, at least 1.
     """
     return _FIRST_DELAY_S * 2.0 ** min(failures - 1, MOST_FAILURES)

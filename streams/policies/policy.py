@@ -17,89 +17,91 @@ from streams.cell.nodes import NodeChange, NodeStates
 from streams.cell.outcomes import Outcomes
 
 BrokenPromise = Facts
-"""Facts of a refusal for `breaks_a_promise`; a `case` among them."""
+"""Facts of a refusal for `breaks_a_promise`, with a `case`."""
 
 
 @dataclass(frozen=True)
 class ZoneContext:
-    """What a zone has of its cell."""
+    """Access of a zone to its cell."""
 
     cell: CellConfigured
     zone: Zone
-    """Its settings are in `zone.policy`."""
+    """The zone; its settings are in `zone.policy`."""
     jobs: Mapping[str, Job]
-    """The live jobs of the cell by id, those of other zones too."""
+    """Live jobs of the cell by id, those of other zones included."""
     live: LiveBytes
-    """What the live jobs of all zones take in the cell's snapshot."""
+    """Bytes of the live jobs of all zones in the cell's snapshot."""
     loans: Mapping[str, Loan]
-    """The servers of the cell that are on loan, those lent to other zones too: one that serves this zone may
-    have to be back `notice_s` from now."""
+    """Servers of the cell on loan, those lent to other zones included. A server that serves this zone may be
+    due `notice_s` from now."""
     nodes: NodeStates
-    """The present states of the cell's nodes."""
+    """Present states of the cell's nodes."""
     outcomes: Outcomes
     """Decisions on the present event, to which the zone adds its own."""
 
 
 class ZonePolicy(Protocol):
-    """Decides for one zone. Every method is deterministic, takes no time but the cell's, and does no I/O.
+    """Policy that decides for one zone.
 
-    The cell has checked ids, owners, nodes and time before it asks.
+    Every method is deterministic, uses no time but the cell's, and does no I/O. The cell has checked ids,
+    owners, nodes and time before each call.
     """
 
     def __init__(self, context: ZoneContext) -> None:
-        """An empty zone."""
+        """Begin with an empty zone."""
 
     def submitted(self, job: Job) -> None:
-        """A new job, of a workload and on terms that the policy takes. Without a verdict it waits for one."""
+        """Admit or reject a new job, of the policy's workloads and terms; without a verdict, it waits for
+        one."""
 
     def withdrawn(self, job: Job) -> None:
-        """The owner of a live job gives it up."""
+        """Apply the withdrawal of a live job by its user."""
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
-        """What a job would meet now, on terms that the policy quotes; changes nothing."""
+        """Return the present offer for a job, on terms that the policy quotes. It changes nothing."""
 
     def run_changed(self, job: Job, report: RunReport) -> None:
-        """A report about a run of a live job."""
+        """Apply a report about a run of a live job."""
 
     def run_refused(self, job: Job, failed: RunFailed) -> None:
-        """A node has refused the command to begin a run of a live job, which has failed there. Any node says
-        so that was to have a part of the run, not only the one that reports for all."""
+        """Apply the refusal of a node to begin a run of a live job, which has failed there. Each node that
+        was to have a part of the run reports it, not only the leader."""
 
     def broken_promise(self, context: ZoneContext) -> BrokenPromise | None:
-        """Return a promise to admitted jobs that could not be kept if the zone were configured so. No nodes
-        are missing but such as were `free_to_leave`."""
+        """Return a promise to admitted jobs that a new configuration of the zone would break. The only nodes
+        missing in it are some that were `free_to_leave`."""
 
     def reconfigured(self, context: ZoneContext) -> None:
-        """The zone is configured so from now on: nodes have joined it or left, or it has other settings. The
-        jobs, and how nodes that stay were changed, are as they were; new nodes are up and open."""
+        """Apply a new configuration: nodes have joined or left, or the settings have changed. Jobs and the
+        states of nodes that stay are unchanged; new nodes are up and open."""
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
-        """Those of its nodes, in this order, that may leave the zone together: none is needed by its jobs any
-        more, even once those before it have left."""
+        """Return the nodes that may leave the zone together, in the given order: jobs need none of them, even
+        after those before it have left."""
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:
-        """So many of these nodes, which are on loan to the zone, that it misses least if they have to be back
-        by `due_s`, in the order in which it would give them back. Changes nothing: that they are to leave
-        comes as a `NodeChange` of each."""
+        """Return `count` of the servers on loan to the zone, to be returned by `due_s`: those that it can
+        spare best, in the order of their return. It changes nothing: a `NodeChange` of each server
+        follows."""
 
     def nodes_changed(self, change: NodeChange) -> None:
-        """News of one of the zone's nodes."""
+        """Apply a change of the state of one of the zone's nodes."""
 
     def take(self, event: Event) -> None:
-        """An event that the policy has registered for."""
+        """Apply an event of a type that the policy has registered."""
 
     def wake(self, time_s: float) -> None:
-        """It is `time_s` now."""
+        """Apply a tick of the cell's clock."""
 
     def solved(self, answer: SolveFinished) -> None:
-        """A solver's answer, to a request of this zone or to none."""
+        """Apply a solver's answer, to a request of this zone or to none."""
 
     def broken_invariants(self) -> Iterator[str]:
-        """A line for each thing that should always hold of the zone and does not. It may take its time: it is
-        asked in tests, and by workers that are told to look."""
+        """Yield a line for each broken invariant. It may be slow: only tests call it, and workers with
+        `MILLRACE_VALIDATE`."""
 
     def state(self) -> dict[str, Any]:
-        """Everything that the decisions to come depend on, of types that msgpack writes."""
+        """Return everything that future decisions depend on, in types that msgpack writes."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of an equally configured zone; the context has the live jobs by now."""
+        """Set the state of an equally configured zone. The context already has the live jobs."""

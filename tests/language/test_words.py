@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
     "streams/cell",
-    "streams/policies/gang",
+    "streams/policies",
     "tests/language",
 )
 """Folders without a fault; every folder of the product is to be among them."""

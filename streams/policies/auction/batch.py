@@ -1,4 +1,4 @@
-"""A batch of bids: kept while it waits, sent to a solver as a problem, its plans applied as placements."""
+"""A batch of bids: its state while it waits, its problem for a solver, and the placements of its plans."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -29,18 +29,18 @@ class WaitingBid:
 
     bid: Bid
     request: Request
-    """As it was when the bid came, with the vendor that was drawn as its only option."""
+    """Request at the bid's arrival, with the drawn vendor as its only option."""
     counted: Counted
-    """What the dual bound has of it already."""
+    """Its part of the dual bound by now."""
 
     @property
     def state_bytes(self) -> int:
-        """What the cell and the zone keep of it takes in a snapshot, at most."""
+        """Most bytes of it in a snapshot, in the cell and in the zone."""
         return self.bid.job.state_bytes + ZONE_BYTES
 
 
 def packed(bids: Mapping[str, WaitingBid]) -> list[list[Any]]:
-    """Bids, of types that msgpack writes; amounts may outgrow 64 bits, so they travel as text."""
+    """Return bids in types that msgpack writes. Amounts may exceed 64 bits, so they are text."""
     return [
         [
             job_id,
@@ -56,7 +56,7 @@ def packed(bids: Mapping[str, WaitingBid]) -> list[list[Any]]:
 def unpacked(
     state: list[list[Any]], jobs: Mapping[str, Job], zone: Zone, fleet: Fleet, calendar: Calendar
 ) -> dict[str, WaitingBid]:
-    """The bids that `packed` was given, by job; of the same zone and of these jobs."""
+    """Return the bids that `packed` was given, by job, of the same zone."""
     bids = {}
     for job_id, (first_slot, last_slot), (vendor, price_micros, delay_slots), gain_micros in state:
         bid = Bid.of(jobs[job_id])
@@ -75,16 +75,16 @@ def unpacked(
 
 
 def demand_of(bid: Bid, zone: Zone, fleet: Fleet, calendar: Calendar) -> Demand:
-    """What a bid's task asks of the zone as it is.
+    """Return the demand of a bid's task in the present zone.
 
     Raises:
-        UnjudgeableError: if no plan could be sought for it.
+        UnjudgeableError: if no plan can be searched for it.
     """
     return Demand.of(bid.workload, bid.workload.work_samples, zone, fleet, calendar.slot_s)
 
 
 def slots_for(request: Request, market: Market) -> int:
-    """How many slots of the market's window there are for a request; none or less where it is too late."""
+    """Return the number of slots of the market's window for a request; 0 or less if it is too late."""
     first_slot = max(request.first_slot, market.first_slot)
     return min(request.last_slot + 1, market.first_slot + market.horizon_slots) - first_slot
 
@@ -92,7 +92,7 @@ def slots_for(request: Request, market: Market) -> int:
 def batch_request(
     zone: str, request_id: str, policy: TitanPolicy, market: Market, bids: Collection[WaitingBid]
 ) -> SolveRequested:
-    """Everything that scheduling the bids takes: their tasks, and the room from the next slot to the last
+    """Return a request to schedule bids: their tasks, and the room from the next slot to the last
     deadline."""
     last_slot = market.first_slot + market.horizon_slots - 1
     offered = tuple(_offered_bid(bid, market.first_slot, last_slot) for bid in bids)
@@ -115,9 +115,9 @@ def batch_request(
 
 
 def placement_of_plan(plan: SolvedPlan, request: Request, market: Market) -> Placement | Facts:
-    """Where a solver's plan puts a task, whether there is room or not; or what makes it no plan of the task.
+    """Return the placement of a task by a solver's plan, with or without room; or the fault of the plan.
 
-    The vendor begins when the plan is applied, so training begins no earlier than its delay from now on.
+    The vendor begins when the plan is applied, so training begins after its delay from now.
     """
     slots = tuple(slot for slot, _ in plan.node_slots)
     ready_slot = market.first_slot + request.options[0].delay_slots

@@ -1,6 +1,6 @@
 """The judge of Titan (section 5.1): the bids of a slot wait for one solve, and are decided together.
 
-A cell never blocks on a solver, so the answer may find less room than when it was asked for. A plan that is
+A cell never blocks on a solver, so there may be less room at the answer than at the request. A plan that is
 malformed, or whose node-slots are no longer free, is not applied: its bid is rejected, with the reason.
 """
 
@@ -33,20 +33,20 @@ from streams.policies.auction.batch import (
     unpacked,
 )
 from streams.policies.auction.job import ZONE_BYTES, planned_bytes
-from streams.policies.auction.judge import Bid, Verdicts, why_not
-from streams.policies.auction.offers import standing
+from streams.policies.auction.judge import Bid, Verdicts, losing_reason
+from streams.policies.auction.offers import certificate_evidence
 from streams.policies.ignored import unknown_solve
 from streams.policies.policy import ZoneContext
 
 MOST_BIDS = 200
-"""Most bids of one request: some tens of milliseconds of the cell's time when its answer comes. The others
-wait for the request of the next slot."""
+"""Most bids of one request: some tens of milliseconds of the cell's time at its answer. The others wait for
+the request of the next slot."""
 _Fault = tuple[RejectionReason, Facts]
-"""Why a solver's plan is not applied."""
+"""Reason and facts of a solver's plan that is not applied."""
 
 
 class BatchJudge:
-    """See `Judge`."""
+    """Judge that decides about the bids of a slot together, see `Judge`."""
 
     quote_facts: Mapping[str, Fact] = MappingProxyType({"case": "decided_together"})
 
@@ -69,20 +69,22 @@ class BatchJudge:
         self._waiting: dict[str, WaitingBid] = {}
         """Bids since the last request, by job."""
         self._asked: dict[str, dict[str, WaitingBid]] = {}
-        """Bids whose answer is not here yet, by request and job."""
+        """Bids without an answer yet, by request and job."""
         self._requests = 0
         self._asked_slot = -1
-        """The slot in which a solver was last asked."""
+        """Slot of the last request."""
 
     def bid(self, bid: Bid, request: Request) -> None:
         """Keep a bid for its slot's solve. The vendor is drawn now, and the bound grows now: the offline
-        optimum would schedule the task from here on, to the end of the horizon as it is now. So no later slot
-        is used either, though the horizon moves on while the bid waits."""
+        optimum would schedule the task from the present slot to the present end of the horizon. So no later
+        slot is used, although the horizon moves while the bid waits."""
         appraisal = self._auctioneer.appraise(request)
         counted = self._auctioneer.judge(bid.bid_micros, request, appraisal)
         option = drawn_vendor(request, slots_for(request, self._market))
         if option is None:
-            self._outcomes.add(self._verdicts.rejected(bid, *why_not(appraisal, bid.bid_micros), appraisal))
+            self._outcomes.add(
+                self._verdicts.rejected(bid, *losing_reason(appraisal, bid.bid_micros), appraisal)
+            )
             return
         waiting_bytes = bid.job.state_bytes + ZONE_BYTES
         full = self._live.refuse_waiting(bid.job.user, waiting_bytes) or self._live.refuse_job(ZONE_BYTES)
@@ -102,7 +104,7 @@ class BatchJudge:
         return any(job_id in bids for bids in (self._waiting, *self._asked.values()))
 
     def withdraw(self, job: Job) -> None:
-        """Forget a bid that is not decided yet, at no charge."""
+        """Remove a bid that is not decided yet, at no charge."""
         batches = (self._waiting, *self._asked.values())
         held = next(bids for bids in batches if job.job_id in bids)
         waiting = held[job.job_id]
@@ -116,13 +118,13 @@ class BatchJudge:
                 reason="user_request",
                 returned_micros=0,
                 retained_micros=0,
-                evidence=standing(self._auctioneer),
+                evidence=certificate_evidence(self._auctioneer),
             )
         )
 
     def on_clock(self, time_s: float) -> None:
-        """Ask a solver once per slot, in its last half: the next slot can still be planned, and none is lost
-        by deciding together. Bids for which no such tick came are asked for with the first one after."""
+        """Request a solve once per slot, in its last half: the next slot can still be planned, so no slot is
+        lost by deciding together. Without a tick in that half, the first tick after it makes the request."""
         for bids in self._asked.values():
             self._reject_late(bids)
         self._asked = {id: bids for id, bids in self._asked.items() if bids}
@@ -135,8 +137,8 @@ class BatchJudge:
             self._ask(slot)
 
     def on_solve(self, event: SolveFinished) -> None:
-        """Decide about a batch: admit the bids with a plan that still holds, in the order in which they came,
-        and then reject the others."""
+        """Decide about a batch: admit the bids whose plans still hold, in the order of their arrival, and
+        then reject the others."""
         bids = self._asked.pop(event.request_id, None)
         if bids is None:
             self._outcomes.add(unknown_solve(event))
@@ -167,7 +169,7 @@ class BatchJudge:
             self._outcomes.add(self._rejected(bids[job_id], fault, solution, event.solve_s))
 
     def take_over(self, before: Self) -> None:
-        """Keep the bids that wait; a task that no plan can be sought for any more is rejected."""
+        """Keep the waiting bids; a task for which no plan can be searched any more is rejected."""
         self._waiting, self._asked = before._waiting, before._asked
         self._requests, self._asked_slot = before._requests, before._asked_slot
         for bids in (self._waiting, *self._asked.values()):
@@ -215,22 +217,22 @@ class BatchJudge:
         self._asked_slot = slot
 
     def _reject_late(self, bids: dict[str, WaitingBid]) -> None:
-        """Reject those whose vendor leaves no time to train any more, were the zone empty."""
+        """Reject the bids whose vendor leaves no time to train, even in an empty zone."""
         for bid in list(bids.values()):
             request = self._present(bid)
             if not in_time(request, slots_for(request, self._market)):
                 self._forget(bids, bid)
                 appraisal = self._auctioneer.appraise(request)
                 self._outcomes.add(
-                    self._verdicts.rejected(bid.bid, *why_not(appraisal, bid.bid.bid_micros), appraisal)
+                    self._verdicts.rejected(bid.bid, *losing_reason(appraisal, bid.bid.bid_micros), appraisal)
                 )
 
     def _present(self, bid: WaitingBid) -> Request:
-        """A bid's request, of the slots that are left: its vendor begins when it is admitted."""
+        """Return a bid's request for the remaining slots: its vendor begins at its admission."""
         return bid.request._replace(first_slot=self._market.first_slot)
 
     def _apply(self, bid: WaitingBid, plans: list[SolvedPlan]) -> JobAdmitted | _Fault | None:
-        """Admit a bid with its plan; else what is wrong with that, or None where there is none."""
+        """Admit a bid with its plan; or return the fault of the plan, or None without a plan."""
         if not plans:
             return None
         if len(plans) > 1:
@@ -273,7 +275,7 @@ class BatchJudge:
         if fault is not None:
             reason, facts = fault
         elif appraisal.price is None or bid.bid.bid_micros <= appraisal.price.micros:
-            reason, facts = why_not(appraisal, bid.bid.bid_micros)
+            reason, facts = losing_reason(appraisal, bid.bid.bid_micros)
         elif solution.status == "none":
             reason, facts = "solver_found_nothing", {"solve_s": solve_s}
         else:

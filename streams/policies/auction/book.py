@@ -14,16 +14,16 @@ from solvers.auction.market.market import Placement
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from streams.cell.jobs import Job
 from streams.policies.auction.job import PlannedJob, Setback, run_id_of
-from streams.policies.auction.offers import standing
+from streams.policies.auction.offers import certificate_evidence
 from streams.policies.auction.outlook import Outlook
 from streams.policies.policy import ZoneContext
 
 Fault = Literal["run_failed", "slower_than_declared", "memory_understated", "dataset_size_misstated"]
-"""What a job may end for by its own fault."""
+"""Reasons for which a job ends by its own fault."""
 
 
 class JobBook:
-    """Jobs by id in the order of their admission."""
+    """Admitted jobs of one zone by id, in the order of their admission."""
 
     def __init__(self, context: ZoneContext, auctioneer: Auctioneer, calendar: Calendar) -> None:
         self.jobs: dict[str, PlannedJob] = {}
@@ -39,22 +39,22 @@ class JobBook:
 
     @property
     def present_slot(self) -> int:
-        """The slot whose commands are out; -1 before the first."""
+        """Slot of the latest commands; -1 before the first."""
         return self.outlook.present_slot
 
     def add(self, job: PlannedJob) -> None:
-        """Keep a job that was admitted."""
+        """Add an admitted job."""
         self.jobs[job.job_id] = job
         self._live.add(job.state_bytes)
 
     def assignments(self) -> None:
-        """What each node trains in the present slot, for the nodes that train anything."""
+        """Order the runs of the present slot, per node with a run."""
         slot = self.present_slot
         orders: dict[int, list[RunOrder]] = {}
         for job in self.jobs.values():
             row = job.rows.get(slot)
             if row is not None and not self._market.node_up[row]:
-                job.lose_slot(slot)  # its turn to be planned again has not come
+                job.lose_slot(slot)  # it is still to be replanned
             elif row is not None and job.quotas[slot] and job.remaining_samples:
                 job.order_run(slot)
                 orders.setdefault(row, []).append(
@@ -85,7 +85,7 @@ class JobBook:
             )
 
     def complete(self, job: PlannedJob, report: RunFinished) -> None:
-        """Close a job whose work is done and free what it did not need."""
+        """Complete a job whose work is done, and release its remaining node-slots."""
         self._welfare.finished_early_micros += self.give_up_node_slots(job)
         self._remove(job)
         self._outcomes.add(
@@ -100,12 +100,12 @@ class JobBook:
                 loss=report.loss,
                 adapter_path=report.adapter_path,
                 adapter_digest=report.adapter_digest,
-                evidence=standing(self._auctioneer),
+                evidence=certificate_evidence(self._auctioneer),
             )
         )
 
     def withdraw(self, job: PlannedJob) -> None:
-        """Close an unstarted job at its user's wish; what it paid for operation goes back, if not spent."""
+        """Withdraw an unstarted job; its payment for operation is returned, as far as it is unspent."""
         returned_micros = self._unspent_micros(job)
         saved_micros = self.operational_ahead_micros(job)
         self._welfare.withdrawn_micros += saved_micros - job.bid_micros + job.welfare_micros
@@ -121,20 +121,21 @@ class JobBook:
                 reason="user_request",
                 returned_micros=returned_micros,
                 retained_micros=job.payment_micros - returned_micros,
-                evidence=standing(self._auctioneer),
+                evidence=certificate_evidence(self._auctioneer),
             )
         )
 
     def occupies(self, row: int) -> bool:
-        """Whether jobs need a node: they are planned on it, or it is up and their runs there are not over."""
+        """Return whether jobs need a node: they are planned on it, or it is up and has runs that are not
+        over."""
         market = self._market
         if (market.free_samples[:, row] < market.capacity_samples[row]).any():
             return True
         return bool(market.node_up[row]) and self._runs_on(row)
 
     def need_of(self, row: int) -> tuple[bool, float]:
-        """How much jobs need a node, to be compared with the need of others: whether one runs there, and for
-        how many whole slots of the node work is planned there."""
+        """Return how much jobs need a node, to compare nodes: whether a job runs there, and the planned work
+        in full slots of the node."""
         market = self._market
         free = market.free_samples[:, row] / market.capacity_samples[row]
         return self._runs_on(row), market.horizon_slots - math.fsum(free.tolist())
@@ -147,12 +148,12 @@ class JobBook:
         )
 
     def take_over(self, before: "JobBook", row_of: Mapping[int, int]) -> None:
-        """Keep the jobs and plans of another book of the zone, whose nodes or costs were others.
+        """Take over the jobs and plans of the zone's previous book, which had other nodes or costs.
 
-        What a plan costs more or less to run from now on is the provider's.
+        The provider bears the change of the plans' operational costs.
 
         Args:
-            row_of: the new row of each node that is still there, by its old one.
+            row_of: new row of each remaining node, by its old row.
         """
         for job in before.jobs.values():
             bytes_before, cost_before = job.state_bytes, before.operational_ahead_micros(job)
@@ -162,22 +163,22 @@ class JobBook:
             self._welfare.replanned_micros += cost_before - self.operational_ahead_micros(job)
 
     def state(self) -> list[bytes]:
-        """Everything, of types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
         return [job.packed() for job in self.jobs.values()]
 
     def restore(self, state: list[bytes], jobs: Mapping[str, Job]) -> None:
-        """Take what `state` was taken of, of these live jobs."""
+        """Set the state, with the live jobs by id."""
         for packed in state:
             self.add(PlannedJob.unpack(packed, jobs))
 
     def refund(self, job: PlannedJob, reason: Setback | Literal["deadline_passed"], facts: Facts) -> None:
-        """Give a job up whose user is not to blame: all of the payment goes back."""
+        """End a job without a fault of its user, and refund the whole payment."""
         self._welfare.refunded_micros += self.give_up_node_slots(job) - job.bid_micros
         self._end(job, reason, facts, job.payment_micros)
 
     def end_at_fault(self, job: PlannedJob, fault: Fault, facts: Facts) -> None:
-        """Give a job up for what its task, its data or its declaration is: its user gets back no more than a
-        withdrawal gives, or failing on purpose would be a free way out."""
+        """End a job because of its task, its data or its declaration. The refund is at most that of a
+        withdrawal: otherwise a deliberate failure would be a free withdrawal."""
         unspent_micros = self._unspent_micros(job)
         self._welfare.failed_micros += self.give_up_node_slots(job) - job.bid_micros
         self._end(job, fault, facts, unspent_micros)
@@ -200,7 +201,7 @@ class JobBook:
                 remaining_samples=job.remaining_samples,
                 refund_micros=refund_micros,
                 retained_micros=job.payment_micros - refund_micros,
-                evidence=standing(self._auctioneer),
+                evidence=certificate_evidence(self._auctioneer),
             )
         )
         for row in job.resident_rows():
@@ -209,15 +210,15 @@ class JobBook:
             )
 
     def operational_ahead_micros(self, job: PlannedJob) -> int:
-        """What the node-slots ahead of a job cost to run: not yet spent."""
+        """Return the operational cost of a job's node-slots ahead, which is not yet spent."""
         return self._auctioneer.operational_micros(job.demand, job.ahead(self._market.first_slot))
 
     def _unspent_micros(self, job: PlannedJob) -> int:
-        """What a job has paid for operation and its node-slots ahead would have cost."""
+        """Return the part of a job's payment for operation that its node-slots ahead would have cost."""
         return min(self.operational_ahead_micros(job), job.refundable_micros)
 
     def give_up_node_slots(self, job: PlannedJob) -> int:
-        """Free the node-slots ahead of a job, and return their operational cost in micros, which is not
+        """Release a job's node-slots ahead, and return their operational cost in micros, which is not
         spent."""
         saved_micros = self.operational_ahead_micros(job)
         first_slot = self._market.first_slot
@@ -226,7 +227,7 @@ class JobBook:
         return saved_micros
 
     def hold(self, job: PlannedJob, placement: Placement, demand: Demand) -> None:
-        """Note what a job holds in the slots ahead, where it held nothing: reserved with `demand`."""
+        """Note a job's placement in the slots ahead, reserved with `demand`. It must hold none there."""
         bytes_before = job.state_bytes
         job.hold(placement, demand, self._fleet.class_of_row)
         self._live.add(job.state_bytes - bytes_before)

@@ -1,7 +1,7 @@
-"""The invariants of an auction zone, which must hold after every event.
+"""The invariants of an auction zone after every event.
 
 Tests check them, and workers with `MILLRACE_VALIDATE`: a fault in the code then stops a cell where it
-appears, not where it first does harm.
+appears, and not where it first does harm.
 """
 
 from collections import Counter
@@ -23,13 +23,13 @@ from streams.policies.auction.outlook import LATE_REPORT_SLOTS
 def broken_invariants(
     zone: Zone, auctioneer: Auctioneer, book: JobBook, judge: Judge, jobs: Mapping[str, Job]
 ) -> Iterator[str]:
-    """A line for each thing that does not hold. Sums over all node-slots: milliseconds for a large zone.
+    """Yield a line for each broken invariant. It sums over all node-slots: milliseconds in a large zone.
 
     Args:
-        zone: as it is configured.
+        zone: its configuration.
         auctioneer: its market, welfare and bound.
         book: its admitted jobs.
-        judge: who knows of jobs that wait.
+        judge: its jobs that wait for a verdict.
         jobs: the live jobs of the cell.
     """
     yield from _room(auctioneer.market, book)
@@ -38,7 +38,7 @@ def broken_invariants(
     if auctioneer.welfare.planned_micros > auctioneer.prices.bound_micros:
         yield "the plans as admitted are worth more than their bound"
     if isinstance(zone.policy, NoMergingPolicy):
-        # Nodes of past slots may have left, all of them without a row.
+        # Nodes of past slots may have left: they all have the row `NODE_LEFT`.
         taken = Counter(
             node_slot
             for job in book.jobs.values()
@@ -51,7 +51,7 @@ def broken_invariants(
 
 
 def _room(market: Market, book: JobBook) -> Iterator[str]:
-    """What is free and what the plans hold are the capacity of each node, in every slot."""
+    """Check that free and planned room add up to the capacity of each node, in every slot."""
     used_samples, used_gib = np.zeros_like(market.free_samples), np.zeros_like(market.free_gib)
     for job in book.jobs.values():
         for slot, row in job.rows.items():
@@ -71,7 +71,7 @@ def _room(market: Market, book: JobBook) -> Iterator[str]:
 
 def _prices(market: Market) -> Iterator[str]:
     if not (np.isfinite(market.compute_price).all() and np.isfinite(market.memory_price).all()):
-        yield "a price is beyond numbers"
+        yield "a price is not finite"
     bounds = np.array([node_class.start for node_class in market.fleet.classes] + [len(market.fleet.nodes)])
     sorted_anew = PriceOrder(bounds, market.compute_price, market.memory_price)
     if (market.price_order.rows != sorted_anew.rows).any() or (
@@ -81,14 +81,15 @@ def _prices(market: Market) -> Iterator[str]:
 
 
 def _jobs(zone: str, book: JobBook, judge: Judge, jobs: Mapping[str, Job]) -> Iterator[str]:
-    """The cell's register and the zone know the same jobs, and no job outlives its deadline for long."""
+    """Check that the cell's register and the zone have the same jobs, and that no job is kept long after its
+    deadline."""
     for job_id, planned in book.jobs.items():
         if jobs.get(job_id) is not planned.job or planned.job.state != "admitted":
-            yield f"job {job_id} has a plan, and the cell does not know that it was admitted"
+            yield f"job {job_id} has a plan, and is not admitted in the cell"
         if any(slot > planned.last_slot for slot in planned.rows):
             yield f"job {job_id} is planned after its deadline"
         if book.present_slot > planned.last_slot + LATE_REPORT_SLOTS:
             yield f"job {job_id} outlives its last slot, {planned.last_slot}, in slot {book.present_slot}"
     for job_id, job in jobs.items():
         if job.zone == zone and job_id not in book.jobs and not judge.has(job_id):
-            yield f"job {job_id} is {job.state} in the cell, and its zone does not know it"
+            yield f"job {job_id} is {job.state} in the cell, and missing in its zone"

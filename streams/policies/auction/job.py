@@ -1,4 +1,4 @@
-"""An auction zone's data about an admitted job, from its admission to its end."""
+"""An admitted job of an auction zone, from its admission to its end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,171 +15,172 @@ from streams.cell.jobs import Job
 from streams.cell.packing import pack, unpack
 
 Setback = Literal["node_lost", "node_leaving", "behind_plan", "run_failed"]
-"""Why a job's rest is planned again, at the provider's cost."""
+"""Reasons for which a job's remaining work is replanned, at the provider's cost."""
 
 NODE_LEFT = -1
-"""In place of the row of a node that is not of the zone any more, in slots that are over."""
+"""Replaces the row of a node that has left the zone, in past slots."""
 
 
 def run_id_of(slot: int, job_id: str) -> str:
-    """What the run of a job's part of a slot is called."""
+    """Return the id of a job's run in a slot."""
     return f"{slot}/{job_id}"
 
 
 def slot_of_run(run_id: str, job_id: str) -> int | None:
-    """The slot of a job's run; None where the auction gives no run of this job such an id."""
+    """Return the slot of a job's run; None if the job has no runs with such ids."""
     slot, _, job = run_id.partition("/")
     is_number = slot.isascii() and slot.isdecimal() and slot == str(int(slot))
     return int(slot) if is_number and job == job_id else None
 
 
 ZONE_BYTES = 512
-"""What the zone keeps of a job takes in a snapshot at most, besides its plan: its id, and numbers."""
+"""Most bytes of a job in a snapshot, besides its plan: its id and numbers."""
 _HELD_NODE_SLOT_BYTES = 48
-"""(slot, row), (slot, quota), and once its run is ordered (slot, samples), packed, of each node-slot of a
-plan."""
+"""Packed bytes of each node-slot of a plan: (slot, row), (slot, quota), and (slot, samples) of an ordered
+run."""
 _PRICED_BYTES = 13
-"""(slot, row), packed, of each node-slot whose prices a job has raised."""
+"""Packed bytes of each node-slot whose prices a job has raised: (slot, row)."""
 NODE_SLOT_BYTES = _HELD_NODE_SLOT_BYTES + _PRICED_BYTES
-"""What each node-slot of a new plan adds to a job at most."""
+"""Most bytes that each node-slot of a new plan adds."""
 
 
 def planned_bytes(placement: Placement) -> int:
-    """What the zone keeps of a job with this plan takes in a snapshot, at most."""
+    """Return the most bytes of a job with a plan in a snapshot."""
     return ZONE_BYTES + NODE_SLOT_BYTES * len(placement.slots)
 
 
 @dataclass
 class PlannedJob:
-    """An admitted job that is not over, and its plan."""
+    """A live admitted job and its plan."""
 
     job: Job
     workload: LoraWorkload
-    """Of the job."""
+    """Workload of the job."""
     bid_micros: int
     payment_micros: int
     refundable_micros: int
-    """The part of the payment that is for operation: a withdrawal gives back no more, whatever the node-slots
-    that it was moved to since would have cost."""
+    """Part of the payment for operation: the most that a withdrawal returns, whatever the cost of node-slots
+    from later replanning."""
     density_micros: float
-    """b-bar_il of the award, for the prices of node-slots added later."""
+    """Density b-bar_il of the award, for the prices of node-slots added later."""
     counted: Counted
-    """What its bid added to the certificate, which a withdrawal takes back."""
+    """Its bid's part of the certificate, which a withdrawal removes."""
     welfare_micros: int
-    """What its plan was worth when it was admitted, which a withdrawal takes from the planned welfare."""
+    """Welfare of its plan at its admission, which a withdrawal subtracts from the planned welfare."""
     ready_slot: int
-    """First slot in which it may train: its vendor has delivered by then."""
+    """First slot in which it may train, after its vendor's delivery."""
     last_slot: int
     """Last slot that ends by its deadline."""
     demand: Demand
-    """What the node-slots ahead were reserved with."""
+    """Demand that the node-slots ahead are reserved with."""
     rows: dict[int, int] = field(default_factory=dict)
-    """Node row by slot, past slots too (x_ikt = 1); see `NODE_LEFT`."""
+    """Node row by slot, past slots included (x_ikt = 1); see `NODE_LEFT`."""
     quotas: dict[int, int] = field(default_factory=dict)
     """Samples planned by slot."""
     priced: set[tuple[int, int]] = field(default_factory=set)
-    """(slot, row) of the node-slots ahead whose prices it has raised, given up since or not."""
+    """Node-slots ahead (slot, row) whose prices it has raised, including those given up since."""
     reported_slot: int = -1
-    """The last slot that was reported complete."""
+    """Last slot that was reported complete."""
     run_slot: int = -1
-    """The last slot whose run was reported to have started."""
+    """Last slot whose run was reported to have started."""
     run_base_samples: int = 0
-    """What was done when it did."""
+    """Samples done at the start of that run."""
     lacking_samples: int = 0
-    """What its runs trained less than its user's word promises for the time that they had, as far as it was
-    not made up for, and since the last new plan."""
+    """Samples that its runs fell short of the user's declared speed in their time, less later excess, since
+    the last replanning."""
     runs: dict[int, int | None] = field(default_factory=dict)
-    """The runs that were ordered and whose end was not reported, by slot: a node may hold them still. What
-    was done when the run began; None where no start is known, or the executor was lost since."""
+    """Samples done at the start of each ordered run without a reported end, by slot: a node may still have
+    the run. None if its start was not reported, or its executor was lost since."""
     setback: Setback | None = None
-    """Why it is due to be planned again, as soon as its turn comes."""
+    """Reason for which it is to be replanned; None if it is not."""
     _packed: bytes | None = None
-    """See `packed`; None after a change."""
+    """Cache of `packed`; None after a change."""
     _planned: tuple[int, int] | None = None
-    """A slot, and what is planned after it; None after a change of the plan. Asked for with every report."""
+    """Cache of `planned_after`: a slot and its samples; None after a change of the plan. Every report needs
+    it."""
 
     @property
     def job_id(self) -> str:
-        """Of the job."""
+        """Id of the job."""
         return self.job.job_id
 
     @property
     def state_bytes(self) -> int:
-        """What the zone keeps of it takes in a snapshot, at most."""
+        """Most bytes of it in a snapshot."""
         return ZONE_BYTES + _HELD_NODE_SLOT_BYTES * len(self.rows) + _PRICED_BYTES * len(self.priced)
 
     @property
     def remaining_samples(self) -> int:
-        """Work not yet reported done."""
+        """Samples not yet reported done."""
         return max(self.workload.work_samples - self.job.samples_done, 0)
 
     def planned_after(self, slot: int) -> int:
-        """Samples planned in the slots after this one."""
+        """Return the samples planned in the slots after a slot."""
         if self._planned is None or self._planned[0] != slot:
             self._planned = slot, sum(quota for ahead, quota in self.quotas.items() if ahead > slot)
         return self._planned[1]
 
-    def owe(self, lacking_samples: int) -> None:
-        """A run has trained so much less than promised, or more if negative."""
+    def note_lacking(self, lacking_samples: int) -> None:
+        """Count samples that a run fell short of the declared speed; an excess is negative."""
         self.lacking_samples = max(self.lacking_samples + lacking_samples, 0)
         self._packed = None
 
     def set_back(self, setback: Setback) -> None:
-        """It is due to be planned again. The loss of a node is no reason to wait for its report."""
+        """Mark it to be replanned. The loss of a node replaces other reasons: it waits for no report."""
         if self.setback is None or setback == "node_lost":
             self.setback = setback
             self._packed = None
 
     def end_setback(self) -> None:
-        """It has been planned again, or its turn has come."""
+        """Clear the mark of `set_back`."""
         self.setback = None
         self._packed = None
 
     def order_run(self, slot: int) -> None:
-        """A node is told to train this slot's part."""
+        """Note the order of a slot's run."""
         self.runs[slot] = None
         self._packed = None
 
     def end_run(self, slot: int) -> None:
-        """No node holds this slot's run any more."""
+        """Note the end of a slot's run."""
         self.runs.pop(slot, None)
         self._packed = None
 
     def lose_executor(self, row: int) -> None:
-        """A node's executor has begun anew, or is gone: what its runs have had of the node is not known."""
+        """Note the restart or loss of a node's executor: the time that its runs had is unknown."""
         for slot in self.runs:
             if self.rows[slot] == row:
                 self.runs[slot] = None
                 self._packed = None
 
     def start_run(self, slot: int, samples_done: int) -> None:
-        """A run of this slot has begun at `samples_done`, which may be less than what was reported before."""
+        """Note the start of a slot's run at `samples_done`, which may be less than an earlier report."""
         self.job.samples_done = self.run_base_samples = self._unfinished(samples_done)
         self.run_slot = slot
-        # A node that begins a run has ended the one before, whether it said so or not.
+        # A node that begins a run has ended the one before, with or without a report.
         for held in [held for held in self.runs if held < slot and self.rows[held] == self.rows[slot]]:
             del self.runs[held]
         self.runs[slot] = self.run_base_samples
         self._packed = None
 
     def report(self, slot: int, samples_done: int, complete: bool) -> None:
-        """A run of this slot has come this far."""
+        """Note the progress of a slot's run."""
         self.job.samples_done = self._unfinished(samples_done)
         if complete:
             self.reported_slot = max(self.reported_slot, slot)
         self._packed = None
 
     def _unfinished(self, samples_done: int) -> int:
-        """Until an adapter is delivered, work is left, so that no job waits forever."""
+        """Limit progress: until an adapter is delivered, work is left, so that no job waits forever."""
         return min(samples_done, self.workload.work_samples - 1)
 
     def lose_slot(self, slot: int) -> None:
-        """Nothing more is to be expected of this slot's run."""
+        """Expect nothing more of a slot's run."""
         self.quotas[slot] = 0
         self._packed = self._planned = None
 
     def hold(self, placement: Placement, demand: Demand, class_of_row: tuple[int, ...]) -> None:
-        """Hold a placement for the slots ahead, reserved with `demand`."""
+        """Add a placement for the slots ahead, reserved with `demand`."""
         self.demand = demand
         self._packed = self._planned = None
         for slot, row in placement.node_slots():
@@ -188,10 +189,11 @@ class PlannedJob:
             self.priced.add((slot, row))
 
     def move(self, row_of: Mapping[int, int], demand: Demand) -> None:
-        """Follow nodes to other rows; what is not in `row_of` has left, and nothing is planned on it.
+        """Move the plan to other rows of its nodes. A node without a new row has left: nothing is planned on
+        it.
 
         Args:
-            demand: the present one, by the new classes.
+            demand: the present demand, by the new classes.
         """
         self.demand = demand
         self.rows = {slot: row_of.get(row, NODE_LEFT) for slot, row in self.rows.items()}
@@ -200,29 +202,29 @@ class PlannedJob:
         self._packed = None
 
     def resident_rows(self) -> tuple[int, ...]:
-        """The nodes that keep something of the job: its runs that are not over, and the last part that was
-        reported, for the next."""
+        """Return the nodes that keep state of the job: for runs that are not over, and for its last complete
+        slot, which the next run resumes."""
         slots = sorted(slot for slot in {*self.runs, self.reported_slot} if slot in self.rows)
         return tuple(dict.fromkeys(self.rows[slot] for slot in slots if self.rows[slot] != NODE_LEFT))
 
     def ahead(self, first_slot: int) -> Placement:
-        """The node-slots held from `first_slot` on."""
+        """Return the node-slots held from `first_slot` on."""
         slots = sorted(slot for slot in self.rows if slot >= first_slot)
         return Placement(tuple(slots), tuple(self.rows[slot] for slot in slots))
 
     def forget(self, first_slot: int) -> None:
-        """Drop the node-slots from `first_slot` on from the plan."""
+        """Remove the node-slots from `first_slot` on from the plan."""
         for slot in [slot for slot in self.rows if slot >= first_slot]:
             del self.rows[slot], self.quotas[slot]
         self.priced = {(slot, row) for slot, row in self.priced if slot >= first_slot}
         self._packed = self._planned = None
 
     def started(self, first_slot: int) -> bool:
-        """Whether a slot before `first_slot` was assigned to a node."""
+        """Return whether a slot before `first_slot` was assigned to a node."""
         return any(slot < first_slot for slot in self.rows)
 
     def packed(self) -> bytes:
-        """Everything in msgpack, kept until the next change: most jobs stay the same between snapshots."""
+        """Return the state in msgpack, cached until the next change: few jobs change between snapshots."""
         if self._packed is None:
             self._packed = pack(
                 {
@@ -246,7 +248,7 @@ class PlannedJob:
 
     @classmethod
     def unpack(cls, packed: bytes, jobs: Mapping[str, Job]) -> Self:
-        """What `packed` came from, of one of these jobs."""
+        """Return the job with a packed state, with the live jobs by id."""
         state = unpack(packed)
         job = jobs[state["job_id"]]
         work_samples, samples, compute_share, memory_gib, memory_share = state["demand"]

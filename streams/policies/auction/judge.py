@@ -1,4 +1,4 @@
-"""How the bids of a zone are judged, one by one or in batches, and how the outcome is recorded."""
+"""The decisions about the bids of a zone, one by one or in batches, and their records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,25 +28,25 @@ from streams.policies.policy import ZoneContext
 
 @dataclass(frozen=True)
 class Bid:
-    """A job that waits for the zone's verdict."""
+    """A job that waits for its verdict."""
 
     job: Job
     workload: LoraWorkload
-    """Of the job."""
+    """Workload of the job."""
     bid_micros: int
-    """b_i."""
+    """Bid b_i."""
     deadline_s: float
-    """d_i."""
+    """Deadline d_i."""
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """The bid of a job."""
+        """Return the bid of a job."""
         task = Task.of(job)
         return cls(job, task.workload, bid_micros_of(job), task.deadline_s)
 
 
 class Verdicts:
-    """Of one zone."""
+    """Records of the decisions about bids of one zone."""
 
     def __init__(self, zone: Zone, auctioneer: Auctioneer, book: JobBook, calendar: Calendar) -> None:
         self._zone = zone
@@ -56,7 +56,7 @@ class Verdicts:
         self._fleet = auctioneer.market.fleet
 
     def admitted(self, bid: Bid, request: Request, appraisal: Appraisal, award: Award) -> JobAdmitted:
-        """A winner, whose plan the book has from now on."""
+        """Add a winner to the book, and return its admission."""
         schedule, charge = award.schedule, award.charge
         planned = PlannedJob(
             job=bid.job,
@@ -85,7 +85,7 @@ class Verdicts:
     def rejected(
         self, bid: Bid, reason: RejectionReason, facts: Facts, appraisal: Appraisal | None
     ) -> JobRejected:
-        """A loser; without appraisal where its task could not even be judged."""
+        """Return the rejection of a loser; without an appraisal if no plan can be searched for its task."""
         return JobRejected(
             job_id=bid.job.job_id,
             user=bid.job.user,
@@ -103,13 +103,13 @@ class Verdicts:
         remark: Mapping[str, Fact],
         full: Refusal,
     ) -> JobQuoted:
-        """The answer to a request for a quote.
+        """Return the answer to a request for a quote.
 
         Args:
-            workload: that the request is about.
-            found: what the auctioneer said.
-            remark: what a plan that was found means.
-            full: why a bid with that plan could not be kept, if it could not.
+            workload: workload of the request.
+            found: appraisal by the auctioneer, or its error.
+            remark: facts of a quote with a plan.
+            full: refusal of the cell to keep a bid with that plan; None if it has room.
         """
         reason: RejectionReason | Literal["plan_found"]
         if isinstance(found, UnjudgeableError):
@@ -117,7 +117,7 @@ class Verdicts:
         else:
             offer = self._offer(workload, found)
             if found.schedule is None:
-                reason, facts = why_not(found, 0)
+                reason, facts = losing_reason(found, 0)
             else:
                 reason, facts = ("plan_found", dict(remark)) if full is None else ("cell_full", full)
         return JobQuoted(
@@ -141,8 +141,8 @@ class Verdicts:
         return offer_of(appraisal, speeds, memory, self._fleet.nodes, self._calendar)
 
 
-def why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, Facts]:
-    """Why a bid loses against an appraisal."""
+def losing_reason(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, Facts]:
+    """Return the reason and facts for which a bid loses against an appraisal."""
     price, room = appraisal.price, appraisal.room
     if price is not None and bid_micros <= price.micros:
         facts: Facts = {
@@ -162,41 +162,41 @@ def why_not(appraisal: Appraisal, bid_micros: int) -> tuple[RejectionReason, Fac
 
 
 class Judge(Protocol):
-    """Decides about the bids of one zone."""
+    """Decision maker for the bids of one zone."""
 
     quote_facts: Mapping[str, Fact]
-    """Facts of a quote with a plan: a `case` that says what it means here."""
+    """Facts of a quote with a plan: a `case` with its meaning here."""
 
     def bid(self, bid: Bid, request: Request) -> None:
-        """A bid whose task can be judged."""
+        """Apply a bid for whose task a plan can be searched."""
 
     def full(self, user: str, job_bytes: int, schedule: Schedule) -> Refusal:
-        """Why the cell could not keep a job of this user with this plan; None where it could."""
+        """Return why the cell cannot keep a job of a user with a plan; None if it has room."""
 
     def has(self, job_id: str) -> bool:
-        """Whether a job waits here for its verdict."""
+        """Return whether a job waits for its verdict."""
 
     def withdraw(self, job: Job) -> None:
-        """The owner of a job that waits for its verdict gives it up."""
+        """Withdraw a job that waits for its verdict."""
 
     def on_clock(self, time_s: float) -> None:
-        """It is `time_s` now, and the market's window is where it belongs."""
+        """Apply a tick of the clock, after the market's window has moved."""
 
     def on_solve(self, event: SolveFinished) -> None:
-        """A solver's answer."""
+        """Apply a solver's answer."""
 
     def take_over(self, before: Self) -> None:
-        """Go on where another judge of the zone was, whose nodes or settings were others."""
+        """Take over from the zone's previous judge, which had other nodes or settings."""
 
     def state(self) -> dict[str, Any]:
-        """Everything, of types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
 
     def restore(self, state: dict[str, Any], jobs: Mapping[str, Job]) -> None:
-        """Take the state of another judge of the same zone, of these live jobs."""
+        """Set the state of another judge of the same zone, with the live jobs by id."""
 
 
 class ImmediateJudge:
-    """See `Judge`: every bid is judged as it comes, and nothing is kept."""
+    """Judge that decides about each bid at its arrival and has no state, see `Judge`."""
 
     quote_facts = NO_FACTS
 
@@ -212,13 +212,15 @@ class ImmediateJudge:
         if schedule is not None and price is not None and bid.bid_micros > price.micros:
             full = self.full(bid.job.user, 0, schedule)
             if full is not None:
-                # It had a plan, so it belongs into the bound.
+                # It had a plan, so the bound includes it.
                 self._auctioneer.prices.lost(self._auctioneer.judge(bid.bid_micros, request, appraisal))
                 self._outcomes.add(self._verdicts.rejected(bid, "cell_full", full, appraisal))
                 return
         award = self._auctioneer.decide(bid.bid_micros, request, appraisal)
         if award is None:
-            self._outcomes.add(self._verdicts.rejected(bid, *why_not(appraisal, bid.bid_micros), appraisal))
+            self._outcomes.add(
+                self._verdicts.rejected(bid, *losing_reason(appraisal, bid.bid_micros), appraisal)
+            )
         else:
             self._outcomes.add(self._verdicts.admitted(bid, request, appraisal, award))
 
@@ -244,4 +246,4 @@ class ImmediateJudge:
         return {}
 
     def restore(self, state: dict[str, Any], jobs: Mapping[str, Job]) -> None:
-        """Nothing was kept."""
+        """Do nothing: there is no state."""

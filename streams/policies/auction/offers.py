@@ -1,4 +1,4 @@
-"""From the auctioneer's numbers to the records of an offer and a certificate."""
+"""Records of offers, prices and certificates, made from the auctioneer's numbers."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from solvers.auction.mechanism.search import Schedule
 
 
 def plan_of(schedule: Schedule, nodes: tuple[str, ...]) -> Plan:
-    """A schedule with its nodes' names."""
+    """Return a schedule with the names of its nodes."""
     return Plan(
         vendor=schedule.vendor,
         node_slots=tuple(
@@ -39,7 +39,7 @@ def plan_of(schedule: Schedule, nodes: tuple[str, ...]) -> Plan:
 
 
 def price_of(price: Price) -> PriceParts:
-    """A price, part by part."""
+    """Return the parts of a price."""
     return PriceParts(
         vendor_micros=price.vendor_micros,
         operational_micros=price.operational_micros,
@@ -55,7 +55,7 @@ def offer_of(
     nodes: tuple[str, ...],
     calendar: Calendar,
 ) -> Offer:
-    """An appraisal as an offer; it counts with `speeds` and `memory`."""
+    """Return an appraisal as an offer, with the speeds and memory that it is computed from."""
     schedule, price = appraisal.schedule, appraisal.price
     gap_micros = None if schedule is None else schedule.gap_micros
     room, earliest = appraisal.room, appraisal.earliest_last_slot
@@ -99,7 +99,7 @@ def _basis_of(basis: Basis | None) -> PriceBasis | None:
 
 
 def certificate_of(auctioneer: Auctioneer) -> Certificate:
-    """How good the zone's decisions so far are proven to be, and what came of them."""
+    """Return the proven bound on the zone's welfare, and the welfare planned and realised by now."""
     welfare, bound = auctioneer.welfare, auctioneer.prices.bound_micros
     planned = welfare.planned_micros
     return Certificate(
@@ -117,13 +117,13 @@ def certificate_of(auctioneer: Auctioneer) -> Certificate:
     )
 
 
-def standing(auctioneer: Auctioneer) -> AuctionEvidence:
-    """How the zone stands after a decision about a job that was judged before."""
+def certificate_evidence(auctioneer: Auctioneer) -> AuctionEvidence:
+    """Return the evidence of a decision about a job after its admission: the certificate."""
     return AuctionEvidence(certificate=certificate_of(auctioneer))
 
 
 def priced(zone: str, auctioneer: Auctioneer, live_jobs: int) -> ZonePriced:
-    """Use and prices per class of nodes over the whole window."""
+    """Return the use and prices per class of nodes over the whole window."""
     market = auctioneer.market
     classes = []
     for index, node_class in enumerate(market.fleet.classes):
@@ -158,5 +158,5 @@ def priced(zone: str, auctioneer: Auctioneer, live_jobs: int) -> ZonePriced:
 
 
 def _sum(node_slots: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
-    """The exact sum: numpy's own depends on the machine's vector width."""
+    """Return the exact sum: numpy's own depends on the machine's vector width."""
     return math.fsum(node_slots.ravel().tolist())

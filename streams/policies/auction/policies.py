@@ -1,4 +1,4 @@
-"""How each kind of policy runs a zone: its rules, its market, and its judge."""
+"""The auctioneer, the market and the judge of each policy of an auction zone."""
 
 from collections.abc import Mapping
 
@@ -35,7 +35,7 @@ from streams.policies.policy import ZoneContext
 
 
 def auctioneer_of(policy: PolicySettings, market: Market, calendar: Calendar) -> Auctioneer:
-    """The auctioneer of a zone: how plans are found and priced, and how prices move."""
+    """Return the auctioneer of a zone, which finds and prices plans and moves prices."""
     if isinstance(policy, AuctionPolicy) and not policy.is_declared:
         posted = PostedPrices(market, calendar)
         return Auctioneer(market, Posted(posted), posted)
@@ -54,7 +54,7 @@ def _baseline(policy: PolicySettings) -> Mechanism:
         case NoMergingPolicy():
             return EarliestFinish(drawn_vendor)
         case TitanPolicy():
-            # For quotes, and to say why a bid loses: its own plans come from a solver.
+            # For quotes and the reasons of rejections: Titan's plans come from a solver.
             return EarliestFinish(drawn_vendor)
         case FixedPricePolicy():
             return FixedPrice(policy.price_per_thousand_samples_micros)
@@ -63,12 +63,13 @@ def _baseline(policy: PolicySettings) -> Mechanism:
 
 
 def market_of(policy: PolicySettings) -> type[Market]:
-    """Whether tasks may share a node."""
+    """Return the class of the market: of nodes that tasks share, or do not."""
     return ExclusiveMarket if isinstance(policy, NoMergingPolicy) else Market
 
 
 def opening_of(policy: PolicySettings, fleet: Fleet, calendar: Calendar) -> Opening:
-    """What empty node-slots cost: by the hour that a slot begins in, if the policy forecasts any price."""
+    """Return the prices of empty node-slots: the policy's forecasts by the hour in which a slot begins, or
+    0."""
     forecasts = policy.opening_prices if isinstance(policy, AuctionPolicy) else ()
 
     def hourly(by_type: Mapping[str, tuple[float, ...]]) -> ClassSlotValue:
@@ -87,9 +88,9 @@ def opening_of(policy: PolicySettings, fleet: Fleet, calendar: Calendar) -> Open
 def _declared_rises(policy: AuctionPolicy) -> PriceRises:
     unit, compute = policy.money_unit_micros, policy.max_value_per_compute_micros
     memory = policy.max_value_per_memory_micros
-    assert unit is not None, "its faults say so"
-    assert compute is not None, "likewise"
-    assert memory is not None, "likewise"
+    assert unit is not None, "the settings are validated"
+    assert compute is not None, "the settings are validated"
+    assert memory is not None, "the settings are validated"
     return PriceRises(
         alpha=compute / unit,
         beta=memory / unit,
@@ -98,7 +99,7 @@ def _declared_rises(policy: AuctionPolicy) -> PriceRises:
 
 
 def judge_of(context: ZoneContext, auctioneer: Auctioneer, calendar: Calendar, verdicts: Verdicts) -> Judge:
-    """Whether bids are judged at once or a slot's together."""
+    """Return the judge of a zone, which decides about bids one by one or a slot's bids together."""
     policy = context.zone.policy
     if isinstance(policy, TitanPolicy):
         return BatchJudge(context, policy, auctioneer, calendar, verdicts)

@@ -1,7 +1,7 @@
-"""A zone's promise to admitted jobs: that their plans can be carried out.
+"""A zone's promise to admitted jobs: their plans can be carried out.
 
-A change of its configuration that would break a plan is refused. The operating cost of plans may change, at
-the provider's expense.
+A change of the configuration that breaks a plan is refused. The operational cost of plans may change, at the
+provider's expense.
 """
 
 from collections import Counter
@@ -21,12 +21,12 @@ from streams.policies.policy import BrokenPromise, ZoneContext
 def broken_promises(
     market: Market, jobs: Mapping[str, PlannedJob], context: ZoneContext
 ) -> Iterator[BrokenPromise]:
-    """Jobs and nodes whose plans would not hold.
+    """Yield the jobs and nodes whose plans would break.
 
     Args:
-        market: as it is now, with every node that is planned on.
-        jobs: the admitted ones.
-        context: the zone as it is to be, with all nodes that jobs are planned on.
+        market: present market, with every node of a plan.
+        jobs: admitted jobs.
+        context: the zone with its new configuration, with every node of a plan.
     """
     fleet = Fleet.of(context.cell, context.zone)
     for job in jobs.values():
@@ -45,7 +45,7 @@ def _of_job(job: PlannedJob, market: Market, fleet: Fleet, context: ZoneContext)
             "horizon_slots": horizon_slots,
         }
     try:
-        # Of each quota as if it were all of the work: that is trained in one slot, or cannot be.
+        # Each quota counts as a whole task: either it is trained in one slot, or it cannot be.
         demands = {
             quota: Demand.of(job.workload, quota, context.zone, fleet, context.cell.slot_s)
             for quota in {job.workload.work_samples, *(job.quotas[slot] for slot in ahead.slots)}
@@ -101,7 +101,7 @@ def _of_nodes(market: Market, jobs: Mapping[str, PlannedJob], fleet: Fleet) -> I
                 "capacity_samples": float(node_class.capacity_samples),
                 "capacity_gib": float(node_class.capacity_gib),
             }
-        # Tasks that were counted for less are followed by tasks that fill what a larger node has left.
+        # On a node that grows, new tasks fill the added memory besides the present ones.
         grown_gib = node_class.capacity_gib - market.capacity_gib[old]
         if grown_gib > 0 and most_runs.get(int(old), 0) + grown_gib / least_gib > MAX_RUNS_PER_SLOT:
             yield {"case": "too_many_runs", "node": node, "most_runs": MAX_RUNS_PER_SLOT}

@@ -1,4 +1,4 @@
-"""Replanning, at the provider's cost: jobs that fell behind, and jobs whose nodes are lost or leaving."""
+"""Replanning at the provider's cost, of jobs that are behind or whose nodes are lost or leaving."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,20 +10,20 @@ from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule
 from streams.policies.auction.book import JobBook
 from streams.policies.auction.job import NODE_SLOT_BYTES, PlannedJob, Setback
-from streams.policies.auction.offers import plan_of, standing
+from streams.policies.auction.offers import certificate_evidence, plan_of
 from streams.policies.policy import ZoneContext
 
 REPLAN_STEPS_PER_EVENT = 16_000_000
-"""What is planned again because of one event, a node's loss or a tick, takes so many steps of search at most,
-give or take one job: what is left waits for the next tick."""
+"""Most steps of search for the replanning of one event, such as a node's loss or a tick, exceeded by one job
+at most. The other jobs wait for the next tick."""
 _LEAST_STEPS = 250_000
-"""The share of one search in that, where thousands of jobs are due."""
+"""Least steps of one search, even if thousands of jobs are due."""
 _STEPS_BESIDE_SEARCH = 50_000
-"""What a new plan counts for besides its search: the market is read, written and told of."""
+"""Steps that a new plan counts for besides its search: reads and writes of the market, and its record."""
 
 
 class Replanner:
-    """Of the jobs of one zone."""
+    """Replanning of the jobs of one zone."""
 
     def __init__(
         self, context: ZoneContext, auctioneer: Auctioneer, calendar: Calendar, book: JobBook
@@ -38,17 +38,17 @@ class Replanner:
         self._live = context.live
         self._outcomes = context.outcomes
         self._leaving: set[int] = set()
-        """Rows of nodes that are to be free of jobs."""
+        """Rows of nodes that are to be vacated."""
         self._steps = 0
-        """What new plans have taken so far."""
+        """Steps of new plans by now."""
 
     def note_lapsed(self) -> None:
-        """As a slot begins, have every job planned again, or ended, that is short of samples and waits for no
-        late report.
+        """Mark every job to be replanned or ended that is short of samples and awaits no late report, at the
+        begin of a slot.
 
-        Whatever was reported of a job that has a slot behind it, it is looked at: a wait may end by a report,
-        by news of a node or by nothing at all, and only the clock is sure to go on. So no job is left alone
-        for more than one slot after its last one, or `LATE_REPORT_SLOTS` where it waits.
+        It checks every job with a past slot, whatever was reported: reports may stay away, but the clock
+        ticks. So each job is checked within one slot after its last one, or within `LATE_REPORT_SLOTS` if it
+        awaits a report.
         """
         lapsed = self._outlook.present_slot - 1
         for job in self._book.jobs.values():
@@ -58,8 +58,7 @@ class Replanner:
         self._note_leaving()
 
     def lose_node(self, row: int) -> None:
-        """Have every job planned again with a node-slot on a node that is down, the present slot's
-        included."""
+        """Mark every job to be replanned that has a node-slot on a lost node, the present slot included."""
         slot = self._outlook.present_slot
         for job in self._book.jobs.values():
             job.lose_executor(row)
@@ -70,17 +69,16 @@ class Replanner:
                 job.set_back("node_lost")
 
     def vacate(self, row: int) -> None:
-        """Have every job planned again that is planned on a node which is to leave the zone."""
+        """Mark every job to be replanned that is planned on a node which is to leave the zone."""
         self._leaving.add(row)
         self._note_leaving()
 
     def keep(self, row: int) -> None:
-        """A node is not to leave after all."""
+        """Stop vacating a node."""
         self._leaving.discard(row)
 
     def replan_due(self) -> None:
-        """Plan the jobs again that were set back, in the order of their admission, as far as the steps of one
-        event lead."""
+        """Replan the marked jobs, in the order of their admission, within the steps of one event."""
         stop_steps = self._steps + REPLAN_STEPS_PER_EVENT
         due = [(job, job.setback) for job in self._book.jobs.values() if job.setback is not None]
         for number, (job, setback) in enumerate(due):
@@ -96,12 +94,12 @@ class Replanner:
                 self._replan(job, setback, share_steps)
 
     def check(self, job: PlannedJob, setback: Setback, budget_steps: int = SEARCH_BUDGET_STEPS) -> None:
-        """Plan the rest of a job again if the node-slots ahead of it no longer suffice."""
+        """Replan the remaining work of a job if its node-slots ahead do not suffice."""
         short = -self._outlook.spare_samples(job)
         if short <= 0 or (setback == "behind_plan" and self._outlook.awaits_evidence(job)):
             return
         if setback == "behind_plan" and 2 * job.lacking_samples > short:
-            # A step that outlasts its slot takes the time of the next ones, which then begin late or never.
+            # A step that outlasts its slot uses the time of the next slots, whose runs begin late or never.
             facts: Facts = {
                 "case": "plan_short",
                 "short_samples": short,
@@ -112,20 +110,20 @@ class Replanner:
             self._replan(job, setback, budget_steps)
 
     def take_over(self, before: "Replanner", row_of: Mapping[int, int]) -> None:
-        """Have the same nodes leave; see `JobBook.take_over`."""
+        """Take over the leaving nodes; see `JobBook.take_over`."""
         self._leaving = {row_of[row] for row in before._leaving if row in row_of}
 
     def state(self) -> list[int]:
-        """Everything that changes, of types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
         return sorted(self._leaving)
 
     def restore(self, leaving: Iterable[int]) -> None:
-        """Take the state of another."""
+        """Set the state."""
         self._leaving = set(leaving)
 
     def _note_leaving(self) -> None:
-        """Have the jobs on leaving nodes planned again. One that fits nowhere else stays where it is, and is
-        looked at again when the next slot begins."""
+        """Mark the jobs on leaving nodes to be replanned. A job that fits nowhere else stays, and is marked
+        again at the begin of the next slot."""
         first_slot = self._market.first_slot
         for job in self._book.jobs.values() if self._leaving else ():
             if not self._leaving.isdisjoint(job.ahead(first_slot).rows):
@@ -148,7 +146,7 @@ class Replanner:
         self._book.forget_ahead(job)
         found = self._plan(job, missing, max(first_slot, job.ready_slot), budget_steps)
         if isinstance(found, dict) and setback == "node_leaving":
-            # What was promised goes first: the node leaves later.
+            # The promised plan has priority: the node leaves later.
             self._market.hold(held, job.demand)
             self._book.hold(job, held, job.demand)
             return
@@ -160,7 +158,7 @@ class Replanner:
             return
         demand, schedule = found
         self._book.hold(job, schedule.placement, demand)
-        job.owe(-job.lacking_samples)  # the new plan makes up for it
+        job.note_lacking(-job.lacking_samples)  # the new plan includes them
         extra = schedule.operational_micros - before
         self._welfare.replanned_micros -= extra
         self._outcomes.add(
@@ -170,7 +168,8 @@ class Replanner:
     def _plan(
         self, job: PlannedJob, missing: int, first_slot: int, budget_steps: int
     ) -> tuple[Demand, Schedule] | Facts:
-        """The demand of what is missing and its schedule, the room taken; or why there is none."""
+        """Return the demand of the missing samples and their schedule, whose room is reserved; or the facts
+        why no plan was found."""
         try:
             demand = Demand.of(job.workload, missing, self._zone, self._market.fleet, self._calendar.slot_s)
         except UnjudgeableError as error:
@@ -198,5 +197,5 @@ class Replanner:
             remaining_samples=missing,
             plan=plan,
             extra_operational_micros=extra_micros,
-            evidence=standing(self._auctioneer),
+            evidence=certificate_evidence(self._auctioneer),
         )

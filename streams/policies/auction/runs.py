@@ -1,4 +1,4 @@
-"""Nodes' reports about the runs of a zone's jobs, and their consequences."""
+"""Reports of nodes about the runs of a zone's jobs, and their effects."""
 
 from schemas.facts import Facts
 from schemas.fleet import RunFailed, RunProgressed, RunReport, RunStarted
@@ -8,8 +8,8 @@ from streams.policies.auction.job import PlannedJob
 from streams.policies.auction.replanning import Replanner
 
 
-class Runs:
-    """Of one zone."""
+class AuctionRuns:
+    """Runs of the jobs of one zone."""
 
     def __init__(self, book: JobBook, replanner: Replanner) -> None:
         self._book = book
@@ -17,7 +17,7 @@ class Runs:
         self._outlook = book.outlook
 
     def start(self, job: PlannedJob, slot: int, report: RunStarted) -> None:
-        """Take note of a run's start, where its checkpoint and its data are seen."""
+        """Apply a run's start, which reports its checkpoint and the size of its data."""
         job.start_run(slot, report.samples_done)
         dataset, counted = job.workload.dataset, report.dataset_samples
         if job.workload.needs_preprocessing and counted is not None and counted > dataset.samples:
@@ -31,8 +31,8 @@ class Runs:
             self._replanner.check(job, "behind_plan")
 
     def progress(self, job: PlannedJob, slot: int, report: RunProgressed) -> None:
-        """Take note of how far a run is. What its part of the slot left undone is planned again, unless the
-        task itself was slower than its user declared, or took more memory."""
+        """Apply a run's progress. Work that its slot left undone is replanned, unless the task was slower or
+        used more memory than its user declared."""
         expected = self._outlook.expected_spare_samples(job, slot)
         job.report(slot, report.samples_done, report.complete)
         if self._took_too_much(job, report.memory_gib):
@@ -42,15 +42,15 @@ class Runs:
             return
         lacking = self._outlook.lacking_samples(job, slot, report)
         job.end_run(slot)
-        job.owe(lacking)
+        job.note_lacking(lacking)
         if lacking > max(expected, 0) and self._outlook.spare_samples(job) < 0:
             self._end_as_too_slow(job, slot, report, lacking)
         else:
             self._replanner.check(job, "behind_plan")
 
     def overtake(self, job: PlannedJob, slot: int, report: RunReport) -> None:
-        """Take note of the end of a run that a later one has overtaken. What it has trained does not count,
-        but how long it took may show that the task is slower than its user declared."""
+        """Apply the end of a run that a later one has overtaken. Its samples do not count, but its time may
+        show that the task is slower than its user declared."""
         if isinstance(report, RunStarted) or (isinstance(report, RunProgressed) and not report.complete):
             return
         lacking = self._outlook.lacking_samples(job, slot, report) if isinstance(report, RunProgressed) else 0
@@ -60,12 +60,12 @@ class Runs:
             self._end_as_too_slow(job, slot, report, lacking)
 
     def lose_executor(self, row: int) -> None:
-        """Of what is out on a node whose executor has begun anew, nobody is to answer for the time."""
+        """Apply the restart of a node's executor: no user is responsible for the time of its runs."""
         for job in self._book.jobs.values():
             job.lose_executor(row)
 
     def fail(self, job: PlannedJob, slot: int, report: RunFailed) -> None:
-        """Count a slot's run as lost; give the job up if it can run nowhere."""
+        """Apply a slot's failed run; end the job if the failure is permanent."""
         job.report(slot, report.samples_done, complete=False)
         job.lose_slot(slot)
         if self._took_too_much(job, report.memory_gib):
@@ -79,7 +79,7 @@ class Runs:
             self._replanner.check(job, "run_failed")
 
     def _took_too_much(self, job: PlannedJob, memory_gib: float | None) -> bool:
-        """Whether its user answers for a run that took so much."""
+        """Return whether a run used more memory than its user is responsible for."""
         limit_gib = self._outlook.memory_limit_gib(job)
         if memory_gib is None or limit_gib is None:
             return False

@@ -1,4 +1,4 @@
-"""Events that take every kernel of deciding, to have these compiled, and when a zone waits for that."""
+"""Events that compile every kernel of an auction zone, and the zones that wait for the compilation."""
 
 from collections.abc import Iterator
 
@@ -21,11 +21,12 @@ _UNIT_MICROS = 1_000_000
 
 
 LARGEST_INTERPRETED_NODE_SLOTS = 15_000
-"""In a zone of this size a bid takes up to 0.3 s interpreted, and several times as long on a busy machine."""
+"""Size of a zone in which an interpreted bid takes up to 0.3 s, and several times as long on a busy
+machine."""
 
 
 def is_large(zone: Zone) -> bool:
-    """Whether bids would take too long interpreted."""
+    """Return whether interpreted bids would take too long."""
     return len(zone.nodes) * zone.horizon_slots > LARGEST_INTERPRETED_NODE_SLOTS
 
 
@@ -48,9 +49,9 @@ def _policies() -> dict[str, PolicySettings]:
 
 
 def story() -> Iterator[Event]:
-    """The events of a cell with a zone for every way to decide at once.
+    """Yield the events of a cell with a zone for every policy that decides at once.
 
-    The compiled code is kept on disk where that can be written, and then this takes under a second.
+    If the compiled code can be cached on disk, later calls take under a second.
     """
     zones = tuple(_zone(id, policy) for id, policy in _policies().items())
     yield CellConfigured(
@@ -73,7 +74,7 @@ def story() -> Iterator[Event]:
     for zone in zones:
         yield _bid(zone.id, "bare", _workload(slots=2))
         yield _bid(zone.id, "prepared", _workload(slots=2, needs_preprocessing=True))
-        # There is no room for it before its deadline, so the zone looks for the earliest that there would be.
+        # There is no room for it before its deadline, so the zone searches the earliest deadline with room.
         yield _bid(zone.id, "late", _workload(slots=_HORIZON_SLOTS), deadline_s=2 * _SLOT_S)
         yield JobQuoteRequested(
             cell=_CELL,

@@ -1,4 +1,4 @@
-"""A zone under the auction, or a baseline of it: events in, outcomes out."""
+"""A zone under the auction, or a baseline of it."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ from streams.policies.auction.offers import priced
 from streams.policies.auction.policies import auctioneer_of, judge_of, market_of, opening_of
 from streams.policies.auction.promises import broken_promises
 from streams.policies.auction.replanning import Replanner
-from streams.policies.auction.runs import Runs
+from streams.policies.auction.runs import AuctionRuns
 from streams.policies.ignored import no_such_run
 from streams.policies.policy import BrokenPromise, ZoneContext
 
@@ -52,7 +52,7 @@ class AuctionZone:
         self._build(context, first_slot=0)
 
     def _build(self, context: ZoneContext, first_slot: int) -> None:
-        """Make what follows from the configuration, as it is before the first job."""
+        """Build everything that depends on the configuration, without jobs."""
         cell, zone = context.cell, context.zone
         self.zone = zone
         self.calendar = Calendar(cell.epoch_s, cell.slot_s)
@@ -68,15 +68,14 @@ class AuctionZone:
         self.live = context.live
         self.book = JobBook(context, self.auctioneer, self.calendar)
         self.replanner = Replanner(context, self.auctioneer, self.calendar, self.book)
-        self._runs = Runs(self.book, self.replanner)
+        self._runs = AuctionRuns(self.book, self.replanner)
         self._verdicts = Verdicts(zone, self.auctioneer, self.book, self.calendar)
         self.judge = judge_of(context, self.auctioneer, self.calendar, self._verdicts)
         self._vendors = cell.vendors
         self._close_borrowed()
 
     def _close_borrowed(self) -> None:
-        """Plan nothing on servers on loan that ends later than they might have to be back: their owner's
-        notice from now."""
+        """Close servers on loan after the slot in which they may be due: their owner's notice from now."""
         market = self.auctioneer.market
         for server, loan in self._loans.items():
             if loan.borrower == self.zone.id and server in self.fleet.row_of:
@@ -106,7 +105,7 @@ class AuctionZone:
         try:
             request = self.request(job.job_id, bid.workload, bid.deadline_s)
         except UnjudgeableError as error:
-            # No scheduler could have found it a plan, so nothing is added to the bound.
+            # No scheduler could find a plan for it, so nothing is added to the bound.
             self._outcomes.add(self._verdicts.rejected(bid, error.reason, error.facts, None))
         else:
             self.judge.bid(bid, request)
@@ -148,7 +147,7 @@ class AuctionZone:
             self._outcomes.add(_stale("not_assigned", job, node=report.node, slot=slot))
             return
         if slot < planned.run_slot and not isinstance(report, RunFinished):
-            # A job has moved on since: what it had done by then says nothing of where it is.
+            # A later run has overtaken it: its samples are not the progress of the job.
             self._outcomes.add(_stale("overtaken", job, slot=slot, run_slot=planned.run_slot))
             self._runs.overtake(planned, slot, report)
             return
@@ -252,10 +251,10 @@ class AuctionZone:
         self._close_borrowed()
 
     def request(self, id: str, workload: LoraWorkload, deadline_s: float) -> Request:
-        """What the auctioneer is asked for a task.
+        """Return the request to the auctioneer for a task.
 
         Raises:
-            UnjudgeableError: if no plan could be looked for.
+            UnjudgeableError: if no plan can be searched.
         """
         return Request(
             id=id,

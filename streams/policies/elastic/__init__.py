@@ -1,1 +1,1 @@
-"""Zones of data-parallel jobs whose workers come and go (Lyra; thesis, chapter 3)."""
+"""The policy `elastic`: data-parallel jobs whose numbers of workers change (Lyra; thesis, chapter 3)."""

@@ -1,4 +1,4 @@
-"""What clearing servers takes from jobs, summed up."""
+"""Summary of the effects of clearing servers on jobs."""
 
 from collections.abc import Mapping
 
@@ -7,15 +7,15 @@ from streams.policies.elastic.job import ElasticJob
 
 
 class ClearedServers:
-    """Takes the jobs that had workers on servers which are to leave, after these workers were told to go."""
+    """Effects on the jobs that had workers on servers which are to leave."""
 
-    def __init__(self, zone: str, wanted: Mapping[str, float | None]) -> None:
+    def __init__(self, zone: str, leaving: Mapping[str, float | None]) -> None:
         """
         Args:
-            wanted: the servers, and when each must be back.
+            leaving: time by which each server is due; None without one.
         """
         self._zone = zone
-        self._wanted = wanted
+        self._leaving = leaving
         self._servers: dict[str, None] = {}
         self._preempting: dict[str, None] = {}
         self._preempted: list[str] = []
@@ -23,14 +23,14 @@ class ClearedServers:
         self._collateral_gpus = 0
 
     def note(self, job: ElasticJob, gpus_before: Mapping[str, int]) -> None:
-        """Take a job.
+        """Add a job, after the orders to end its workers on the servers.
 
         Args:
-            gpus_before: what it had on each server.
+            gpus_before: its GPUs by server before.
         """
-        here = [server for server in gpus_before if server in self._wanted]
+        here = [server for server in gpus_before if server in self._leaving]
         if any(server in job.members for server in here):
-            return  # it stays until it is over: nobody waits for its servers
+            return  # it stays until it is over: its servers are not due
         self._servers |= dict.fromkeys(here)
         if job.members:
             self._scaled_in.append(job.job.job_id)
@@ -38,16 +38,16 @@ class ClearedServers:
         self._preempted.append(job.job.job_id)
         self._preempting |= dict.fromkeys(here)
         self._collateral_gpus += sum(
-            gpus for server, gpus in gpus_before.items() if server not in self._wanted
+            gpus for server, gpus in gpus_before.items() if server not in self._leaving
         )
 
     def outcome(self, spared_jobs: int) -> ServersCleared:
-        """All of it.
+        """Return the summary.
 
         Args:
-            spared_jobs: how many jobs have workers on other loaned servers and lose none.
+            spared_jobs: number of jobs on other loaned servers that lose no workers.
         """
-        dues_s = [due_s for server in self._servers if (due_s := self._wanted[server]) is not None]
+        dues_s = [due_s for server in self._servers if (due_s := self._leaving[server]) is not None]
         return ServersCleared(
             zone=self._zone,
             servers=tuple(self._servers),

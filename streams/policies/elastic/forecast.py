@@ -1,4 +1,4 @@
-"""Forecast for a job if it were submitted now: the answer to a request for a quote."""
+"""Forecast for a job that is submitted now: the answer to a request for a quote."""
 
 import heapq
 import math
@@ -11,60 +11,62 @@ from schemas.elastic.outcomes import ElasticForecast
 from schemas.elastic.workload import ElasticWorkload
 from solvers.elastic.demand import Pool
 from streams.policies.elastic.job import QueueEntry, speedup_of
-from streams.policies.elastic.turns import Turns
+from streams.policies.elastic.turns import QueueTurns
 from streams.policies.elastic.workforce import Workforce
 
 MOST_LOOKS = 50_000
-"""At the first jobs of each size that wait, of one quote: some ten milliseconds."""
+"""Most comparisons of the first waiting jobs of each size, in one quote: some ten milliseconds."""
 MOST_PASSES = 8
-"""Over jobs whose patience ends before the start: each may put it off, so that more come before it."""
+"""Most passes over jobs whose patience ends before the start: each may delay it, so that more jobs precede
+it."""
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class RoundTimes:
-    """When a zone gives jobs workers."""
+    """Times at which a zone assigns workers."""
 
     next_s: float
     interval_s: float
     patience_s: float
-    """After so long in the queue a job can be given a turn."""
+    """Time in the queue after which a job can be given a turn."""
 
     def first_from(self, time_s: float) -> float:
-        """The first round that is not before a time."""
+        """Return the time of the first round at a time or later."""
         return math.ceil(time_s / self.interval_s - _ROUNDING) * self.interval_s
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """A job in the queue, or the one that is asked for."""
+    """A job in the queue, or the job of the request."""
 
     gpus: int
     held_s: float
-    """Time that it would hold them."""
+    """Duration for which it would hold them."""
 
 
 @dataclass
 class _Room:
-    """GPUs as they become idle."""
+    """Idle GPUs, with the times at which others become idle."""
 
     times: RoundTimes
     time_s: float
     free: float
     ends: list[tuple[float, float]]
-    """A heap: when how many GPUs are idle again."""
+    """Heap of (time, GPUs that become idle)."""
 
     def fits(self, gpus: int) -> bool:
-        """Whether so many are idle; parts of GPUs, of slower ones, add up to whole ones but for rounding."""
+        """Return whether enough GPUs are idle. Parts of slower GPUs add up to whole ones, except for
+        rounding."""
         return gpus <= self.free + _ROUNDING
 
-    def take(self, job: _Waiting) -> None:
-        """A job starts."""
+    def start(self, job: _Waiting) -> None:
+        """Start a job."""
         self.free -= job.gpus
         heapq.heappush(self.ends, (self.time_s + job.held_s, job.gpus))
 
-    def pass_on(self) -> None:
-        """Wait for the round after the next end."""
+    def advance(self) -> None:
+        """Advance to the round after the next end of a job."""
         end_s, freed = heapq.heappop(self.ends)
         self.time_s = max(self.time_s, self.times.first_from(end_s))
         self.free += freed
@@ -73,18 +75,18 @@ class _Room:
 def forecast(
     workload: ElasticWorkload,
     workforce: Workforce,
-    turns: Turns,
+    turns: QueueTurns,
     pools: Sequence[Pool],
     times: RoundTimes,
 ) -> ElasticForecast:
-    """When the job would start and end if nothing else were submitted, lent or reclaimed.
+    """Forecast the start and end of a job if nothing else is submitted, lent or reclaimed.
 
-    Running jobs end as they are expected to with the workers that they have; their flexible workers make way
-    before that. GPUs go to jobs that have a turn and to shorter ones that wait, each with its base demand,
-    and to this one; whoever does not fit is passed over. Longer jobs whose patience ends before this one
-    would start come before it, one of each user. Counted are GPUs, not servers, of the pools that the job may
-    use, but for servers that are held for another: the forecast is early where room is scattered, and late
-    where jobs before it go to another pool or leave it the GPUs that it needs.
+    Running jobs end as expected with their present workers; their flexible workers are preempted earlier if
+    needed. GPUs go to jobs with a turn, to shorter waiting jobs and to this one, each with its base demand; a
+    job that does not fit is passed over. Longer jobs whose patience ends before the start of this one precede
+    it, one per user. The forecast counts GPUs, not servers, of the pools that the job may use, without
+    servers that are held for other jobs. So it is early if room is scattered, and late if jobs before it use
+    another pool or leave the GPUs that it needs.
     """
     as_of_s = times.next_s if workforce.time_s is None else workforce.time_s
     now_s = max(times.next_s, as_of_s)
@@ -95,7 +97,7 @@ def forecast(
     queued = workforce.queue()
     first = [_waiting(each) for each in queued if each.job.job.job_id in with_turn]
     others = [each for each in queued if each.job.job.job_id not in with_turn]
-    # Stable, so that those of equal lengths stay in the order of their arrival.
+    # Stable: jobs of equal duration stay in the order of their arrival.
     shorter = sorted((each for each in others if each.shortest_s <= shortest_s), key=attrgetter("shortest_s"))
     ahead = [_waiting(each) for each in shorter]
     held = turns.held
@@ -154,10 +156,10 @@ def _gpus(
 
 
 def _passing_over(room: _Room, waiting: list[_Waiting], own: _Waiting) -> float | None:
-    """When one of these jobs starts, where each that fits does so before those behind it; None where that is
-    never, or cannot be told with so many looks."""
-    # By size, from the smallest: places in `waiting`, in order. What does not fit once fits no sooner than
-    # GPUs become idle, so the next to start is the first among the sizes that fit.
+    """Return the start of `own`, if each job that fits starts before those behind it; None if it never
+    starts, or if `MOST_LOOKS` do not suffice."""
+    # Places in `waiting`, by ascending size. A size that does not fit fits only after GPUs become idle, so
+    # the next job to start is the first among the sizes that fit.
     by_size: dict[int, deque[int]] = {}
     for place, job in enumerate(waiting):
         by_size.setdefault(job.gpus, deque()).append(place)
@@ -175,22 +177,22 @@ def _passing_over(room: _Room, waiting: list[_Waiting], own: _Waiting) -> float 
             job = waiting[best.popleft()]
             if job is own:
                 return room.time_s
-            room.take(job)
+            room.start(job)
             if not best:
                 queues = [(gpus, places) for gpus, places in queues if places]
             continue
         if looks > MOST_LOOKS:
             return None
         while not room.fits(queues[0][0]) and room.ends:
-            room.pass_on()
+            room.advance()
         if not room.fits(queues[0][0]):
             return None
 
 
 def _in_order(room: _Room, waiting: Sequence[_Waiting]) -> float:
-    """When the last of these jobs starts, where each waits for those before it."""
+    """Return the start of the last of some jobs, if each waits for those before it."""
     for job in waiting:
         while not room.fits(job.gpus) and room.ends:
-            room.pass_on()
-        room.take(job)
+            room.advance()
+        room.start(job)
     return room.time_s

@@ -1,4 +1,4 @@
-"""The invariants of an elastic zone, which must hold after every event."""
+"""The invariants of an elastic zone after every event."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,7 +7,7 @@ from streams.policies.elastic.workforce import Workforce
 
 
 def broken_invariants(zone: str, workforce: Workforce, jobs: Mapping[str, Job]) -> Iterator[str]:
-    """A line for each thing that does not hold.
+    """Yield a line for each broken invariant.
 
     Args:
         zone: its id.

@@ -1,4 +1,4 @@
-"""A job of an elastic zone: its workers, how far it is, and what it waits for."""
+"""A job of an elastic zone: its workers, its progress and its place in the queue."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,30 +11,30 @@ from solvers.elastic.speedup import linear_speedup
 from streams.policies.gang.gang import Gang
 
 _BYTES_PER_JOB = 344
-"""Packed, beside its nodes and why it ends: numbers, and when its user had the turn."""
+"""Packed numbers of a job and its user's last turn, besides its nodes and its end."""
 _BYTES_PER_NODE = 16
-"""Packed, beside its id: a number."""
+"""Packed number of a node, besides its id."""
 
 
 @dataclass
 class ElasticJob(Gang):
-    """See `Gang`. Its members have workers."""
+    """A job whose processes are workers, see `Gang`."""
 
     workers: int = 0
-    """Counted as on training servers."""
+    """Number of its workers, counted as on training servers."""
     pool: ServerPool | None = None
     flexible_pool: ServerPool | None = None
     since_s: float | None = None
-    """When its leader last said how far it is; None until it has said that the workers of this generation
-    run. Until then the job makes no progress."""
+    """Time of its leader's last report of progress; None until the start of this generation is reported.
+    Until then the job makes no progress."""
     due_s: float | None = None
-    """When it should be over with its base demand, as its user declared it. None while it waits."""
+    """Time by which it should be over with its base demand, as declared; None while it waits."""
     waits_since_s: float = 0.0
-    """When it was queued last. Says nothing of a job that has workers."""
+    """Time at which it was last queued; meaningless while it has workers."""
 
     def __post_init__(self) -> None:
         self.workload = cast(ElasticWorkload, self.job.workload)
-        """Its workload."""
+        """Workload of the job."""
         self.speedup = speedup_of(self.workload)
         """Speed by number of workers over that of one, from 0 workers on."""
 
@@ -60,16 +60,16 @@ class ElasticJob(Gang):
         return _BYTES_PER_JOB + self.ending_bytes + sum(_BYTES_PER_NODE + len(node) for node in nodes)
 
     def work_left_s(self, time_s: float | None, speed: float) -> float:
-        """Seconds that what is left takes with one worker on a training server, by now.
+        """Return the remaining work by now, in seconds of one worker on a training server.
 
         Args:
-            speed: what its workers have done per second since `since_s`, in workers' seconds.
+            speed: work of its workers per second since `since_s`, in the same unit.
         """
         samples_per_s = self.workload.samples_per_s
         work_s = (self.workload.work_samples - self.job.samples_done) / samples_per_s
         if self.since_s is not None and time_s is not None:
             work_s -= (time_s - self.since_s) * speed
-        # However late its end is, it has a sample to go.
+        # Even if its end is late, one sample is left.
         return max(work_s, 1 / samples_per_s)
 
 
@@ -77,21 +77,21 @@ _linear = lru_cache(maxsize=4_096)(linear_speedup)
 
 
 def speedup_of(workload: ElasticWorkload) -> Sequence[float]:
-    """Speed by number of workers over that of one, from 0 workers on; linear where no profile says."""
+    """Return the speed by number of workers over that of one, from 0 workers on; linear without a profile."""
     return (0.0, *workload.speedup) if workload.speedup else _linear(workload.max_workers)
 
 
 class QueueEntry(NamedTuple):
-    """A job without workers: its base demand, and the time of what is left of its work. They change only with
-    the samples done."""
+    """A job without workers: its base demand and the time of its remaining work, which change only with the
+    samples done."""
 
     job: ElasticJob
     gpus: int
-    """Of its base demand."""
+    """GPUs of its base demand."""
     shortest_s: float
-    """Time of the remaining work with all workers that it may have."""
+    """Time of the remaining work with its most workers (s)."""
     base_s: float
-    """The same with its base demand."""
+    """Time of the remaining work with its base demand (s)."""
 
     @classmethod
     def of(cls, job: ElasticJob) -> Self:

@@ -17,13 +17,13 @@ _RELEASE_REASONS: Mapping[ResizeReason, ReleaseReason] = {
     "run_failed": "node_lost",
     "stopped": "withdrawn",
 }
-"""Verdicts for workers that leave."""
+"""Reasons of releases, by reason of the change."""
 
 
 def resized(
     zone: str, job: ElasticJob, before: int, remaining_s: float, why: Why[ResizeReason]
 ) -> JobResized:
-    """It has other workers than before, or none."""
+    """Return the decision that a job has other workers than before, or none."""
     return JobResized(
         zone=zone,
         job_id=job.job.job_id,
@@ -43,7 +43,7 @@ def resized(
 def released(
     zone: str, job: ElasticJob, node: str, generation: int, why: Why[ResizeReason]
 ) -> WorkersReleased:
-    """A node is to give the workers of a generation up."""
+    """Return the order to a node to end the workers of a generation."""
     return WorkersReleased(
         zone=zone,
         node=node,

@@ -1,4 +1,4 @@
-"""Placement of the grants of a round on servers, on trial: those that find no room go to other jobs."""
+"""Trial placement of the grants of a round on servers: grants without room go to other jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,28 +14,28 @@ from streams.policies.elastic.workforce import Workforce
 
 @dataclass(slots=True)
 class Change:
-    """Part of a job's grant that it has on servers."""
+    """Part of a job's grant that is placed on servers."""
 
     job: ElasticJob
     grant: Grant
     held: int = 0
-    """Workers that it had before and keeps."""
+    """Workers that it keeps."""
     added: int = 0
-    """Further ones. A job that starts and has none has found no room."""
+    """New workers; 0 for a job that is to start and found no room."""
 
     @property
     def workers(self) -> int:
-        """All of them."""
+        """All its workers."""
         return self.held + self.added
 
 
-class Placing:
+class RoundPlacement:
     """One trial: jobs shrink, then others start, then others grow; each on the servers that fit best."""
 
     def __init__(self, workforce: Workforce, movable: Sequence[str], keeps_order: bool) -> None:
         """
         Args:
-            movable: the jobs whose flexible workers may go.
+            movable: the jobs whose flexible workers may be preempted.
             keeps_order: see `Scheme`.
         """
         self._keeps_order = keeps_order
@@ -43,20 +43,20 @@ class Placing:
         self._cluster = workforce.cluster
         self._movable_jobs = movable
         self._movable: MovableWorkers | None = None
-        """Once a job has to wait for others to make way: by then all have shrunk."""
+        """Set once a job needs the flexible workers of others; all jobs have shrunk by then."""
         self.misfits: set[tuple[Pool, int, int]] = set()
-        """Pool, GPUs per worker and workers of base demands that found no room."""
+        """Base demands without room: pool, GPUs per worker and workers."""
         self.shrunk: list[Change] = []
         self.started: list[Change] = []
         self.grown: list[Change] = []
 
     @property
     def resized(self) -> set[str]:
-        """Running jobs whose workers change."""
+        """Ids of running jobs whose workers change."""
         return {change.job.job.job_id for change in (*self.shrunk, *self.grown)}
 
     def place(self, grants: Sequence[Grant]) -> None:
-        """Take and place the workers of all grants, as far as there is room."""
+        """Remove and place workers by all grants, as far as there is room."""
         jobs = self._workforce.jobs
         resized: dict[str, Change] = {}
         for grant in grants:
@@ -77,7 +77,7 @@ class Placing:
             change.added = self._place_flexible(change)
 
     def _shrink(self, job: ElasticJob, grant: Grant) -> int:
-        """Take the flexible workers that a running job is not granted; how many workers it is left with."""
+        """Remove the flexible workers that a running job is not granted, and return the number left."""
         base = job.workload.min_workers
         held = job.workers - base
         kept = min(held, grant.workers - base) if grant.flexible_pool == job.flexible_pool else 0
@@ -99,7 +99,7 @@ class Placing:
             for job_id in self._movable.make_way(workers, gpus_per_worker, grant.pool):
                 loser = self._workforce.jobs[job_id]
                 if job_id not in resized:
-                    # It keeps as many if there is room elsewhere.
+                    # It gets them back if there is room elsewhere.
                     resized[job_id] = Change(loser, _present(loser))
                 flexible = self._cluster.normalised_workers(job_id, "flexible")
                 resized[job_id].held = loser.workload.min_workers + flexible
@@ -110,7 +110,7 @@ class Placing:
         change.added += self._place_flexible(change)
 
     def _place_flexible(self, change: Change) -> int:
-        """Place what is left of a grant, as far as there is room; how many workers that is."""
+        """Place the rest of a grant, as far as there is room, and return its number of workers."""
         grant, gpus_per_worker = change.grant, change.job.workload.gpus_per_worker
         if grant.workers <= change.workers:
             return 0
@@ -121,7 +121,7 @@ class Placing:
         return max(workers, 0)
 
     def _place(self, job_id: str, workers: int, gpus_per_worker: int, pool: Pool, kind: Kind) -> bool:
-        """Whether there is room for all of them."""
+        """Place workers, and return whether there is room for all of them."""
         placed = self._cluster.place(job_id, workers, gpus_per_worker, pool, kind)
         if placed and self._movable is not None:
             self._movable.refresh(placed)
@@ -129,22 +129,22 @@ class Placing:
 
 
 class ScatteredRoom:
-    """Room that is of no use to a job, for the scheme beside the GPUs of a pool: GPUs that it would
-    be granted and could not use would be idle, round after round. Of one round."""
+    """Limits of the demands of one round by the room on single servers, since a scheme counts only the GPUs
+    of a pool: GPUs that are granted to a job that cannot use them would be idle in every round."""
 
     def __init__(self, workforce: Workforce, movable: Sequence[str]) -> None:
         self._cluster = workforce.cluster
         self._movable_jobs = movable
         self._barred: dict[str, set[Pool]] = {}
-        """By job: pools without room for its base demand."""
+        """Pools without room for a job's base demand, by job."""
         self._room_workers: dict[str, int] = {}
-        """By job: the workers for which there is room."""
+        """Workers for which there is room, by job."""
         self._asked: dict[str, Demand] = {}
-        """By job: its demand with what the two above say of it, if they do."""
+        """Demands with the two limits above, by job."""
 
-    def judge(self, waiting: Sequence[Demand]) -> None:
-        """Bar jobs from pools that would not have room for them even if they were alone, and all flexible
-        workers gone."""
+    def bar_without_room(self, waiting: Sequence[Demand]) -> None:
+        """Bar jobs from pools that have no room for them even without all other waiting jobs and flexible
+        workers."""
         vacated: dict[tuple[int, Pool], int] = {}
         rooms: dict[tuple[int, Pool], int] = {}
         for demand in waiting:
@@ -161,20 +161,20 @@ class ScatteredRoom:
 
     @cached_property
     def _movable(self) -> MovableWorkers:
-        """As they are before the first trial."""
+        """Flexible workers before the first trial."""
         return MovableWorkers(self._cluster, self._movable_jobs)
 
-    def learn(self, placing: Placing, waiting: Sequence[Demand]) -> bool:
-        """Remember which grants of a trial have found no room. Whether there are any."""
-        has_learned = False
+    def note_misfits(self, placing: RoundPlacement, waiting: Sequence[Demand]) -> bool:
+        """Limit the demands whose grants found no room in a trial, and return whether there are any."""
+        has_misfits = False
         for change in (*placing.started, *placing.grown):
             workers = max(change.workers, change.job.workers)
             if 0 < workers < change.grant.workers:
                 self._room_workers[change.grant.job_id] = workers
                 self._asked.pop(change.grant.job_id, None)
-                has_learned = True
+                has_misfits = True
         if not placing.misfits:
-            return has_learned
+            return has_misfits
         started = {change.grant.job_id for change in placing.started if change.workers}
         has_no_room: dict[tuple[Pool, int, int], bool] = {}
         for demand in waiting:
@@ -186,26 +186,26 @@ class ScatteredRoom:
                     has_no_room[shape] = any(is_within(misfit, shape) for misfit in placing.misfits)
                 if has_no_room[shape]:
                     self._bar(demand.job_id, pool)
-                    has_learned = True
-        return has_learned
+                    has_misfits = True
+        return has_misfits
 
-    def told(self, demands: Sequence[Demand]) -> list[Demand]:
-        """Return the demands that the scheme is asked for."""
+    def limited(self, demands: Sequence[Demand]) -> list[Demand]:
+        """Return the demands with their limits, for a scheme."""
         if not self._barred and not self._room_workers:
             return list(demands)
         asked = self._asked
-        return [asked.get(demand.job_id) or self._told(demand) for demand in demands]
+        return [asked.get(demand.job_id) or self._limited(demand) for demand in demands]
 
-    def _told(self, demand: Demand) -> Demand:
+    def _limited(self, demand: Demand) -> Demand:
         barred, workers = self._barred.get(demand.job_id), self._room_workers.get(demand.job_id)
         if barred is None and workers is None:
             return demand
-        # Its last two fields; `_replace` takes three times as long.
+        # This sets the last two fields; `_replace` takes three times as long.
         asked = self._asked[demand.job_id] = Demand(*demand[:-2], workers, frozenset(barred or ()))
         return asked
 
     def _bar(self, job_id: str, pool: Pool) -> None:
-        """Have the scheme not start a job in a pool."""
+        """Bar a job from a pool."""
         barred = self._barred.setdefault(job_id, set())
         if pool not in barred:
             barred.add(pool)
@@ -213,7 +213,7 @@ class ScatteredRoom:
 
 
 def is_within(small: tuple[Pool, int, int], large: tuple[Pool, int, int]) -> bool:
-    """Whether whoever has no room for the one has none for the other."""
+    """Return whether a lack of room for one demand implies that for another."""
     return small[0] == large[0] and small[1] <= large[1] and small[2] <= large[2]
 
 

@@ -1,4 +1,4 @@
-"""One round of allocation: what a scheme is asked about the jobs, and how its grants are carried out."""
+"""One round of allocation: the demands of jobs for a scheme, and the application of its grants."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,29 +12,33 @@ from solvers.elastic.allocation import POOLS
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Demand, Grant, Pool, Scheme
 from streams.policies.elastic.job import ElasticJob
-from streams.policies.elastic.placing import Placing, ScatteredRoom
-from streams.policies.elastic.sizes import Sizes
-from streams.policies.elastic.turns import Turn, Turns
+from streams.policies.elastic.placing import RoundPlacement, ScatteredRoom
+from streams.policies.elastic.sizes import ServerSizes
+from streams.policies.elastic.turns import QueueTurns, Turn
 from streams.policies.elastic.workforce import Workforce
 
 _SPANNING_SPEED = {"basic": 1.0, "advanced": 0.7, "heterogeneous": 0.7, "ideal": 1.0}
-"""Part of a job's speed that is left on several GPU types at a time, by scenario (thesis, section 3.7.1)."""
+"""Factor on a job's speed on several GPU types at a time, by scenario (thesis, section 3.7.1)."""
 
 MOST_TRIALS = 4
-"""Trials of a round. With each, all base demands as large as one that found no room are left out, so that it
-rarely takes more than two."""
+"""Most trials of a round. After each, base demands as large as one without room are left out, so two trials
+usually suffice."""
 
 
 MOST_LOOKED_AT = 3_000
-"""Waiting jobs in a round, beside those with a turn. The others wait for a later round."""
+"""Most waiting jobs in a round, besides those with a turn. The others wait for a later round."""
 
 
 class Rounds:
-    """Rounds of one zone. A round begins with what the jobs and servers are now, and keeps nothing for the
-    next."""
+    """Rounds of one zone. A round depends only on the present jobs and servers."""
 
     def __init__(
-        self, policy: ElasticPolicy, scheme: Scheme, workforce: Workforce, turns: Turns, sizes: Sizes
+        self,
+        policy: ElasticPolicy,
+        scheme: Scheme,
+        workforce: Workforce,
+        turns: QueueTurns,
+        sizes: ServerSizes,
     ) -> None:
         self._policy = policy
         self._turns = turns
@@ -42,23 +46,23 @@ class Rounds:
         self._scheme = scheme
         self._workforce = workforce
         self._waiting: dict[str, tuple[int, Demand]] = {}
-        """Demand passed to a scheme for each job that waited in the last round, by its samples done:
-        nothing else that changes while a job waits is in there."""
+        """Samples done and demand of each job that waited in the last round. A cache: while a job waits, its
+        demand changes only with its samples done."""
         workforce.spanning_speed = 1.0 if sizes.has_one_speed else _SPANNING_SPEED[policy.scenario]
 
     @property
     def patience_s(self) -> float:
-        """After so long in the queue a job can be given a turn; never under schemes that give none."""
+        """Time in the queue after which a job can be given a turn; infinite under schemes without turns."""
         return self._policy.patience_s if self._scheme.gives_turns else math.inf
 
     @property
     def has_turns_due(self) -> bool:
-        """Whether time alone is a reason for a round."""
+        """Whether a round is due because of time alone."""
         return self._turns.are_due(self.patience_s)
 
     def allocate(self) -> None:
-        """Decide who has how many workers, and place them: jobs that have a turn, then all others, then those
-        that can use servers that are held."""
+        """Decide the numbers of workers of jobs, and place them: first jobs with a turn, then all others,
+        then those that can use held servers."""
         workforce, cluster, turns = self._workforce, self._workforce.cluster, self._turns
         waiting, resizable = workforce.waiting, workforce.resizable
         turns.renew(waiting if self._scheme.gives_turns else ())
@@ -66,26 +70,26 @@ class Rounds:
         for turn in list(turns.all):
             served = self._serve(turn, resizable)
             if served is not None:
-                self._carry_out(served, {"case": "waited_too_long"})
-                # None is resized twice in a round.
+                self._apply(served, {"case": "waited_too_long"})
+                # No job is resized twice in a round.
                 resizable = [job for job in resizable if job.job.job_id not in served.resized]
         held = turns.held
         with _closed(cluster, held):
             placing = self._decide(self._first(self._without_turn(waiting)), resizable)
-        self._carry_out(placing)
+        self._apply(placing)
         for by_s in sorted(set(held.values())):
             with _closed(cluster, [server for server in cluster.servers() if held.get(server) != by_s]):
                 fitting = self._fitting(self._without_turn(waiting))
                 placing = self._decide([job for job in fitting if turns.is_over_by(job, by_s)], [])
-            self._carry_out(placing)
+            self._apply(placing)
 
     def _without_turn(self, waiting: Sequence[ElasticJob]) -> list[ElasticJob]:
-        """Those of jobs that waited when the round began that still do, for what jobs with turns leave."""
+        """Return the jobs without a turn that still wait."""
         with_turn = {turn.job_id for turn in self._turns.all}
         return [job for job in waiting if not job.members and job.job.job_id not in with_turn]
 
     def _first(self, jobs: list[ElasticJob]) -> list[ElasticJob]:
-        """As many jobs as a round looks at, in their order: the shortest, and those that came first."""
+        """Return at most `MOST_LOOKED_AT` jobs, in their order: the oldest and the shortest."""
         if len(jobs) <= MOST_LOOKED_AT:
             return jobs
         oldest = MOST_LOOKED_AT // 4
@@ -94,22 +98,22 @@ class Rounds:
         return jobs[:oldest] + sorted(shortest, key=attrgetter("arrival"))
 
     def _fitting(self, jobs: Sequence[ElasticJob]) -> list[ElasticJob]:
-        """Those for which there might be room on the open servers, though none make way. Mostly few servers
-        that are held have any, so that most jobs need not be looked at further."""
+        """Return the jobs for which the open servers may have room without preemptions. Held servers rarely
+        have room, so this excludes most jobs early."""
         cluster = self._workforce.cluster
         sizes = {job.workload.gpus_per_worker for job in jobs}
         rooms = {size: max(cluster.room(size, pool) for pool in POOLS) for size in sizes}
         return [job for job in jobs if rooms[job.workload.gpus_per_worker] >= job.workload.min_workers]
 
-    def _serve(self, turn: Turn, resizable: Sequence[ElasticJob]) -> Placing | None:
-        """Place the base demand of a job that has a turn, where flexible workers make way for it; or hold
-        servers for it."""
+    def _serve(self, turn: Turn, resizable: Sequence[ElasticJob]) -> RoundPlacement | None:
+        """Place the base demand of a job with a turn, in place of flexible workers if needed; or hold servers
+        for it, and return None."""
         workforce, cluster = self._workforce, self._workforce.cluster
         job = workforce.jobs[turn.job_id]
         with _closed(cluster, self._turns.barred(turn)):
             for pool in self._pools_of(job, self._is_heterogeneous(job)):
                 cluster.begin_trial()
-                placing = Placing(workforce, _movable(resizable), keeps_order=False)
+                placing = RoundPlacement(workforce, _movable(resizable), keeps_order=False)
                 placing.place([Grant(turn.job_id, job.workload.min_workers, pool, pool)])
                 has_room = not placing.misfits
                 cluster.end_trial(has_room)
@@ -119,11 +123,11 @@ class Rounds:
         self._turns.hold(turn, self.patience_s)
         return None
 
-    def _decide(self, jobs: Sequence[ElasticJob], resizable: Sequence[ElasticJob]) -> Placing:
+    def _decide(self, jobs: Sequence[ElasticJob], resizable: Sequence[ElasticJob]) -> RoundPlacement:
         """Return the placement of waiting and running jobs on the open servers.
 
-        Schemes count the GPUs of a pool, and these may be scattered over its servers. So grants are placed on
-        trial, and where some find no room, the scheme is asked again without them.
+        Schemes count the GPUs of a pool, which may be scattered over its servers. So grants are placed on
+        trial; if some have no room, the scheme allocates again without them.
         """
         workforce, cluster = self._workforce, self._workforce.cluster
         waiting = self._demands(jobs)
@@ -131,48 +135,48 @@ class Rounds:
         movable = _movable(resizable)
         free_gpus = self._free_gpus(cluster)
         room = ScatteredRoom(workforce, movable)
-        room.judge(waiting)
+        room.bar_without_room(waiting)
         for trial in range(MOST_TRIALS):
-            placing = Placing(workforce, movable, self._scheme.keeps_order)
-            grants = self._scheme.allocate(room.told(waiting), room.told(running), free_gpus, trial)
+            placing = RoundPlacement(workforce, movable, self._scheme.keeps_order)
+            grants = self._scheme.allocate(room.limited(waiting), room.limited(running), free_gpus, trial)
             cluster.begin_trial()
             placing.place(grants)
-            is_kept = trial == MOST_TRIALS - 1 or not room.learn(placing, waiting)
+            is_kept = trial == MOST_TRIALS - 1 or not room.note_misfits(placing, waiting)
             cluster.end_trial(is_kept)
             if is_kept:
                 break
         return placing
 
-    def _carry_out(self, placing: Placing, facts: Mapping[str, Fact] = NO_FACTS) -> None:
-        """Start and resize jobs as they are placed.
+    def _apply(self, placing: RoundPlacement, facts: Mapping[str, Fact] = NO_FACTS) -> None:
+        """Start and resize jobs by their placement.
 
         Args:
-            facts: why those start that do.
+            facts: facts of the starts.
         """
         workforce = self._workforce
         started = [change for change in placing.started if change.workers]
-        made_way: Facts = {"case": "jobs_gain_more"}
+        loss_facts: Facts = {"case": "jobs_gain_more"}
         if started:
-            made_way = {"case": "jobs_waited", "jobs": len(started)}
+            loss_facts = {"case": "jobs_waited", "jobs": len(started)}
         for change in placing.shrunk:
-            workforce.regroup(change.job, change.held, 0, change.grant, made_way)
+            workforce.resize(change.job, change.held, 0, change.grant, loss_facts)
         for change in started:
             workforce.start(change.job, change.workers, change.grant, facts)
         for change in placing.grown:
-            workforce.regroup(change.job, change.held, change.added, change.grant, made_way)
+            workforce.resize(change.job, change.held, change.added, change.grant, loss_facts)
 
     def _demands(self, jobs: Sequence[ElasticJob]) -> list[Demand]:
-        """Return the demands passed to a scheme for jobs that wait."""
+        """Return the demands of waiting jobs for a scheme."""
         kept = self._waiting
-        told = {}
+        demands = {}
         for job in jobs:
             job_id, samples_done = job.job.job_id, job.job.samples_done
             before = kept.get(job_id)
             is_same = before is not None and before[0] == samples_done
-            told[job_id] = before if before is not None and is_same else (samples_done, self._demand(job))
-        if len(told) * 2 > len(kept):
-            self._waiting = told
-        return [demand for _, demand in told.values()]
+            demands[job_id] = before if before is not None and is_same else (samples_done, self._demand(job))
+        if len(demands) * 2 > len(kept):
+            self._waiting = demands
+        return [demand for _, demand in demands.values()]
 
     def _demand(self, job: ElasticJob) -> Demand:
         """Return the demand of a job for a scheme."""
@@ -187,7 +191,7 @@ class Rounds:
             remaining_work_s=self._workforce.work_left_s(job),
             speedup=job.speedup,
             pools=self._pools_of(job, is_heterogeneous),
-            # On servers that are equally fast, workers of both pools are like those of one.
+            # On equally fast servers, both pools are like one.
             spans_pools=is_heterogeneous or (self._sizes.has_one_speed and job.is_elastic),
             comes_last=is_heterogeneous,
             spanning_speed=self._workforce.spanning_speed,
@@ -196,7 +200,7 @@ class Rounds:
         )
 
     def _is_heterogeneous(self, job: ElasticJob) -> bool:
-        """Whether it is to be on several GPU types at a time."""
+        """Return whether a job is to use several GPU types at a time."""
         is_able = job.workload.heterogeneous and job.is_elastic
         return is_able and self._policy.scenario != "basic" and not self._sizes.has_one_speed
 
@@ -209,17 +213,17 @@ class Rounds:
         return ("loaned", "training") if prefers_loans and self._risks_little(job) else ("training", "loaned")
 
     def usable_pools(self, workload: ElasticWorkload) -> tuple[Pool, ...]:
-        """Where the base demand of a job that waits may be."""
+        """Return the pools in which the base demand of a waiting job may be placed."""
         scenario = self._policy.scenario
         any_type = (workload.fungible and scenario != "heterogeneous") or (
             workload.heterogeneous and scenario != "basic"
         )
-        # Slower servers are no use to a job whose base demand there would be more workers than one may have.
+        # On slower servers, the base demand may exceed the most workers of a job.
         fits = workload.min_workers * self._sizes.least_per_loaned_worker <= MAX_WORKERS
         return POOLS if fits and (any_type or self._sizes.has_one_speed) else ("training",)
 
     def _risks_little(self, job: ElasticJob) -> bool:
-        """Whether a preemption would take little from a job, see `most_work_at_risk_s`."""
+        """Return whether a preemption would cost a job little work, see `most_work_at_risk_s`."""
         if job.workload.keeps_checkpoints:
             return True
         return self._workforce.entry(job).shortest_s <= self._policy.most_work_at_risk_s
@@ -230,13 +234,13 @@ class Rounds:
 
 
 def _movable(resizable: Sequence[ElasticJob]) -> list[str]:
-    """The jobs whose flexible workers may go."""
+    """Return the jobs whose flexible workers may be preempted."""
     return [job.job.job_id for job in resizable if job.flexible_pool is not None]
 
 
 @contextmanager
 def _closed(cluster: Cluster, servers: Collection[str]) -> Iterator[None]:
-    """Place nothing on these servers for the length of the block."""
+    """Close servers within the block."""
     closed = [server for server in servers if cluster.server(server).is_open]
     for server in closed:
         cluster.close(server)

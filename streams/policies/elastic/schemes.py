@@ -1,4 +1,4 @@
-"""The schemes of allocation, and the ways to choose servers, that a zone may be configured with."""
+"""The schemes of allocation, and the choices of servers to return, by setting."""
 
 from collections.abc import Callable, Mapping
 
@@ -27,10 +27,10 @@ _CHOICES: Mapping[ReclaimingName, Callable[[ElasticPolicy], Choice]] = {
 
 
 def scheme_of(policy: ElasticPolicy) -> Scheme:
-    """How a zone with these settings allocates workers."""
+    """Return the scheme that allocates workers under some settings."""
     return _SCHEMES[policy.scheme](policy)
 
 
 def choice_of(policy: ElasticPolicy) -> Choice:
-    """How a zone with these settings chooses the servers that it gives back."""
+    """Return the choice of servers to return under some settings."""
     return _CHOICES[policy.reclaiming](policy)

@@ -1,4 +1,4 @@
-"""Where a zone's servers count, and which jobs are too large for them."""
+"""The pools and sizes of a zone's servers, and the jobs that are too large for them."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator
@@ -13,23 +13,23 @@ from solvers.elastic.demand import Pool
 from streams.policies.policy import ZoneContext
 
 _ROUNDING = 1e-9
-"""Three GPUs of a third of the speed are one, whatever the last bit of the third is."""
+"""Tolerance of ratios of speeds: three GPUs with a third of the speed count as one."""
 
 
-class Shape(NamedTuple):
-    """What a job needs at least."""
+class LeastDemand(NamedTuple):
+    """Least demand of a job."""
 
     min_workers: int
     gpus_per_worker: int
 
     @classmethod
-    def of(cls, workload: ElasticWorkload) -> "Shape":
-        """Of a job that runs this."""
+    def of(cls, workload: ElasticWorkload) -> "LeastDemand":
+        """Return the least demand of a workload."""
         return cls(workload.min_workers, workload.gpus_per_worker)
 
 
-class Sizes:
-    """Of one zone as it is configured."""
+class ServerSizes:
+    """Sizes of the servers of one zone, by its configuration."""
 
     def __init__(self, context: ZoneContext) -> None:
         zone, policy = context.zone, cast(ElasticPolicy, context.zone.policy)
@@ -44,19 +44,19 @@ class Sizes:
             )
             for name, gpu in types.items()
         }
-        """GPUs of a server of each type, and how many of its workers do the work of one."""
+        """GPUs of a server and its number of workers that equal one on the reference, by GPU type."""
         self._nodes = zone.nodes
         self._rooms: dict[int, int] = {}
-        """See `_room`."""
+        """Cache of `_room`."""
 
     @cached_property
     def most_per_worker(self) -> int:
-        """How many workers do the work of one, on the slowest of the servers."""
+        """Number of workers that equal one, on the slowest server."""
         return max(self.kinds[name][1] for name in {node.gpu_type for node in self._nodes})
 
     @cached_property
     def least_per_loaned_worker(self) -> int:
-        """The same on the fastest of the servers that are no training servers."""
+        """Number of workers that equal one, on the fastest server besides the training servers."""
         loaned = (self.place_of(node) for node in self._nodes)
         return min((factor for pool, _, factor in loaned if pool == "loaned"), default=1)
 
@@ -75,22 +75,21 @@ class Sizes:
         }
 
     def place_of(self, node: Node) -> tuple[Pool, int, int]:
-        """The pool of a server, its GPUs, and how many of its workers do the work of one on the reference GPU
-        (erratum L4).
+        """Return the pool of a server, its GPUs, and the number of its workers that equal one on the
+        reference GPU (erratum L4).
 
-        Training servers are those of the zone's own that are as fast as the reference; its own slower ones
-        are for the same jobs as servers on loan.
+        Training servers are the zone's own servers with the speed of the reference. Its own slower servers
+        are in the pool of loaned servers.
         """
         gpus, workers_per_worker = self.kinds[node.gpu_type]
         is_own = node.id not in self._loans and workers_per_worker == 1
         return "training" if is_own else "loaned", gpus, workers_per_worker
 
-    def fault(self, shape: Shape, without: Collection[str] = ()) -> Facts | None:
-        """Why a job of this shape would not run even if it were alone, and all loans were given back; None if
-        it would.
+    def fault(self, shape: LeastDemand, without: Collection[str] = ()) -> Facts | None:
+        """Return why a job with a demand would not run alone on the zone's own servers; None if it would.
 
         Args:
-            without: servers that are not there.
+            without: missing servers.
         """
         gpus_per_worker = shape.gpus_per_worker
         lacking = sum(self._own.get(server, 0) // gpus_per_worker for server in without)
@@ -104,12 +103,12 @@ class Sizes:
         }
 
     def is_own(self, node: str) -> bool:
-        """Whether it is a training server."""
+        """Return whether a node is a training server."""
         return node in self._own
 
-    def needed(self, servers: Iterable[str], shapes: Iterable[Shape]) -> Iterator[str]:
-        """Those of some servers without which a job of these shapes would never run. In this order: servers
-        that are not needed are gone for those that come after them."""
+    def needed(self, servers: Iterable[str], shapes: Iterable[LeastDemand]) -> Iterator[str]:
+        """Yield the servers without which a job with one of some demands would never run, in the given order:
+        servers that are not needed count as gone for those after them."""
         most_workers: dict[int, int] = {}
         for shape in shapes:
             most_workers[shape.gpus_per_worker] = max(
@@ -125,7 +124,7 @@ class Sizes:
                     room_to_spare[size] -= gpus // size
 
     def _room(self, gpus_per_worker: int) -> int:
-        """How many workers of so many GPUs each training servers have room for."""
+        """Return the number of workers with some GPUs each that the training servers have room for."""
         if gpus_per_worker not in self._rooms:
             self._rooms[gpus_per_worker] = sum(gpus // gpus_per_worker for gpus in self._own.values())
         return self._rooms[gpus_per_worker]

@@ -1,4 +1,4 @@
-"""What an elastic zone says of itself from time to time, for those who watch it."""
+"""Periodic reports of an elastic zone: its workers, its queue and its next reclaims."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,45 +10,46 @@ from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Pool
 from solvers.elastic.lent import Lent, Reclaim, lent_by
 from solvers.elastic.reclaiming import Choice
-from streams.policies.elastic.turns import Turn, Turns
+from streams.policies.elastic.turns import QueueTurns, Turn
 from streams.policies.elastic.workforce import Workforce
 
 ROUNDS_BETWEEN = 10
-"""It takes milliseconds in a large zone, so it is not said after every round."""
+"""Rounds between reports, which take milliseconds in a large zone."""
 MOST_QUEUED = 32
-MOST_HELD_TOLD = 32
+MOST_HELD_SHOWN = 32
 RECLAIMS_AHEAD = 2
 MOST_CHOICES = 3
-"""Each takes up to half a second in the largest zones; those that preempt nobody are among them."""
+"""Most choices of servers per report, harmless ones included: each takes up to half a second in the largest
+zones."""
 
 
 @dataclass
 class Staffing:
-    """When one zone is described next."""
+    """Time of the next report of one zone."""
 
     has_changed: bool = False
-    """Whether there is anything to say that was not said."""
+    """Whether anything has changed since the last report."""
     next_s: float = 0.0
-    """Not before this."""
+    """Earliest time of the next report."""
 
     def is_due(self, time_s: float) -> bool:
-        """Whether to describe it now."""
+        """Return whether a report is due."""
         return self.has_changed and time_s >= self.next_s
 
-    def told(self, next_s: float) -> None:
-        """It is described now."""
+    def note_report(self, next_s: float) -> None:
+        """Note that a report is made now."""
         self.has_changed, self.next_s = False, next_s
 
 
 def staffed(
-    zone: str, workforce: Workforce, turns: Turns, on_loan: Sequence[str], choose: Choice
+    zone: str, workforce: Workforce, turns: QueueTurns, on_loan: Sequence[str], choose: Choice
 ) -> ZoneStaffed:
-    """How a zone is staffed now.
+    """Return the report of a zone.
 
     Args:
         zone: its id.
-        on_loan: the servers that could be wanted back.
-        choose: how those are chosen that go.
+        on_loan: the servers that may be reclaimed.
+        choose: the choice of the servers to return.
     """
     running = [job for job in workforce.jobs.values() if job.members]
     harmless, reclaims = _reclaims(lent_by(workforce.cluster, on_loan), choose)
@@ -75,15 +76,15 @@ def _gpus(cluster: Cluster, pool: Pool) -> PoolGpus:
 
 def _given(turn: Turn) -> TurnGiven:
     return TurnGiven(
-        job_id=turn.job_id, servers=len(turn.held), held=turn.held[:MOST_HELD_TOLD], by_s=turn.by_s
+        job_id=turn.job_id, servers=len(turn.held), held=turn.held[:MOST_HELD_SHOWN], by_s=turn.by_s
     )
 
 
-def _queue(workforce: Workforce, turns: Turns) -> tuple[WaitingJob, ...]:
-    """The jobs that a round would look at first: those with turns, then the shortest; ties go by arrival."""
+def _queue(workforce: Workforce, turns: QueueTurns) -> tuple[WaitingJob, ...]:
+    """Return the first jobs of the next round: those with turns, then the shortest; ties go by arrival."""
     ranks = {turn.job_id: rank for rank, turn in enumerate(turns.all)}
     ready = (entry for entry in workforce.queue() if workforce.is_ready(entry.job))
-    # Stable, and the queue is in the order of arrival.
+    # Stable: the queue is in the order of arrival.
     shortest = sorted(ready, key=attrgetter("shortest_s"))
     first = [entry for entry in shortest if entry.job.job.job_id in ranks]
     first.sort(key=lambda entry: ranks[entry.job.job.job_id])
@@ -95,7 +96,8 @@ def _queue(workforce: Workforce, turns: Turns) -> tuple[WaitingJob, ...]:
 
 
 def _harmless(lent: Lent) -> int:
-    """How many servers could go and no job be preempted, if those with the fewest workers go first."""
+    """Return how many servers can leave without a preempted job, if those with the fewest workers leave
+    first."""
     spare = {job.job_id: sum(job.workers.values()) - job.min_workers for job in lent.jobs}
     hosted: dict[str, list[tuple[str, int]]] = {server.server_id: [] for server in lent.servers}
     for job in lent.jobs:
@@ -112,7 +114,7 @@ def _harmless(lent: Lent) -> int:
 
 
 def _reclaims(lent: Lent, choose: Choice) -> tuple[int, list[Reclaim]]:
-    """How many servers could go and no job be preempted, and the smallest reclaims that are larger."""
+    """Return how many servers can leave without a preempted job, and the smallest larger reclaims."""
     harmless, reclaims = _harmless(lent), list[Reclaim]()
     for count in range(harmless + 1, min(harmless + MOST_CHOICES, len(lent.servers)) + 1):
         reclaim = choose(lent, count)

@@ -1,4 +1,5 @@
-"""Events that take every kernel of allocation and reclaims, to have these compiled, and who waits for it."""
+"""Events that compile every kernel of allocation and reclaims, and the zones that wait for the
+compilation."""
 
 from collections.abc import Iterator
 
@@ -23,15 +24,15 @@ _TARIFF = Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)
 
 
 def searches(zone: Zone) -> bool:
-    """Whether rounds make a genetic search, which takes seconds interpreted."""
+    """Return whether rounds use a genetic search, which takes seconds if interpreted."""
     return isinstance(zone.policy, ElasticPolicy) and zone.policy.scheme == "pollux"
 
 
 def story() -> Iterator[Event]:
-    """The events of a cell in which jobs are scaled by each scheme that has kernels, and a server on loan is
-    wanted back that has workers.
+    """Yield the events of a cell in which each scheme with kernels scales jobs, and a loaned server with
+    workers is reclaimed.
 
-    The compiled code is kept on disk where that can be written, and then this takes under a second.
+    If the compiled code can be cached on disk, later calls take under a second.
     """
     schemes: tuple[SchemeName, ...] = ("lyra", "pollux")
     yield CellConfigured(
@@ -47,7 +48,7 @@ def story() -> Iterator[Event]:
     yield CapacityOffered(cell=_CELL, zone=_LENDER, offer_id="offer", servers=(_LENT,))
     yield NodeOnline(cell=_CELL, node=_LENT, base_model="none", runners=("elastic",))
     for zone in schemes:
-        # The lent server has the elastic job; the other one is too large for what is left beside it.
+        # The lent server has the elastic job; the other job is too large for the remaining GPUs.
         for job, workers in (("elastic", (1, 3)), ("large", (2, 2))):
             yield JobSubmitted(
                 cell=_CELL,

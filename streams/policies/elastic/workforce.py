@@ -1,4 +1,4 @@
-"""The workers of a zone's jobs: who has which, on which servers, and the commands when that changes."""
+"""The workers of a zone's jobs: their servers, and the commands on changes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from streams.cell.live_bytes import LiveBytes
 from streams.cell.outcomes import Outcomes
 from streams.policies.elastic.job import ElasticJob, QueueEntry
 from streams.policies.elastic.outcomes import released, resized
-from streams.policies.elastic.sizes import Shape
+from streams.policies.elastic.sizes import LeastDemand
 from streams.policies.gang.gangs import Why
 from streams.policies.gang.single_job import SingleJobGangs
 from streams.policies.orders import OrderClock
@@ -32,23 +32,23 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         self.cluster = cluster
         self.time_s: float | None = None
         self.spanning_speed = 1.0
-        """Part of its speed that is left to a job whose workers are in both pools."""
+        """Factor on the speed of a job whose workers are in both pools."""
         self._busy: dict[str, dict[str, None]] = {}
-        """The jobs that have workers on a node, new or old ones; only nodes with some. This and what follows
+        """Jobs with workers on a node, present or leaving; only nodes with some. This and the following
         depend on the jobs alone."""
-        self.shapes: Counter[Shape] = Counter()
-        """Number of jobs by least need; only shapes of at least one job."""
+        self.shapes: Counter[LeastDemand] = Counter()
+        """Number of jobs by least demand; only demands of at least one job."""
         self._idle_jobs: dict[str, None] = {}
         self._entries: dict[str, QueueEntry] = {}
-        """Of jobs in `_idle_jobs`, computed on demand: anew once a job has changed."""
+        """Cached entries of jobs in `_idle_jobs`, dropped when a job changes."""
         self._resizable_jobs: dict[str, None] = {}
         self._retrying: dict[str, None] = {}
-        """Jobs that wait after a run that did not begin, or did so when this was last looked at."""
+        """Jobs that wait after a refused run, by the last check."""
 
     def add(self, job: ElasticJob) -> None:
-        """Keep a job."""
+        """Add a job."""
         self.jobs[job.job.job_id] = job
-        self.shapes[Shape.of(job.workload)] += 1
+        self.shapes[LeastDemand.of(job.workload)] += 1
         for node in (*job.members, *job.leaving):
             self._busy.setdefault(node, {})[job.job.job_id] = None
         self.note(job)
@@ -59,47 +59,47 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         return _by_arrival(filter(self.is_ready, map(self.jobs.__getitem__, self._idle_jobs)))
 
     def is_ready(self, job: ElasticJob) -> bool:
-        """Whether a job without workers that is not ending can be given a first set of them."""
+        """Return whether a live job without workers can be given a first set of them."""
         return not job.leaving and job.retry_s <= self.orders.elapsed_s
 
     @property
     def resizable(self) -> list[ElasticJob]:
-        """Jobs that run and have flexible demand, in the order of their arrival."""
+        """Running jobs with flexible demand, in the order of their arrival."""
         return _by_arrival(job for job_id in self._resizable_jobs if (job := self.jobs[job_id]).is_formed)
 
     @property
     def jobs_without_workers(self) -> int:
-        """Number of jobs that have none."""
+        """Number of jobs without workers."""
         return len(self._idle_jobs)
 
     def end_retries(self) -> bool:
-        """Whether some jobs have now waited for long enough after runs that did not begin."""
+        """Return whether the delay of some jobs after refused runs has ended since the last check."""
         over = [job for job in self._retrying if self.jobs[job].retry_s <= self.orders.elapsed_s]
         for job_id in over:
             del self._retrying[job_id]
         return bool(over)
 
     def queue(self) -> list[QueueEntry]:
-        """The jobs without workers that are not ending, in the order of their arrival."""
+        """Return the entries of live jobs without workers, in the order of their arrival."""
         return list(map(self.entry, _by_arrival(map(self.jobs.__getitem__, self._idle_jobs))))
 
     def entry(self, job: ElasticJob) -> QueueEntry:
-        """The entry of such a job in the queue."""
+        """Return the entry of a live job without workers."""
         entry = self._entries.get(job.job.job_id)
         if entry is None:
             entry = self._entries[job.job.job_id] = QueueEntry.of(job)
         return entry
 
     def is_busy(self, node: str) -> bool:
-        """Whether a node has workers, or has not said that they are gone."""
+        """Return whether a node has workers, or has not reported their end."""
         return node in self._busy
 
     def jobs_on(self, node: str) -> list[ElasticJob]:
-        """The jobs that make it busy, in the order of their arrival."""
+        """Return the jobs that make a node busy, in the order of their arrival."""
         return _by_arrival(self.jobs[job_id] for job_id in self._busy.get(node, ()))
 
     def placed(self, job: ElasticJob) -> dict[str, int]:
-        """Return the real workers of a job for which each server has set room aside."""
+        """Return the real workers of a job by server, from the reserved room."""
         placed: dict[str, int] = {}
         for workers in self.cluster.workers_of(job.job.job_id).values():
             for server, count in workers.items():
@@ -107,29 +107,29 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         return placed
 
     def gpus_of(self, job: ElasticJob) -> dict[str, int]:
-        """Return the GPUs of a job on each server."""
+        """Return the GPUs of a job by server."""
         return {node: count * job.workload.gpus_per_worker for node, count in job.members.items()}
 
     def speed(self, job: ElasticJob) -> float:
-        """Return the speed of its workers, in seconds of one worker on a training server per second."""
+        """Return the speed of a job, in seconds of one worker on a training server per second."""
         spans = job.flexible_pool is not None and job.flexible_pool != job.pool
         return job.speedup[job.workers] * (self.spanning_speed if spans else 1.0)
 
     def work_left_s(self, job: ElasticJob) -> float:
-        """Seconds that what is left of a job takes with one worker on a training server, by now."""
+        """Return the remaining work of a job by now, in seconds of one worker on a training server."""
         # Without a run the speed does not matter.
         return job.work_left_s(self.time_s, 0.0 if job.since_s is None else self.speed(job))
 
     def base_left_s(self, job: ElasticJob) -> float:
-        """Return the time of a job's remaining work with its base demand: as its user declared, or if it is
-        late by that, as much longer as it is late."""
+        """Return the time of a job's remaining work with its base demand: as declared or, if the job is late,
+        at least as long as it is late."""
         left_s = self.work_left_s(job) / job.speedup[job.workload.min_workers]
         if job.due_s is None or self.time_s is None:
             return left_s
         return max(left_s, self.time_s - job.due_s)
 
     def start(self, job: ElasticJob, workers: int, grant: Grant, facts: Mapping[str, Fact]) -> None:
-        """Have a job that waits start with so many workers, which the cluster has for it."""
+        """Start a waiting job with the workers that the cluster has for it."""
         has_flexible = workers > job.workload.min_workers
         job.pool, job.flexible_pool = grant.pool, grant.flexible_pool if has_flexible else None
         reason: ResizeReason = "resumed" if job.generation else "started"
@@ -137,15 +137,15 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
             job.due_s = self.time_s + self.base_left_s(job)
         self._assign(job, workers, Why(reason, facts))
 
-    def regroup(
-        self, job: ElasticJob, held: int, added: int, grant: Grant, made_way: Mapping[str, Fact]
+    def resize(
+        self, job: ElasticJob, held: int, added: int, grant: Grant, loss_facts: Mapping[str, Fact]
     ) -> None:
-        """Have a running job go on with the workers that the cluster has for it.
+        """Resize a running job to the workers that the cluster has for it.
 
         Args:
-            held: how many it keeps of those that it had.
-            added: how many are new, where the grant has its flexible ones.
-            made_way: what workers that it loses make way for.
+            held: number of workers that it keeps.
+            added: number of new workers, in the grant's pool of flexible workers.
+            loss_facts: facts of the loss of workers.
         """
         before, workers = job.workers, held + added
         if workers == before and not added:
@@ -155,13 +155,13 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         reason: ResizeReason = (
             "scaled_out" if workers > before else "scaled_in" if workers < before else "moved"
         )
-        self._assign(job, workers, Why(reason, made_way if workers < before else NO_FACTS))
+        self._assign(job, workers, Why(reason, loss_facts if workers < before else NO_FACTS))
 
     def leave_servers(self, job: ElasticJob, servers: Sequence[str], why: Why[ResizeReason]) -> None:
-        """Have a running job go on without its workers on these servers, if that leaves it its base demand.
-        Otherwise it is preempted, unless nobody waits for the servers.
+        """Resize a running job to its workers outside some servers, if they suffice for its base demand.
+        Otherwise it is preempted, unless the servers are not due.
 
-        The workers that it keeps count as its base demand first, wherever they were.
+        The workers that it keeps count as its base demand first, in any pool.
         """
         job_id, cluster = job.job.job_id, self.cluster
         if hosted_job(cluster, job_id).is_preempted_without(servers):
@@ -267,7 +267,7 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
                 del self._busy[node]
 
     def _over(self, job: ElasticJob) -> None:
-        self.shapes -= Counter((Shape.of(job.workload),))
+        self.shapes -= Counter((LeastDemand.of(job.workload),))
 
 
 def _by_arrival(jobs: Iterable[ElasticJob]) -> list[ElasticJob]:

@@ -1,4 +1,4 @@
-"""A zone of elastic jobs: events in, outcomes out."""
+"""A zone of elastic jobs."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,9 +24,9 @@ from streams.policies.elastic.invariants import broken_invariants
 from streams.policies.elastic.job import ElasticJob, QueueEntry
 from streams.policies.elastic.rounds import Rounds
 from streams.policies.elastic.schemes import choice_of, scheme_of
-from streams.policies.elastic.sizes import Shape, Sizes
+from streams.policies.elastic.sizes import LeastDemand, ServerSizes
 from streams.policies.elastic.staffing import ROUNDS_BETWEEN, Staffing, staffed
-from streams.policies.elastic.turns import Turns
+from streams.policies.elastic.turns import QueueTurns
 from streams.policies.elastic.workforce import Workforce
 from streams.policies.gang.gangs import Why
 from streams.policies.ignored import job_ending, unknown_solve
@@ -44,21 +44,21 @@ class ElasticZone:
         cluster = Cluster(policy.groups_elastic_jobs, most_workers=MAX_WORKERS)
         self._orders = OrderClock(context.cell.cell, policy.order_timeout_s)
         self._workforce = Workforce(context.zone.id, cluster, context.live, self._orders, context.outcomes)
-        self._turns = Turns(self._workforce)
+        self._turns = QueueTurns(self._workforce)
         self._states = context.nodes
         self._staffing = Staffing()
         self._arrivals = 0
         self._next_round_s = context.cell.epoch_s
         self._nodes: dict[str, Node] = {}
-        """As they are configured, by id."""
-        self._sizes = Sizes(context)
+        """Configured nodes by id."""
+        self._sizes = ServerSizes(context)
         self._configure(context)
 
     def submitted(self, job: Job) -> None:
         time_s = self._workforce.time_s
         queued_s = self._next_round_s if time_s is None else time_s
         entry = ElasticJob(job, self._arrivals, waits_since_s=queued_s)
-        too_large = self._sizes.fault(Shape.of(entry.workload), without=self._wanted)
+        too_large = self._sizes.fault(LeastDemand.of(entry.workload), without=self._wanted)
         if too_large is not None:
             self._outcomes.add(entry.rejected(self._zone.id, "larger_than_the_zone", too_large))
             return
@@ -83,7 +83,7 @@ class ElasticZone:
 
     def quote(self, request: JobQuoteRequested) -> Outcome:
         workload = cast(ElasticWorkload, request.workload)
-        too_large = self._sizes.fault(Shape.of(workload), without=self._wanted)
+        too_large = self._sizes.fault(LeastDemand.of(workload), without=self._wanted)
         if too_large is not None:
             return JobQuoted(
                 quote_id=request.quote_id,
@@ -127,7 +127,7 @@ class ElasticZone:
         return self._choose(lent_by(self._workforce.cluster, servers), count).servers
 
     def broken_promise(self, context: ZoneContext) -> BrokenPromise | None:
-        sizes = Sizes(context)
+        sizes = ServerSizes(context)
         for shape in sorted(self._workforce.shapes):
             fault = sizes.fault(shape)
             if fault is not None:
@@ -165,7 +165,7 @@ class ElasticZone:
             self._open_and_close(self._wanted_own)
             self._rounds.allocate()
         if self._staffing.is_due(time_s):
-            self._staffing.told(time_s + ROUNDS_BETWEEN * interval_s)
+            self._staffing.note_report(time_s + ROUNDS_BETWEEN * interval_s)
             on_loan = [node for node in self._workforce.cluster.servers() if self._is_borrowed(node)]
             self._outcomes.add(staffed(self._zone.id, self._workforce, self._turns, on_loan, self._choose))
 
@@ -199,8 +199,8 @@ class ElasticZone:
         for packed in state["jobs"]:
             self._workforce.add(from_state(ElasticJob, packed, self._jobs))
 
-    def _altered(self, nodes: Iterable[Node], sizes: Sizes) -> list[str]:
-        """The zone's servers that would count otherwise than they do."""
+    def _altered(self, nodes: Iterable[Node], sizes: ServerSizes) -> list[str]:
+        """Return the zone's servers whose pool or size changes."""
         cluster, same_kinds = self._workforce.cluster, sizes.kinds == self._sizes.kinds
         altered = []
         for node in nodes:
@@ -213,14 +213,14 @@ class ElasticZone:
         return altered
 
     def _open_and_close(self, nodes: Iterable[str]) -> None:
-        """Have jobs placed on nodes or not. One that is to leave some time is open still to the jobs that
-        keep it from leaving, which are promised the zone's own servers alone."""
+        """Open or close nodes for jobs. A node that is to leave stays open if jobs need it, since they are
+        promised the zone's own servers."""
         needed = set(self._sizes.needed(self._wanted_own, self._workforce.shapes))
         for node in nodes:
             self._open_or_close(node, node in needed)
 
     def _open_or_close(self, node: str, is_needed: bool = False) -> None:
-        """Have jobs placed on a node or not.
+        """Open or close a node for jobs.
 
         Args:
             is_needed: whether a job would never run without it.
@@ -232,7 +232,8 @@ class ElasticZone:
 
     @property
     def _wanted(self) -> dict[str, float | None]:
-        """Nodes that are to leave, and by when they must; cleared with the next tick, all at once."""
+        """Nodes that are to leave, with the times by which they are due; the next tick clears them
+        together."""
         leaving = self._states.leaving
         return {node: departure.by_s for node, departure in leaving.items() if node in self._nodes}
 
@@ -242,11 +243,11 @@ class ElasticZone:
         return [node for node in self._wanted if self._sizes.is_own(node)]
 
     def _is_borrowed(self, node: str) -> bool:
-        """Whether it is on loan, and nobody wants it back yet."""
+        """Return whether a node is on loan and not reclaimed."""
         return node in self._loans and node not in self._wanted
 
     def _vacate(self) -> None:
-        """Clear the servers that are to leave. Where nobody waits for them, no job is preempted for that."""
+        """Clear the servers that are to leave. For servers that are not due, no job is preempted."""
         affected: dict[str, list[str]] = {}
         wanted = self._wanted
         for node in wanted:
@@ -259,7 +260,7 @@ class ElasticZone:
             job = self._workforce.jobs[job_id]
             due = [node for node in nodes if wanted[node] is not None]
             if due and hosted_job(self._workforce.cluster, job_id).is_preempted_without(nodes):
-                nodes = due  # nobody waits for the others
+                nodes = due  # the others are not due
             dues_s = [due_s for node in nodes if (due_s := wanted[node]) is not None]
             why = Why[ResizeReason]("servers_reclaimed", {"servers": tuple(nodes)}, min(dues_s, default=None))
             before = self._workforce.gpus_of(job)
@@ -273,11 +274,11 @@ class ElasticZone:
             self._outcomes.insert(before_clearing, cleared.outcome(spared_jobs))
 
     def _configure(self, context: ZoneContext) -> None:
-        """Take over a configuration: the servers that are there now, and the settings."""
+        """Apply a configuration: the servers and the settings."""
         self._zone, self._loans = context.zone, context.loans
         self._policy = cast(ElasticPolicy, context.zone.policy)
         self._orders.timeout_s = self._policy.order_timeout_s
-        sizes, cluster = Sizes(context), self._workforce.cluster
+        sizes, cluster = ServerSizes(context), self._workforce.cluster
         cluster.separate_groups(self._policy.groups_elastic_jobs)
         present = {node.id: node for node in context.zone.nodes}
         gone = [server for server in self._nodes if server not in present]

@@ -1,1 +1,1 @@
-"""The experts policy: mixture-of-experts models on ranks, their experts placed where the tokens go."""
+"""The policy `experts`: mixture-of-experts models on ranks, with experts placed by the routed tokens."""

@@ -1,4 +1,4 @@
-"""The invariants of an experts zone, which must hold after every event."""
+"""The invariants of an experts zone after every event."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,7 +8,7 @@ from streams.policies.experts.ranks import Ranks
 
 
 def broken_invariants(ranks: Ranks, jobs: Mapping[str, Job]) -> Iterator[str]:
-    """A line for each thing that does not hold.
+    """Yield a line for each broken invariant.
 
     Args:
         ranks: the jobs of the zone.
@@ -38,7 +38,7 @@ def _of_job(job: MoeJob) -> Iterator[str]:
     if job.members and (job.leaving or job.is_ending):
         yield f"{name} has ranks while others are to go, or while it is ending"
     if job.members and job.is_awaited:
-        yield f"{name} has ranks while others give way for it"
+        yield f"{name} has ranks, and others were preempted for it"
     if job.members and (job.leader not in job.members or job.leader in job.done):
         yield f"{name} has no leader among {list(job.members)}"
     if not job.done.keys() <= job.members.keys():

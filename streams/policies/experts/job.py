@@ -1,4 +1,4 @@
-"""A job of an experts zone: its ranks, how far it is, and how it ends."""
+"""A job of an experts zone: its ranks, its progress and its end."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -15,62 +15,62 @@ from streams.policies.experts.popularity import Popularity
 from streams.policies.gang.gang import Gang
 
 _BYTES_PER_JOB = 384
-"""Packed, beside names, an error, and what a finished run said: an id of 128 characters, and numbers."""
+"""Packed numbers of a job and an id of 128 characters, besides names and its end."""
 _BYTES_PER_NODE = 8
-"""Packed, beside its id."""
+"""Packed numbers of a node, besides its id."""
 
 
 @dataclass
 class MoeJob(Gang):
-    """See `Gang`; `arrival` is anew of one that has given way. A job begins its next generation once no node
-    has ranks of the one before."""
+    """A job whose processes are ranks, see `Gang`. A preempted job gets a new `arrival`. A job begins its
+    next generation once no node has ranks of the one before."""
 
     ALL_TRACK_PROGRESS: ClassVar = False
 
     _: KW_ONLY
     since_s: float
-    """When it got the ranks that it has, or else since when it waits for some."""
+    """Time at which it got its ranks, or since which it waits for some."""
     passed: int = 0
-    """Number of times that a smaller job has gone before it."""
+    """Number of smaller jobs that have begun before it."""
     had_s: float | None = None
-    """For how long it had ranks in generations that are over; None where it had none since it was submitted
-    or has given way."""
+    """Duration for which it had ranks in past generations; None if it had none since it was submitted or
+    preempted for another."""
     is_awaited: bool = False
-    """Whether others have given way for it, so that nothing begins before it does."""
+    """Whether others were preempted for it, so that no job begins before it."""
     is_profiled: bool = False
-    """Whether the present generation has told what its profile stage has counted."""
+    """Whether the present generation has reported the counts of its profile stage."""
     is_time_over: bool = False
-    """Whether it ends because a service has reached its time."""
+    """Whether it ends because the time of a service is over."""
     popularity: Popularity | None = field(default=None, metadata=NO_STATE)
-    """Popularity of a service that has reported any."""
+    """Popularity of a service; None before its first report."""
 
     def __post_init__(self) -> None:
         self.workload = cast(MoeWorkload, self.job.workload)
-        """Its workload."""
+        """Workload of the job."""
 
     @property
     def until_s(self) -> float | None:
-        """When it ends at the latest; None where it has no such time."""
+        """Time at which it ends at the latest; None without one."""
         return self.workload.requests.until_s if isinstance(self.workload, MoeServeWorkload) else None
 
     @property
     def cluster(self) -> Cluster:
-        """The devices of a service."""
+        """Devices of a service."""
         workload = cast(MoeServeWorkload, self.workload)
         return Cluster(workload.ranks, workload.most_experts_per_device)
 
     @property
     def is_ending(self) -> bool:
-        """Whether it will never run again."""
+        """Whether it has no further runs."""
         return super().is_ending or self.is_time_over
 
     @property
     def leaving_ranks(self) -> dict[str, int]:
-        """Ranks by node of nodes that have not reported the end of theirs."""
+        """Ranks that are to end, by node."""
         return {node: leaving.processes for node, leaving in self.leaving.items()}
 
     def had_ranks_s(self, time_s: float) -> float:
-        """For how long it has had ranks by now, since it was submitted or has given way."""
+        """Return for how long it has had ranks by now, since it was submitted or preempted for another."""
         return (self.had_s or 0.0) + (time_s - self.since_s if self.members else 0.0)
 
     @property
@@ -79,16 +79,16 @@ class MoeJob(Gang):
         # A node may be a member and done, or else is leaving.
         nodes = (*self.members, *self.members, *self.leaving, self.leader)
         names = sum(_BYTES_PER_NODE + len(node) for node in nodes) + len(self.job.user)
-        told = 0 if self.popularity is None else self.popularity.state_bytes
-        return _BYTES_PER_JOB + names + told + self.ending_bytes
+        popularity = 0 if self.popularity is None else self.popularity.state_bytes
+        return _BYTES_PER_JOB + names + popularity + self.ending_bytes
 
     def to_state(self) -> list[Any]:
-        """Everything that the register has not, of types that msgpack writes."""
+        """Return the state besides the register's part, in types that msgpack writes."""
         return [state_of(self), None if self.popularity is None else self.popularity.state()]
 
     @classmethod
     def of_state(cls, state: Sequence[Any], jobs: Mapping[str, Job], rule: DriftRule) -> Self:
-        """The job that `state` was taken of."""
+        """Return the job with a state."""
         own, popularity = state
         job = from_state(cls, own, jobs)
         if popularity is not None:
@@ -96,7 +96,8 @@ class MoeJob(Gang):
         return job
 
     def ended(self, zone: str) -> Outcome:
-        """See `GangJob`; a service whose time is over has done its work if it has ever run."""
+        """Return the decision that it is over, see `GangJob`. A service whose time is over has done its work
+        if it has ever run."""
         if not self.is_time_over or super().is_ending:
             return super().ended(zone)
         if not self.generation:

@@ -22,11 +22,11 @@ _RELEASE_REASONS: Mapping[ChangeReason, RanksReleaseReason] = {
     "withdrawn": "withdrawn",
     "ended": "ended",
 }
-"""Verdicts for ranks that leave, unless their job is given up."""
+"""Reasons of releases by reason of the change, unless the job is given up."""
 
 
 def changed(zone: str, job: MoeJob, why: Why[ChangeReason]) -> RanksChanged:
-    """It has ranks, or none any more."""
+    """Return the decision that a job has ranks, or none any more."""
     return RanksChanged(
         zone=zone,
         job_id=job.job_id,
@@ -38,13 +38,13 @@ def changed(zone: str, job: MoeJob, why: Why[ChangeReason]) -> RanksChanged:
 
 
 def members_of(job: MoeJob) -> tuple[RankMember, ...]:
-    """Its nodes, in the order of the ranks."""
+    """Return the nodes of a job, in the order of the ranks."""
     return tuple(RankMember(node=node, ranks=ranks) for node, ranks in job.members.items())
 
 
 def assigned(zone: str, job: MoeJob, report_interval_s: float) -> list[RanksAssigned]:
-    """Each member runs its ranks of the present generation."""
-    told = job.popularity
+    """Return the orders to the members to run their ranks of the present generation."""
+    known = job.popularity
     order = RanksAssigned(
         zone=zone,
         node=job.leader,
@@ -55,15 +55,15 @@ def assigned(zone: str, job: MoeJob, report_interval_s: float) -> list[RanksAssi
         members=members_of(job),
         resume_samples=job.job.samples_done,
         report_interval_s=report_interval_s,
-        revision=0 if told is None else told.revision,
-        placement=() if told is None else told.placement,
+        revision=0 if known is None else known.revision,
+        placement=() if known is None else known.placement,
         workload=job.workload,
     )
     return [order.model_copy(update={"node": node}) for node in job.members]
 
 
 def released(zone: str, job: MoeJob, node: str, generation: int, why: Why[ChangeReason]) -> RanksReleased:
-    """A node is to give the ranks of the present generation up."""
+    """Return the order to a node to end the ranks of a generation."""
     return RanksReleased(
         zone=zone,
         node=node,
@@ -77,14 +77,14 @@ def released(zone: str, job: MoeJob, node: str, generation: int, why: Why[Change
 def decided(
     zone: str, job: MoeJob, revision: int, reason: PlacementReason, layers: Sequence[LayerPlaced]
 ) -> PlacementDecided:
-    """These layers of a service are placed."""
+    """Return the decision that layers of a service are placed."""
     return PlacementDecided(
         zone=zone, job_id=job.job_id, revision=revision, reason=reason, layers=tuple(layers)
     )
 
 
 def placed(zone: str, job: MoeJob, decision: PlacementDecided) -> list[ExpertsPlaced]:
-    """Each member carries a decision out."""
+    """Return the orders to the members to apply a placement."""
     order = ExpertsPlaced(
         zone=zone,
         node=job.leader,

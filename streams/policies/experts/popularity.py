@@ -15,22 +15,23 @@ from solvers.experts.drift import DriftDecision, DriftRule, LayerDrift
 from solvers.experts.placement import Cluster, Placement
 
 MAX_SLOTS = 16_384
-"""Layers x devices x experts per device of one service: a placement of all of them fits a command."""
+"""Most layers x devices x experts per device of one service: a placement of all of them fits a command."""
 MOST_COMMANDED_SLOTS = 1_500_000
-"""Slots of the layers that change at a time, times the nodes that are each sent a command with all of them:
-about 4 MB of decisions. Other layers follow with the next report. No placement on up to 91 nodes has more."""
+"""Most slots of the layers that change at a time, times the nodes, each of which gets a command with all of
+them: about 4 MB of decisions. Other layers follow with the next report. No placement on up to 91 nodes has
+more."""
 MAX_TOKENS = 2**63 - 1
-"""The most that a snapshot is sure to write: a count that false reports have brought so far stays there."""
+"""Largest count that a snapshot can write: counts that false reports increase stay there."""
 _PLACES = 6
-"""Decimal places of the numbers behind a decision."""
+"""Decimal places of the numbers in a decision."""
 _BYTES, _BYTES_PER_LAYER = 64, 96
 _BYTES_PER_EXPERT = 18
-"""Packed: the average, and what waits to be counted with the next report."""
+"""Packed bytes of the average and of the counts before the next report."""
 _BYTES_PER_DEVICE, _BYTES_PER_SLOT = 3, 2
 
 
 def rule_of(policy: ExpertsPolicy) -> DriftRule:
-    """Return the rule by which a zone's placements follow popularity."""
+    """Return the rule by which placements follow popularity."""
     return DriftRule(
         newest_weight=policy.newest_weight,
         least_gain=policy.least_gain,
@@ -41,24 +42,24 @@ def rule_of(policy: ExpertsPolicy) -> DriftRule:
 
 
 class Popularity:
-    """Popularity of the experts of one service that has reported routed tokens. Deterministic: time is
-    told."""
+    """Popularity of the experts of one service that has reported routed tokens. It is deterministic: time is
+    an argument."""
 
     def __init__(self, layers: Sequence[LayerDrift]) -> None:
         self._layers = list(layers)
         self.revision = 0
         """Revision of the present placement; the next one's is higher."""
         self.tokens = 0
-        """Told of since the first report, over all layers; `MAX_TOKENS` at most."""
+        """Reported tokens over all layers, at most `MAX_TOKENS`."""
 
     @classmethod
     def unknown(cls, layers: int, experts: int, rule: DriftRule, cluster: Cluster) -> Self:
-        """Before the first report."""
+        """Return the popularity before the first report."""
         return cls([LayerDrift(rule, cluster, experts) for _ in range(layers)])
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Layers, and experts of each."""
+        """Number of layers, and of experts per layer."""
         return len(self._layers), self._layers[0].average.size
 
     @property
@@ -68,12 +69,12 @@ class Popularity:
 
     @property
     def busiest_load(self) -> float:
-        """Load of the busiest device over the mean, the mean over layers."""
+        """Load of the busiest device over the mean load, averaged over layers."""
         return sum(layer.busiest_load for layer in self._layers) / len(self._layers)
 
     @property
     def replicas(self) -> int:
-        """Experts on all devices and layers together."""
+        """Number of experts on all devices, over all layers."""
         return sum(len(row) for layer in self._layers for row in layer.placement.lists())
 
     @property
@@ -83,45 +84,50 @@ class Popularity:
         return state_bytes(layers, experts, self._layers[0].cluster)
 
     def begin(self, routed: Sequence[LayerRouting], time_s: float, nodes: int) -> list[LayerPlaced]:
-        """Take what the profile stage has counted. All layers are placed by it, as far as
-        `MOST_COMMANDED_SLOTS` allows.
+        """Count the tokens of the profile stage, and place all layers by them, within `MOST_COMMANDED_SLOTS`.
 
         Args:
-            nodes: to how many a placement is sent.
+            nodes: number of nodes that get a placement.
+
+        Returns:
+            the placed layers.
         """
         return self._followed(LayerDrift.begin, routed, time_s, nodes)
 
     def report(self, routed: Sequence[LayerRouting], time_s: float, nodes: int) -> list[LayerPlaced]:
-        """Take what was routed since the report before. Return the layers whose placement follows, within
-        `MOST_COMMANDED_SLOTS`; layers whose last change is the longest ago come first.
+        """Count the tokens since the report before, and place layers again by them, within
+        `MOST_COMMANDED_SLOTS`; layers with older placements come first.
 
         Args:
-            nodes: to how many a placement is sent.
+            nodes: number of nodes that get a placement.
+
+        Returns:
+            the placed layers.
         """
         return self._followed(LayerDrift.report, routed, time_s, nodes)
 
     def resize(self, cluster: Cluster, time_s: float) -> list[LayerPlaced]:
-        """The ranks are others. Those layers are told that are placed otherwise than before."""
+        """Place the layers on other ranks, and return those whose placement changes."""
         changed: list[LayerPlaced] = []
         for number, layer in enumerate(self._layers):
             before = layer.placement.lists()
             decision = layer.resize(cluster, time_s)
             if layer.placement.lists() != before:
-                changed.append(self._told(number, decision))
+                changed.append(self._placed(number, decision))
         return self._revised(changed)
 
     def follow(self, rule: DriftRule) -> None:
-        """Placements follow popularity by this rule from now on."""
+        """Set the rule by which placements follow popularity."""
         for layer in self._layers:
             layer.rule = rule
 
     def state(self) -> list[Any]:
-        """Everything, of types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
         return [self.revision, self.tokens, [layer.to_json() for layer in self._layers]]
 
     @classmethod
     def from_state(cls, state: Sequence[Any], rule: DriftRule, cluster: Cluster) -> Self:
-        """That `state` was taken of."""
+        """Return the popularity with a state."""
         revision, tokens, layers = state
         popularity = cls([LayerDrift.from_json(layer, rule, cluster) for layer in layers])
         popularity.revision, popularity.tokens = revision, tokens
@@ -133,28 +139,28 @@ class Popularity:
 
     def _followed(
         self,
-        take: Callable[[LayerDrift, Ints, float, bool], DriftDecision],
+        count: Callable[[LayerDrift, Ints, float, bool], DriftDecision],
         routed: Sequence[LayerRouting],
         time_s: float,
         nodes: int,
     ) -> list[LayerPlaced]:
-        """Have each layer take its counts; the layers that change, by number."""
+        """Count the tokens of each layer, and return the layers that change, in their order."""
         counts = self._counted(routed)
         cluster = self._layers[0].cluster
         slots = nodes * cluster.devices * cluster.most_per_device
         changes = max(MOST_COMMANDED_SLOTS // slots, 1)
         changed: dict[int, LayerPlaced] = {}
         for number in sorted(range(len(counts)), key=lambda number: (self._layers[number].changed_s, number)):
-            decision = take(self._layers[number], counts[number], time_s, len(changed) < changes)
+            decision = count(self._layers[number], counts[number], time_s, len(changed) < changes)
             if decision.is_change:
-                changed[number] = self._told(number, decision)
+                changed[number] = self._placed(number, decision)
         return self._revised([changed[number] for number in sorted(changed)])
 
     def _revised(self, changed: list[LayerPlaced]) -> list[LayerPlaced]:
         self.revision += bool(changed)
         return changed
 
-    def _told(self, number: int, decision: DriftDecision) -> LayerPlaced:
+    def _placed(self, number: int, decision: DriftDecision) -> LayerPlaced:
         return LayerPlaced(
             placement=_placement(number, decision.placement),
             replicas=tuple(decision.placement.replicas().tolist()),
@@ -168,11 +174,11 @@ class Popularity:
 
 
 def unusable(report: RoutingReport, known: Popularity | None, cluster: Cluster) -> Facts | None:
-    """Why no placement can be made of a report's counts; None if one can.
+    """Return why a report's counts allow no placement; None if they do.
 
     Args:
-        known: of the same service, by the reports before; None with the first.
-        cluster: its devices.
+        known: popularity of the service by earlier reports; None with the first.
+        cluster: devices of the service.
     """
     layers, experts = len(report.layers), len(report.layers[0].tokens)
     if known is not None and (layers, experts) != known.shape:

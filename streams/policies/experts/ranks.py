@@ -1,4 +1,4 @@
-"""The jobs of a zone and their ranks: who has devices, who is to give them up, and who is over."""
+"""The jobs of a zone and their ranks: assignments of devices, preemptions and ends."""
 
 import math
 from collections import Counter
@@ -13,14 +13,14 @@ from streams.cell.outcomes import Outcomes
 from streams.policies.experts.claims import Holdings
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.outcomes import assigned, changed, decided, released
-from streams.policies.experts.turns import Turns
+from streams.policies.experts.turns import UserTurns
 from streams.policies.gang.gangs import Why
 from streams.policies.gang.single_job import SingleJobGangs
 from streams.policies.gpus import Gpus
 from streams.policies.orders import OrderClock
 
 _LONGEST_QUIET_S = 8_640.0
-"""For so long a service is expected to say nothing after its begin, at most."""
+"""Longest expected silence of a service after its begin."""
 
 
 class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
@@ -31,20 +31,20 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
     ) -> None:
         super().__init__(zone, live, orders, outcomes)
         self.gpus = gpus
-        self.turns = Turns()
+        self.turns = UserTurns()
         self.arrivals = 0
-        """Number of arrivals of jobs, by which they are ordered."""
+        """Number of arrivals by now, from which `arrival` is set."""
         self.time_s = 0.0
         self.report_interval_s = 0.0
         self.patience_s = math.inf
         self.has_news = False
-        """Whether the zone stands otherwise than when it was last told."""
+        """Whether the zone has changed since its last report."""
         self.sizes: Counter[int] = Counter()
         """Number of jobs by number of ranks; only sizes of at least one job."""
         self._next_claim_s = -math.inf
-        """Before then no job can have a claim because time passes."""
+        """Earliest time of the next claim without another event."""
         self._next_retry_s = -math.inf
-        """When a job that did not begin may have another run, by `orders`."""
+        """Time of the next run after a refused one (`OrderClock`)."""
 
     @property
     def waiting(self) -> list[MoeJob]:
@@ -54,16 +54,16 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
 
     @property
     def jobs_without_ranks(self) -> int:
-        """Number of jobs that have none and are not ending."""
+        """Number of live jobs without ranks."""
         return sum(not job.members and not job.is_ending for job in self.jobs.values())
 
     @property
     def held_devices(self) -> int:
-        """Idle ones, or on their way, that are kept for jobs for which others have given way."""
+        """Devices, idle or being released, that are held for jobs for which others were preempted."""
         return sum(job.workload.ranks for job in self.jobs.values() if job.is_awaited)
 
     def add(self, job: MoeJob) -> None:
-        """Keep a job."""
+        """Add a job."""
         self.jobs[job.job_id] = job
         self.sizes[job.workload.ranks] += 1
         self.gpus.hold(job.job_id, {**job.members, **job.leaving_ranks})
@@ -75,8 +75,8 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
         self.has_news = True
 
     def begin_all(self) -> None:
-        """Give idle devices to jobs that wait, in the order of their turns, and have others give way for one
-        that has waited for too long."""
+        """Assign idle devices to waiting jobs, in the order of their turns, and preempt others for one that
+        has waited for too long."""
         is_retry_due = self.orders.elapsed_s >= self._next_retry_s
         if not self.has_changed and self.time_s < self._next_claim_s and not is_retry_due:
             return
@@ -84,19 +84,19 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
         self._next_retry_s = min((at for at in retries_s if at > self.orders.elapsed_s), default=math.inf)
         self.has_changed = False
         holdings = Holdings(self.jobs.values(), self.gpus, self.turns, self.time_s, self.patience_s)
-        line = self.turns.line(self.waiting, self.gpus.open, holdings.holds_up)
-        heads = line.heads()
+        queue = self.turns.queue(self.waiting, self.gpus.open, holdings.holds_up)
+        heads = queue.heads()
         claim = holdings.first_claim(heads)
         self._next_claim_s = holdings.next_s(heads)
         if claim is not None:
-            line.put_first(claim.job)
-            for other in claim.gives_way:
-                self._give_way(other, claim.job)
-        while (idle := self.gpus.idle()) and (job := line.next(idle)) is not None:
+            queue.put_first(claim.job)
+            for other in claim.preempted:
+                self._preempt_for(other, claim.job)
+        while (idle := self.gpus.idle()) and (job := queue.next(idle)) is not None:
             self._begin(job)
 
-    def _give_way(self, job: MoeJob, other: MoeJob) -> None:
-        """A job waits again as if it had been submitted now, so that another begins."""
+    def _preempt_for(self, job: MoeJob, other: MoeJob) -> None:
+        """Preempt a job for another. It waits again as if it had been submitted now."""
         other.is_awaited = True
         waited_s = self.time_s - other.since_s
         facts: Facts = {"job_id": other.job_id, "user": other.job.user, "waited_s": waited_s}
@@ -108,9 +108,9 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
         self.turns.give(job.job.user)
 
     def _begin(self, job: MoeJob) -> None:
-        members = self.gpus.take(job.job_id, job.workload.ranks, {})
+        members = self.gpus.place(job.job_id, job.workload.ranks, {})
         if members is None:
-            raise AssertionError(f"job {job.job_id} was to have {job.workload.ranks} devices, idle are fewer")
+            raise AssertionError(f"job {job.job_id} needs {job.workload.ranks} devices, and fewer are idle")
         job.members, job.leader = members, next(iter(members))
         job.generation += 1
         job.since_s = self.time_s
@@ -143,7 +143,7 @@ class Ranks(SingleJobGangs[MoeJob, ChangeReason]):
         return Why("ended")
 
     def _quiet_after_start_s(self, job: MoeJob) -> float:
-        """A service may be silent until it ends."""
+        """Return the time until a service ends: it may be silent until then."""
         if not isinstance(job.workload, MoeServeWorkload):
             return 0.0
         ends_s = math.inf if job.until_s is None else job.until_s

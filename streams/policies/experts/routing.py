@@ -1,4 +1,4 @@
-"""Reports of leaders on routed tokens, and the placements that follow from them."""
+"""Reports of leaders on routed tokens, and the placements by them."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,8 @@ from streams.policies.experts.popularity import Popularity, rule_of, state_bytes
 from streams.policies.experts.ranks import Ranks
 
 
-class Routing:
-    """Routing of the services of one zone."""
+class ExpertRouting:
+    """Routed tokens and placements of the services of one zone."""
 
     def __init__(self, policy: ExpertsPolicy, ranks: Ranks, outcomes: Outcomes) -> None:
         self._ranks = ranks
@@ -24,14 +24,14 @@ class Routing:
         self.rule = rule_of(policy)
 
     def configure(self, policy: ExpertsPolicy) -> None:
-        """The zone has these settings from now on."""
+        """Set the settings."""
         self.rule = rule_of(policy)
         for job in self._ranks.jobs.values():
             if job.popularity is not None:
                 job.popularity.follow(self.rule)
 
     def report(self, job: MoeJob, report: RoutingReport) -> None:
-        """The leader of a job tells of routed tokens. Of a job that trains they say only how far it is."""
+        """Apply a report of a leader on routed tokens. For a job that trains, only its progress is used."""
         if report.node != job.leader or report.node not in job.working:
             facts: Facts = {
                 "case": "not_the_leader",
@@ -52,7 +52,7 @@ class Routing:
         self._ranks.has_news = True
 
     def _fault(self, job: MoeJob, report: RoutingReport) -> Facts | None:
-        """Why a report cannot be used; None if it can."""
+        """Return why a report is unusable; None if it is usable."""
         if not isinstance(job.workload, MoeServeWorkload):
             return None if isinstance(report, ExpertsRouted) else {"case": "job_trains"}
         known = job.popularity
@@ -73,24 +73,24 @@ class Routing:
         known = job.popularity
         is_first = known is None
         if is_first and not is_profile and workload.profile_batches:
-            return  # What is routed while the profile stage lasts is in its report.
+            return  # the report of the profile stage includes these tokens
         if known is None:
             known = Popularity.unknown(
                 len(report.layers), len(report.layers[0].tokens), self.rule, job.cluster
             )
             job.popularity = known
             self._ranks.note(job)
-        # Without a profile stage the first report stands for it. A service that begins anew has a placement,
-        # and its profile counts as a report like others.
+        # Without a profile stage, the first report replaces it. A resumed service has a placement, and its
+        # profile counts as any other report.
         nodes = len(job.working)
         if is_first:
             initial = known.begin(report.layers, self._ranks.time_s, nodes)
-            self._told(job, known, "initial", initial)
+            self._send(job, known, "initial", initial)
         else:
             shifted = known.report(report.layers, self._ranks.time_s, nodes)
-            self._told(job, known, "popularity_shifted", shifted)
+            self._send(job, known, "popularity_shifted", shifted)
 
-    def _told(
+    def _send(
         self, job: MoeJob, known: Popularity, reason: PlacementReason, layers: Sequence[LayerPlaced]
     ) -> None:
         if layers:

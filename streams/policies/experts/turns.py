@@ -1,8 +1,8 @@
-"""Which job gets ranks next: users take turns, and the jobs of one come in the order of their submission.
+"""The order in which jobs get ranks: users take turns, each with its jobs in the order of their submission.
 
-A job for which others give way comes first (`claims`), then those that have lost their ranks. One that needs
-more devices than idle may be passed by smaller jobs of other users, but only so often: then nothing begins
-before it does, unless that would be in vain.
+A job for which others are preempted is the first (`claims`), then jobs that have lost their ranks. A job that
+needs more devices than are idle may be passed by smaller jobs of other users, but only `MOST_PASSED` times:
+then no job begins before it, unless waiting for it would be useless.
 """
 
 from collections import deque
@@ -12,66 +12,68 @@ from heapq import heapify, heappop, heappush
 from streams.policies.experts.job import MoeJob
 
 MOST_PASSED = 8
-"""So often a job may be passed."""
+"""Number of times that a job may be passed."""
 
 
-class Turns:
-    """Of the users of one zone."""
+class UserTurns:
+    """Turns of the users of one zone."""
 
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}
-        """By user with live jobs, the number of the turn that was the user's last, or of joining."""
+        """Number of the last turn, or of the first job, by user with live jobs."""
         self._given = 0
 
     def join(self, user: str) -> None:
-        """A user has a job: one who had none comes after all others."""
+        """Add a user with a job; a new user is the last."""
         if user not in self._turns:
             self.give(user)
 
     def leave(self, user: str) -> None:
-        """The last job of a user is over."""
+        """Remove a user without jobs."""
         del self._turns[user]
 
-    def line(
+    def queue(
         self, waiting: Iterable[MoeJob], open_devices: int, holds_up: Callable[[MoeJob], bool]
-    ) -> "Line":
-        """Those that wait, for as long as devices are given out.
+    ) -> "TurnQueue":
+        """Return the queue of waiting jobs, for one assignment of devices.
 
         Args:
             waiting: jobs that can be given ranks, in the order of their submission.
-            open_devices: those that a job could have if no other ran: what needs more is left out, and
-                delays nobody.
-            holds_up: whether nothing begins before a job that has been passed too often.
+            open_devices: devices that a job could have alone: a job that needs more is left out, and delays
+                no other.
+            holds_up: whether no job may begin before one that has been passed too often.
         """
-        return Line(self, [job for job in waiting if job.workload.ranks <= open_devices], holds_up)
+        return TurnQueue(self, [job for job in waiting if job.workload.ranks <= open_devices], holds_up)
 
     def number(self, user: str) -> int:
-        """The lower, the longer ago was the user's last turn."""
+        """Return the number of a user's last turn; the lowest is next."""
         return self._turns[user]
 
     def order(self, job: MoeJob) -> tuple[bool, int]:
-        """By which the first jobs of all users come after each other."""
+        """Return the sort key of the first jobs of all users."""
         is_first = job.had_s is not None or job.passed >= MOST_PASSED
         return (False, job.arrival) if is_first else (True, self._turns[job.job.user])
 
     def give(self, user: str) -> None:
-        """A user has a turn, and comes after all others."""
+        """Give a user a turn; the user is now the last."""
         self._given += 1
         self._turns[user] = self._given
 
     def state(self) -> list[object]:
-        """Of types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
         return [self._given, self._turns]
 
     def restore(self, state: list[object]) -> None:
-        """Take a state."""
+        """Set the state."""
         self._given, self._turns = state  # type: ignore[assignment]
 
 
-class Line:
-    """See `Turns.line`. A step takes as long as a look at those who are passed."""
+class TurnQueue:
+    """Queue of waiting jobs, see `UserTurns.queue`. A step takes time by the number of passed users."""
 
-    def __init__(self, turns: Turns, waiting: Iterable[MoeJob], holds_up: Callable[[MoeJob], bool]) -> None:
+    def __init__(
+        self, turns: UserTurns, waiting: Iterable[MoeJob], holds_up: Callable[[MoeJob], bool]
+    ) -> None:
         self._turns = turns
         self._holds_up = holds_up
         self._claims: MoeJob | None = None
@@ -81,19 +83,19 @@ class Line:
         self._sort()
 
     def heads(self) -> Sequence[MoeJob]:
-        """The first jobs of all users, in the order of their turns."""
+        """Return the first jobs of all users, in the order of their turns."""
         return [self._jobs[user][0] for user in sorted(self._jobs, key=self._turns.number)]
 
     def put_first(self, head: MoeJob) -> None:
-        """Nothing begins before this one, which is the first of its user."""
+        """Put a job first, which must be the first of its user: no job begins before it."""
         self._claims = head
         self._sort()
 
     def next(self, idle: int) -> MoeJob | None:
-        """The job that begins now; None if none does. It has its turn with that.
+        """Remove the job that begins now, give its user a turn, and return the job; None if no job begins.
 
         Args:
-            idle: devices that a job could have now.
+            idle: number of idle devices.
         """
         too_large: list[MoeJob] = []
         begins = None

@@ -1,4 +1,4 @@
-"""Events that take every kernel of placements, to have these compiled."""
+"""Events that compile every kernel of placements."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,9 +18,10 @@ _TARIFF = Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)
 
 
 def story() -> Iterator[Event]:
-    """The events of a cell in which a service's experts are placed, and placed anew as popularity shifts.
+    """Yield the events of a cell in which a service's experts are placed, and placed again after a shift of
+    popularity.
 
-    The compiled code is kept on disk where that can be written, and then this takes under a second.
+    If the compiled code can be cached on disk, later calls take under a second.
     """
     gpu = GpuType(name="gpu", samples_per_s=1.0, memory_gib=1.0, gpus=_DEVICES)
     zone = Zone(

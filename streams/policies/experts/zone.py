@@ -1,4 +1,4 @@
-"""A zone of mixture-of-experts models: events in, outcomes out."""
+"""A zone of mixture-of-experts models."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
@@ -17,8 +17,8 @@ from streams.cell.nodes import NodeChange
 from streams.policies.experts.invariants import broken_invariants
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.ranks import Ranks
-from streams.policies.experts.routing import Routing
-from streams.policies.experts.standing import served
+from streams.policies.experts.routing import ExpertRouting
+from streams.policies.experts.zone_served import served
 from streams.policies.gang.gangs import Why
 from streams.policies.gpus import Gpus
 from streams.policies.ignored import job_ending, no_such_run, unknown_solve
@@ -27,7 +27,7 @@ from streams.policies.policy import BrokenPromise, ZoneContext
 
 
 class ExpertsZone:
-    """See `ZonePolicy`. Jobs begin, and services end in time, when the clock moves on."""
+    """See `ZonePolicy`. Jobs begin, and services end in time, on ticks of the clock."""
 
     def __init__(self, context: ZoneContext) -> None:
         self._jobs = context.jobs
@@ -37,7 +37,7 @@ class ExpertsZone:
         self._orders = OrderClock(context.cell.cell, timeout_s)
         self._ranks = Ranks(context.zone.id, self._gpus, context.live, self._orders, context.outcomes)
         self._ranks.time_s = context.cell.epoch_s
-        self._routing = Routing(cast(ExpertsPolicy, context.zone.policy), self._ranks, context.outcomes)
+        self._routing = ExpertRouting(cast(ExpertsPolicy, context.zone.policy), self._ranks, context.outcomes)
         self._states = context.nodes
         self._next_told_s = context.cell.epoch_s
         self._configure(context)
@@ -120,7 +120,7 @@ class ExpertsZone:
 
     def reconfigured(self, context: ZoneContext) -> None:
         self._configure(context)
-        # A node that has joined may be down, which is told next: nothing begins before the clock moves on.
+        # A node that has joined may be down: its change follows, so nothing begins before the next tick.
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         idle = [node for node in nodes if not self._gpus.holders(node)]
@@ -174,7 +174,7 @@ class ExpertsZone:
         self._ranks.has_changed, self._ranks.has_news = state["changed"]
 
     def _jobs_on(self, node: str) -> list[MoeJob]:
-        """In the order of their submission: a cell that was restored keeps no other."""
+        """Return the jobs on a node by submission, the only order that a restored cell keeps."""
         jobs = (self._ranks.jobs[job_id] for job_id in self._gpus.holders(node))
         return sorted(jobs, key=lambda job: job.arrival)
 
@@ -183,8 +183,8 @@ class ExpertsZone:
         return sum(job.members.get(node, 0) + job.leaving_ranks.get(node, 0) for job in jobs)
 
     def _needed(self, nodes: Iterable[str]) -> Iterator[str]:
-        """Those of some nodes without which a job would never run. In this order: nodes that are not needed
-        are gone for those that come after them."""
+        """Yield the nodes without which a job would never run, in the given order: nodes that are not needed
+        count as gone for those after them."""
         spare = self._own_devices - max(self._ranks.sizes, default=0)
         for node in nodes:
             devices = self._own.get(node, 0)
@@ -195,13 +195,13 @@ class ExpertsZone:
 
     @property
     def _wanted(self) -> dict[str, float | None]:
-        """Nodes that are to leave, and by when they must."""
+        """Nodes that are to leave, with the times by which they are due."""
         leaving = self._states.leaving
         return {node: departure.by_s for node, departure in leaving.items() if node in self._gpus.nodes}
 
     def _vacate(self) -> None:
-        """Close nodes that are to leave, but for those that jobs need, and have their jobs go elsewhere: at
-        once where somebody waits for the node, otherwise if there is room."""
+        """Close nodes that are to leave, except those that jobs need, and preempt their jobs: at once if the
+        node is due, otherwise if there is room elsewhere."""
         wanted = self._wanted
         needed = set(self._needed(wanted))
         for node in wanted:
@@ -218,7 +218,7 @@ class ExpertsZone:
         return room - self._ranks.held_devices >= job.workload.ranks
 
     def _configure(self, context: ZoneContext) -> None:
-        """Take over a configuration: the nodes that are there now, and the settings."""
+        """Apply a configuration: the nodes and the settings."""
         self._zone = context.zone
         policy = cast(ExpertsPolicy, context.zone.policy)
         self._gpus.configure(context.zone)

@@ -213,8 +213,10 @@ class Gangs(ABC, Generic[G, R]):
         self._settle(job)
 
     def _settle(self, job: G) -> None:
-        """End a job that is ending and whose last process has ended."""
+        """End a job, once, that is ending and whose last process has ended."""
         self.has_changed = True
+        if job.job_id not in self.jobs:
+            return
         is_over = job.is_ending and not job.members and not job.leaving
         if is_over:
             del self.jobs[job.job_id]

@@ -1,1 +1,1 @@
-"""The policy `inference`: servers of an inference system, which lends those that it leaves idle."""
+"""The policy `inference`: servers of an inference system, which lends the idle ones."""

@@ -8,15 +8,15 @@ _TICK_INTERVAL_S = 60.0
 
 
 class InferencePolicy(PolicySettings):
-    """The zone's servers serve requests under a system of their own: the zone owns them, lends them if it is
-    configured to, and runs no jobs. Whether they are up is that system's affair."""
+    """Settings of a zone whose servers serve requests under another system. The zone owns the servers, lends
+    them if it is configured to, and runs no jobs. The other system keeps them up."""
 
     shares_base_model: ClassVar = False
 
     kind: Literal["inference"] = "inference"
 
     def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002
-        """It decides nothing; deadlines of reclaims are looked at with each tick of the cell."""
+        """Return an interval for deadlines of reclaims, which each tick of the cell checks."""
         return _TICK_INTERVAL_S
 
 

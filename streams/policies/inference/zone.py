@@ -1,4 +1,4 @@
-"""A zone whose servers serve inference under a system of their own."""
+"""A zone whose servers serve inference under another system."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -65,4 +65,4 @@ class InferenceZone:
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Nothing was kept."""
+        """Do nothing: there is no state."""

@@ -1,1 +1,2 @@
-"""The policy `merging`: profile, foretell, merge and allocate fine-tuning jobs of one base model (Ymir)."""
+"""The policy `merging`: profile, merge and allocate fine-tuning jobs of one base model, by forecasts
+(Ymir)."""

@@ -1,4 +1,4 @@
-"""Tasks from a plan: the part of it that still fits, and the jobs that stop, begin or are merged."""
+"""The application of a plan: its part that still fits, and the jobs that stop, begin or are merged."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,19 +10,19 @@ from schemas.merging.outcomes import MergeForetold, PlanDecided, TaskChangeReaso
 from schemas.merging.problems import MergeSolution, Share
 from schemas.solves import SolveFinished
 from streams.cell.outcomes import Outcomes
-from streams.policies.merging.job import Merge, TuningJob
+from streams.policies.merging.job import JobMerge, TuningJob
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.questions import Questions
-from streams.policies.merging.task import Task
 from streams.policies.merging.tasks import Tasks
+from streams.policies.merging.tuning_task import TuningTask
 
 MOST_CHANGED = 400
-"""Tasks that one plan begins, and as many that it stops: some 50 ms of the cell's time each. What a larger
-plan has beyond that is dropped, and another one is asked for."""
+"""Most tasks that one plan begins, and most that it stops: some 50 ms of the cell's time each. The rest of a
+larger plan is dropped, and another plan is requested."""
 
 
-class Allocation:
-    """Allocation of one zone."""
+class TaskAllocation:
+    """Tasks of one zone, changed by plans."""
 
     def __init__(self, tasks: Tasks, questions: Questions, knowledge: Knowledge, outcomes: Outcomes) -> None:
         self._tasks = tasks
@@ -31,33 +31,33 @@ class Allocation:
         self._outcomes = outcomes
 
     def apply(self, answer: SolveFinished, asked_s: float) -> bool:
-        """Carry a plan out, as far as it still fits.
+        """Apply a plan, as far as it still fits.
 
         Args:
-            asked_s: when it was asked for.
+            asked_s: time of its request.
 
         Returns:
-            whether all of it does: if not, another is needed.
+            whether all of it fits: if not, another plan is needed.
         """
         if not isinstance(answer.solution, MergeSolution):
             self._outcomes.add(self._decided(answer, "kept_last", 0, 0))
             return False
         solution = answer.solution
-        wanted = self._first({share.job_ids: share for share in solution.shares if self._is_valid(share)})
+        planned = self._first({share.job_ids: share for share in solution.shares if self._is_valid(share)})
         unfit = {
-            job_id for share in solution.shares if share.job_ids not in wanted for job_id in share.job_ids
+            job_id for share in solution.shares if share.job_ids not in planned for job_id in share.job_ids
         }
         kept: set[tuple[str, ...]] = set()
-        stopped: dict[str, Task] = {}
+        stopped: dict[str, TuningTask] = {}
         stops, is_whole = 0, not unfit
         before_changes = len(self._outcomes)
         for task in list(self._tasks.all.values()):
-            share = wanted.get(task.job_ids)
+            share = planned.get(task.job_ids)
             if (share is not None and _stays(task, share)) or self._questions.is_kept(task):
                 kept.add(task.job_ids)
                 continue
             if task.since_s > asked_s or not unfit.isdisjoint(task.job_ids):
-                # The plan was asked for before it was so, or has something for it that cannot be any more.
+                # The task is newer than the request, or its jobs have a share that is invalid by now.
                 kept.add(task.job_ids)
                 continue
             if stops == MOST_CHANGED:
@@ -65,20 +65,20 @@ class Allocation:
                 is_whole = False
                 continue
             stops += 1
-            self._stop(task, wanted)
+            self._stop(task, planned)
             stopped.update(dict.fromkeys(task.job_ids, task))
-        dropped = len(solution.shares) - len(wanted)
-        for share in sorted(wanted.values(), key=_order):
+        dropped = len(solution.shares) - len(planned)
+        for share in sorted(planned.values(), key=_order):
             if share.job_ids in kept:
                 continue
             dropped += not self._begin(share, stopped)
-        self._without_gpus(stopped.values(), wanted)
-        decided = self._decided(answer, "applied" if wanted else "out_of_date", len(wanted), dropped)
+        self._without_gpus(stopped.values(), planned)
+        decided = self._decided(answer, "applied" if planned else "out_of_date", len(planned), dropped)
         self._outcomes.insert(before_changes, decided)
         return is_whole
 
     def prewarm(self, answer: SolveFinished, starts_s: float) -> None:
-        """Have the loaders prepared of jobs that a plan lets start later, on nodes that are likely theirs."""
+        """Order data loaders for jobs that a plan starts later, on the nodes that are likely to run them."""
         if not isinstance(answer.solution, MergeSolution):
             return
         staying = {_form(share.job_ids, share.mode, share.gpus) for share in answer.solution.shares}
@@ -103,21 +103,21 @@ class Allocation:
                 )
             )
 
-    def _first(self, wanted: dict[tuple[str, ...], Share]) -> dict[tuple[str, ...], Share]:
-        """Leave out what would begin beyond `MOST_CHANGED` tasks."""
-        if len(wanted) <= MOST_CHANGED:
-            return wanted
+    def _first(self, planned: dict[tuple[str, ...], Share]) -> dict[tuple[str, ...], Share]:
+        """Return the shares without those that begin a task beyond `MOST_CHANGED`."""
+        if len(planned) <= MOST_CHANGED:
+            return planned
         tasks = {task.job_ids: task for task in self._tasks.all.values()}
         beginning = [
             share
-            for share in sorted(wanted.values(), key=_order)
+            for share in sorted(planned.values(), key=_order)
             if share.job_ids not in tasks or not _stays(tasks[share.job_ids], share)
         ]
         later = {share.job_ids for share in beginning[MOST_CHANGED:]}
-        return {job_ids: share for job_ids, share in wanted.items() if job_ids not in later}
+        return {job_ids: share for job_ids, share in planned.items() if job_ids not in later}
 
     def _is_valid(self, share: Share) -> bool:
-        """Whether what the plan gives can still be given."""
+        """Return whether a share of the plan still fits its jobs."""
         jobs = [self._tasks.jobs.get(job_id) for job_id in share.job_ids]
         if any(job is None or job.stage != "ready" or job.is_ending for job in jobs):
             return False
@@ -125,7 +125,7 @@ class Allocation:
         if any(task is not None and self._questions.is_kept(task) for task in tasks):
             return False
         if len(jobs) == 1:
-            # A job that is trained with another goes on with it.
+            # A job in a spatial merge continues with its partner.
             (task,) = tasks
             return task is None or task.mode != "spatial" or len(task.job_ids) == 1
         if tasks[0] is not None and _goes_on(tasks[0], share):
@@ -141,51 +141,51 @@ class Allocation:
         )
         return may and len(fresh) >= needed and (needed == 2 or jobs[1] in fresh)
 
-    def _stop(self, task: Task, wanted: dict[tuple[str, ...], Share]) -> None:
-        """Take a task's GPUs away, for others or for another form of it."""
-        share = next((share for ids, share in wanted.items() if task.job_ids[0] in ids), None)
+    def _stop(self, task: TuningTask, planned: dict[tuple[str, ...], Share]) -> None:
+        """Release a task's GPUs, for others or for another form of it."""
+        share = next((share for ids, share in planned.items() if task.job_ids[0] in ids), None)
         self._tasks.stop(task, "preempted" if share is None else "reallocated")
         goes_on = share is not None and _goes_on(task, share)
         if not goes_on:
-            self._tasks.part(task)
+            self._tasks.separate(task)
         if share is None:
             self._tasks.changed(task, "preempted")
         elif task.follower is not None and not goes_on:
             self._tasks.changed(task, "separated")
 
-    def _without_gpus(self, stopped: Iterable[Task], wanted: dict[tuple[str, ...], Share]) -> None:
-        """Tell of tasks that were to go on with other GPUs, and found none."""
+    def _without_gpus(self, stopped: Iterable[TuningTask], planned: dict[tuple[str, ...], Share]) -> None:
+        """Report the tasks that were to continue with other GPUs, and got none."""
         for task in {task.task_id: task for task in stopped}.values():
             first = task.job_ids[0]
-            was_to_go_on = any(first in job_ids for job_ids in wanted)
+            was_to_go_on = any(first in job_ids for job_ids in planned)
             if was_to_go_on and self._tasks.jobs[first].task is None and task.task_id not in self._tasks.all:
-                self._tasks.part(task)
+                self._tasks.separate(task)
                 self._tasks.changed(task, "preempted")
 
-    def _begin(self, share: Share, stopped: dict[str, Task]) -> bool:
-        """Begin the task of a share, and return whether its jobs and GPUs are there."""
+    def _begin(self, share: Share, stopped: dict[str, TuningTask]) -> bool:
+        """Begin the task of a share, and return whether its jobs and GPUs are available."""
         jobs = [self._tasks.jobs[job_id] for job_id in share.job_ids]
         if any(job.task is not None for job in jobs) or self._tasks.gpus.idle() < share.gpus:
             return False
         before = stopped.get(share.job_ids[0])
         if before is not None and before.task_id in self._tasks.all:
             before = None
-        foretold: list[MergeForetold] = []
+        forecasts: list[MergeForetold] = []
         if len(jobs) == 2 and (before is None or not _goes_on(before, share)):
-            foretold = self._merge(share.mode, jobs)
-            if not foretold:
+            forecasts = self._merge(share.mode, jobs)
+            if not forecasts:
                 return False
         return self._tasks.begin(
             share.mode,
             jobs,
             share.gpus,
             self._reason(share, before, jobs[0]),
-            foretold,
+            forecasts,
             before,
         )
 
     @staticmethod
-    def _reason(share: Share, before: Task | None, first: TuningJob) -> TaskChangeReason:
+    def _reason(share: Share, before: TuningTask | None, first: TuningJob) -> TaskChangeReason:
         if before is not None and not _goes_on(before, share):
             if len(share.job_ids) == 2:
                 return "merged"
@@ -197,19 +197,19 @@ class Allocation:
         return "resumed" if first.restarts else "started"
 
     def _merge(self, mode: TransferMode, jobs: Sequence[TuningJob]) -> list[MergeForetold]:
-        """Note a merge in its jobs, and say what it is taken to bring; empty if nothing is known of it any
+        """Note a merge in its jobs, and return its forecast by job; empty if there is no forecast any
         more."""
         assert mode != "normal"
         donor, receiver = jobs
         known = self._knowledge.transfer(mode, donor.kind, receiver.kind)
         if known is None:
             return []
-        donor.merge = self._noted(mode, donor, receiver, known.score, known.donor_gain, known.donor_ratio)
+        donor.merge = self._merge_of(mode, donor, receiver, known.score, known.donor_gain, known.donor_ratio)
         donor.merge.is_donor = mode == "temporal"
         for learner in (receiver,) if donor.merge.is_donor else jobs:
             if learner.leaving:
-                learner.undo()  # its run alone may have made progress that it has not reported yet
-        receiver.merge = self._noted(
+                learner.undo()  # its run alone may have unreported progress
+        receiver.merge = self._merge_of(
             mode, receiver, donor, known.score, known.receiver_gain, known.receiver_ratio
         )
         is_trial = self._tasks.policy.merges == "shown" and known.evidence != "shown"
@@ -226,13 +226,13 @@ class Allocation:
             if job.merge is not None
         ]
 
-    def _noted(
+    def _merge_of(
         self, mode: MergeMode, job: TuningJob, partner: TuningJob, score: float, gain: float, ratio: float
-    ) -> Merge:
+    ) -> JobMerge:
         job.merge = None
         alone = self._knowledge.expected_iterations(job)
         kinds = self._knowledge.kinds
-        return Merge(
+        return JobMerge(
             mode=mode,
             partner=partner.job_id,
             partner_task=kinds[partner.kind].task,
@@ -264,20 +264,20 @@ class Allocation:
 
 
 def _order(share: Share) -> tuple[int, tuple[str, ...]]:
-    """Sort shares into the order in which their tasks begin."""
+    """Return the sort key of a share, for the order in which tasks begin."""
     return -share.gpus, share.job_ids
 
 
 def _form(job_ids: tuple[str, ...], mode: TransferMode, gpus: int) -> tuple[Any, ...]:
-    """Return what a plan decides of a task: where it is the same, nothing changes."""
+    """Return the values that a plan sets for a task: if they are equal, nothing changes."""
     return job_ids, gpus, mode if len(job_ids) > 1 else None
 
 
-def _stays(task: Task, share: Share) -> bool:
-    """Whether a plan changes nothing of a task."""
+def _stays(task: TuningTask, share: Share) -> bool:
+    """Return whether a plan leaves a task unchanged."""
     return _form(task.job_ids, task.mode, task.gpus) == _form(share.job_ids, share.mode, share.gpus)
 
 
-def _goes_on(task: Task, share: Share) -> bool:
-    """Whether a plan has the jobs of a task go on as they are, perhaps with other GPUs."""
+def _goes_on(task: TuningTask, share: Share) -> bool:
+    """Return whether a plan continues a task, perhaps with other GPUs."""
     return task.job_ids == share.job_ids and (len(share.job_ids) == 1 or task.mode == share.mode)

@@ -1,4 +1,4 @@
-"""Forecasts for the jobs of a zone: step times, and the time that their remaining work takes."""
+"""Forecasts for the jobs of a zone: step times, and the time of their remaining work."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,28 +25,28 @@ class Forecasts:
         return self._speeds.steps(self._knowledge.kinds[job.kind])
 
     def step_s(self, job: TuningJob, gpus: int) -> float:
-        """Return the time of a job's step with a number of GPUs, or with as many of them as are of use."""
+        """Return the time of a job's step with a number of GPUs, or with as many of them as speed it up."""
         steps = self.steps(job)
         return next((step.step_s for step in reversed(steps) if step.gpus <= gpus), steps[0].step_s)
 
     def remaining_s(self, jobs: Sequence[TuningJob], mode: str, gpus: int) -> float:
-        """Return the time of some jobs' remaining work together."""
+        """Return the time of the remaining work of jobs in one task."""
         if mode == "spatial" and len(jobs) == 2:
             return self.joint_steps(jobs) * sum(self.step_s(job, gpus) for job in jobs)
         return sum(self._knowledge.iterations_left(job) * self.step_s(job, gpus) for job in jobs)
 
     def joint_table(self, jobs: Sequence[TuningJob]) -> tuple[StepTime, ...]:
-        """Return the step times of jobs that are trained together: a step has one of each."""
+        """Return the step times of jobs that are trained together: a joint step has one step of each."""
         sizes = sorted({step.gpus for job in jobs for step in self.steps(job)})
         return faster_only((size, sum(self.step_s(job, size) for job in jobs)) for size in sizes)
 
     def joint_sizes(self, jobs: Sequence[TuningJob]) -> tuple[int, int]:
-        """Return the samples of a step that has one of each job, and of all their data."""
+        """Return the samples of a joint step, and of all data of the jobs."""
         kinds = [self._knowledge.kinds[job.kind] for job in jobs]
         return sum(kind.batch_size for kind in kinds), sum(kind.dataset_samples for kind in kinds)
 
     def joint_steps(self, jobs: Sequence[TuningJob]) -> float:
-        """Return the steps that a spatial merge still takes, until the last of both jobs is done (Eq. 4)."""
+        """Return the remaining joint steps of a spatial merge, until both jobs are done (Eq. 4)."""
         kinds = [self._knowledge.kinds[job.kind] for job in jobs]
         batch, samples = self.joint_sizes(jobs)
         epochs = max(

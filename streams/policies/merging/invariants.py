@@ -1,4 +1,4 @@
-"""The invariants of a merging zone, which must hold after every event."""
+"""The invariants of a merging zone after every event."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from streams.policies.merging.tasks import Tasks
 
 
 def broken_invariants(zone: str, tasks: Tasks, jobs: Mapping[str, Job]) -> Iterator[str]:
-    """A line for each thing that does not hold.
+    """Yield a line for each broken invariant.
 
     Args:
         zone: its id.

@@ -1,4 +1,4 @@
-"""A job of a merging zone: how far it is, which run it is in, and what became of its merge."""
+"""A job of a merging zone: its progress, its runs and its merge."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, cast
@@ -13,16 +13,16 @@ from streams.policies.gang.gang import Gang
 from streams.policies.orders import OrderClock
 
 _BYTES_PER_JOB = 1_568
-"""Packed: numbers, ids, a merge, and of its kind what is no profile."""
+"""Packed numbers, ids and merge of a job, and the data of its kind besides the profile."""
 _BYTES_PER_NODE = 16
-"""Packed, beside its id: numbers."""
+"""Packed numbers of a node, besides its id."""
 
 Stage = Literal["new", "profiling", "ready"]
 
 
 @dataclass
-class Merge:
-    """The merge that a job is in, or was in."""
+class JobMerge:
+    """The present or last merge of a job."""
 
     mode: MergeMode
     partner: str
@@ -30,28 +30,28 @@ class Merge:
     """Digest of the partner's data."""
     partner_samples: int
     is_donor: bool
-    """Whether it is the donor of a temporal merge: its own run is as if it were alone."""
+    """Whether it is the donor of a temporal merge, which is trained as if it were alone."""
     score: float
     gain: float
     """Forecast gain of its accuracy (G, Eq. 1)."""
     iterations: int
-    """Forecast."""
+    """Forecast iterations."""
     iterations_alone: int
-    """Forecast without the merge."""
+    """Forecast iterations without the merge."""
     accuracy_before: float | None
-    """Accuracy that it must exceed for the merge to be kept."""
+    """Accuracy that it must exceed, or the merge is undone."""
     best_accuracy: float | None = None
-    """In the merge, the donor's part of it included."""
+    """Best accuracy in the merge, including the donor's part of it."""
     joint_steps: int = 0
-    """Steps of a spatial merge so far."""
+    """Steps of a spatial merge by now."""
     is_trial: bool = False
-    """Whether it was made to find out whether such merges pay."""
+    """Whether it is a trial of such merges."""
 
 
 @dataclass
 class TuningJob(Gang):
-    """A job, whose processes are those of its profile run or of the task that it is part of. Its only member
-    is the node that leads them: it reports for all, and nodes obey commands in their order."""
+    """A job, whose processes are those of its profile run or of its task. Its only member is the node that
+    leads them: it reports for all, and nodes obey commands in their order."""
 
     ALL_TRACK_PROGRESS: ClassVar[bool] = False
 
@@ -61,23 +61,22 @@ class TuningJob(Gang):
     submitted_s: float
     stage: Stage = "new"
     task: str | None = None
-    """The task that it is part of."""
+    """Its task; None while it has none."""
     undone_generation: int = 0
-    """Generation of the last merge of it that was undone: nothing is kept of that one, and of those
-    before."""
+    """Generation of its last undone merge: nothing of that generation and earlier ones is kept."""
     waited_s: float = 0.0
     waits_since_s: float = 0.0
-    """When it last had GPUs, or was submitted; meaningless while it has some."""
+    """Time at which it last had GPUs, or was submitted; meaningless while it has some."""
     running_s: float = 0.0
     attained_gpu_s: float = 0.0
     restarts: int = 0
     best_accuracy: float | None = None
     is_compared: bool = False
     """Whether it was evaluated after the watched epochs."""
-    merge: Merge | None = None
-    """Stays until the job is over."""
+    merge: JobMerge | None = None
+    """Its merge, kept until the job is over."""
     never_merges: bool = False
-    """A merge of it was undone, or its profile is of no use."""
+    """Whether a merge of it was undone, or its profile is unusable."""
 
     def __post_init__(self) -> None:
         self.workload = cast(TuningWorkload, self.job.workload)
@@ -89,7 +88,7 @@ class TuningJob(Gang):
 
     @property
     def is_undone(self) -> bool:
-        """Whether its last task was a merge that was undone, so that late reports of it do not count."""
+        """Whether its last task was an undone merge, whose late reports do not count."""
         return 0 < self.generation == self.undone_generation
 
     @property
@@ -121,22 +120,22 @@ class TuningJob(Gang):
         )
 
     def fail(self, report: RunFailed, orders: OrderClock, backs_off: bool = False) -> Facts:
-        """Count a failed run, see `GangJob.fail`. A job is not given up for its profile runs, unless they can
-        run nowhere: its data may be sound, and it runs unmerged."""
+        """Count a failed run, see `GangJob.fail`. Failed profile runs end a job only if they are permanent:
+        otherwise its data may be sound, and it runs unmerged."""
         facts = super().fail(report, orders, backs_off)
         if self.stage == "profiling" and self.is_ending and not report.permanent:
             self.given_up, self.failures, self.stage, self.never_merges = None, 0, "ready", True
         return facts
 
-    def lose(self) -> None:
-        """Have the job begin anew, with nothing of what it has learned."""
+    def reset(self) -> None:
+        """Set back all progress."""
         self.job.samples_done, self.best_accuracy, self.is_compared = 0, None, False
         if self.merge is not None:
             self.merge.best_accuracy = None
 
     def undo(self) -> None:
-        """Keep nothing of the merge that it is in."""
-        self.lose()
+        """Set back all progress of its merge."""
+        self.reset()
         self.furthest_samples = 0
         self.undone_generation = self.generation
 

@@ -1,4 +1,4 @@
-"""Jobs of equal data and hyperparameters: what their profile run has shown, and what came of them."""
+"""A kind of jobs, of equal data and hyperparameters: the results of its profile run and of its jobs."""
 
 import hashlib
 import json
@@ -15,11 +15,11 @@ from solvers.merging.lookup_table import Configuration
 
 _DIGEST_BYTES = 8
 _FALLS_FROM = 3
-"""A trace is looked at from so many losses on."""
+"""Least losses of a trace that is checked."""
 
 
 def kind_key(workload: TuningWorkload) -> str:
-    """Digest of what decides how a job of this workload fares alone, its bound on iterations left out."""
+    """Return a digest of everything that affects a job's training alone, besides its bound on iterations."""
     hyperparameters = workload.hyperparameters.model_dump(mode="json", exclude={"seed"})
     return _digest(
         [
@@ -33,7 +33,7 @@ def kind_key(workload: TuningWorkload) -> str:
 
 
 def task_key(workload: TuningWorkload) -> str:
-    """Digest of what makes a task: a job's training and validation data."""
+    """Return a digest of a job's training and validation data, which define its task."""
     return _digest([workload.dataset.path, workload.validation_path])
 
 
@@ -45,11 +45,11 @@ def _digest(parts: Sequence[Any]) -> str:
 def fault_of(
     report: ProfileReported, compared: Literal["embedding", "features"], length: int | None
 ) -> Facts | None:
-    """Why a profile is of no use; None if it is of some.
+    """Return the fault of a profile; None if it is sound.
 
     Args:
-        compared: the field by which similarity is judged.
-        length: of that field in the profiles before; None before the first.
+        compared: the field that similarity is computed from.
+        length: length of that field in earlier profiles; None before the first.
     """
     values = getattr(report, compared)
     if not values:
@@ -70,7 +70,7 @@ def fault_of(
 
 @dataclass
 class KindOfJobs:
-    """What is known of them."""
+    """Data of a kind of jobs."""
 
     key: str
     task: str
@@ -78,13 +78,13 @@ class KindOfJobs:
     dataset_samples: int
     target_accuracy: float | None
     configuration: Configuration
-    """What makes its steps faster or slower, beside its batch."""
+    """Configuration that affects the time of its steps, besides its batch size."""
     forms: dict[MergeMode, str]
-    """By mode, a digest of what jobs that are merged so must have in common."""
+    """Digest by mode of everything that merged jobs must have in common."""
     jobs: int = 0
-    """That are not over."""
+    """Number of live jobs."""
     most_iterations: int = 1
-    """Of any of its jobs."""
+    """Most iterations of any of its jobs."""
     is_profiled: bool = False
     is_usable: bool = False
     """Whether its jobs may be merged: the profile is sound."""
@@ -95,27 +95,27 @@ class KindOfJobs:
     loader_s: float = 0.0
     memory_gib: float = 0.0
     iterations: int | None = None
-    """Foretold from the profile; None before it is."""
+    """Estimate from the profile; None before there is one."""
     finished: int = 0
-    """Jobs that ran alone until they were done."""
+    """Number of jobs that ran alone until they were done."""
     finished_iterations: float = 0.0
-    """Of these, the mean."""
+    """Mean iterations of finished jobs."""
     finished_accuracies: int = 0
-    """How many of them have measured an accuracy."""
+    """Number of finished jobs with an accuracy."""
     finished_accuracy: float = 0.0
-    """The mean of the best ones."""
+    """Mean of their best accuracies."""
     scale: float = 1.0
-    """Its steps take so much longer than the lookup table says."""
+    """Factor of its step times on those of the lookup table."""
     used: int = field(default=0)
-    """Counts up each time that any kind is used: the smallest was not used for longest."""
+    """Number of its last use, counted over all kinds: the least recently used has the smallest."""
     watched: int = 0
-    """Jobs that were seen alone after the epochs in which merges are watched."""
+    """Number of jobs that were evaluated alone after the watched epochs."""
     watched_accuracy: float = 0.0
-    """Of these, the mean of the best so far."""
+    """Mean of their best accuracies by then."""
 
     @classmethod
     def of(cls, workload: TuningWorkload) -> Self:
-        """The kind of a job, of which nothing is known."""
+        """Return the kind of a workload, without any data yet."""
         return cls(
             kind_key(workload),
             task_key(workload),
@@ -137,40 +137,40 @@ class KindOfJobs:
 
     @property
     def iterations_per_epoch(self) -> int:
-        """Steps in which all of the data is used once."""
+        """Steps of one epoch."""
         return -(-self.dataset_samples // self.batch_size)
 
     @property
     def expected_iterations(self) -> float | None:
-        """How many a job needs that runs alone: the mean of those that did, or else as foretold; None where
-        nothing says."""
+        """Expected iterations of a job alone: the mean of finished jobs, or else the estimate; None if
+        unknown."""
         return self.finished_iterations if self.finished else self.iterations
 
-    def take(self, report: ProfileReported, embedding: Sequence[float]) -> None:
-        """Keep what a profile run has shown."""
+    def keep_profile(self, report: ProfileReported, embedding: Sequence[float]) -> None:
+        """Keep a sound profile."""
         self.is_usable = True
         self.losses, self.embedding = report.losses, tuple(embedding)
         self.note_profile(report)
 
     def note_profile(self, report: ProfileReported) -> None:
-        """Keep what does not depend on whether the profile is sound."""
+        """Keep the figures of a profile, sound or not."""
         self.is_profiled = True
         self.loader_s, self.memory_gib = report.loader_s, report.memory_gib
         self.accuracy_before = report.accuracy
         self.accuracy_after_epoch = report.accuracy_after_epoch
 
     def forget_profile(self) -> None:
-        """Keep no more of the profile than its figures; jobs of this kind run unmerged."""
+        """Drop all of the profile but its figures; jobs of this kind run unmerged."""
         self.losses = self.embedding = ()
         self.is_usable = False
 
     def note_watched(self, accuracy: float) -> None:
-        """A job that runs alone was evaluated after the epochs in which merges are watched."""
+        """Count the evaluation of a job alone after the watched epochs."""
         self.watched += 1
         self.watched_accuracy += (accuracy - self.watched_accuracy) / self.watched
 
     def note_finished(self, iterations: int, accuracy: float | None) -> None:
-        """A job that ran alone is done."""
+        """Count a job that ran alone until it was done."""
         self.finished += 1
         self.finished_iterations += (iterations - self.finished_iterations) / self.finished
         if accuracy is not None:
@@ -178,7 +178,7 @@ class KindOfJobs:
             self.finished_accuracy += (accuracy - self.finished_accuracy) / self.finished_accuracies
 
     def facts(self) -> KindFacts:
-        """As a solver is told."""
+        """Return the data for a solver."""
         return KindFacts(
             task=self.task,
             dataset_samples=self.dataset_samples,
@@ -193,12 +193,12 @@ class KindOfJobs:
         )
 
     def to_state(self) -> list[Any]:
-        """Of types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
         return list(vars(self).values())
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Self:
-        """The kind that `state` was taken of."""
+        """Return the kind with a state."""
         kind = cls(*state)
         kind.losses, kind.embedding = tuple(kind.losses), tuple(kind.embedding)
         kind.configuration = Configuration(*kind.configuration)

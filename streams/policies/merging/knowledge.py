@@ -1,4 +1,4 @@
-"""Knowledge of a zone about its jobs: profiles, forecasts from them, and results of earlier jobs."""
+"""Knowledge of a zone about its jobs: profiles, forecasts, and results of earlier jobs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,13 +28,13 @@ TRANSFERABILITY: Mapping[TransferabilityName, Callable[[], Transferability]] = {
     "task2feat": Task2Feat,
 }
 _LEAST_PART_LEFT = 0.05
-"""However far beyond its estimate a job is, it is taken to have this part of it to go."""
+"""Least part of a job's expected iterations that counts as left, even beyond its estimate."""
 
 CHEAP = 0.25
-"""Part of the mean training of a finished job that the watched epochs of a job in a trial may take."""
+"""Most samples of the watched epochs of a job in a trial, as a part of the mean samples of finished jobs."""
 
 
-class ForetoldTransfer(NamedTuple):
+class TransferForecast(NamedTuple):
     """Forecast of the effect of merging two kinds."""
 
     score: float
@@ -48,8 +48,8 @@ class ForetoldTransfer(NamedTuple):
 
     @property
     def planned_ratios(self) -> tuple[float, float]:
-        """Ratios for plans, of the receiver and of the donor: of merges that past ones have shown to
-        pay, the upper confidence bounds; of a trial, what is expected."""
+        """Ratios for plans, of the receiver and of the donor: the upper confidence bounds of merges that past
+        ones have shown to pay; the expected ratios of a trial."""
         if self.evidence == "trial":
             return self.receiver_ratio, self.donor_ratio
         return (
@@ -58,8 +58,8 @@ class ForetoldTransfer(NamedTuple):
         )
 
     @property
-    def reversed(self) -> "ForetoldTransfer":
-        """The same with the other job as the donor; of a spatial merge."""
+    def reversed(self) -> "TransferForecast":
+        """Forecast of the same spatial merge with the other job as the donor."""
         return self._replace(
             receiver_gain=self.donor_gain,
             receiver_ratio=self.donor_ratio,
@@ -71,7 +71,7 @@ class ForetoldTransfer(NamedTuple):
 
 
 Pair = tuple[MergeMode, str, str]
-"""The mode and the keys of the kinds: donor and receiver, or in the order of their keys."""
+"""A mode and the keys of two kinds: donor and receiver, or in the order of their keys."""
 
 
 class Knowledge:
@@ -81,29 +81,29 @@ class Knowledge:
         self._policy = policy
         self._metric = TRANSFERABILITY[policy.transferability]()
         self.kinds: dict[str, KindOfJobs] = {}
-        """By key, in the order in which they came."""
-        self.transfers: dict[Pair, ForetoldTransfer] = {}
+        """Kinds by key, in the order of their first jobs."""
+        self.transfers: dict[Pair, TransferForecast] = {}
         self.outcomes: list[PastMerge] = list(policy.outcomes)
-        """The latest, oldest first."""
+        """Latest results of merges, oldest first."""
         self.embedding_length: int | None = None
-        """Length of the embeddings by which similarity is judged."""
+        """Length of the embeddings that similarity is computed from."""
         self._scores: dict[tuple[str, str], float] = {}
-        """S(A, B) by the keys of the kinds; follows from their embeddings."""
+        """S(A, B) by the keys of the kinds; a cache, computed from their embeddings."""
         self._asked: tuple[str, ...] = ()
-        """The kinds of the outstanding request, in its order."""
+        """Kinds of the last request, in its order."""
         self._uses = 0
         self._trained_samples = 0
-        """Samples of all jobs that are done."""
+        """Samples trained by all jobs that are done."""
         self._finished = 0
-        """Number of these jobs."""
+        """Number of jobs that are done."""
         self._lost_samples = 0
-        """Those of them that were trained in vain, in merges that were undone."""
+        """Samples trained in vain, in merges that were undone."""
         self.has_changed = False
-        """Whether anything is known since the last question that could change its answer."""
+        """Whether anything since the last request could change its answer."""
 
     def configure(self, policy: MergingPolicy) -> None:
-        """Judge by these settings from now on. Where similarity is judged by something else than before, new
-        jobs are profiled again."""
+        """Set the settings. If similarity is computed from another field than before, new jobs are profiled
+        again."""
         if self._policy.transferability != policy.transferability:
             for kind in self.kinds.values():
                 kind.is_profiled = False
@@ -127,7 +127,7 @@ class Knowledge:
         return kind
 
     def leave(self, key: str) -> None:
-        """A job of this kind is over."""
+        """Count a job of a kind that is over."""
         kind = self.kinds[key]
         kind.jobs -= 1
         self._use(kind)
@@ -138,7 +138,7 @@ class Knowledge:
             self._forget_pairs_of(oldest.key)
 
     def profiled(self, key: str, report: ProfileReported) -> Facts | None:
-        """Keep what a profile run has shown; why it is of no use, if it is of none."""
+        """Keep a profile, and return its fault; None if it is sound."""
         kind, self.has_changed = self.kinds[key], True
         if self._policy.transferability == "task2feat":
             fault, embedding = fault_of(report, "features", self.embedding_length), report.features
@@ -148,38 +148,37 @@ class Knowledge:
             kind.note_profile(report)
             return fault
         self.embedding_length = len(embedding)
-        kind.take(report, embedding)
+        kind.keep_profile(report, embedding)
         self._forget_scores(key)
-        self._make_room_beside(kind)
+        self._evict_profile(kind)
         return None
 
     def expected_iterations(self, job: TuningJob) -> int:
-        """That a job needs in all, in the merge that it is in or alone; alone too where the run of its merge
-        has failed, whatever the merge would have brought."""
+        """Return all iterations that a job needs, in its merge or alone. A job whose merged run has failed
+        counts as alone, whatever the forecast of the merge."""
         most = job.workload.target.most_iterations
         if job.merge is not None and not job.merge.is_donor and not job.never_merges:
             return min(max(job.merge.iterations, 1), most)
         return self.iterations_alone(job)
 
     def iterations_alone(self, job: TuningJob) -> int:
-        """That a job needs in all where it is in no merge."""
+        """Return all iterations that a job needs without a merge."""
         most = job.workload.target.most_iterations
         expected = self.kinds[job.kind].expected_iterations
         return most if expected is None else min(max(round(expected), 1), most)
 
     def iterations_left(self, job: TuningJob) -> float:
-        """That a job still needs. One that needs more than was expected is taken to need as many again as it
-        has had too many: else it would always be as good as done, and go before all others for as long as it
-        may."""
+        """Return the iterations that a job still needs. Beyond its expected iterations, a job counts as
+        needing its excess once more: otherwise it would always be almost done, and precede all others."""
         expected, done = self.expected_iterations(job), job.iterations
         left = max(expected - done, done - expected, _LEAST_PART_LEFT * expected)
         return max(min(left, job.workload.target.most_iterations - done), 1.0)
 
     def estimate(self, jobs: Iterable[TuningJob]) -> EstimateProblem | None:
-        """Return the question for a solver; None if there is nothing to forecast.
+        """Return the request for estimates; None if there is nothing to forecast.
 
         Args:
-            jobs: that are not over.
+            jobs: the live jobs.
         """
         self.has_changed = False
         counts: dict[str, int] = {}
@@ -207,18 +206,19 @@ class Knowledge:
             watched_epochs=self._policy.watched_epochs,
         )
 
-    def take(self, solution: EstimateSolution) -> dict[str, Facts]:
-        """Keep a solver's answer to the last question.
+    def keep_estimates(self, solution: EstimateSolution) -> dict[str, Facts]:
+        """Keep a solver's answer to the last request.
 
         Returns:
-            the kinds of which it tells for the first time, and why their profile is of no use, if it is.
+            the fault of the profile by kind, empty if it is sound, for kinds with a fault or a first
+            estimate.
         """
         news: dict[str, Facts] = {}
         asked = set(self._asked)
         self._forget(lambda donor, receiver: donor in asked and receiver in asked)
-        # What is known of the others is out of date.
+        # The forecasts of other pairs are stale.
         self.transfers = {
-            pair: foretold._replace(evidence="none") for pair, foretold in self.transfers.items()
+            pair: forecast._replace(evidence="none") for pair, forecast in self.transfers.items()
         }
         for key, estimate in zip(self._asked, solution.kinds, strict=False):
             kind = self.kinds.get(key)
@@ -237,7 +237,7 @@ class Knowledge:
                 score = self._score(donor, receiver)
                 if one.mode == "spatial":
                     score = (score + self._score(receiver, donor)) / 2
-                self.transfers[one.mode, donor, receiver] = ForetoldTransfer(
+                self.transfers[one.mode, donor, receiver] = TransferForecast(
                     score,
                     one.receiver_gain,
                     one.receiver_ratio,
@@ -251,9 +251,9 @@ class Knowledge:
             del self.transfers[pair]
         return news
 
-    def transfer(self, mode: MergeMode, donor: str, receiver: str) -> ForetoldTransfer | None:
-        """Return the forecast for merging jobs of these kinds; of a spatial merge, with the donor first as
-        named here."""
+    def transfer(self, mode: MergeMode, donor: str, receiver: str) -> TransferForecast | None:
+        """Return the forecast for merging jobs of two kinds; None if unknown. A spatial merge has the
+        donor that is named here."""
         known = self.transfers.get((mode, donor, receiver))
         if known is None and mode == "spatial":
             known = self.transfers.get((mode, receiver, donor))
@@ -261,7 +261,7 @@ class Knowledge:
                 return known.reversed
         return known
 
-    def learn(self, outcome: PastMerge) -> None:
+    def add_outcome(self, outcome: PastMerge) -> None:
         """Keep the result of a merge for one of its jobs."""
         self.outcomes.append(outcome)
         del self.outcomes[:-MAX_OUTCOMES]
@@ -273,28 +273,28 @@ class Knowledge:
         self.has_changed = True
 
     def note_trained(self, samples: int) -> None:
-        """A job is done, and was trained on so many samples, of each epoch anew."""
+        """Count a job that is done and its trained samples, summed over its epochs."""
         self._trained_samples += samples
         self._finished += 1
 
     def note_lost(self, samples: int) -> None:
-        """Count samples of a job that were trained in vain, since its merge is undone."""
+        """Count the samples of a job that were trained in vain, because its merge is undone."""
         self._lost_samples += samples
 
     def is_cheap(self, samples: int) -> bool:
-        """Whether a trial that costs so many samples is cheap beside what jobs need."""
+        """Return whether a trial that costs some samples is cheap compared with a mean job."""
         return samples * self._finished <= CHEAP * self._trained_samples
 
     def may_try(self, samples: int) -> bool:
-        """Whether trials may cost so many samples more, those under way included."""
+        """Return whether the budget of trials has room for some samples, trials under way included."""
         budget = self._policy.trial_budget * self._trained_samples
         return budget > 0 and self._lost_samples + samples <= budget
 
     def state(self) -> dict[str, Any]:
-        """State in types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
         return {
             "kinds": [kind.to_state() for kind in self.kinds.values()],
-            "transfers": [[*pair, *foretold] for pair, foretold in self.transfers.items()],
+            "transfers": [[*pair, *forecast] for pair, forecast in self.transfers.items()],
             "outcomes": [outcome.model_dump_json() for outcome in self.outcomes],
             "embedding_length": self.embedding_length,
             "asked": list(self._asked),
@@ -306,12 +306,12 @@ class Knowledge:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take a state."""
+        """Set the state."""
         kinds = map(KindOfJobs.from_state, state["kinds"])
         self.kinds = {kind.key: kind for kind in kinds}
         self.transfers = {
-            (mode, donor, receiver): ForetoldTransfer(*foretold)
-            for mode, donor, receiver, *foretold in state["transfers"]
+            (mode, donor, receiver): TransferForecast(*forecast)
+            for mode, donor, receiver, *forecast in state["transfers"]
         }
         self.outcomes = [PastMerge.model_validate_json(outcome) for outcome in state["outcomes"]]
         self.embedding_length, self._uses = state["embedding_length"], state["uses"]
@@ -329,8 +329,8 @@ class Knowledge:
         return self._scores[donor, receiver]
 
     def _may_merge(self, mode: MergeMode, donor: str, receiver: str) -> bool:
-        """Whether their adapters are of one form, and their profiles of use: since they were asked about, a
-        kind may have been forgotten."""
+        """Return whether two kinds have adapters of one form and sound profiles. A kind may have been dropped
+        since the request."""
         kinds = [self.kinds[key] for key in (donor, receiver) if key in self.kinds]
         return (
             len(kinds) == 2
@@ -338,9 +338,9 @@ class Knowledge:
             and kinds[0].forms[mode] == kinds[1].forms[mode]
         )
 
-    def _make_room_beside(self, newest: KindOfJobs) -> None:
-        """Profiles are kept of so many kinds, those with the most live jobs, and of these the ones that were
-        used last."""
+    def _evict_profile(self, newest: KindOfJobs) -> None:
+        """Drop a profile beyond `KINDS_KEPT`: of the kinds with the fewest live jobs, the least recently
+        used."""
         held = [kind for kind in self.kinds.values() if kind.losses]
         if len(held) > KINDS_KEPT:
             others = [kind for kind in held if kind is not newest]
@@ -355,13 +355,13 @@ class Knowledge:
         kind.used = self._uses
 
     def _forget(self, is_old: Callable[[str, str], bool]) -> None:
-        """Nothing is foretold any more of these pairs of kinds."""
+        """Drop the forecasts of some pairs of kinds."""
         self.transfers = {
-            pair: foretold for pair, foretold in self.transfers.items() if not is_old(pair[1], pair[2])
+            pair: forecast for pair, forecast in self.transfers.items() if not is_old(pair[1], pair[2])
         }
 
     def _forget_pairs_of(self, key: str) -> None:
-        """A kind has no profile any more."""
+        """Drop everything that is computed from a kind's profile."""
         self._forget(lambda donor, receiver: key in (donor, receiver))
         self._forget_scores(key)
 

@@ -1,7 +1,7 @@
-"""When solvers are asked, and when their answers are carried out.
+"""The times of requests to solvers, and of the application of their answers.
 
-Each interval the plan is asked for ahead of time, so that data loaders can be prepared before it is carried
-out. Where GPUs idle and jobs wait, another is asked for in between, and carried out at once.
+The plan of each interval is requested ahead of time, so that data loaders can be prepared before it is
+applied. If GPUs are idle and jobs wait, another plan is requested in between, and applied at once.
 """
 
 import math
@@ -13,7 +13,7 @@ from schemas.merging.estimates import EstimateProblem, EstimateSolution
 from schemas.merging.settings import MergingPolicy
 from schemas.solves import SolveFinished, SolveRequested
 from streams.policies.ignored import unknown_solve
-from streams.policies.merging.allocation import Allocation
+from streams.policies.merging.allocation import TaskAllocation
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.questions import Questions
 from streams.policies.merging.tasks import Tasks
@@ -21,9 +21,10 @@ from streams.policies.policy import ZoneContext
 
 _ESTIMATE_LIMIT_S = 30.0
 _FEW_WAIT = 4
-"""While no more jobs wait than this part of the GPUs, a new one is not left waiting for the next interval."""
+"""Divisor of the GPUs: while no more jobs wait than the quotient, a plan is requested before the next
+interval."""
 _LOST_AFTER_INTERVALS = 2
-"""An answer that has not come after so many intervals and its time limit is not waited for any longer."""
+"""Intervals, besides its time limit, after which a missing answer counts as lost."""
 
 
 class Planning:
@@ -36,30 +37,30 @@ class Planning:
         self._tasks = tasks
         self._questions = questions
         self._knowledge = knowledge
-        self._allocation = Allocation(tasks, questions, knowledge, context.outcomes)
+        self._allocation = TaskAllocation(tasks, questions, knowledge, context.outcomes)
         self._next_s = context.cell.epoch_s
-        """When the plan of the next interval is carried out."""
+        """Time at which the plan of the next interval is applied."""
         self._requests = 0
         self._plan_request: str | None = None
         self._asked_s = 0.0
-        """When the last plan was asked for."""
+        """Time of the last request for a plan."""
         self._due_s = 0.0
-        """Its answer is carried out no sooner: the interval that it was asked for, or at once."""
+        """Earliest time at which its answer is applied."""
         self._ready: SolveFinished | None = None
-        """The answer that waits for that, see `hold`."""
+        """The answer that waits until then, see `hold`."""
         self._ready_json: str | None = None
         self._estimate_request: str | None = None
         self._estimated_s = 0.0
-        """When the last estimate was asked for."""
+        """Time of the last request for estimates."""
         self._estimate_failed = False
-        """Whether it came to nothing."""
+        """Whether that request failed."""
 
     @property
     def _policy(self) -> MergingPolicy:
         return self._tasks.policy
 
     def wake(self, time_s: float) -> None:
-        """It is `time_s` now: carry out what is due, and ask for what is needed next."""
+        """Apply a plan that is due, and request what is needed next."""
         self._give_up_waiting(time_s)
         if self._is_time_for_estimates(time_s):
             self._ask_for_estimates()
@@ -78,12 +79,12 @@ class Planning:
             self._ask(time_s, is_early=True)
 
     def solved(self, answer: SolveFinished) -> None:
-        """A solver's answer."""
+        """Apply a solver's answer, or hold it until it is due."""
         if answer.request_id == self._estimate_request:
             self._estimate_request = None
             self._estimate_failed = not isinstance(answer.solution, EstimateSolution)
             if isinstance(answer.solution, EstimateSolution):
-                self._estimated(self._knowledge.take(answer.solution))
+                self._estimated(self._knowledge.keep_estimates(answer.solution))
                 self._tasks.has_changed = True
             else:
                 self._knowledge.has_changed = True
@@ -100,14 +101,15 @@ class Planning:
             self._carry_out(answer)
 
     def hold(self, answer: SolveFinished | None) -> None:
-        """Keep an answer until it is carried out, in place of any other. It is as long as there are jobs."""
+        """Keep an answer until it is applied, in place of any other; None drops it. Its size grows with the
+        jobs."""
         before = self._ready_json or ""
         self._ready = answer
         self._ready_json = None if answer is None else answer.model_dump_json()
         self._tasks.room.add(len(self._ready_json or "") - len(before))
 
     def state(self) -> dict[str, Any]:
-        """State in types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
         return {
             "next_s": self._next_s,
             "requests": self._requests,
@@ -122,7 +124,7 @@ class Planning:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take a state."""
+        """Set the state."""
         self._next_s, self._requests = state["next_s"], state["requests"]
         self._plan_request, self._asked_s = state["plan_request"], state["asked_s"]
         self._due_s = state["due_s"]
@@ -133,13 +135,12 @@ class Planning:
         self._tasks.has_changed = state["has_changed"]
 
     def _is_idle_time(self, time_s: float) -> bool:
-        """Whether it is time to ask in between: GPUs idle, for jobs that wait or for those that run, or few
-        jobs wait."""
+        """Return whether to request a plan between intervals: GPUs are idle, or few jobs wait."""
         every_s = self._policy.idle_interval_s
         if every_s is None or not self._tasks.has_changed or self._plan_request is not None:
             return False
         if self._estimate_request is not None:
-            return False  # what it tells may be a merge, which a job that is begun alone is lost for
+            return False  # it may allow a merge, for which a job that has begun alone is too late
         if time_s - self._asked_s < every_s:
             return False
         waiting = len(self._tasks.ready())
@@ -147,8 +148,8 @@ class Planning:
         return self._questions.available() > used or 0 < waiting <= self._tasks.gpus.total // _FEW_WAIT
 
     def _is_time_for_estimates(self, time_s: float) -> bool:
-        """Whether there is something to ask about; after an answer that came to nothing, not within an
-        interval, since the next would hardly be another."""
+        """Return whether to request estimates. After a failed request, this waits for an interval, since the
+        next one would probably fail too."""
         if not self._knowledge.has_changed or self._estimate_request is not None:
             return False
         return not self._estimate_failed or time_s >= self._estimated_s + self._policy.interval_s
@@ -162,7 +163,7 @@ class Planning:
         self._ask(time_s, is_early=False)
 
     def _give_up_waiting(self, time_s: float) -> None:
-        """Ask anew where an answer does not come."""
+        """Give up requests whose answers are lost."""
         long_ago_s = time_s - _LOST_AFTER_INTERVALS * self._policy.interval_s
         if self._plan_request is not None and self._asked_s + self._policy.solve_limit_s < long_ago_s:
             self._plan_request, self._tasks.has_changed = None, True
@@ -207,8 +208,11 @@ class Planning:
         )
 
     def _estimated(self, news: Mapping[str, Facts]) -> None:
-        """Tell jobs of what a solver has found out about their kinds, by kind: why the profile is of no use,
-        or nothing."""
+        """Apply estimates to the jobs of their kinds.
+
+        Args:
+            news: fault of the profile by kind, empty if it is sound.
+        """
         for job in self._tasks.jobs.values():
             if job.stage != "ready" or job.is_ending or job.kind not in news:
                 continue

@@ -1,4 +1,4 @@
-"""Questions to solvers about an allocation: the jobs as they are now."""
+"""Problems for solvers: the present jobs of a zone and the GPUs to allocate."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
@@ -13,19 +13,19 @@ from schemas.merging.problems import (
 )
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge
-from streams.policies.merging.step_tables import Wanted, step_tables
-from streams.policies.merging.task import Task
+from streams.policies.merging.step_tables import KindSteps, step_tables
 from streams.policies.merging.tasks import Tasks
-from streams.policies.merging.trials import Trial, trials_of_plan
+from streams.policies.merging.trials import MergeTrial, trials_of_plan
+from streams.policies.merging.tuning_task import TuningTask
 
 MOST_ASKED = 4_000
-"""Jobs of one question: some tens of milliseconds of the cell's time. Its record has room for more."""
+"""Most jobs of one problem: some tens of milliseconds of the cell's time. Its record has room for more."""
 _MOST_LATER = 1.0
 """See `MergeProblem.most_later`."""
 
 
 class Questions:
-    """Questions of one zone."""
+    """Problems of one zone."""
 
     def __init__(self, tasks: Tasks, knowledge: Knowledge) -> None:
         self._tasks = tasks
@@ -33,8 +33,8 @@ class Questions:
         self._forecasts = tasks.forecasts
 
     def available(self) -> int:
-        """GPUs that may be allocated: of open nodes, without those that profile runs have or are about to
-        have, or that tasks keep whatever is decided."""
+        """Return the number of GPUs that may be allocated: those of open nodes, without those of present and
+        next profile runs, and of tasks that keep them."""
         gpus = self._tasks.gpus
         unprofiled = self._tasks.unprofiled()
         profiling = sum(gpus.held_in_open(job.profiled_on) for job in unprofiled)
@@ -42,10 +42,9 @@ class Questions:
         kept = sum(gpus.held_in_open(task.members) for task in self._tasks.all.values() if self.is_kept(task))
         return gpus.open - profiling - kept - min(new, self._tasks.most_for_profiles)
 
-    def is_kept(self, task: Task) -> bool:
-        """Whether a task keeps its GPUs whatever is decided: some are of a node where nothing else may begin;
-        or it is the receiver of a temporal merge, which has its donor's weights only from its first step on.
-        """
+    def is_kept(self, task: TuningTask) -> bool:
+        """Return whether a task keeps its GPUs in any plan: one of its nodes is closed; or it is the receiver
+        of a temporal merge, which has its donor's weights only from its first step on."""
         if not all(self._tasks.gpus.is_open(node) for node in task.members):
             return True
         if task.mode != "temporal" or len(task.job_ids) == 2:
@@ -53,7 +52,7 @@ class Questions:
         return self._tasks.jobs[task.job_ids[0]].iterations == 0
 
     def problem(self, time_s: float) -> MergeProblem | RivalProblem | None:
-        """Return the question; None if there is nothing to decide."""
+        """Return the problem; None if there is nothing to decide."""
         gpus = self.available()
         asked = [job for job in self._tasks.jobs.values() if self._takes_part(job)]
         if gpus < 1 or not asked:
@@ -65,13 +64,13 @@ class Questions:
         return self._rival_problem(jobs, gpus, left_out, time_s)
 
     def waiting_since(self, time_s: float, problem: MergeProblem | RivalProblem) -> list[str]:
-        """Jobs of a problem that are in no task and began to wait at a time or later."""
+        """Return the jobs of a problem that have no task and began to wait at `time_s` or later."""
         jobs = map(self._tasks.jobs.__getitem__, problem.job_ids)
         return [job.job_id for job in jobs if job.task is None and job.waits_since_s >= time_s]
 
     def _first(self, jobs: Sequence[TuningJob]) -> Sequence[TuningJob]:
-        """As many as may be asked about, in their order: those that are in a task, and of the others those
-        that have waited longest."""
+        """Return at most `MOST_ASKED` jobs, in their order: those in a task, and then those that have waited
+        longest."""
         if len(jobs) <= MOST_ASKED:
             return jobs
         ranked = sorted(jobs, key=lambda job: (job.task is None, -self._waited_s(job)))
@@ -79,7 +78,7 @@ class Questions:
         return [job for job in jobs if job.job_id in kept]
 
     def _waited_s(self, job: TuningJob) -> float:
-        """Return the time that it has had no GPUs, in all."""
+        """Return the total time that a job has been without GPUs."""
         is_active = self._active_task(job) is not None
         return job.waited_s + (0.0 if is_active else self._tasks.time_s - job.waits_since_s)
 
@@ -91,7 +90,7 @@ class Questions:
 
     def _merge_problem(self, jobs: Sequence[TuningJob], gpus: int, left_out: int) -> MergeProblem:
         kinds: dict[str, int] = {}
-        wanted: list[Wanted] = []
+        kind_steps: list[KindSteps] = []
         sizes: list[tuple[int, int]] = []
         units: list[Unit] = []
         trials = self._trials_of(jobs) if self._is_careful else ()
@@ -103,52 +102,52 @@ class Questions:
                 if job.job_id != task.job_ids[0]:
                     continue
                 both = [self._tasks.jobs[job_id] for job_id in task.job_ids]
-                wanted.append(Wanted(self._forecasts.joint_table(both)))
+                kind_steps.append(KindSteps(self._forecasts.joint_table(both)))
                 sizes.append(self._forecasts.joint_sizes(both))
-                units.append(self._joint_unit(task, both, len(wanted) - 1))
+                units.append(self._joint_unit(task, both, len(kind_steps) - 1))
             elif job.job_id in in_trials:
-                # As a kind of its own, so that a trial is of these jobs alone, and they in no other merge.
-                tried[job.job_id] = len(wanted)
-                wanted.append(Wanted(self._forecasts.steps(job)))
+                # A kind of its own: the trial is of these jobs alone, and they are in no other merge.
+                tried[job.job_id] = len(kind_steps)
+                kind_steps.append(KindSteps(self._forecasts.steps(job)))
                 sizes.append(self._forecasts.joint_sizes([job]))
                 units.append(self._unit(job, task, tried[job.job_id]))
             else:
                 if job.kind not in kinds:
-                    kinds[job.kind] = len(wanted)
-                    wanted.append(Wanted(self._forecasts.steps(job)))
+                    kinds[job.kind] = len(kind_steps)
+                    kind_steps.append(KindSteps(self._forecasts.steps(job)))
                     sizes.append(self._forecasts.joint_sizes([job]))
                 units.append(self._unit(job, task, kinds[job.kind]))
-            wanted[units[-1].kind].note(units[-1].waited_s, units[-1].gpus)
-        told = step_tables(wanted)
+            kind_steps[units[-1].kind].note(units[-1].waited_s, units[-1].gpus)
+        shared = step_tables(kind_steps)
         return MergeProblem(
             gpus=gpus,
             interval_s=self._tasks.policy.interval_s,
             switch_s=self._tasks.policy.switch_s,
-            step_tables=told.tables,
+            step_tables=shared.tables,
             kinds=tuple(
                 JobKind(step_table=table, samples_per_step=batch, dataset_samples=samples)
-                for table, (batch, samples) in zip(told.of_kinds, sizes, strict=True)
+                for table, (batch, samples) in zip(shared.of_kinds, sizes, strict=True)
             ),
             units=tuple(units),
             transfers=(*self._transfers(kinds), *self._trials(trials, tried)),
             jobs_left_out=left_out,
-            kinds_restricted=told.restricted,
+            kinds_restricted=shared.restricted,
             watched_epochs=self._tasks.policy.watched_epochs,
             most_later=_MOST_LATER if self._is_careful else None,
         )
 
     @property
     def _is_careful(self) -> bool:
-        """Whether merges are made only where past ones show that they pay."""
+        """Whether plans merge only where past merges have shown to pay."""
         return self._tasks.policy.merges == "shown"
 
-    def _trials_of(self, jobs: Sequence[TuningJob]) -> Sequence[Trial]:
-        """Trials that the next plan may have, of jobs that are asked about."""
+    def _trials_of(self, jobs: Sequence[TuningJob]) -> Sequence[MergeTrial]:
+        """Return the trials that the next plan may have, of jobs of the problem."""
         followers = {task.follower for task in self._tasks.all.values()}
         parts = {job.job_id: self._part(job, job.job_id in followers) for job in jobs}
         return trials_of_plan(self._knowledge, self._tasks, parts, self._tasks.policy.watched_epochs)
 
-    def _joint_unit(self, task: Task, jobs: Sequence[TuningJob], kind: int) -> Unit:
+    def _joint_unit(self, task: TuningTask, jobs: Sequence[TuningJob], kind: int) -> Unit:
         return Unit(
             job_ids=task.job_ids,
             kind=kind,
@@ -159,13 +158,13 @@ class Questions:
             age_s=max(self._age_s(job) for job in jobs),
         )
 
-    def _unit(self, job: TuningJob, its_task: Task | None, kind: int) -> Unit:
+    def _unit(self, job: TuningJob, its_task: TuningTask | None, kind: int) -> Unit:
         task = its_task if its_task is not None and job.job_id in its_task.active_job_ids else None
         is_follower = its_task is not None and its_task.follower == job.job_id
         return Unit(
             job_ids=(job.job_id,),
             kind=kind,
-            # One that waits for its donor needs as many as alone, unless the plan keeps them together.
+            # A follower needs as many as alone, unless the plan keeps it with its donor.
             iterations=(
                 self._knowledge.iterations_alone(job) if is_follower else self._knowledge.iterations_left(job)
             ),
@@ -177,7 +176,7 @@ class Questions:
         )
 
     def _age_s(self, job: TuningJob) -> float:
-        """Since its submission."""
+        """Return the time since a job's submission."""
         return max(self._tasks.time_s - job.submitted_s, 0.0)
 
     def _part(self, job: TuningJob, is_follower: bool) -> Literal["none", "donor", "any"]:
@@ -188,13 +187,13 @@ class Questions:
         return "any" if job.iterations == 0 else "donor"
 
     def _transfers(self, kinds: dict[str, int]) -> Iterable[Transfer]:
-        """Those from which a job needs fewer iterations: that past merges have shown to pay, or all."""
-        for (mode, donor, receiver), foretold in self._knowledge.transfers.items():
+        """Yield the merges that save a job iterations: those that past ones have shown to pay, or all."""
+        for (mode, donor, receiver), forecast in self._knowledge.transfers.items():
             if self._is_careful:
-                ratios = foretold.planned_ratios
-                may = foretold.evidence == "shown"
+                ratios = forecast.planned_ratios
+                may = forecast.evidence == "shown"
             else:
-                ratios = foretold.receiver_ratio, foretold.donor_ratio
+                ratios = forecast.receiver_ratio, forecast.donor_ratio
                 may = True
             best = min(ratios)  # of a temporal donor it is 1
             if may and donor in kinds and receiver in kinds and best < 1:
@@ -203,8 +202,8 @@ class Questions:
                     mode=mode, donor=first, receiver=second, receiver_ratio=ratios[0], donor_ratio=ratios[1]
                 )
 
-    def _trials(self, trials: Sequence[Trial], tried: dict[str, int]) -> Iterator[Transfer]:
-        """Trials, with the kinds that their jobs have for that."""
+    def _trials(self, trials: Sequence[MergeTrial], tried: dict[str, int]) -> Iterator[Transfer]:
+        """Yield the trials, with the kinds of their jobs in the problem."""
         for pair, donor, receiver in trials:
             if donor in tried and receiver in tried:
                 first, second = tried[donor], tried[receiver]
@@ -222,26 +221,26 @@ class Questions:
     def _rival_problem(
         self, jobs: Sequence[TuningJob], gpus: int, left_out: int, time_s: float
     ) -> RivalProblem:
-        kinds: dict[str, Wanted] = {}
+        kinds: dict[str, KindSteps] = {}
         for job in jobs:
             task = self._active_task(job)
-            wanted = kinds.setdefault(job.kind, Wanted(self._forecasts.steps(job)))
-            wanted.note(self._waited_s(job), 0 if task is None else task.gpus)
-        told = step_tables(list(kinds.values()))
-        tables = dict(zip(kinds, told.of_kinds, strict=True))
+            kind_steps = kinds.setdefault(job.kind, KindSteps(self._forecasts.steps(job)))
+            kind_steps.note(self._waited_s(job), 0 if task is None else task.gpus)
+        shared = step_tables(list(kinds.values()))
+        tables = dict(zip(kinds, shared.of_kinds, strict=True))
         return RivalProblem(
             scheme=self._tasks.policy.scheme,
             interval_s=self._tasks.policy.interval_s,
             time_s=time_s,
             gpus=gpus,
-            step_tables=told.tables,
+            step_tables=shared.tables,
             jobs=tuple(self._rival_job(job, tables[job.kind], time_s) for job in jobs),
             jobs_left_out=left_out,
-            kinds_restricted=told.restricted,
+            kinds_restricted=shared.restricted,
         )
 
-    def _active_task(self, job: TuningJob) -> Task | None:
-        """The task that trains a job now."""
+    def _active_task(self, job: TuningJob) -> TuningTask | None:
+        """Return the task that trains a job now."""
         task = self._tasks.task_of(job)
         return task if task is not None and job.job_id in task.active_job_ids else None
 

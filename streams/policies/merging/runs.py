@@ -1,4 +1,4 @@
-"""The runs of a zone's jobs: profile runs begin, nodes report, and merges are judged."""
+"""The runs of a zone's jobs: start of profile runs, effects of reports, and results of merges."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -13,35 +13,35 @@ from streams.policies.gang.gangs import Why
 from streams.policies.gpus import Gpus
 from streams.policies.merging.forecasts import Forecasts
 from streams.policies.merging.job import TuningJob
-from streams.policies.merging.judging import (
-    JudgedReason,
+from streams.policies.merging.knowledge import Knowledge
+from streams.policies.merging.merge_results import (
+    MergeEnd,
     fault_of_merge,
-    judged,
+    merge_result,
     note_evaluation,
     shortfall_of_merge,
 )
-from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.speeds import Speeds
-from streams.policies.merging.standing import Standing
 from streams.policies.merging.tasks import Tasks
-from streams.policies.merging.turns import Turns
+from streams.policies.merging.turns import ProfileTurns
+from streams.policies.merging.zone_merged import MergingReports
 from streams.policies.orders import OrderClock, facts_of_failure
 from streams.policies.policy import ZoneContext
 
 
-class Runs(Tasks):
-    """Tasks of one zone, with what is learned from their reports."""
+class MergingRuns(Tasks):
+    """Tasks of one zone, with profile runs and the results of their reports."""
 
     def __init__(self, context: ZoneContext, gpus: Gpus, orders: OrderClock, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
         self.speeds = Speeds(cast(MergingPolicy, context.zone.policy))
         super().__init__(context, gpus, orders, Forecasts(context.zone.id, knowledge, self.speeds))
-        self.standing = Standing(context.cell.epoch_s)
-        self.turns = Turns(self)
+        self.standing = MergingReports(context.cell.epoch_s)
+        self.turns = ProfileTurns(self)
 
     def profile_all(self) -> None:
-        """Have new jobs profiled, one of each kind at a time. Users take turns, so that nobody waits for all
-        that one of them has new."""
+        """Begin profile runs of new jobs, one of each kind at a time. Users take turns, so that no user waits
+        for all new jobs of another."""
         unprofiled = self.unprofiled()
         busy = {job.kind for job in unprofiled if job.stage == "profiling"}
         new: list[TuningJob] = []
@@ -62,9 +62,9 @@ class Runs(Tasks):
                 self.turns.give(job.job.user)
 
     def _make_room(self, job: TuningJob) -> None:
-        """Vacate a node for the profile run of a job that has found none for an interval, if no other such
-        run is under way: of a pipeline-parallel one, since plans hardly leave as many GPUs idle on one node;
-        of others only where there are so few GPUs that plans leave none."""
+        """Vacate a node for the profile run of a job that has waited for an interval, if no other such run is
+        under way. Pipeline-parallel jobs need it, since plans rarely leave enough GPUs idle on one node;
+        other jobs need it only if the zone is so small that plans leave no GPUs for profiles."""
         is_pipeline = job.workload.pipeline
         if not is_pipeline and self.most_for_profiles:
             return
@@ -112,7 +112,7 @@ class Runs(Tasks):
         self.has_changed = True
 
     def _all_ready(self, kind: str) -> None:
-        """Note of the other jobs of a kind that they need no profile run."""
+        """Note that the other jobs of a kind need no profile run."""
         known = self._knowledge.kinds[kind]
         for job in self.jobs.values():
             if job.kind == kind and not job.is_ending and job.stage == "ready":
@@ -141,14 +141,14 @@ class Runs(Tasks):
         if fault is None:
             return
         jobs = self.jobs_of(task)
-        # A donor was trained as if it were alone.
+        # A donor is trained as if it were alone.
         learners = [each for each in jobs if each.merge is not None and not each.merge.is_donor]
         self.stop(task, "undone", [each.job_id for each in learners])
         self.changed(task, "undone", fault)
         for each in jobs:
             each.never_merges = True
-            # Of two that learn from each other, the other may gain: nothing is learned of it.
-            self._judge(each, "undone", learns=each is job)
+            # In a spatial merge, the partner may gain: its result is not kept.
+            self._report_merge(each, "undone", learns=each is job)
             if each in learners:
                 each.undo()
             each.merge = None
@@ -157,19 +157,19 @@ class Runs(Tasks):
     def _complete(self, job: TuningJob, report: RunFinished) -> None:
         iterations = report.samples_done // job.workload.hyperparameters.batch_size
         if job.is_undone:
-            job.merge = None  # it was done before it could begin anew
+            job.merge = None  # it was done before it was restarted
         shortfall = shortfall_of_merge(job, self._knowledge.kinds[job.kind], iterations)
         if shortfall is None:
             super()._complete(job, report)
         else:
-            self._begin_anew(job, report, shortfall)
+            self._restart_alone(job, report, shortfall)
 
-    def _begin_anew(self, job: TuningJob, report: RunFinished, shortfall: Mapping[str, Fact]) -> None:
-        """Have a job begin anew alone that is done in a merge which kept it from its target."""
+    def _restart_alone(self, job: TuningJob, report: RunFinished, shortfall: Mapping[str, Fact]) -> None:
+        """Restart a job alone that is done, and whose merge kept it from its target."""
         job.progress(report.samples_done)
         job.never_merges = True
         self.put_back(job, Why("undone", shortfall), report.node)
-        self._judge(job, "undone")
+        self._report_merge(job, "undone")
         job.undo()
         job.merge = None
         generation = generation_of(report.run_id)
@@ -179,9 +179,9 @@ class Runs(Tasks):
     # Ends
 
     def _over(self, job: TuningJob) -> None:
-        """Learn from a job that is over."""
+        """Keep the results of a job that is over."""
         if job.merge is not None:
-            self._judge(job, "finished" if job.finished is not None else "ended_early")
+            self._report_merge(job, "finished" if job.finished is not None else "ended_early")
         is_alone = (job.merge is None or job.merge.is_donor) and not job.is_undone
         if job.finished is not None and is_alone and job.iterations > 0:
             expected = self._knowledge.kinds[job.kind].expected_iterations
@@ -194,15 +194,15 @@ class Runs(Tasks):
         if not self.jobs:
             self.turns.forget()
 
-    def _judge(self, job: TuningJob, reason: JudgedReason, learns: bool = True) -> None:
+    def _report_merge(self, job: TuningJob, reason: MergeEnd, learns: bool = True) -> None:
         merge = job.merge
         if merge is None or merge.is_donor:
             return
         kind = self._knowledge.kinds[job.kind]
-        decision, past = judged(self.zone, job, merge, kind, self.forecasts.step_s(job, 1), reason)
+        decision, past = merge_result(self.zone, job, merge, kind, self.forecasts.step_s(job, 1), reason)
         self.standing.note(decision)
         if reason == "undone":
             self._knowledge.note_lost(job.iterations * job.workload.hyperparameters.batch_size)
         if learns:
-            self._knowledge.learn(past)
+            self._knowledge.add_outcome(past)
         self._outcomes.add(decision)

@@ -1,4 +1,4 @@
-"""How long optimizer steps take: the lookup table, and the numbers of GPUs that are worth giving to a job."""
+"""Times of optimizer steps: the lookup table, and the numbers of GPUs that speed a job up."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,25 +15,25 @@ from streams.policies.merging.kind_of_jobs import KindOfJobs
 _USUAL = Configuration()
 _FEW = (1, 2, 3)
 _UNKNOWN_STEP_S = 1.0
-"""Before anything was measured."""
+"""Step time on one GPU before anything was measured."""
 _MOST_CACHED = 4_096
 
 
 class Speeds:
-    """Of one zone."""
+    """Step times of one zone."""
 
     def __init__(self, policy: MergingPolicy) -> None:
         self._table = LookupTable()
         for row in policy.speeds:
             self._table.observe(_USUAL, row)
         self._cached: dict[tuple[Configuration, int, float], tuple[StepTime, ...]] = {}
-        """By what the steps of a kind depend on."""
+        """Step times by configuration, batch size and scale of a kind."""
         self._gpus = self._per_node = 0
         self._fitting: list[tuple[float, int]] = []
         self._memory_gib = 0.0
 
     def configure(self, zone: Zone, gpus: int, per_node: int, policy: MergingPolicy) -> None:
-        """The zone has so many GPUs, and so many on a node."""
+        """Set the number of GPUs of the zone, the most on one node, and the settings."""
         (gpu,) = zone.gpu_types
         self._gpus, self._per_node = gpus, per_node
         self._memory_gib = (gpu.memory_gib - zone.base_model_memory_gib) / gpu.gpus
@@ -41,8 +41,8 @@ class Speeds:
         self._cached.clear()
 
     def observe(self, kind: KindOfJobs, step: MeasuredStep) -> None:
-        """A job of a kind has taken such steps. Of unusual configurations only how much slower they are is
-        kept, since few numbers of GPUs are ever measured of them. Steps that cannot be are passed over."""
+        """Keep a measured step of a job of a kind. For unusual configurations, only the slowdown is kept,
+        since they are measured with few numbers of GPUs. Impossible steps are ignored."""
         if kind.configuration == _USUAL or self._table.is_empty:
             self._table.observe(_USUAL, step)
             self._cached.clear()
@@ -50,8 +50,8 @@ class Speeds:
             kind.scale = self._table.scale_of(kind.configuration, [step])
 
     def steps(self, kind: KindOfJobs) -> tuple[StepTime, ...]:
-        """How long a step takes with each number of GPUs that a job of this kind may have; those that are no
-        faster than a smaller one are left out."""
+        """Return the step time of a kind by number of GPUs, without numbers that are no faster than a smaller
+        one."""
         key = kind.configuration, kind.batch_size, kind.scale
         if key not in self._cached:
             if len(self._cached) >= _MOST_CACHED:
@@ -61,11 +61,11 @@ class Speeds:
         return self._cached[key]
 
     def state(self) -> list[Any]:
-        """Of types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
         return self._table.state()
 
     def restore(self, state: list[Any]) -> None:
-        """Take a state."""
+        """Set the state."""
         self._table.restore(state)
         self._cached.clear()
 
@@ -79,13 +79,14 @@ class Speeds:
         ).step_s
 
     def _most_micro_batch(self, batch_size: int) -> int:
-        """The largest that fits into a GPU, as measured offline."""
+        """Return the largest micro-batch that fits into a GPU, as measured offline."""
         fitting = [size for needed_gib, size in self._fitting if needed_gib <= self._memory_gib]
         return max(fitting, default=batch_size) if self._fitting else batch_size
 
 
 def allowed_sizes(gpus: int, pipeline: bool) -> Iterator[int]:
-    """{1, 2, 3, 4m}, or {4m} for a pipeline-parallel job (sections 5.1 and 5.2), to `MAX_GPUS`."""
+    """Yield the numbers of GPUs of a job: {1, 2, 3, 4m}, or {4m} for a pipeline-parallel one (sections 5.1
+    and 5.2), up to `MAX_GPUS`."""
     gpus = min(gpus, MAX_GPUS)
     if not pipeline:
         yield from (size for size in _FEW if size <= gpus)

@@ -1,4 +1,4 @@
-"""The step times in a question: tables that kinds of jobs share, within what a question has room for."""
+"""The step times of a problem: tables that kinds of jobs share, within the room of a problem."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,48 +8,48 @@ from schemas.merging.problems import MAX_STEP_TIMES, StepTime
 
 
 @dataclass
-class Wanted:
-    """What one kind of jobs would have in a question."""
+class KindSteps:
+    """Step times of one kind of jobs."""
 
     steps: tuple[StepTime, ...]
-    """With each number of GPUs that its jobs may have, ascending."""
+    """Step times, by ascending number of GPUs."""
     waited_s: float = 0.0
-    """The longest that a job of it has waited in all."""
+    """Longest total time without GPUs of its jobs."""
     gpus_now: set[int] = field(default_factory=set)
-    """That its jobs have."""
+    """Numbers of GPUs that its jobs have."""
 
     def note(self, waited_s: float, gpus: int) -> None:
-        """It has such a job."""
+        """Count a job of the kind."""
         self.waited_s = max(self.waited_s, waited_s)
         if gpus:
             self.gpus_now.add(gpus)
 
     @property
     def restricted(self) -> tuple[StepTime, ...]:
-        """The fewest GPUs, and what its jobs have now: enough to go on, and to get a turn."""
+        """Step times with the fewest GPUs, and with those of its jobs: enough to continue, and to begin."""
         return tuple(step for step in self.steps if step is self.steps[0] or step.gpus in self.gpus_now)
 
 
 class StepTables(NamedTuple):
-    """As they are asked about."""
+    """Step times of all kinds of a problem."""
 
     tables: tuple[tuple[StepTime, ...], ...]
-    """No two are equal."""
+    """Tables, of which no two are equal."""
     of_kinds: tuple[int, ...]
-    """The table of each kind, by its index."""
+    """Index of each kind's table."""
     restricted: int
-    """How many kinds have less than they would."""
+    """Number of kinds with a restricted table."""
 
 
-def step_tables(kinds: Sequence[Wanted], room: int = MAX_STEP_TIMES) -> StepTables:
-    """The tables of some kinds, each kept once.
+def step_tables(kinds: Sequence[KindSteps], room: int = MAX_STEP_TIMES) -> StepTables:
+    """Return the tables of kinds, each kept once.
 
-    Where there are too many step times, kinds whose jobs have waited longest have all of theirs first; the
-    others have what `Wanted.restricted` says.
+    If there are too many step times, the kinds whose jobs have waited longest get full tables first; the
+    others get `KindSteps.restricted`.
 
     Args:
-        room: for so many step times. It must be enough for the restricted tables, as it is for one that each
-            job may start with and one that it has now.
+        room: most step times. It must suffice for the restricted tables: one step time to begin with and one
+            for its present GPUs per job.
     """
     chosen = [kind.steps for kind in kinds]
     if sum(map(len, set(chosen))) > room:
@@ -62,7 +62,7 @@ def step_tables(kinds: Sequence[Wanted], room: int = MAX_STEP_TIMES) -> StepTabl
     )
 
 
-def _within(kinds: Sequence[Wanted], room: int) -> list[tuple[StepTime, ...]]:
+def _within(kinds: Sequence[KindSteps], room: int) -> list[tuple[StepTime, ...]]:
     chosen = [kind.restricted for kind in kinds]
     left = room - sum(map(len, chosen))
     held: set[tuple[StepTime, ...]] = set()

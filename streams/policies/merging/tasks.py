@@ -1,8 +1,8 @@
-"""The tasks of a zone: which jobs run together, on which GPUs, and the commands when that changes.
+"""The tasks of a zone: the jobs that run together, their GPUs, and the commands on changes.
 
-GPUs that a task gives up are free for others at once: a node obeys commands in their order, so that the next
-task starts when the last step of the one before is done. A job itself goes on only when the leader of its
-earlier run has reported the end, for then its checkpoint is there.
+GPUs that a task gives up are free for others at once: a node obeys commands in their order, so the next task
+starts after the last step of the one before. A job is resumed only after the leader of its earlier run has
+reported the end, which means that its checkpoint is written.
 """
 
 import math
@@ -24,12 +24,12 @@ from streams.policies.gang.gangs import Gangs, Why
 from streams.policies.gpus import Gpus
 from streams.policies.merging.forecasts import Forecasts
 from streams.policies.merging.job import TuningJob
-from streams.policies.merging.task import Task
+from streams.policies.merging.tuning_task import TuningTask
 from streams.policies.orders import OrderClock, facts_of_failure
 from streams.policies.policy import ZoneContext
 
 _FOR_PROFILES = 4
-"""New jobs that are to be profiled are left at most this part of the GPUs."""
+"""Divisor of the open GPUs: plans leave at most the quotient idle for profile runs."""
 
 
 class Tasks(Gangs[TuningJob, TaskChangeReason]):
@@ -40,21 +40,21 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         self.policy = cast(MergingPolicy, context.zone.policy)
         self.gpus = gpus
         self.forecasts = forecasts
-        self.all: dict[str, Task] = {}
-        """By id, in the order in which they came."""
+        self.all: dict[str, TuningTask] = {}
+        """Tasks by id, in the order of their begin."""
         self.time_s = context.cell.epoch_s
         self.begun = 0
-        """Tasks so far; their ids count on."""
+        """Number of tasks begun by now, from which ids are made."""
         self._unprofiled: dict[str, None] = {}
         """Jobs that wait for a profile run or are in one."""
 
     def add(self, job: TuningJob) -> None:
-        """Keep a job."""
+        """Add a job."""
         self.jobs[job.job_id] = job
         self.note(job)
 
-    def restore(self, tasks: Iterable[Task]) -> None:
-        """Keep tasks and what they and profile runs hold; the jobs are there."""
+    def restore(self, tasks: Iterable[TuningTask]) -> None:
+        """Set the tasks, and hold their GPUs and those of profile runs. The jobs are already set."""
         for task in tasks:
             self.all[task.task_id] = task
             self.gpus.hold(task.task_id, task.members)
@@ -65,7 +65,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
 
     @property
     def waiting(self) -> int:
-        """The number of jobs without a task."""
+        """Number of jobs without a task."""
         return len(self.jobs) - sum(len(task.job_ids) for task in self.all.values())
 
     def unprofiled(self) -> list[TuningJob]:
@@ -81,18 +81,18 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         ]
 
     def may_run(self, job: TuningJob) -> bool:
-        """Return whether a job does not wait after a run that did not begin."""
+        """Return whether a job's delay after a refused run is over."""
         return job.retry_s <= self.orders.elapsed_s
 
-    def task_of(self, job: TuningJob) -> Task | None:
+    def task_of(self, job: TuningJob) -> TuningTask | None:
         """Return the task that a job is part of."""
         return None if job.task is None else self.all[job.task]
 
-    def jobs_of(self, task: Task) -> list[TuningJob]:
+    def jobs_of(self, task: TuningTask) -> list[TuningJob]:
         """Return the jobs of a task, the donor of a temporal merge first."""
         return [self.jobs[job_id] for job_id in task.job_ids]
 
-    def remaining_s(self, task: Task) -> float:
+    def remaining_s(self, task: TuningTask) -> float:
         """Return the time of a task's remaining work."""
         return self.forecasts.remaining_s(self.jobs_of(task), task.mode, task.gpus)
 
@@ -100,13 +100,13 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
 
     @property
     def most_for_profiles(self) -> int:
-        """Most GPUs that plans leave idle for new jobs that are to be profiled."""
+        """Most GPUs that plans leave idle for profile runs."""
         return self.gpus.open // _FOR_PROFILES
 
     def profile(self, job: TuningJob) -> None:
-        """Have a new job profiled, if there is room."""
+        """Begin the profile run of a new job, if there is room."""
         gpus = STAGES_PER_PIPELINE if job.workload.pipeline else 1
-        members = self.gpus.take(_profile_holder(job.job_id), gpus, {})
+        members = self.gpus.place(_profile_holder(job.job_id), gpus, {})
         if members is None:
             return
         if len(members) > 1:  # a profile run is on one node
@@ -130,7 +130,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         )
 
     def end_profile(self, job: TuningJob) -> None:
-        """Free the GPUs of a profile run that is over, or that is to end."""
+        """Release the GPUs of a profile run that is over, or that is to end."""
         self.gpus.give_back(_profile_holder(job.job_id), job.members)
         job.members = {}
         if job.stage == "profiling":
@@ -139,7 +139,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         self.note(job)
 
     def _abort_profile(self, job: TuningJob, why: Why[TaskChangeReason], without: str | None) -> None:
-        """End a profile run, and order its node to."""
+        """End a profile run by an order to its node."""
         self.leave(job, job.members, job.generation)
         self.end_profile(job)
         if job.leader == without:
@@ -164,24 +164,24 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         jobs: Sequence[TuningJob],
         gpus: int,
         reason: TaskChangeReason,
-        foretold: Sequence[MergeForetold] = (),
-        before: Task | None = None,
+        forecasts: Sequence[MergeForetold] = (),
+        before: TuningTask | None = None,
     ) -> bool:
-        """Set GPUs aside for jobs that have none, and have them run as soon as their earlier runs are over.
+        """Begin a task of jobs without GPUs: reserve GPUs, and run it once the jobs' earlier runs are over.
 
         Args:
-            before: the task of the first job until now, whose nodes are preferred.
+            before: the previous task of the first job, whose nodes are preferred.
 
         Returns:
             whether enough GPUs are idle; otherwise nothing changes.
         """
         task_id = before.task_id if before is not None else f"t{self.begun + 1}"
-        members = self.gpus.take(task_id, gpus, {} if before is None else before.members)
+        members = self.gpus.place(task_id, gpus, {} if before is None else before.members)
         if members is None:
             return False
         if before is None:
             self.begun += 1
-        task = Task(
+        task = TuningTask(
             task_id,
             mode,
             tuple(job.job_id for job in jobs),
@@ -195,17 +195,17 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
             job.task = task_id
         for job in jobs[: len(task.active_job_ids)]:
             job.waited_s += self.time_s - job.waits_since_s
-        self.changed(task, reason, gpus_before=0 if before is None else before.gpus, foretold=foretold)
+        self.changed(task, reason, gpus_before=0 if before is None else before.gpus, forecasts=forecasts)
         self._assign(task)
         for job in jobs:
             self.note(job)
         return True
 
-    def stop(self, task: Task, reason: TaskReleaseReason, about: Sequence[str] = ()) -> None:
-        """Take a task's GPUs away; its jobs wait, and the task is gone.
+    def stop(self, task: TuningTask, reason: TaskReleaseReason, about: Sequence[str] = ()) -> None:
+        """End a task and release its GPUs; its jobs wait.
 
         Args:
-            about: the jobs that the reason is about; all of the task if not given.
+            about: the jobs that the reason is about; all of the task by default.
         """
         del self.all[task.task_id]
         self.gpus.give_back(task.task_id, task.members)
@@ -232,9 +232,9 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
                 )
             )
 
-    def part(self, task: Task) -> None:
-        """Note that the jobs of a task that is gone are not to go on together: where the receiver of a
-        temporal merge had not begun, or no step is done yet, there was no merge."""
+    def separate(self, task: TuningTask) -> None:
+        """Separate the jobs of an ended task. If the receiver of a temporal merge had not begun, or no step
+        is done yet, there was no merge."""
         for job in self.jobs_of(task):
             if task.follower is not None:
                 job.merge = None
@@ -243,16 +243,16 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
 
     def changed(
         self,
-        task: Task,
+        task: TuningTask,
         reason: TaskChangeReason,
         facts: Mapping[str, Fact] = NO_FACTS,
         gpus_before: int | None = None,
-        foretold: Sequence[MergeForetold] = (),
+        forecasts: Sequence[MergeForetold] = (),
     ) -> None:
-        """Decide that a task is as it is now, without GPUs where it is gone.
+        """Report the present form of a task, without GPUs if it has ended.
 
         Args:
-            gpus_before: its GPUs before; as many as now if not given.
+            gpus_before: its GPUs before; its present ones by default.
         """
         is_there = task.task_id in self.all
         self._outcomes.add(
@@ -267,13 +267,13 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
                 gpus=task.gpus if is_there else 0,
                 members=task.described_members() if is_there else (),
                 remaining_s=self.remaining_s(task) if is_there else 0.0,
-                foretold=tuple(foretold),
+                foretold=tuple(forecasts),
                 facts=dict(facts),
             )
         )
 
     def refuse(self, job: TuningJob, failed: RunFailed) -> None:
-        """Take the refusal of a run by a node that was to have a part of it, be it the leader or not."""
+        """Apply the refusal of a run by a node that was to have a part of it, the leader or another."""
         task = self.task_of(job)
         is_part = task is not None and task.is_assigned and failed.node in task.members
         if is_part and failed.run_id == job.run_id:
@@ -282,10 +282,10 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
             self.report(job, failed, backs_off=True)
 
     def lose_node(self, node: str, why: Why[TaskChangeReason], held: Collection[str] = ()) -> None:
-        """End the runs of a node, and what is left of them elsewhere.
+        """End the runs of a lost node, on their other nodes too.
 
         Args:
-            held: ids of the runs that the node continues all the same.
+            held: ids of the runs that the node continues nevertheless.
         """
         for job in list(self.jobs.values()):
             task = self.task_of(job)
@@ -297,16 +297,16 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
                 self._cleared(job, node)
 
     def vacate(self, node: str, facts: Mapping[str, Fact]) -> None:
-        """Have the tasks of a node go elsewhere."""
+        """Preempt the tasks of a node."""
         for task in [task for task in self.all.values() if node in task.members]:
             self.put_back(self.jobs[task.job_ids[0]], Why("preempted", facts))
 
     def end(self, job: TuningJob, why: Why[TaskChangeReason], without: str | None = None) -> None:
-        """End a job's profile run or its task, whose other job waits for GPUs."""
+        """End a job's profile run or its task; the other job of the task waits for GPUs."""
         task = self.task_of(job)
         if task is not None:
             self.stop(task, _release_reason(job, why), (job.job_id,) if job.is_ending else ())
-            self.part(task)
+            self.separate(task)
             self.changed(task, why.reason, why.facts)
         elif job.members:
             self._abort_profile(job, why, without)
@@ -324,8 +324,8 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         else:
             self._unprofiled.pop(job.job_id, None)
 
-    def _assign(self, task: Task) -> None:
-        """Order the nodes of a task to run it, once no earlier run of its jobs is left."""
+    def _assign(self, task: TuningTask) -> None:
+        """Order the nodes of a task to run it, if all earlier runs of its jobs have ended."""
         jobs = self.jobs_of(task)
         if task.is_assigned or any(job.leaving for job in jobs):
             return
@@ -333,7 +333,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         task.is_assigned, task.since_s = True, self.time_s
         for job in jobs:
             self._begin_generation(job, task.generation, {task.leader: task.members[task.leader]})
-            # The run of a follower begins with its donor's end.
+            # The run of a follower begins at the end of its donor.
             job.hear(self.orders.elapsed_s, math.inf if task.follower == job.job_id else 0.0)
             self.note(job)
         order = TaskAssigned(
@@ -351,7 +351,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
     def _begin_generation(self, job: TuningJob, generation: int, members: Mapping[str, int]) -> None:
         job.generation, job.members, job.leader = generation, dict(members), next(iter(members))
 
-    def _leave_task(self, job: TuningJob, task: Task) -> None:
+    def _leave_task(self, job: TuningJob, task: TuningTask) -> None:
         if job.job_id in task.active_job_ids:
             self._account(job, task)
             self.leave(job, job.members, job.generation)
@@ -361,7 +361,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         self.note(job)
 
     def _let_go(self, job: TuningJob) -> None:
-        """Take a job that is done out of its task, which goes on with the other or is over."""
+        """Remove a job that is done from its task, which continues with the other job or ends."""
         task = self.task_of(job)
         if task is None:
             return
@@ -384,7 +384,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
                 self._account(other, task)
             task.since_s = self.time_s
         if not task.is_assigned:
-            # Its nodes have no order of the merge, and get none.
+            # Its nodes were never ordered to merge.
             if task.mode == "temporal":
                 other.merge = None
             task.mode = "normal"
@@ -412,8 +412,8 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         return math.inf if task.follower == job.job_id else self.remaining_s(task)
 
     def _started(self, job: TuningJob, samples_done: int) -> None:
-        """Begin a run from what is left of the job: less than was evaluated where no checkpoint was written
-        since. With nothing left, and without its partner, a job has learned nothing in its merge."""
+        """Apply the start of a run, whose checkpoint may be older than the last evaluation. A job that starts
+        at 0 without its partner keeps nothing of its merge."""
         task, before = self.task_of(job), job.iterations
         if task is None:
             return
@@ -422,7 +422,7 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         if job.iterations > 0:
             return
         if before > 0:
-            job.lose()
+            job.reset()
         if task.mode == "normal" and job.merge is not None and not job.merge.is_donor:
             job.merge = None
 
@@ -441,21 +441,21 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         if task is None or len(task.job_ids) == 1 or report.permanent:
             super()._fail(job, report, backs_off)
             return
-        # The merge may be the reason, so that neither job is at fault: each goes on alone.
+        # The merge may be the cause, so the failure is counted for neither job: each continues alone.
         for each in self.jobs_of(task):
             each.never_merges = True
         self.put_back(job, Why("run_failed", facts_of_failure(report)), report.node)
         self._cleared(job, report.node)
 
     def _forget_empty_merge(self, job: TuningJob) -> None:
-        """Forget the merge of a job whose runs are over without a step, and that is in no task with another:
-        it was never merged."""
+        """Forget the merge of a job whose runs have ended without a step, and that has no partner in its
+        task: it was never merged."""
         task = self.task_of(job)
         if job.iterations == 0 and not job.leaving and (task is None or len(task.job_ids) == 1):
             job.merge = None
 
-    def _account(self, job: TuningJob, task: Task) -> None:
-        """Count the time that a job has had GPUs."""
+    def _account(self, job: TuningJob, task: TuningTask) -> None:
+        """Count the time that a job has had GPUs in its task."""
         held_s = self.time_s - task.since_s
         job.running_s += held_s
         job.attained_gpu_s += held_s * task.gpus / len(task.active_job_ids)

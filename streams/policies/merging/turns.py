@@ -1,38 +1,38 @@
-"""Turns of users, by which the next job to be profiled is chosen."""
+"""Turns of users, which choose the next job to be profiled."""
 
 from streams.policies.merging.tasks import Tasks
 
 _TURN_BYTES = 16
 
 
-class Turns:
-    """Turns of the users of one zone who have live jobs."""
+class ProfileTurns:
+    """Turns of the users with live jobs in one zone."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
         self._turns: dict[str, int] = {}
-        """By user, how many turns there were when the latest of theirs was profiled."""
+        """Number of the last turn by user."""
 
     def of(self, user: str) -> int:
-        """The number of a user's last turn; the lowest is next."""
+        """Return the number of a user's last turn; the lowest is next."""
         return self._turns.get(user, 0)
 
     def give(self, user: str) -> None:
-        """A user has a turn, and comes after all others."""
+        """Give a user a turn; the user is now the last."""
         live = {job.job.user for job in self._tasks.jobs.values()}
         turns = {other: turn for other, turn in self._turns.items() if other in live}
         self._set({**turns, user: 1 + max(turns.values(), default=0)})
 
     def forget(self) -> None:
-        """No job is left."""
+        """Forget all turns, since no job is left."""
         self._set({})
 
     def state(self) -> dict[str, int]:
-        """State in types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
         return dict(self._turns)
 
     def restore(self, state: dict[str, int]) -> None:
-        """Take a state."""
+        """Set the state."""
         self._set(state)
 
     def _set(self, turns: dict[str, int]) -> None:

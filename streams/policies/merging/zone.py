@@ -1,4 +1,4 @@
-"""A zone of fine-tuning jobs that may be merged: events in, outcomes out."""
+"""A zone of fine-tuning jobs that may be merged."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -22,8 +22,8 @@ from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.planning import Planning
 from streams.policies.merging.questions import Questions
-from streams.policies.merging.runs import Runs
-from streams.policies.merging.task import Task
+from streams.policies.merging.runs import MergingRuns
+from streams.policies.merging.tuning_task import TuningTask
 from streams.policies.orders import OrderClock
 from streams.policies.policy import BrokenPromise, ZoneContext
 
@@ -38,7 +38,7 @@ class MergingZone:
         self._gpus = Gpus()
         self._orders = OrderClock(context.cell.cell, policy.order_timeout_s)
         self._knowledge = Knowledge(policy)
-        self._runs = Runs(context, self._gpus, self._orders, self._knowledge)
+        self._runs = MergingRuns(context, self._gpus, self._orders, self._knowledge)
         self._questions = Questions(self._runs, self._knowledge)
         self._planning = Planning(context, self._runs, self._questions, self._knowledge)
         self._arrivals = 0
@@ -100,7 +100,7 @@ class MergingZone:
         self._runs.profile_all()
 
     def _follow_up(self) -> None:
-        """Keep no plan once no job is left."""
+        """Drop the plan if no job is left."""
         if not self._runs.jobs:
             self._planning.hold(None)
 
@@ -149,7 +149,7 @@ class MergingZone:
     def reconfigured(self, context: ZoneContext) -> None:
         self._configure(context)
         self._runs.has_changed = True
-        # A node that has joined may be down, which is told next: nothing is begun before the clock moves on.
+        # A node that has joined may be down: its change follows, so nothing begins before the next tick.
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         left = {node: gpus for node, gpus in self._gpus.nodes.items() if node not in self._states.leaving}
@@ -203,7 +203,7 @@ class MergingZone:
         for packed in state["jobs"]:
             job = from_state(TuningJob, packed, self._jobs)
             self._runs.jobs[job.job_id] = job
-        self._runs.restore(from_state(Task, task) for task in state["tasks"])
+        self._runs.restore(from_state(TuningTask, task) for task in state["tasks"])
         self._knowledge.restore(state["knowledge"])
         self._runs.speeds.restore(state["speeds"])
         self._planning.restore(state["planning"])
@@ -220,7 +220,7 @@ class MergingZone:
         return None
 
     def _is_awaited(self, node: str) -> bool:
-        """Whether a run that was told to end there has not said that it did."""
+        """Return whether a run that is to end on a node has not reported its end."""
         return any(node in job.leaving for job in self._runs.jobs.values())
 
     def _configure(self, context: ZoneContext) -> None:

@@ -38,7 +38,7 @@ from schemas.questions import encode_posed
 from schemas.solves import SolveRequested
 from schemas.topics import INPUT_MAX_MESSAGE_BYTES
 from streams.policies.merging import questions
-from streams.policies.merging.step_tables import Wanted, step_tables
+from streams.policies.merging.step_tables import KindSteps, step_tables
 from streams.solver.answers import PendingSolve, answer_to
 from tests.support.cells import Bench
 from tests.support.merging import CELL, submit
@@ -157,7 +157,7 @@ def test_a_job_has_no_more_gpus_than_any_may_have_however_many_a_zone_has():
 )
 def test_tables_are_within_their_room_and_each_kind_has_the_fewest_gpus_and_what_it_has_now(drawn, more):
     kinds = [
-        Wanted(
+        KindSteps(
             tuple(StepTime(gpus=gpus, step_s=(1.0 + speed) / gpus) for gpus in range(1, count + 1)),
             waited_s,
             gpus_now,

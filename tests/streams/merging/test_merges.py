@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.decisions import JobCompleted
+from schemas.decisions import JobCompleted, JobRefunded
 from schemas.fleet import RunStarted
 from schemas.merging.commands import TaskAssigned, TaskReleased
 from schemas.merging.outcomes import MergeJudged, PlanDecided, TaskChanged
@@ -156,6 +156,14 @@ def test_who_was_merged_with_a_withdrawn_job_goes_on_alone(script, mode):
     outcomes = script.plan(share("a"))
     assert assigned(outcomes) == [("normal", [("a", 120)])]
     assert "b" not in script.bench.zone._runs.jobs
+
+
+def test_a_receiver_that_fails_for_good_before_it_begins_ends_at_once(script):
+    script.plan(share("a", "b"))
+    outcomes = script.send(script.failed("b", permanent=True))
+    assert changes(outcomes) == [("run_failed", ("a", "b"), 0)]
+    assert [each.job_id for each in of(JobRefunded, outcomes)] == ["b"]
+    assert assigned(script.end("a", iterations=120) + script.plan(share("a"))) == [("normal", [("a", 120)])]
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])

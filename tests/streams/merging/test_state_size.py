@@ -82,14 +82,14 @@ class Year:
             over = self.live.pop(self.rng.randrange(len(self.live)))
             over.note_finished(self.rng.randrange(1, 1_000), 0.5)
             self.knowledge.leave(over.key)
-            self.knowledge.learn(outcome())
+            self.knowledge.add_outcome(outcome())
 
     def estimate(self) -> None:
         jobs = [job(kind) for kind in self.live]
         problem = self.knowledge.estimate(jobs)
         assert problem is not None
         assert len(problem.kinds) <= MAX_KINDS
-        self.knowledge.take(solution(problem))
+        self.knowledge.keep_estimates(solution(problem))
 
 
 def job(kind: KindOfJobs) -> TuningJob:
@@ -154,7 +154,7 @@ def test_the_largest_of_everything_is_within_what_is_reserved():
         asked = [job(kind) for kind in kinds[first : first + MAX_KINDS]]
         problem = knowledge.estimate(asked)
         assert problem is not None
-        knowledge.take(solution(problem))
+        knowledge.keep_estimates(solution(problem))
     assert len(knowledge.transfers) == TRANSFERS_KEPT
     live = len(knowledge.kinds)
     assert size(knowledge.state()) <= RESERVED + BYTES_PER_LIVE_KIND * live
@@ -194,7 +194,7 @@ def test_an_answer_about_kinds_that_were_forgotten_meanwhile_tells_nothing_of_th
         knowledge.profiled(kind.key, profile(8, 8))
     problem = knowledge.estimate([job(one), job(other)])
     one.forget_profile()
-    knowledge.take(solution(problem))
+    knowledge.keep_estimates(solution(problem))
     assert {pair[1:] for pair in knowledge.transfers} == {(other.key, other.key)}
 
 
@@ -205,7 +205,7 @@ def test_an_answer_from_before_similarity_was_judged_otherwise_is_not_used():
     problem = knowledge.estimate([job(kind)])
     knowledge.configure(MergingPolicy(transferability="task2feat"))
     assert not kind.is_profiled
-    knowledge.take(solution(problem))
+    knowledge.keep_estimates(solution(problem))
     assert (kind.iterations, knowledge.transfers) == (None, {})
 
 

@@ -1,16 +1,16 @@
-"""How a zone stands, told when it has changed and at most once in an interval of reports."""
+"""Reports of a zone: after changes, at most one per interval."""
 
 from schemas.experts.outcomes import ServedModel, ZoneServed
 from streams.policies.experts.job import MoeJob
 from streams.policies.experts.popularity import Popularity
 from streams.policies.experts.ranks import Ranks
 
-MOST_TOLD = 64
-"""Jobs that train, and services, are told by name, in the order of their submission."""
+MOST_LISTED = 64
+"""Most jobs that train, and most services, in a report, in the order of their submission."""
 
 
 def served(ranks: Ranks) -> ZoneServed:
-    """As it is now."""
+    """Return the report of a zone."""
     running = [job for job in ranks.jobs.values() if job.members]
     training = [job.job_id for job in running if job.workload.kind == "moe-train"]
     serving = [job for job in running if job.workload.kind == "moe-serve"]
@@ -19,9 +19,9 @@ def served(ranks: Ranks) -> ZoneServed:
         jobs_waiting=ranks.jobs_without_ranks,
         jobs_training=len(training),
         jobs_serving=len(serving),
-        training=tuple(training[:MOST_TOLD]),
+        training=tuple(training[:MOST_LISTED]),
         serving=tuple(
-            _served(job, job.popularity) for job in serving[:MOST_TOLD] if job.popularity is not None
+            _served(job, job.popularity) for job in serving[:MOST_LISTED] if job.popularity is not None
         ),
         devices=ranks.gpus.total,
         used_devices=ranks.gpus.used,

@@ -1,4 +1,4 @@
-"""Whether a merge gains, and what it was worth when it is over (Ymir, section 4.3)."""
+"""The evaluation of a merge: whether it gains, and its result when it is over (Ymir, section 4.3)."""
 
 from typing import Literal
 
@@ -6,21 +6,21 @@ from schemas.facts import Facts
 from schemas.merging.estimates import PastMerge
 from schemas.merging.outcomes import MergeJudged
 from schemas.merging.reports import TaskEvaluated
-from streams.policies.merging.job import Merge, TuningJob
+from streams.policies.merging.job import JobMerge, TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs
-from streams.policies.merging.task import Task
+from streams.policies.merging.tuning_task import TuningTask
 
-JudgedReason = Literal["finished", "undone", "ended_early"]
+MergeEnd = Literal["finished", "undone", "ended_early"]
 
 _LEAST_GAIN, _MOST_GAIN = -0.999, 999.0
-"""Beyond, one of both accuracies is next to nothing, and their quotient says no more."""
+"""Limits of a gain: beyond them, one of both accuracies is almost 0, and their quotient is meaningless."""
 
 
-def note_evaluation(job: TuningJob, kind: KindOfJobs, task: Task, report: TaskEvaluated) -> bool:
-    """Keep how well a job does, and how well jobs of its kind do alone after the first epochs.
+def note_evaluation(job: TuningJob, kind: KindOfJobs, task: TuningTask, report: TaskEvaluated) -> bool:
+    """Keep the accuracy of a job and, after the watched epochs, that of its kind alone.
 
     Returns:
-        whether it is the evaluation by which jobs of one kind are compared: the first after these epochs.
+        whether jobs of one kind are compared by this evaluation: the first after the watched epochs.
     """
     compares = report.phase == "own" and not job.is_compared and report.epochs >= task.watched_epochs
     job.is_compared = job.is_compared or compares
@@ -34,14 +34,14 @@ def note_evaluation(job: TuningJob, kind: KindOfJobs, task: Task, report: TaskEv
 
 
 def fault_of_merge(
-    job: TuningJob, kind: KindOfJobs, task: Task, report: TaskEvaluated, compares: bool
+    job: TuningJob, kind: KindOfJobs, task: TuningTask, report: TaskEvaluated, compares: bool
 ) -> Facts | None:
-    """Why the merge that a job is in is to be undone, by its latest evaluation; None if it is not.
+    """Return why a job's merge is to be undone, by its latest evaluation; None if it is kept.
 
-    The receiver of a temporal merge is judged twice: while its donor trains, with the donor's weights; and in
-    its own epochs. It gains if it was better in these epochs than before the merge. A job that trains, it or
-    one of a spatial merge, must also be better after them than jobs of its kind are alone after as many. One
-    that is not will not be done sooner, and may never meet its target.
+    The receiver of a temporal merge is evaluated twice: with the donor's weights, while its donor trains; and
+    in its own epochs. It gains if its accuracy in these epochs exceeds that before the merge. In its own
+    epochs, and in a spatial merge, a job must also exceed the accuracy of its kind alone after as many
+    epochs. Otherwise it will not be done sooner, and may never meet its target.
     """
     merge = job.merge
     if merge is None or merge.is_donor or merge.best_accuracy is None or report.epochs < task.watched_epochs:
@@ -58,10 +58,10 @@ def fault_of_merge(
 
 
 def shortfall_of_merge(job: TuningJob, kind: KindOfJobs, iterations: int) -> Facts | None:
-    """Why a job that is done after so many iterations is to begin anew alone; None if it is over.
+    """Return why a job that is done after some iterations is to be restarted alone; None if it is over.
 
-    It has had all that it may have, in a merge, and has not met its target, which alone it may meet: a merge
-    costs no job its target. Where jobs of its kind have missed it alone too, the merge is not to blame.
+    In its merge, the job has used all of its iterations and missed its target. Alone it may meet the target,
+    and a merge must not cost a job its target. If jobs of its kind missed it alone too, the job is over.
     """
     merge, target = job.merge, job.workload.target.accuracy
     if merge is None or merge.is_donor or target is None or merge.best_accuracy is None:
@@ -79,10 +79,10 @@ def shortfall_of_merge(job: TuningJob, kind: KindOfJobs, iterations: int) -> Fac
     }
 
 
-def judged(
-    zone: str, job: TuningJob, merge: Merge, kind: KindOfJobs, step_s: float, reason: JudgedReason
+def merge_result(
+    zone: str, job: TuningJob, merge: JobMerge, kind: KindOfJobs, step_s: float, reason: MergeEnd
 ) -> tuple[MergeJudged, PastMerge]:
-    """Return the result of a job's merge, as a decision and as it is kept.
+    """Return the result of a job's merge, as a decision and as a record to keep.
 
     Args:
         step_s: time of a step of the job on one GPU.
@@ -93,7 +93,7 @@ def judged(
     if best and kind.finished_accuracies and reference > 0:
         gain = min(max((best - reference) / reference, _LEAST_GAIN), _MOST_GAIN)
     saved = alone - job.iterations if reason == "finished" else -job.iterations
-    told = MergeJudged(
+    decision = MergeJudged(
         zone=zone,
         job_id=job.job_id,
         partner=merge.partner,
@@ -108,7 +108,7 @@ def judged(
     )
     target = job.workload.target.accuracy
     met = reason == "finished" and job.iterations > 0 and (target is None or (best or 0.0) >= target)
-    remembered = PastMerge(
+    past = PastMerge(
         mode=merge.mode,
         donor=merge.partner_task,
         donor_samples=merge.partner_samples,
@@ -122,4 +122,4 @@ def judged(
         own_epochs=alone / kind.iterations_per_epoch,
         lost_epochs=job.iterations / kind.iterations_per_epoch if reason == "undone" else None,
     )
-    return told, remembered
+    return decision, past

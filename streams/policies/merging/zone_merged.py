@@ -1,4 +1,4 @@
-"""How a zone stands, told each few intervals: what runs, and how good its foretelling was."""
+"""Periodic reports of a zone: its jobs, its GPUs, and the errors of its forecasts."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from streams.policies.merging.tasks import Tasks
 _INTERVALS_BETWEEN = 5
 
 
-class Standing:
-    """Of one zone."""
+class MergingReports:
+    """Counts and errors of one zone since its start."""
 
     def __init__(self, epoch_s: float) -> None:
         self._next_s = epoch_s
@@ -19,32 +19,32 @@ class Standing:
         self._saved_s = 0.0
         self._gains = GainErrors()
         self._alone, self._merged = IterationErrors(), IterationErrors()
-        """Of iterations that jobs need which run alone, and in a merge."""
+        """Errors of the forecast iterations of jobs alone, and in a merge."""
         self._last: ZoneMerged | None = None
 
-    def note_alone(self, foretold: float, iterations: int) -> None:
-        """A job that ran alone is done; so many iterations were expected of its kind before that."""
+    def note_alone(self, forecast: float, iterations: int) -> None:
+        """Count a job that ran alone until it was done, with the forecast for its kind before that."""
         if iterations > 0:
-            self._alone.add(foretold, iterations)
+            self._alone.add(forecast, iterations)
 
-    def note(self, told: MergeJudged) -> None:
-        """What came of a merge."""
-        if told.reason == "finished" and told.iterations > 0:
-            self._merged.add(told.foretold_iterations, told.iterations)
-        if told.reason == "finished" and told.gain is not None and told.gain > -1:
-            self._gains.add(told.foretold_gain, told.gain)
-        self._finished += told.reason == "finished"
-        self._undone += told.reason == "undone"
-        self._saved_s += told.saved_s
+    def note(self, merge: MergeJudged) -> None:
+        """Count the result of a merge."""
+        if merge.reason == "finished" and merge.iterations > 0:
+            self._merged.add(merge.foretold_iterations, merge.iterations)
+        if merge.reason == "finished" and merge.gain is not None and merge.gain > -1:
+            self._gains.add(merge.foretold_gain, merge.gain)
+        self._finished += merge.reason == "finished"
+        self._undone += merge.reason == "undone"
+        self._saved_s += merge.saved_s
 
     def due(self, time_s: float, tasks: Tasks, interval_s: float) -> ZoneMerged | None:
-        """How things stand, if it is time to tell and anything is new."""
+        """Return the next report; None if it is not due, or nothing has changed."""
         if time_s < self._next_s:
             return None
         self._next_s = time_s + _INTERVALS_BETWEEN * interval_s
         running = {job_id for task in tasks.all.values() for job_id in task.active_job_ids}
         profiling = sum(job.stage == "profiling" for job in tasks.jobs.values())
-        told = ZoneMerged(
+        report = ZoneMerged(
             zone=tasks.zone,
             jobs_waiting=sum(
                 job.stage != "profiling" and job.job_id not in running for job in tasks.jobs.values()
@@ -62,10 +62,10 @@ class Standing:
             saved_s=self._saved_s,
             errors=self._errors(),
         )
-        if told == self._last:
+        if report == self._last:
             return None
-        self._last = told
-        return told
+        self._last = report
+        return report
 
     def _errors(self) -> ForetellingErrors:
         gains, alone, merged = self._gains.figures(), self._alone.figures(), self._merged.figures()
@@ -80,13 +80,13 @@ class Standing:
         )
 
     def state(self) -> list[Any]:
-        """Of types that msgpack writes."""
+        """Return the state, in types that msgpack writes."""
         last = None if self._last is None else self._last.model_dump_json()
         errors = [each.state() for each in (self._gains, self._alone, self._merged)]
         return [self._next_s, self._finished, self._undone, self._saved_s, last, errors]
 
     def restore(self, state: list[Any]) -> None:
-        """Take a state."""
+        """Set the state."""
         self._next_s, self._finished, self._undone, self._saved_s, last, (gains, alone, merged) = state
         self._gains = GainErrors(**gains)
         self._alone, self._merged = IterationErrors(**alone), IterationErrors(**merged)

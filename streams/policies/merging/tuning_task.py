@@ -1,4 +1,4 @@
-"""A task: one job, or two that are merged, and the GPUs that are set aside for it."""
+"""A task: one job, or two that are merged, and the GPUs that are reserved for it."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ _BYTES_PER_MEMBER = 16
 
 
 @dataclass
-class Task:
-    """A task that runs, or that begins once no earlier run of its jobs is left."""
+class TuningTask:
+    """A task that runs, or that begins after all earlier runs of its jobs have ended."""
 
     task_id: str
     mode: TransferMode
-    """How it began: a temporal merge stays one when its donor is done."""
+    """Mode at its begin: a temporal merge stays one when its donor is done."""
     job_ids: tuple[str, ...]
-    """Its jobs that are not over. Of a temporal merge the donor first."""
+    """Its live jobs; the donor of a temporal merge is the first."""
     members: dict[str, int]
     """GPUs by node, in the order of the ranks."""
     generation: int = 0
@@ -24,34 +24,34 @@ class Task:
     is_assigned: bool = False
     """Whether its nodes have been ordered to run it."""
     since_s: float = 0.0
-    """Since when its present jobs have its GPUs."""
+    """Time since which its present jobs have its GPUs."""
     watched_epochs: int = 0
-    """See `TaskAssigned`."""
+    """Watched epochs, see `TaskAssigned`."""
 
     @property
     def gpus(self) -> int:
-        """GPUs in all."""
+        """Total number of GPUs."""
         return sum(self.members.values())
 
     @property
     def leader(self) -> str:
-        """The node that reports for all."""
+        """Node that reports for all."""
         return next(iter(self.members))
 
     @property
     def follower(self) -> str | None:
-        """The job that waits in it for its donor's end."""
+        """Job that waits for the end of its donor; None without one."""
         waits = self.mode == "temporal" and len(self.job_ids) == 2
         return self.job_ids[1] if waits else None
 
     @property
     def active_job_ids(self) -> tuple[str, ...]:
-        """The jobs that are trained now."""
+        """Jobs that are trained now."""
         return self.job_ids[:1] if self.mode == "temporal" else self.job_ids
 
     @property
     def state_bytes(self) -> int:
-        """Most bytes of it in a snapshot, beside the ids of its jobs."""
+        """Most bytes of it in a snapshot, besides the ids of its jobs."""
         return _BYTES_PER_TASK + sum(_BYTES_PER_MEMBER + len(node) for node in self.members)
 
     def described_members(self) -> tuple[TaskMember, ...]:

@@ -6,10 +6,10 @@ from schemas.lora import Dataset
 from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import MergingTerms, Target, TuningWorkload
 from streams.cell.jobs import Job
-from streams.policies.merging.job import Merge, TuningJob
-from streams.policies.merging.judging import fault_of_merge, note_evaluation
+from streams.policies.merging.job import JobMerge, TuningJob
 from streams.policies.merging.kind_of_jobs import KindOfJobs
-from streams.policies.merging.task import Task
+from streams.policies.merging.merge_results import fault_of_merge, note_evaluation
+from streams.policies.merging.tuning_task import TuningTask
 
 WORKLOAD = TuningWorkload(
     model="base",
@@ -19,18 +19,18 @@ WORKLOAD = TuningWorkload(
 )
 
 
-def job(merge: Merge | None = None) -> TuningJob:
+def job(merge: JobMerge | None = None) -> TuningJob:
     return TuningJob(
         Job("j", "u", "z", WORKLOAD, MergingTerms()), 0, kind="kind", submitted_s=0.0, merge=merge
     )
 
 
 def merged(mode="temporal", is_donor=False, before: float | None = None) -> TuningJob:
-    return job(Merge(mode, "other", "task", 800, is_donor, 0.0, 0.1, 100, 300, before))
+    return job(JobMerge(mode, "other", "task", 800, is_donor, 0.0, 0.1, 100, 300, before))
 
 
-def task(*job_ids: str, mode="temporal") -> Task:
-    return Task("t", mode, job_ids, {"n0": 1}, watched_epochs=2)
+def task(*job_ids: str, mode="temporal") -> TuningTask:
+    return TuningTask("t", mode, job_ids, {"n0": 1}, watched_epochs=2)
 
 
 def evaluated(epochs: float, accuracy: float, phase="own") -> TaskEvaluated:
@@ -50,7 +50,7 @@ def evaluated(epochs: float, accuracy: float, phase="own") -> TaskEvaluated:
     )
 
 
-def judged(one: TuningJob, kind: KindOfJobs, of: Task, *reports: TaskEvaluated) -> list[bool]:
+def judged(one: TuningJob, kind: KindOfJobs, of: TuningTask, *reports: TaskEvaluated) -> list[bool]:
     found = []
     for report in reports:
         compares = note_evaluation(one, kind, of, report)

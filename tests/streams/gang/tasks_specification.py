@@ -1,0 +1,392 @@
+"""The state that a merging zone's jobs and tasks must be in, from what was ordered and reported alone."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from schemas.merging.problems import Share
+from schemas.merging.reports import ProfileReported
+from tests.streams.gang.specification import MOST_FAILURES
+
+TIMEOUT_S = 1_200.0
+TIMES_FORECAST = 10.0
+"""A run may be silent after its start for so many times as long as its work is forecast to take."""
+PROFILE_LIMIT_S = 60.0
+BATCH = 8
+WORK_SAMPLES = 800
+
+Grant = tuple[str, dict[str, int]]
+"""Id of a task that begins, and its GPUs by node."""
+
+
+@dataclass
+class SpecifiedJob:
+    """A job, which has one run at a time."""
+
+    job_id: str
+    stage: str = "new"
+    generation: int = 0
+    leader: str = ""
+    """Leader of the newest run."""
+    is_alive: bool = False
+    """Whether the newest run may be on its leader: its end is not reported, and the node was not lost."""
+    in_force: bool = False
+    """Whether the newest run was not ordered to end."""
+    void_generation: int = 0
+    """Generation of the last run of which nothing is kept, since the job was merged before it had ended."""
+    samples_done: int = 0
+    furthest_samples: int = 0
+    failures: int = 0
+    never_merges: bool = False
+    has_learned: bool = False
+    """Whether it was ever merged to learn from another job."""
+    heard_s: float = 0.0
+    """Time of the last order or report of the run in force."""
+    quiet_s: float = 0.0
+    """Time that this run may then be silent beyond the timeout."""
+    released_s: float = 0.0
+    failed_s: float | None = None
+    """Time of the last failure after which the job backs off, by less than time goes on at once."""
+    ending: str | None = None
+    """How the job will end: `completed`, `refunded` or `withdrawn`."""
+
+    @property
+    def run_id(self) -> str:
+        """Id of the newest run."""
+        return f"{self.generation}/{self.job_id}"
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no step is done."""
+        return self.samples_done < BATCH
+
+    def backs_off(self, now_s: float) -> bool:
+        """Whether no run begins since a run was refused or silent."""
+        return self.failed_s == now_s
+
+    def has_run(self, node: str, generation: int) -> bool:
+        """Whether a report is of the run that may be alive."""
+        return self.is_alive and (node, generation) == (self.leader, self.generation)
+
+    def progress(self, samples: int) -> None:
+        """Set the progress that is reported; a profile run makes none."""
+        if self.stage != "profiling":
+            self.samples_done = min(samples, WORK_SAMPLES)
+            if self.samples_done > self.furthest_samples:
+                self.failures, self.furthest_samples = 0, self.samples_done
+
+
+@dataclass
+class SpecifiedTask:
+    """A task. It is pending until no earlier run of its jobs is alive."""
+
+    task_id: str
+    job_ids: tuple[str, ...]
+    mode: str
+    members: dict[str, int]
+    """GPUs by node, the leader first."""
+    is_pending: bool = True
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """Jobs that are trained now: the receiver of a temporal merge follows its donor."""
+        return self.job_ids[:1] if self.mode == "temporal" else self.job_ids
+
+    def is_given(self, share: Share) -> bool:
+        """Whether a plan changes nothing."""
+        return self.goes_on(share) and share.gpus == sum(self.members.values())
+
+    def goes_on(self, share: Share) -> bool:
+        """Whether a plan changes its GPUs at most."""
+        return self.job_ids == share.job_ids and (len(share.job_ids) == 1 or self.mode == share.mode)
+
+
+@dataclass
+class TasksSpecification:
+    """The specification of one zone."""
+
+    gpus: dict[str, int]
+    """By node, as many on each."""
+    now_s: float = 0.0
+    jobs: dict[str, SpecifiedJob] = field(default_factory=dict)
+    tasks: list[SpecifiedTask] = field(default_factory=list)
+    generations: dict[str, int] = field(default_factory=dict)
+    """Newest generation by task id, which a later task of its first job may have."""
+    down: set[str] = field(default_factory=set)
+    orders: list[tuple[object, ...]] = field(default_factory=list)
+    """Orders to begin and to end runs."""
+    ends: list[tuple[str, str]] = field(default_factory=list)
+    """Jobs that are over, and how they ended."""
+
+    def task_of(self, job: SpecifiedJob) -> SpecifiedTask | None:
+        """Return the task that a job is part of."""
+        return next((task for task in self.tasks if job.job_id in task.job_ids), None)
+
+    def idle(self) -> dict[str, int]:
+        """Return the GPUs of nodes that are up which no task and no profile run in force has."""
+        idle = {node: gpus for node, gpus in self.gpus.items() if node not in self.down}
+        held = [node_gpus for task in self.tasks for node_gpus in task.members.items()]
+        profiled = [job for job in self.jobs.values() if job.stage == "profiling"]
+        for node, gpus in [*held, *((job.leader, 1) for job in profiled)]:
+            idle[node] -= gpus
+        return idle
+
+    def available(self) -> int:
+        """Return the GPUs that a plan may give: without those of profile runs and of tasks that no plan may
+        change, and without at most a quarter for jobs that are still to be profiled."""
+        up = sum(gpus for node, gpus in self.gpus.items() if node not in self.down)
+        kept = sum(sum(task.members.values()) for task in self.tasks if self.keeps(task))
+        stages = [job.stage for job in self.jobs.values()]
+        return up - kept - stages.count("profiling") - min(stages.count("new"), up // 4)
+
+    # Orders of the zone
+
+    def profile(self, job: SpecifiedJob, node: str) -> None:
+        """A profile run begins: of a new job of which nothing is alive, on an idle GPU."""
+        assert job.stage == "new"
+        assert not job.is_alive
+        assert job.ending is None
+        assert not job.backs_off(self.now_s)
+        assert self.idle()[node] > 0
+        job.stage = "profiling"
+        self._begin(job, job.generation + 1, node, PROFILE_LIMIT_S)
+
+    def keeps(self, task: SpecifiedTask) -> bool:
+        """Whether no plan may change a task: one job is left of a temporal merge, with no step of its own."""
+        return task.mode == "temporal" and len(task.job_ids) == 1 and self.jobs[task.job_ids[0]].is_fresh
+
+    def may_ask(self, job: SpecifiedJob) -> bool:
+        """Whether a plan may have the job."""
+        task = self.task_of(job)
+        is_free = task is None or not self.keeps(task)
+        return job.stage == "ready" and not job.ending and is_free and not job.backs_off(self.now_s)
+
+    def fits(self, share: Share) -> bool:
+        """Whether a share of a plan is possible, if GPUs are idle."""
+        jobs = [self.jobs.get(job_id) for job_id in share.job_ids]
+        there = [job for job in jobs if job is not None and job.stage == "ready" and not job.ending]
+        tasks = [self.task_of(job) for job in there]
+        if len(there) < len(jobs) or any(task is not None and self.keeps(task) for task in tasks):
+            return False
+        first = tasks[0]
+        if len(jobs) == 1:
+            return first is None or first.mode != "spatial" or len(first.job_ids) == 1
+        if first is not None and first.goes_on(share):
+            return True
+        learners = there if share.mode == "spatial" else there[1:]
+        return all(job.is_fresh for job in learners) and not any(job.never_merges for job in there)
+
+    def plan(self, shares: Sequence[Share], granted: Mapping[tuple[str, ...], Grant]) -> None:
+        """A plan is carried out: what it leaves out or changes stops, and what it has begins.
+
+        Args:
+            granted: by the jobs of each task that begins.
+        """
+        unfit = {job_id for share in shares if not self.fits(share) for job_id in share.job_ids}
+        wanted = [share for share in shares if unfit.isdisjoint(share.job_ids)]
+        stopped = [
+            task
+            for task in self.tasks
+            if unfit.isdisjoint(task.job_ids) and not self.keeps(task) and not any(map(task.is_given, wanted))
+        ]
+        for task in stopped:
+            self._stop(task)
+        begun = set()
+        for share in sorted(wanted, key=lambda share: (-share.gpus, share.job_ids)):
+            jobs = [self.jobs[job_id] for job_id in share.job_ids]
+            idle = self.idle()
+            if any(self.task_of(job) for job in jobs) or sum(idle.values()) < share.gpus:
+                continue
+            begun.add(share.job_ids)
+            task_id, members = granted[share.job_ids]
+            assert sum(members.values()) == share.gpus
+            assert all(gpus <= idle[node] for node, gpus in members.items())
+            if len(jobs) == 2 and not any(task.goes_on(share) for task in stopped):
+                self._merge(jobs if share.mode == "spatial" else jobs[1:])
+            self.tasks.append(SpecifiedTask(task_id, share.job_ids, share.mode, members))
+        assert begun == set(granted)
+        self.settle()
+
+    def preempt(self, job: SpecifiedJob) -> None:
+        """The zone stops the task of a job, to have another job profiled."""
+        self._put_back(job)
+        self.settle()
+
+    # Reports of a run that may be alive
+
+    def report(self, job: SpecifiedJob, report: RunReport, forecast_s: float) -> None:
+        """The leader of a run that may be alive reports.
+
+        Args:
+            forecast_s: forecast of the remaining time of the job's task after that.
+        """
+        match report:
+            case RunStarted() | RunProgressed(complete=False) if job.in_force:
+                self._goes_on(job, report, forecast_s)
+            case RunFailed():
+                self.failed(job, report.node, report.permanent)
+            case RunFinished() if job.ending is None and job.stage != "profiling":
+                self._finished(job, report.samples_done, forecast_s)
+            case ProfileReported() if job.in_force:
+                if job.stage == "profiling":
+                    job.stage, job.in_force, job.is_alive = "ready", False, False
+            case RunFinished() | RunProgressed(complete=True) | ProfileReported():
+                self._ended(job, None if isinstance(report, ProfileReported) else report.samples_done)
+        self.settle()
+
+    def _goes_on(self, job: SpecifiedJob, report: RunStarted | RunProgressed, forecast_s: float) -> None:
+        job.progress(report.samples_done)
+        follows, is_start = self.follows(job), isinstance(report, RunStarted)
+        if is_start and job.stage == "profiling":
+            forecast_s = PROFILE_LIMIT_S
+        if not follows:
+            job.heard_s, job.quiet_s = self.now_s, forecast_s if is_start else 0.0
+
+    def _ended(self, job: SpecifiedJob, samples: int | None) -> None:
+        """A run has ended, as ordered or too early."""
+        if samples is not None and (
+            job.in_force or (job.ending is None and job.generation != job.void_generation)
+        ):
+            job.progress(samples)
+        if job.in_force:
+            self._put_back(job, without=job.leader)
+        job.is_alive = False
+
+    def _finished(self, job: SpecifiedJob, samples: int, forecast_s: float) -> None:
+        """All of a job's work is done; its partner goes on."""
+        job.progress(samples)
+        job.ending, job.in_force, job.is_alive = "completed", False, False
+        task = self.task_of(job)
+        if task is None:
+            return
+        was_active = job.job_id in task.active
+        task.job_ids = tuple(other for other in task.job_ids if other != job.job_id)
+        if task.is_pending:
+            task.mode = "normal"
+        if not task.job_ids:
+            self.tasks.remove(task)
+        elif task.mode == "temporal" and was_active:
+            follower = self.jobs[task.job_ids[0]]
+            follower.heard_s, follower.quiet_s = self.now_s, forecast_s
+
+    def failed(self, job: SpecifiedJob, node: str, permanent: bool = False, backs_off: bool = False) -> None:
+        """A run has failed on a node. The merge may be the reason where it is of two jobs."""
+        if job.in_force:
+            self._count_failure(job, permanent, backs_off)
+            self._put_back(job, without=node)
+        job.is_alive = job.is_alive and node != job.leader
+        self.settle()
+
+    # Refusals, losses, and what users and time do
+
+    def refuses(self, job: SpecifiedJob, node: str, generation: int) -> bool:
+        """Whether a refusal counts: of a leader's run, or of any member's part of a task in force."""
+        task = self.task_of(job)
+        is_part = task is not None and not task.is_pending and node in task.members
+        return (is_part and generation == job.generation) or job.has_run(node, generation)
+
+    def lost(self, node: str, held: Iterable[str] = ()) -> None:
+        """A node is lost with all runs but those that it continues."""
+        held = set(held)
+        for job in self.jobs.values():
+            task = self.task_of(job)
+            runs = [job] if task is None else [self.jobs[each] for each in task.job_ids]
+            nodes = [job.leader] if task is None else task.members
+            if node in nodes and not any(each.in_force and each.run_id in held for each in runs):
+                self._put_back(job)
+            if node == job.leader and not job.in_force and job.run_id not in held:
+                job.is_alive = False
+        self.settle()
+
+    def withdrawn(self, job: SpecifiedJob) -> None:
+        """The user gives the job up."""
+        job.ending = "withdrawn"
+        self._put_back(job)
+        self.settle()
+
+    def tick(self, now_s: float) -> None:
+        """Runs that are silent for too long have failed, or have ended where they were to."""
+        self.now_s = now_s
+        for job in list(self.jobs.values()):
+            if job.in_force and now_s - job.heard_s > TIMEOUT_S + TIMES_FORECAST * job.quiet_s:
+                self.failed(job, job.leader, backs_off=True)
+            if job.is_alive and not job.in_force and now_s - job.released_s > TIMEOUT_S:
+                job.is_alive = False
+        self.settle()
+
+    def settle(self) -> None:
+        """Pending tasks begin once no earlier run is alive, and jobs are over once nothing of them is."""
+        for task in self.tasks:
+            jobs = [self.jobs[job_id] for job_id in task.job_ids]
+            if not task.is_pending or any(job.is_alive for job in jobs):
+                continue
+            generation = 1 + max(self.generations.get(task.task_id, 0), *(job.generation for job in jobs))
+            self.generations[task.task_id] = generation
+            leader, task.is_pending = next(iter(task.members)), False
+            for job in jobs:
+                self._begin(job, generation, leader, math.inf if self.follows(job) else 0.0)
+            from_samples = tuple((job.run_id, job.samples_done // BATCH, job.void_generation) for job in jobs)
+            self.orders += [("begin", node, task.mode, from_samples) for node in task.members]
+        for job in list(self.jobs.values()):
+            if job.ending and not job.is_alive:
+                del self.jobs[job.job_id]
+                self.ends.append((job.job_id, job.ending))
+
+    def _begin(self, job: SpecifiedJob, generation: int, leader: str, quiet_s: float) -> None:
+        job.generation, job.leader, job.is_alive, job.in_force = generation, leader, True, True
+        job.heard_s, job.quiet_s = self.now_s, quiet_s
+
+    def _count_failure(self, job: SpecifiedJob, permanent: bool, backs_off: bool) -> None:
+        task = self.task_of(job)
+        if task is not None and len(task.job_ids) == 2 and not permanent:
+            for job_id in task.job_ids:
+                self.jobs[job_id].never_merges = True
+            return
+        job.failures += 1
+        if backs_off:
+            job.failed_s = self.now_s
+        if permanent:
+            job.ending = "refunded"
+        elif job.failures == MOST_FAILURES and job.stage == "profiling":
+            job.stage, job.failures, job.never_merges = "ready", 0, True
+        elif job.failures == MOST_FAILURES:
+            job.ending = "refunded"
+
+    def follows(self, job: SpecifiedJob) -> bool:
+        """Whether a job waits in its task for its donor's end."""
+        task = self.task_of(job)
+        return task is not None and job.job_id not in task.active
+
+    def _merge(self, learners: Iterable[SpecifiedJob]) -> None:
+        for job in learners:
+            job.has_learned = True
+            if job.is_alive:
+                job.void_generation, job.samples_done, job.furthest_samples = job.generation, 0, 0
+
+    def _put_back(self, job: SpecifiedJob, without: str = "") -> None:
+        """The task of a job stops, pending or not, or its profile run."""
+        task = self.task_of(job)
+        ending = [] if job.ending is None else [(job.job_id, job.ending)]
+        if task is not None:
+            self._stop(task, ending)
+        elif job.in_force:
+            job.in_force, job.released_s = False, self.now_s
+            job.stage = "new" if job.stage == "profiling" else job.stage
+            if without != job.leader:
+                self.orders.append(("end", job.leader, (job.run_id,), ending))
+
+    def _stop(self, task: SpecifiedTask, ending: Sequence[tuple[str, str]] = ()) -> None:
+        """The GPUs of a task are free at once. Its runs are to end, if they have begun.
+
+        Args:
+            ending: job that is ending, and how: nothing is kept of it.
+        """
+        self.tasks.remove(task)
+        if task.is_pending:
+            return
+        runs = tuple(self.jobs[job_id].run_id for job_id in task.active)
+        self.orders += [("end", node, runs, list(ending)) for node in task.members]
+        for job_id in task.job_ids:
+            job = self.jobs[job_id]
+            job.in_force, job.is_alive, job.released_s = False, job_id in task.active, self.now_s
