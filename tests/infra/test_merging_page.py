@@ -1,4 +1,4 @@
-"""docs/merging.md does not rot: its settings, its words and its figures are those of the program."""
+"""Settings, an example and figures in docs/merging.md and docs/merging/ are those of the program."""
 
 import re
 from pathlib import Path
@@ -8,22 +8,17 @@ from infra.commands.options import CELLS_DIRECTORY, cell_of
 from infra.simulation.merging.measures import MergingMeasures
 from infra.views.story import Story
 from schemas.merging.settings import MergingPolicy
+from tests.docs.markdown import table_after
 from tests.infra.simulation.merging.small import SmallTruth, merging_cell, simulation
 from tests.infra.views.merging.logs import JOBS, merged_run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "merging.md").read_text(encoding="utf-8")
-
-
-def table_after(heading: str) -> dict[str, str]:
-    """The first table of a section: its second column by the first."""
-    section = PAGE[PAGE.index(f"\n{heading}\n") :]
-    rows = re.findall(r"^\| (.+?) \| (.+?) \|", section.split("|---|", 1)[1].split("\n\n")[0], re.MULTILINE)
-    return {name.strip("`"): value.strip("`") for name, value in rows}
+PAGES = (PAGE, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "merging").glob("*.md")))
 
 
 def test_the_settings_are_those_of_the_policy_with_their_defaults() -> None:
-    settings = table_after("## Settings")
+    settings = table_after(PAGE, "## Settings")
     assert set(settings) == set(MergingPolicy.model_fields) - {"kind"}
     for name, written in settings.items():
         default = MergingPolicy.model_fields[name].default
@@ -50,7 +45,8 @@ def test_the_figures_of_the_page_are_those_that_a_simulation_tells() -> None:
     cell = merging_cell(modes=("temporal",))
     measures = MergingMeasures(cell, cell.zones[0].id)
     simulation(cell, JOBS, SmallTruth({("a", "a"): 3})).pass_on(measures.take)
-    named = table_after("## Simulated")
+    page = (ROOT / "docs" / "merging" / "simulation.md").read_text(encoding="utf-8")
+    named = table_after(page, "# Merging, simulated")
     told = [name for name, _ in measures.rows()]
     for name in told:
         assert name in named or name in ("job completion time", "makespan"), name
@@ -58,10 +54,9 @@ def test_the_figures_of_the_page_are_those_that_a_simulation_tells() -> None:
 
 
 def test_what_it_refers_to_is_there() -> None:
-    for path in re.findall(r"`((?:infra|schemas|solvers|streams)/[^`]*)`", PAGE):
-        assert (ROOT / path).exists(), path
-    for page in re.findall(r"\]\((\w[\w-]*\.md)", PAGE):
-        assert (ROOT / "docs" / page).exists(), page
+    for page in PAGES:
+        for path in re.findall(r"`((?:infra|schemas|solvers|streams)/[^`]*)`", page):
+            assert (ROOT / path).exists(), path
 
 
 def test_the_cell_of_a_newcomer_is_the_cluster_of_the_paper() -> None:

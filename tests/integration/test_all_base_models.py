@@ -1,4 +1,4 @@
-"""All of docs/base-models.md: two minutes of CPU time."""
+"""All of docs/results/base-models.md: two minutes of CPU time."""
 
 import pytest
 

@@ -106,7 +106,7 @@ def check_live_bytes(cell: Cell) -> None:
 
 
 def check_lifetimes(zone: AuctionZone, slot_began: bool) -> None:
-    """No job outlives its last slot by more than is documented (docs/auction.md, "Every wait ends").
+    """Check that jobs end in time after their last slot (docs/auction/declarations.md, "Every wait ends").
 
     Args:
         slot_began: whether one did with the event, and nothing after that. An event in between may end a

@@ -1,4 +1,4 @@
-"""Where truthfulness ends: plans that slip (docs/auction.md, "not claimed")."""
+"""Where truthfulness ends: plans that slip (docs/auction/truthfulness.md, "not claimed")."""
 
 from dataclasses import replace
 

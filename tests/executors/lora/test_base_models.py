@@ -1,4 +1,4 @@
-"""Rows of docs/base-models.md still hold for a sample of architectures; a drill probes all."""
+"""Rows of docs/results/base-models.md still hold for a sample of architectures; a drill probes all."""
 
 from pathlib import Path
 
