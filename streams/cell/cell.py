@@ -7,7 +7,7 @@ gives the same bytes on any machine.
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
@@ -202,6 +202,11 @@ class Cell:
         return _NO_JOBS if self._configured is None else self._configured.jobs
 
     @property
+    def live_jobs_bytes(self) -> int:
+        """Most bytes of live jobs in a snapshot; 0 before the configuration."""
+        return 0 if self._configured is None else self._configured.live_jobs_bytes
+
+    @property
     def zones(self) -> Mapping[str, ZonePolicy]:
         """By id; none before the configuration."""
         return {} if self._configured is None else self._configured.zones
@@ -210,6 +215,23 @@ class Cell:
         """A line for each thing that should always hold of the cell and does not."""
         if self._configured is not None:
             yield from self._configured.broken_invariants()
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the state for an operator, in values that JSON has. Changes nothing.
+
+        Returns:
+            its place in the ledger, its rules and its zones by id, each as `ZonePolicy.describe` gives it;
+            before the configuration, and where its rules are missing, it has no zones. With zones also its
+            time, its number of jobs by state, the part of a snapshot that live jobs take, and its nodes and
+            loans by id.
+        """
+        return {
+            "cell": self.name,
+            "ledger_offset": self.offset,
+            "chain": self.chain.hex(),
+            "rules": self.rules,
+            **({"zones": {}} if self._configured is None else self._configured.describe()),
+        }
 
     def packed(self) -> bytes:
         """The whole state in msgpack: cheap enough to take between two events.

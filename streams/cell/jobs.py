@@ -84,6 +84,16 @@ class Job:
         self._state = "admitted"
         self._packed = None
 
+    def describe(self) -> dict[str, Any]:
+        """Describe what the register has of it, in values that JSON has."""
+        return {
+            "state": self._state,
+            "user": self.user,
+            "workload": self.workload.kind,
+            "samples_done": self._samples_done,
+            "total_samples": self.workload.total_samples,
+        }
+
     def packed(self) -> bytes:
         """Everything in msgpack, kept until the next change: most jobs stay the same between snapshots."""
         if self._packed is None:

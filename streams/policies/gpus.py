@@ -109,6 +109,13 @@ class Gpus:
         """Whether new tasks may be placed there."""
         return node in self._nodes and node not in self._closed
 
+    def describe(self) -> dict[str, Any]:
+        """Describe the GPUs of each node, in values that JSON has."""
+        return {
+            node: described_gpus(gpus, self._held.get(node, {}), self._closed.get(node, ()))
+            for node, gpus in self._nodes.items()
+        }
+
     def state(self) -> dict[str, Any]:
         """What neither the configuration says nor the tasks do."""
         return {node: list(reasons) for node, reasons in self._closed.items()}
@@ -131,3 +138,13 @@ class Gpus:
 
     def _idle_on(self, node: str) -> int:
         return self._nodes[node] - sum(self._held.get(node, {}).values())
+
+
+def described_gpus(gpus: int, held: Mapping[str, int], closed: Iterable[str]) -> dict[str, Any]:
+    """Describe the GPUs of a node, in values that JSON has.
+
+    Args:
+        held: GPUs by holder.
+        closed: reasons that nothing new is placed there.
+    """
+    return {"gpus": gpus, "free": gpus - sum(held.values()), "held": dict(held), "closed": list(closed)}

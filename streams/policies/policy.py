@@ -96,6 +96,15 @@ class ZonePolicy(Protocol):
         """A line for each thing that should always hold of the zone and does not. It may take its time: it is
         asked in tests, and by workers that are told to look."""
 
+    def describe(self) -> dict[str, Any]:
+        """Describe the state for an operator, in values that JSON has: no tuples, and no number that is not
+        finite. Computed only when somebody asks; changes nothing.
+
+        Returns:
+            `jobs`, by id, each with what `Job.describe` gives and a `state` in a word; the rest is the
+            policy's own. Where the policy asks solvers, `solver_requests` has the ids that await an answer.
+        """
+
     def state(self) -> dict[str, Any]:
         """Everything that the decisions to come depend on, of types that msgpack writes."""
 

@@ -1,6 +1,6 @@
 """Replanning, at the provider's cost: jobs that fell behind, and jobs whose nodes are lost or leaving."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from schemas.auction.evidence import JobReplanned, Plan
 from schemas.facts import Facts
@@ -73,6 +73,11 @@ class Replanner:
         """Have every job planned again that is planned on a node which is to leave the zone."""
         self._leaving.add(row)
         self._note_leaving()
+
+    @property
+    def leaving_rows(self) -> Set[int]:
+        """Rows of nodes that are to be free of jobs."""
+        return self._leaving
 
     def keep(self, row: int) -> None:
         """A node is not to leave after all."""

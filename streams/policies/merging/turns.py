@@ -28,7 +28,7 @@ class Turns:
         self._set({})
 
     def state(self) -> dict[str, int]:
-        """State in types that msgpack writes."""
+        """Number of each user's last turn, by user; a type that msgpack and JSON write."""
         return dict(self._turns)
 
     def restore(self, state: dict[str, int]) -> None:
