@@ -60,8 +60,8 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
             yield "DESCRIBE_CONFIGS", (SNAPSHOTS,)
         case "solver":
             yield "READ", (SOLVES_REQUESTED,)
-        case "auditor":  # reads everything that the log is made of, and writes nothing
-            yield "READ", _MADE_BY_OPERATORS
+        case "auditor":  # reads everything that the log is made of, and snapshots of it; writes nothing
+            yield "READ", (*_MADE_BY_OPERATORS, SNAPSHOTS)
             yield "DESCRIBE_CONFIGS", _MADE_BY_OPERATORS
 
 
