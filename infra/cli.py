@@ -63,6 +63,10 @@ COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
             "infra.commands.explain:explain",
             "Show the history of one job from the log: terms, decisions with reasons, runs, result.",
         ),
+        "state": Command(
+            "infra.commands.state:state",
+            "Show the state of a cell: nodes, loans, zones with jobs, GPUs, queues, plans and prices.",
+        ),
         "transfers": Command(
             "infra.commands.transfers:transfers",
             "Show which tasks help which: gains that were foretold, and what merges have brought.",

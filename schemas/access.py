@@ -57,8 +57,8 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
             yield "DESCRIBE_CONFIGS", (SNAPSHOTS,)
         case "solver":
             yield "READ", (SOLVES_REQUESTED,)
-        case "auditor":  # reads everything that the log is made of, and writes nothing
-            yield "READ", made_by_operators
+        case "auditor":  # reads everything that the log is made of, and snapshots of it; writes nothing
+            yield "READ", (*made_by_operators, SNAPSHOTS)
             yield "DESCRIBE_CONFIGS", made_by_operators
 
 

@@ -157,7 +157,7 @@ def filled(
     for quote in vendor_quotes(rng):
         fed.send(quote)
     while fed.bids < bids and (
-        fed.bids % 50 or (fed.used_share() < share and len(fed.zone.book.jobs) < MOST_LIVE_JOBS)
+        fed.bids % 50 or (fed.used_share() < share and len(fed.cell.jobs.live) < MOST_LIVE_JOBS)
     ):
         fed.send(bid(rng, f"fill{fed.bids}", now_s=0.0))
     return fed, rng

@@ -294,7 +294,7 @@ class Market:
     @property
     def live_jobs(self) -> int:
         """Number of admitted jobs that are not over."""
-        return len(cast(AuctionZone, self._cell.zones[ZONE]).book.jobs)
+        return len(self._cell.jobs.live)
 
     def steps(self, task: TaskShape) -> int:
         """Return the steps of the searches for the task's plan and for its part of the certificate; posted

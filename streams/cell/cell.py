@@ -7,7 +7,7 @@ gives the same bytes on any machine.
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
@@ -36,7 +36,7 @@ from streams.cell.rules import (
 )
 from streams.policies.policy import ZonePolicy
 
-SNAPSHOT_VERSION = 32
+SNAPSHOT_VERSION = 33
 """Version of the layout of a packed state. The rules have a version of their own."""
 _NO_JOBS = JobRegister(0, LiveBytes(0))
 
@@ -203,6 +203,11 @@ class Cell:
         return _NO_JOBS if self._configured is None else self._configured.jobs
 
     @property
+    def live_jobs_bytes(self) -> int:
+        """Most bytes of live jobs in a snapshot; 0 before the configuration."""
+        return 0 if self._configured is None else self._configured.live_jobs_bytes
+
+    @property
     def zones(self) -> Mapping[str, ZonePolicy]:
         """Zones by id; empty before the configuration."""
         return {} if self._configured is None else self._configured.zones
@@ -211,6 +216,23 @@ class Cell:
         """Yield a line for each broken invariant."""
         if self._configured is not None:
             yield from self._configured.broken_invariants()
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the state for an operator, in values that JSON has. Changes nothing.
+
+        Returns:
+            its place in the ledger, its rules and its zones by id, each as `ZonePolicy.describe` gives it;
+            before the configuration, and where its rules are missing, it has no zones. With zones also its
+            time, its number of jobs by state, the part of a snapshot that live jobs take, and its nodes and
+            loans by id.
+        """
+        return {
+            "cell": self.name,
+            "ledger_offset": self.offset,
+            "chain": self.chain.hex(),
+            "rules": self.rules,
+            **({"zones": {}} if self._configured is None else self._configured.describe()),
+        }
 
     def packed(self) -> bytes:
         """Return the whole state in msgpack. It is cheap enough to do between two events.

@@ -1,6 +1,8 @@
 """A cell with a configuration: the effect of each event on its jobs, nodes and zones."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from schemas.base import Event, Outcome, kind_of
 from schemas.cells import CellConfigured
@@ -25,6 +27,7 @@ from schemas.registry import writer_of
 from schemas.rules import RulesAdopted
 from schemas.solves import SolveFinished
 from streams.cell.changes import Changes
+from streams.cell.description import described_loans, described_nodes
 from streams.cell.disowned import DisownedRuns
 from streams.cell.jobs import Job, JobRegister
 from streams.cell.layout import Layout
@@ -104,6 +107,27 @@ class ConfiguredCell:
             "loans": self._loans.state(),
             "jobs": self.jobs.state(),
             "zones": {id: zone.state() for id, zone in self.zones.items()},
+        }
+
+    @property
+    def live_jobs_bytes(self) -> int:
+        """Most bytes of live jobs in a snapshot."""
+        return self._zones.live_bytes
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the state for an operator, in values that JSON has; see `Cell.describe`."""
+        zones = self._zones.describe()
+        states = Counter(job["state"] for zone in zones.values() for job in zone["jobs"].values())
+        return {
+            "time_s": self.time_s,
+            "jobs": dict(sorted(states.items())),
+            "snapshot": {
+                "live_jobs_bytes": self.live_jobs_bytes,
+                "most_bytes": self.nodes.layout.present.live_jobs_bytes,
+            },
+            "nodes": described_nodes(self.nodes),
+            "loans": described_loans(self.nodes),
+            "zones": zones,
         }
 
     def react(self, envelope: Envelope) -> list[Outcome]:

@@ -83,6 +83,16 @@ class Job:
         self._state = "admitted"
         self._packed = None
 
+    def describe(self) -> dict[str, Any]:
+        """Describe what the register has of it, in values that JSON has."""
+        return {
+            "state": self._state,
+            "user": self.user,
+            "workload": self.workload.kind,
+            "samples_done": self._samples_done,
+            "total_samples": self.workload.total_samples,
+        }
+
     def packed(self) -> bytes:
         """Return everything in msgpack, cached until the next change: few jobs change between snapshots."""
         if self._packed is None:

@@ -1,12 +1,13 @@
 """The zones of a cell, each under its policy."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
 from schemas.base import Event
 from schemas.cells import Zone
-from schemas.kind import PolicyKind
+from schemas.kind import PolicyKind, PolicySettings
 from streams.cell.jobs import JobRegister
 from streams.cell.layout import Layout
 from streams.cell.live_bytes import LiveBytes
@@ -14,6 +15,8 @@ from streams.cell.nodes import NodePool
 from streams.cell.outcomes import Outcomes
 from streams.cell.places import Place, note, placed
 from streams.policies.policy import BrokenPromise, ZoneContext, ZonePolicy
+
+_DIGEST_BYTES = 8
 
 
 class Zones:
@@ -72,6 +75,17 @@ class Zones:
         self._time_s = time_s
         for id, policy in self.policies.items():
             policy.restore(states[id])
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Describe each zone for an operator: its policy, a digest of its settings, and its state."""
+        return {
+            id: {
+                "policy": zone.policy.kind,
+                "settings_digest": _digest(zone.policy),
+                **self.policies[id].describe(),
+            }
+            for id, zone in self._layout.zones.items()
+        }
 
     @property
     def live_bytes(self) -> int:
@@ -142,3 +156,8 @@ class Zones:
             note(error, Place(id, "configured"))
             raise
         self.policies[id], self.asked[id] = policy, placed(id, policy)
+
+
+def _digest(settings: PolicySettings) -> str:
+    """Return the digest of settings, in hexadecimal."""
+    return hashlib.blake2b(settings.model_dump_json().encode(), digest_size=_DIGEST_BYTES).hexdigest()

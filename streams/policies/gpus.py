@@ -1,6 +1,7 @@
 """The GPUs of a zone: their nodes, their holders, and the nodes where nothing new may be placed."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from schemas.cells import Zone
 from solvers.common.gpu_placement import IdleGpus
@@ -103,6 +104,13 @@ class Gpus:
         """Return whether new tasks may be placed on a node."""
         return node in self._nodes and node not in self._closed
 
+    def describe(self) -> dict[str, Any]:
+        """Describe the GPUs of each node, in values that JSON has."""
+        return {
+            node: described_gpus(gpus, self._held.get(node, {}), self.is_open(node))
+            for node, gpus in self._nodes.items()
+        }
+
     def state(self) -> list[str]:
         """Return the closed nodes."""
         return list(self._closed)
@@ -125,3 +133,13 @@ class Gpus:
 
     def _idle_on(self, node: str) -> int:
         return self._nodes[node] - sum(self._held.get(node, {}).values())
+
+
+def described_gpus(gpus: int, held: Mapping[str, int], is_open: bool) -> dict[str, Any]:
+    """Describe the GPUs of a node, in values that JSON has.
+
+    Args:
+        held: GPUs by holder.
+        is_open: whether anything new may be placed there.
+    """
+    return {"gpus": gpus, "free": gpus - sum(held.values()), "held": dict(held), "open": is_open}

@@ -100,6 +100,15 @@ class ZonePolicy(Protocol):
         """Yield a line for each broken invariant. It may be slow: only tests call it, and workers with
         `MILLRACE_VALIDATE`."""
 
+    def describe(self) -> dict[str, Any]:
+        """Describe the state for an operator, in values that JSON has: no tuples, and no number that is not
+        finite. Computed only on request; changes nothing.
+
+        Returns:
+            `jobs`, by id, each with what `Job.describe` gives and a `state` in a word; the rest is the
+            policy's own. Where the policy asks solvers, `solver_requests` has the ids that await an answer.
+        """
+
     def state(self) -> dict[str, Any]:
         """Return everything that future decisions depend on, in types that msgpack writes."""
 

@@ -79,6 +79,15 @@ def ledger_events(reader: KafkaReader, ledger: TopicSlice, cell: str | None) -> 
     for partition, low in ledger.low.items():
         if low > 0:
             raise ReplayError(f"{ledger.topic}[{partition}]: the records before offset {low} are gone")
+    yield from decoded_events(reader, ledger, cell)
+
+
+def decoded_events(reader: KafkaReader, ledger: TopicSlice, cell: str | None) -> Iterator[LedgerEvent]:
+    """The events of one cell, or of all, in a part of the ledger, partition by partition.
+
+    Raises:
+        ReadError: if Kafka does not answer, or not to this client.
+    """
     for record in reader.read(ledger):
         try:
             event = read_ledger(record)

@@ -138,7 +138,7 @@ def test_a_board_follows_jobs_whose_plans_fail_as_the_cell_does():
         bench.send(event)
     kinds = {type(decision.outcome) for decision in bench.decisions}
     assert {JobAdmitted, JobRejected, JobReplanned, JobRefunded, JobCompleted} <= kinds
-    live = set(bench.zone.book.jobs)
+    live = set(bench.described["jobs"])
     for seen in (board(bench), board_of_events_first(bench)):
         assert {job.job_id for job in seen.jobs.by_id.values() if not job.is_over} == live
         assert summarise(seen).part(AuctionFigures).replanned > 0

@@ -60,7 +60,7 @@ loans                 r     -       r         -         -     w      -      r
 merging               r     -       r         -         -     w      -      r
 experts               r     -       r         -         -     w      -      r
 zones.state           -     -       r         -         -     w      -      r
-snapshots             -     -       -         -         -     rw     -      -
+snapshots             -     -       -         -         -     rw     -      r
 cells.dlt             -     -       -         r         -     w      -      r
 jobs.dlt              r     -       -         r         -     w      -      r
 quotes.dlt            -     r       -         r         -     w      -      r

@@ -12,6 +12,9 @@ from infra.deployment.deployment import Deployment, Layout
 from infra.deployment.folders import Folders
 from infra.log.target import Target
 from schemas.kafka_connection import KafkaConnection
+from schemas.topics import SNAPSHOTS
+from streams.kafka.reader import KafkaReader
+from streams.replay.present import latest_snapshot
 from tests.integration.deployment import DEMO_CELLS, bids_file, demo_bid, until
 
 Millrace = Callable[..., str]
@@ -188,6 +191,23 @@ def test_a_bid_for_a_cell_that_is_not_served_is_refused_with_intakes_reason(
     )
     assert status == 1
     assert capsys.readouterr().err == "millrace: lost: refused: cell elsewhere is not served here\n"
+
+
+def test_the_state_of_a_cell_is_that_of_its_log(millrace, deployment, tmp_path, capsys):
+    millrace("submit", bids_file(tmp_path / "bids.yaml", demo_bid("kept", 3)))
+    target = deployment.layout.target
+
+    def has_snapshot() -> bool:
+        with KafkaReader(target.kafka) as reader:
+            return latest_snapshot(reader, target.topic(SNAPSHOTS), "demo") is not None
+
+    until(has_snapshot, "the worker writes a snapshot")
+    state = json.loads(millrace("state", "demo", "--json"))
+    assert state["zones"]["tiny"]["jobs"]["kept"]["bid_micros"] == 3_000_000
+    millrace("replay", "--expect-head", f"demo={state['ledger_offset']}:{state['chain']}")
+    where = ["--bootstrap-servers", target.kafka.bootstrap_servers, "--topic-prefix", target.prefix]
+    assert run(["state", "nowhere", *where]) == 1
+    assert "the ledger has no event of cell nowhere: it has demo" in capsys.readouterr().err
 
 
 def test_a_job_that_nobody_bid_for_cannot_be_explained(deployment, capsys):

@@ -184,6 +184,19 @@ class RoundRobinZone:
         if sorted(held) != sorted(job.job_id for job in self._jobs.values() if job.zone == self._zone):
             yield f"of the zone's jobs, {', '.join(held)} are in the queue or on nodes, each once"
 
+    def describe(self) -> dict[str, Any]:
+        waiting = {id: self._jobs[id].describe() for id in self._queue}
+        running = {
+            id: {**self._jobs[id].describe(), "state": "running", "node": node}
+            for node, (id, _) in self._running.items()
+        }
+        return {
+            "jobs": {**waiting, **running},
+            "queue": list(self._queue),
+            "open": [node for node in self._nodes if self._states.is_open(node)],
+            "solver_requests": [] if self._asked is None else [self._asked],
+        }
+
     def state(self) -> dict[str, Any]:
         return {
             "queue": self._queue,

@@ -210,12 +210,12 @@ def events(configuration: CellConfigured, cell: Cell) -> dict[type[Event], st.Se
 
 def running(cell: Cell) -> list[tuple[str, str, int]]:
     """Job, node and slot of every run that may be reported."""
-    zone: Any = cell.zones["z"]
+    zone = cell.zones["z"].describe()
     return [
-        (job.job_id, zone.fleet.nodes[row], slot)
-        for job in zone.book.jobs.values()
-        for slot, row in job.rows.items()
-        if slot <= zone.book.present_slot
+        (job_id, part["node"], part["slot"])
+        for job_id, job in zone["jobs"].items()
+        for part in job.get("plan", ())
+        if part["slot"] <= zone["slot"]
     ]
 
 

@@ -297,7 +297,7 @@ def test_mutated_events_among_good_ones_are_all_answered(seed: int) -> None:
     assert set(handled) == set(ANSWERS), "every type of event"
     # Whose deadline is not over by then ends with the nodes.
     bench.send(tick(10_000), *map(offline, bench.cell.nodes.layout.zone_of))
-    assert not bench.zone.book.jobs, "every job ends"
+    assert not bench.described["jobs"], "every job ends"
 
 
 @pytest.mark.parametrize("seed", seeds(3))

@@ -194,7 +194,7 @@ def test_a_plan_that_is_made_again_has_room_where_a_bid_has_none_but_not_without
     node = nodes_by_slot(admitted)[1]
     assert "millrace.job.replanned.v1" in {outcome.TYPE for outcome in bench.send(heard(node), offline(node))}
     live.add(configuration.live_jobs_bytes - live.total)
-    node = next(iter(bench.zone.fleet.nodes[row] for row in bench.zone.book.jobs["j"].rows.values()))
+    node = bench.job("j")["plan"][0]["node"]
     refunded = next(outcome for outcome in bench.send(offline(node)) if isinstance(outcome, JobRefunded))
     assert (refunded.reason, refunded.refund_micros) == ("node_lost", admitted.payment_micros)
     assert refunded.facts["case"] == "plan_too_long"

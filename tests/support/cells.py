@@ -269,6 +269,20 @@ class Bench:
     def zone(self) -> Any:
         return self.cell.zones["z"]
 
+    @property
+    def described(self) -> dict[str, Any]:
+        """State of zone "z" as `millrace state` shows it."""
+        return self.zone.describe()
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """State of a job of zone "z", with its id."""
+        return {"job_id": job_id, **self.described["jobs"][job_id]}
+
+    @property
+    def jobs(self) -> list[dict[str, Any]]:
+        """States of all jobs of zone "z", with their ids."""
+        return [{"job_id": job_id, **job} for job_id, job in self.described["jobs"].items()]
+
     def _handle(self, entry: LedgerEvent) -> list[Decision]:
         return self.cell.handle(entry)
 

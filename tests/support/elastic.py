@@ -34,7 +34,7 @@ class ElasticBench(TwinBench):
 
     def counted(self) -> tuple[Any, int]:
         state = self.zone.state()
-        return [state["jobs"], state["cluster"]["jobs"]], self.zone._workforce.room.live.total
+        return [state["jobs"], state["cluster"]["jobs"]], self.cell.live_jobs_bytes
 
 
 def elastic_cell(servers: int = 2, lendable: int = 0, gpu_type: str = "T4", **policy: Any) -> CellConfigured:

@@ -19,11 +19,15 @@ from streams.cell.live_bytes import job_bytes
 from streams.policies.auction.job import ZONE_BYTES
 from streams.policies.auction.outlook import LATE_REPORT_SLOTS
 from streams.policies.auction.zone import AuctionZone
+from tests.support.described import check_described
 from tests.support.sentences import check_sentences
 
 GRACE_SLOTS = 1
 """The report of a job's last slot is waited for until the slot after it is over; for `LATE_REPORT_SLOTS`
 where it may show that a declared speed is not there."""
+
+DESCRIBED_EVERY = 7
+"""Events."""
 
 _EMPTY_BYTES = 64
 """Of a few empty lists."""
@@ -60,6 +64,8 @@ def handle_checked(cell: Cell, event: LedgerEvent) -> list[Decision]:
     check_sentences(decisions)
     check_live_bytes(cell)
     assert list(cell.broken_invariants()) == []
+    if event.offset % DESCRIBED_EVERY == 0:
+        check_described(cell)
     moved = any(isinstance(decision.outcome, NodeMoved) for decision in decisions)
     for id, zone in auctions(cell).items():
         if id in before:

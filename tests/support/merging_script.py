@@ -1,6 +1,6 @@
 """A merging zone to which everything is told event by event: what nodes report, and what solvers answer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from schemas.base import Event, Outcome
@@ -18,7 +18,6 @@ from schemas.merging.estimates import (
 from schemas.merging.problems import MergeSolution, Share
 from schemas.merging.reports import MeasuredStep, ProfileReported, TaskEvaluated
 from schemas.solves import SolveFinished, SolveRequested
-from streams.policies.merging.job import TuningJob
 from tests.support.cells import Bench
 from tests.support.merging import CELL, MODEL, MergingBench, answer, merging_cell, submit, tick
 from tests.support.twins import ZONE
@@ -82,15 +81,20 @@ class Script:
         self.time_s = time_s
         return self.send(tick(time_s))
 
-    def job(self, job_id: str) -> TuningJob:
-        """What the zone keeps of it."""
-        return self.bench.zone._runs.jobs[job_id]
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Its state as `millrace state` shows it."""
+        return self.bench.job(job_id)
+
+    @property
+    def kinds(self) -> dict[str, dict[str, Any]]:
+        """Kinds of jobs that the zone knows, by key."""
+        return self.bench.described["knowledge"]["kinds"]
 
     def ready(self, *job_ids: str, **fields: Any) -> None:
         """Jobs that wait for GPUs: profiled, each of a kind of its own unless `data` is given."""
         for job_id in job_ids:
             self.send(submit(job_id, **{"data": job_id, "accuracy": None, **fields}))
-            if self.job(job_id).stage == "profiling":
+            if self.job(job_id)["stage"] == "profiling":
                 self.send(self.profile(job_id))
         self.tick(self.time_s)
 
@@ -223,15 +227,15 @@ class Script:
 
     def _place(self, job_id: str, run: str = "") -> dict[str, Any]:
         job = self.job(job_id)
-        run_id = run or job.run_id
-        node = ending_runs(job).get(run_id, job.leader)
+        run_id = run or job["run_id"]
+        node = ending_runs(job).get(run_id, job["leader"])
         assert node, f"{job_id} has no run"
         return {"cell": CELL, "node": node, "run_id": run_id, "job_id": job_id}
 
 
-def ending_runs(job: TuningJob) -> dict[str, str]:
+def ending_runs(job: Mapping[str, Any]) -> dict[str, str]:
     """Nodes, by the id of the run that each is to end and has not reported the end of."""
-    return {job.run_of(leaving.generation): node for node, leaving in job.leaving.items()}
+    return {f"{leaving['generation']}/{job['job_id']}": node for node, leaving in job["leaving"].items()}
 
 
 def online(node: str) -> NodeOnline:

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from schemas.auction.evidence import JobReplanned
 from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobWithdrawn, NodeMoved
-from streams.policies.auction.job import NODE_LEFT
 from streams.policies.auction.zone import AuctionZone
 
 JobCells = dict[str, dict[int, str | None]]
@@ -38,9 +37,9 @@ class HeldCells:
 
 
 def held_cells(zone: AuctionZone) -> JobCells:
-    """What the zone's own state says."""
-    nodes = zone.fleet.nodes
+    """State of the zone as `millrace state` shows it."""
     return {
-        job.job_id: {slot: None if row == NODE_LEFT else nodes[row] for slot, row in job.rows.items()}
-        for job in zone.book.jobs.values()
+        job_id: {part["slot"]: part["node"] for part in job["plan"]}
+        for job_id, job in zone.describe()["jobs"].items()
+        if "plan" in job
     }

@@ -7,6 +7,7 @@ import msgpack
 from schemas.codec import Decision
 from streams.cell.cell import Cell, LedgerEvent
 from tests.support.cells import Bench
+from tests.support.described import check_described
 from tests.support.sentences import check_sentences
 
 RESTORED_EVERY = 7
@@ -36,6 +37,7 @@ class TwinBench(Bench):
             self.twin = Cell.unpack(packed)
             assert self.twin.packed() == packed
             assert list(self.twin.broken_invariants()) == []
+            assert check_described(self.twin)["zones"] == self.cell.describe()["zones"]
         return decisions
 
     def _check_live_bytes(self) -> None:
@@ -43,5 +45,6 @@ class TwinBench(Bench):
         taken = len(msgpack.packb(self.cell.jobs.state()["live"]))
         if ZONE not in self.cell.zones:
             return
+        assert self.cell.live_jobs_bytes == self.twin.live_jobs_bytes, "no other since it was restored"
         kept, total = self.counted()
         assert taken + len(msgpack.packb(kept)) <= total + 64, "and brackets"

@@ -168,6 +168,20 @@ class BatchJudge:
         for job_id, fault in faults.items():
             self._outcomes.add(self._rejected(bids[job_id], fault, solution, event.solve_s))
 
+    def describe(self) -> dict[str, Any]:
+        return {
+            "jobs": {
+                job_id: {
+                    **waiting.bid.job.describe(),
+                    "bid_micros": waiting.bid.bid_micros,
+                    "solver_request": request_id,
+                }
+                for request_id, bids in ((None, self._waiting), *self._asked.items())
+                for job_id, waiting in bids.items()
+            },
+            "solver_requests": list(self._asked),
+        }
+
     def take_over(self, before: Self) -> None:
         """Keep the waiting bids; a task for which no plan can be searched any more is rejected."""
         self._waiting, self._asked = before._waiting, before._asked

@@ -1,8 +1,8 @@
 """An admitted job of an auction zone, from its admission to its end."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -103,6 +103,41 @@ class PlannedJob:
     def job_id(self) -> str:
         """Id of the job."""
         return self.job.job_id
+
+    def describe(self, nodes: Sequence[str], present_slot: int) -> dict[str, Any]:
+        """Describe it for an operator, in values that JSON has.
+
+        Args:
+            nodes: by row.
+            present_slot: the slot whose commands are out.
+        """
+        return {
+            **self.job.describe(),
+            "state": self._phase(present_slot),
+            "bid_micros": self.bid_micros,
+            "payment_micros": self.payment_micros,
+            "refundable_micros": self.refundable_micros,
+            "ready_slot": self.ready_slot,
+            "last_slot": self.last_slot,
+            "setback": self.setback,
+            "lacking_samples": self.lacking_samples,
+            "runs": [{"slot": slot, "from_samples": samples} for slot, samples in self.runs.items()],
+            "plan": [
+                {
+                    "slot": slot,
+                    "node": None if row == NODE_LEFT else nodes[row],
+                    "samples": self.quotas[slot],
+                }
+                for slot, row in sorted(self.rows.items())
+            ],
+        }
+
+    def _phase(self, present_slot: int) -> str:
+        if self.setback is not None:
+            return "replanning"
+        if self.quotas.get(present_slot):
+            return "running"
+        return "paused" if self.started(present_slot) else "planned"
 
     @property
     def state_bytes(self) -> int:

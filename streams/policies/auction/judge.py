@@ -185,6 +185,9 @@ class Judge(Protocol):
     def on_solve(self, event: SolveFinished) -> None:
         """Apply a solver's answer."""
 
+    def describe(self) -> dict[str, Any]:
+        """Describe the bids that wait here, as jobs, and the outstanding requests; see `ZonePolicy`."""
+
     def take_over(self, before: Self) -> None:
         """Take over from the zone's previous judge, which had other nodes or settings."""
 
@@ -238,6 +241,9 @@ class ImmediateJudge:
 
     def on_solve(self, event: SolveFinished) -> None:
         self._outcomes.add(unknown_solve(event))
+
+    def describe(self) -> dict[str, Any]:
+        return {"jobs": {}, "solver_requests": []}
 
     def take_over(self, before: Self) -> None:
         pass

@@ -69,7 +69,7 @@ def offer_of(
             for speed in speeds
         ),
         memory=CountedMemory(gib=memory.gib, source=memory.source),
-        basis=_basis_of(appraisal.basis),
+        basis=basis_of(appraisal.basis),
         earliest_deadline_s=None if earliest is None else calendar.start_s(earliest + 1),
         room=Room(
             node_slots=room.node_slots,
@@ -82,7 +82,8 @@ def offer_of(
     )
 
 
-def _basis_of(basis: Basis | None) -> PriceBasis | None:
+def basis_of(basis: Basis | None) -> PriceBasis | None:
+    """A basis as a record."""
     if basis is None:
         return None
     return PriceBasis(
@@ -124,6 +125,20 @@ def certificate_evidence(auctioneer: Auctioneer) -> AuctionEvidence:
 
 def priced(zone: str, auctioneer: Auctioneer, live_jobs: int) -> ZonePriced:
     """Return the use and prices per class of nodes over the whole window."""
+    basis = auctioneer.prices.basis
+    return ZonePriced(
+        zone=zone,
+        slot=auctioneer.market.first_slot - 1,
+        live_jobs=live_jobs,
+        classes=class_prices(auctioneer),
+        basis=basis_of(basis),
+        expected_by_hour=None if basis is None or basis.believed_part <= 0 else basis.expected_by_hour,
+        certificate=certificate_of(auctioneer),
+    )
+
+
+def class_prices(auctioneer: Auctioneer) -> tuple[ClassPrices, ...]:
+    """Return the use and prices of each class of nodes over the whole window."""
     market = auctioneer.market
     classes = []
     for index, node_class in enumerate(market.fleet.classes):
@@ -145,16 +160,7 @@ def priced(zone: str, auctioneer: Auctioneer, live_jobs: int) -> ZonePriced:
                 highest_memory_price_micros=price.highest_memory_micros,
             )
         )
-    basis = auctioneer.prices.basis
-    return ZonePriced(
-        zone=zone,
-        slot=market.first_slot - 1,
-        live_jobs=live_jobs,
-        classes=tuple(classes),
-        basis=_basis_of(basis),
-        expected_by_hour=None if basis is None or basis.believed_part <= 0 else basis.expected_by_hour,
-        certificate=certificate_of(auctioneer),
-    )
+    return tuple(classes)
 
 
 def _sum(node_slots: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:

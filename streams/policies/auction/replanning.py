@@ -1,6 +1,6 @@
 """Replanning at the provider's cost, of jobs that are behind or whose nodes are lost or leaving."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from schemas.auction.evidence import JobReplanned, Plan
 from schemas.facts import Facts
@@ -72,6 +72,11 @@ class Replanner:
         """Mark every job to be replanned that is planned on a node which is to leave the zone."""
         self._leaving.add(row)
         self._note_leaving()
+
+    @property
+    def leaving_rows(self) -> Set[int]:
+        """Rows of nodes that are to be free of jobs."""
+        return self._leaving
 
     def keep(self, row: int) -> None:
         """Stop vacating a node."""

@@ -28,6 +28,7 @@ from streams.cell.jobs import Job
 from streams.cell.live_bytes import Refusal, job_bytes
 from streams.cell.nodes import NodeChange
 from streams.policies.auction.book import JobBook
+from streams.policies.auction.description import described
 from streams.policies.auction.invariants import broken_invariants
 from streams.policies.auction.job import slot_of_run
 from streams.policies.auction.judge import Bid, Verdicts
@@ -229,6 +230,15 @@ class AuctionZone:
 
     def broken_invariants(self) -> Iterator[str]:
         yield from broken_invariants(self.zone, self.auctioneer, self.book, self.judge, self._jobs)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **described(self.auctioneer, self.book, self.replanner, self.judge),
+            "vendor_quotes": {
+                vendor: quote.model_dump(mode="json", exclude={"cell", "vendor"})
+                for vendor, quote in self._quotes.items()
+            },
+        }
 
     def state(self) -> dict[str, Any]:
         return {

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 from schemas.elastic.outcomes import ServerPool
 from schemas.elastic.workload import ElasticWorkload
@@ -58,6 +58,17 @@ class ElasticJob(Gang):
         # A member is among the servers of the cluster too, with base workers and with flexible ones.
         nodes = (*self.members, *self.members, *self.members, *self.done, *self.leaving, self.leader)
         return _BYTES_PER_JOB + self.ending_bytes + sum(_BYTES_PER_NODE + len(node) for node in nodes)
+
+    def describe(self, elapsed_s: float) -> dict[str, Any]:
+        return {
+            **super().describe(elapsed_s),
+            "workers": self.workers,
+            "pool": self.pool,
+            "flexible_pool": self.flexible_pool,
+            "is_formed": self.is_formed,
+            "due_s": self.due_s,
+            "waits_since_s": None if self.members else self.waits_since_s,
+        }
 
     def work_left_s(self, time_s: float | None, speed: float) -> float:
         """Return the remaining work by now, in seconds of one worker on a training server.

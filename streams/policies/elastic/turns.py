@@ -5,7 +5,7 @@ and smaller jobs fill the room that a wide one needs. The thesis leaves that ope
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -150,6 +150,10 @@ class QueueTurns:
             turn.reviews += 1
         turn.held, turn.by_s = servers, by_s
         turn.review_s = by_s + patience_s * 2**turn.reviews
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Describe the turns for an operator, in values that JSON has."""
+        return [{**asdict(turn), "held": list(turn.held)} for turn in self.all]
 
     def state(self) -> list[Any]:
         """Return the state, in types that msgpack writes."""

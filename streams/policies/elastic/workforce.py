@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 from schemas.base import Outcome
 from schemas.elastic.commands import WorkersAssigned
@@ -19,6 +20,7 @@ from streams.policies.elastic.outcomes import released, resized
 from streams.policies.elastic.sizes import LeastDemand
 from streams.policies.gang.gangs import Why
 from streams.policies.gang.single_job import SingleJobGangs
+from streams.policies.gpus import described_gpus
 from streams.policies.orders import OrderClock
 
 
@@ -215,6 +217,24 @@ class Workforce(SingleJobGangs[ElasticJob, ResizeReason]):
         self._outcomes.add(order)
         for member in members[1:]:
             self._outcomes.add(order.model_copy(update={"node": member.node}))
+
+    def describe_server(self, server_id: str) -> dict[str, Any]:
+        """Describe a server for an operator, in values that JSON has."""
+        server = self.cluster.server(server_id)
+        workers: dict[str, dict[str, int]] = {}
+        held: dict[str, int] = {}
+        for job_id in server.jobs:
+            parts = self.cluster.parts_of(job_id)
+            workers[job_id] = {
+                kind: part.workers[server_id] for kind, part in parts.items() if server_id in part.workers
+            }
+            held[job_id] = sum(workers[job_id].values()) * self.cluster.gpus_per_worker(job_id)
+        return {
+            "pool": server.pool,
+            **described_gpus(server.gpus, held, server.is_open),
+            "is_busy": self.is_busy(server_id),
+            "workers": workers,
+        }
 
     def note(self, job: ElasticJob) -> None:
         super().note(job)

@@ -175,6 +175,16 @@ class ElasticZone:
     def broken_invariants(self) -> Iterator[str]:
         yield from broken_invariants(self._zone.id, self._workforce, self._jobs)
 
+    def describe(self) -> dict[str, Any]:
+        cluster = self._workforce.cluster
+        return {
+            **self._workforce.describe(),
+            "nodes": {server: self._workforce.describe_server(server) for server in cluster.servers()},
+            "leaving": self._wanted,
+            "turns": self._turns.describe(),
+            "next_round_s": self._next_round_s,
+        }
+
     def state(self) -> dict[str, Any]:
         return {
             "jobs": [state_of(job) for job in self._workforce.jobs.values()],

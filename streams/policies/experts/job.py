@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 from schemas.base import Outcome
 from schemas.experts.commands import MoeWorkload
@@ -82,6 +82,18 @@ class MoeJob(Gang):
         popularity = 0 if self.popularity is None else self.popularity.state_bytes
         return _BYTES_PER_JOB + names + popularity + self.ending_bytes
 
+    def describe(self, elapsed_s: float) -> dict[str, Any]:
+        return {
+            **super().describe(elapsed_s),
+            "ranks": self.workload.ranks,
+            "since_s": self.since_s,
+            "passed": self.passed,
+            "had_ranks_s": self.had_s,
+            "is_awaited": self.is_awaited,
+            "until_s": self.until_s,
+            "experts": None if self.popularity is None else self.popularity.describe(),
+        }
+
     def to_state(self) -> list[Any]:
         """Return the state besides the register's part, in types that msgpack writes."""
         return [state_of(self), None if self.popularity is None else self.popularity.state()]
@@ -94,6 +106,11 @@ class MoeJob(Gang):
         if popularity is not None:
             job.popularity = Popularity.from_state(popularity, rule, job.cluster)
         return job
+
+    @property
+    def end_reason(self) -> Literal["finished", "withdrawn", "failed"] | None:
+        """See `GangJob`; a service ends as finished when its time is over."""
+        return super().end_reason or ("finished" if self.is_time_over else None)
 
     def ended(self, zone: str) -> Outcome:
         """Return the decision that it is over, see `GangJob`. A service whose time is over has done its work

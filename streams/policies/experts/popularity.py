@@ -121,6 +121,18 @@ class Popularity:
         for layer in self._layers:
             layer.rule = rule
 
+    def describe(self) -> dict[str, Any]:
+        """Describe it for an operator, in values that JSON has."""
+        layers, experts = self.shape
+        return {
+            "layers": layers,
+            "experts": experts,
+            "revision": self.revision,
+            "replicas": self.replicas,
+            "busiest_load": self.busiest_load,
+            "tokens": self.tokens,
+        }
+
     def state(self) -> list[Any]:
         """Return the state, in types that msgpack writes."""
         return [self.revision, self.tokens, [layer.to_json() for layer in self._layers]]

@@ -59,6 +59,11 @@ class UserTurns:
         self._given += 1
         self._turns[user] = self._given
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Number of each user's last turn, by user with live jobs."""
+        return dict(self._turns)
+
     def state(self) -> list[object]:
         """Return the state, in types that msgpack writes."""
         return [self._given, self._turns]

@@ -151,6 +151,15 @@ class ExpertsZone:
     def broken_invariants(self) -> Iterator[str]:
         yield from broken_invariants(self._ranks, self._jobs)
 
+    def describe(self) -> dict[str, Any]:
+        return {
+            **self._ranks.describe(),
+            "nodes": self._gpus.describe(),
+            "leaving": list(self._wanted),
+            "turns": self._ranks.turns.numbers,
+            "held_devices": self._ranks.held_devices,
+        }
+
     def state(self) -> dict[str, Any]:
         return {
             "jobs": [job.to_state() for job in self._ranks.jobs.values()],

@@ -6,7 +6,7 @@ node is to end it.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from schemas.fleet import RunReport
 from streams.policies.gang.job import GangJob
@@ -70,6 +70,39 @@ class Gang(GangJob):
     def keeps_progress(self) -> bool:
         """Whether it resumes from a checkpoint."""
         return True
+
+    @property
+    def phase(self) -> str:
+        """Its state in an operator's word."""
+        if self.is_ending:
+            return "ending"
+        if self.members:
+            return "running"
+        return "stopping" if self.leaving else "waiting"
+
+    def describe(self, elapsed_s: float) -> dict[str, Any]:
+        """Describe it for an operator, in values that JSON has.
+
+        Args:
+            elapsed_s: the time by the zone's `OrderClock`.
+        """
+        return {
+            **self.job.describe(),
+            "state": self.phase,
+            "ends": self.end_reason,
+            "generation": self.generation,
+            "run_id": self.run_id,
+            "leader": self.leader,
+            "members": dict(self.members),
+            "done": list(self.done),
+            "leaving": {
+                node: {**leaving._asdict(), "for_s": elapsed_s - self.released_s}
+                for node, leaving in self.leaving.items()
+            },
+            "silent_s": elapsed_s - self.heard_s if self.members else None,
+            "failures": self.failures,
+            "retry_in_s": max(self.retry_s - elapsed_s, 0.0),
+        }
 
     def run_on(self, node: str) -> str:
         """Return the id of its present or last run on a node."""

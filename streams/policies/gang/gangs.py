@@ -5,7 +5,7 @@ A policy decides on which nodes a job has how many processes. Everything after t
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from schemas.facts import NO_FACTS, Fact
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
@@ -108,6 +108,14 @@ class Gangs(ABC, Generic[G, R]):
             self.room.count(job, job.state_bytes)
         else:
             self.room.remove(job)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the jobs and their room in the snapshot for an operator, in values that JSON has."""
+        return {
+            "jobs": {id: job.describe(self.orders.elapsed_s) for id, job in self.jobs.items()},
+            "held_bytes": dict(self.room.held),
+            "has_changed": self.has_changed,
+        }
 
     @abstractmethod
     def _why_failed(self, job: G, facts: Mapping[str, Fact]) -> Why[R]:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from schemas.base import Outcome
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, JobWithdrawn
@@ -49,6 +49,15 @@ class GangJob(ABC):
     def is_withdrawn(self) -> bool:
         """Whether it is ending because its user withdraws it."""
         return self.given_up is not None and not self.given_up
+
+    @property
+    def end_reason(self) -> Literal["finished", "withdrawn", "failed"] | None:
+        """Reason that it is ending; None where it is not."""
+        if self.finished is not None:
+            return "finished"
+        if self.given_up is None:
+            return None
+        return "failed" if self.given_up else "withdrawn"
 
     @property
     def remaining_samples(self) -> int:

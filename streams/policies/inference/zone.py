@@ -61,6 +61,9 @@ class InferenceZone:
     def broken_invariants(self) -> Iterator[str]:
         yield from ()
 
+    def describe(self) -> dict[str, Any]:
+        return {"jobs": {}}
+
     def state(self) -> dict[str, Any]:
         return {}
 

@@ -1,6 +1,6 @@
 """A job of a merging zone: its progress, its runs and its merge."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, ClassVar, Literal, cast
 
 from schemas.decisions import JobCompleted
@@ -80,6 +80,26 @@ class TuningJob(Gang):
 
     def __post_init__(self) -> None:
         self.workload = cast(TuningWorkload, self.job.workload)
+
+    @property
+    def phase(self) -> str:
+        is_profiling = self.stage == "profiling" and not self.is_ending
+        return "profiling" if is_profiling else super().phase
+
+    def describe(self, elapsed_s: float) -> dict[str, Any]:
+        return {
+            **super().describe(elapsed_s),
+            "kind": self.kind,
+            "stage": self.stage,
+            "task": self.task,
+            "iterations": self.iterations,
+            "best_accuracy": self.best_accuracy,
+            "is_compared": self.is_compared,
+            "waited_s": self.waited_s,
+            "restarts": self.restarts,
+            "merge": None if self.merge is None else asdict(self.merge),
+            "never_merges": self.never_merges,
+        }
 
     @property
     def profiled_on(self) -> dict[str, int]:

@@ -192,6 +192,21 @@ class KindOfJobs:
             finished_accuracy=self.finished_accuracy if self.finished_accuracies else None,
         )
 
+    def describe(self) -> dict[str, Any]:
+        """Describe it for an operator, in values that JSON has: figures, no traces or embeddings."""
+        return {
+            "task": self.task,
+            "jobs": self.jobs,
+            "is_profiled": self.is_profiled,
+            "is_usable": self.is_usable,
+            "iterations": self.iterations,
+            "finished": self.finished,
+            "finished_iterations": self.finished_iterations,
+            "finished_accuracy": self.finished_accuracy if self.finished_accuracies else None,
+            "watched": self.watched,
+            "watched_accuracy": self.watched_accuracy if self.watched else None,
+        }
+
     def to_state(self) -> list[Any]:
         """Return the state, in types that msgpack writes."""
         return list(vars(self).values())

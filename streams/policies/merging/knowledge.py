@@ -290,6 +290,17 @@ class Knowledge:
         budget = self._policy.trial_budget * self._trained_samples
         return budget > 0 and self._lost_samples + samples <= budget
 
+    def describe(self) -> dict[str, Any]:
+        """Describe kinds of jobs and past merges for an operator, in values that JSON has."""
+        return {
+            "kinds": {key: kind.describe() for key, kind in self.kinds.items()},
+            "transfers": len(self.transfers),
+            "outcomes": [outcome.model_dump(mode="json") for outcome in self.outcomes],
+            "jobs_finished": self._finished,
+            "trained_samples": self._trained_samples,
+            "lost_samples": self._lost_samples,
+        }
+
     def state(self) -> dict[str, Any]:
         """Return the state, in types that msgpack writes."""
         return {

@@ -108,6 +108,19 @@ class Planning:
         self._ready_json = None if answer is None else answer.model_dump_json()
         self._tasks.room.add(len(self._ready_json or "") - len(before))
 
+    def describe(self) -> dict[str, Any]:
+        """Describe plans and outstanding requests for an operator, in values that JSON has."""
+        requests = (self._plan_request, self._estimate_request)
+        return {
+            "solver_requests": [request for request in requests if request is not None],
+            "plan": {
+                "next_s": self._next_s,
+                "asked_s": self._asked_s,
+                "due_s": self._due_s,
+                "is_ready": self._ready is not None,
+            },
+        }
+
     def state(self) -> dict[str, Any]:
         """Return the state, in types that msgpack writes."""
         return {

@@ -142,7 +142,8 @@ class Tasks(Gangs[TuningJob, TaskChangeReason]):
         """End a profile run by an order to its node."""
         self.leave(job, job.members, job.generation)
         self.end_profile(job)
-        if job.leader == without:
+        # The next profile run of a job replaces what a node has of the job, so a lost node needs no order.
+        if job.leader == without or why.reason == "node_lost":
             return
         self._outcomes.add(
             TaskReleased(

@@ -1,6 +1,7 @@
 """A task: one job, or two that are merged, and the GPUs that are reserved for it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from schemas.merging.commands import TaskMember, TransferMode
 
@@ -53,6 +54,18 @@ class TuningTask:
     def state_bytes(self) -> int:
         """Most bytes of it in a snapshot, besides the ids of its jobs."""
         return _BYTES_PER_TASK + sum(_BYTES_PER_MEMBER + len(node) for node in self.members)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe it for an operator, in values that JSON has."""
+        return {
+            "mode": self.mode,
+            "jobs": list(self.job_ids),
+            "follower": self.follower,
+            "members": dict(self.members),
+            "generation": self.generation,
+            "is_assigned": self.is_assigned,
+            "since_s": self.since_s,
+        }
 
     def described_members(self) -> tuple[TaskMember, ...]:
         """Return its members for commands and decisions."""

@@ -28,7 +28,7 @@ class ProfileTurns:
         self._set({})
 
     def state(self) -> dict[str, int]:
-        """Return the state, in types that msgpack writes."""
+        """Return the number of each user's last turn; a type that msgpack and JSON write."""
         return dict(self._turns)
 
     def restore(self, state: dict[str, int]) -> None:

@@ -180,6 +180,17 @@ class MergingZone:
     def broken_invariants(self) -> Iterator[str]:
         yield from broken_invariants(self._zone.id, self._runs, self._jobs)
 
+    def describe(self) -> dict[str, Any]:
+        return {
+            **self._runs.describe(),
+            "tasks": {id: task.describe() for id, task in self._runs.all.items()},
+            "nodes": self._gpus.describe(),
+            "leaving": [node for node in self._states.leaving if node in self._gpus.nodes],
+            "turns": self._runs.turns.state(),
+            **self._planning.describe(),
+            "knowledge": self._knowledge.describe(),
+        }
+
     def state(self) -> dict[str, Any]:
         return {
             "jobs": [state_of(job) for job in self._runs.jobs.values()],

@@ -86,7 +86,7 @@ def test_a_rejection_for_lack_of_room_says_what_bound_and_which_deadline_would_h
 
 def test_a_job_id_is_judged_once(bench):
     _, again = bench.send(bid(), bid(units=60.0))
-    assert (again.reason, bench.zone.book.jobs["j"].bid_micros) == ("duplicate_job", 50 * UNIT)
+    assert (again.reason, bench.job("j")["bid_micros"]) == ("duplicate_job", 50 * UNIT)
 
 
 def test_the_vendor_is_part_of_the_search(bench):

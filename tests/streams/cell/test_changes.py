@@ -236,7 +236,7 @@ class TestNodesThatRetire:
         bench.send(tick(1), started(node, 1, 0), offline(node))
         assert kinds(bench.send(retired(node)))[-1] is NodeMoved
         assert bench.send(started(node, 1, 0))[0].reason == "unknown_node"
-        assert bench.zone.book.jobs["j"].ahead(2).slots
+        assert max(part["slot"] for part in bench.job("j")["plan"]) >= 2
 
     def test_the_last_node_of_a_zone_stays(self):
         bench = small_zone("a1")

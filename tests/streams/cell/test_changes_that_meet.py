@@ -42,6 +42,7 @@ from tests.support.cells import (
     withdraw,
     zone,
 )
+from tests.support.plans import held_cells
 
 SLOW = GpuType(name="slow", samples_per_s=5.0, memory_gib=6.0, power_kw=0.5)
 EITHER = {"fast": 10.0, "slow": 5.0}
@@ -124,7 +125,7 @@ class TestNodesThatLeave:
         bench.send(retired("a1"))
         for _ in range(3):
             assert not any(isinstance(outcome, NodeMoved) for outcome in bench.send(online("a2")))
-        (job,) = (job.job_id for job in bench.zone.book.jobs.values() if 0 in set(job.rows.values()))
+        (job,) = (job for job, plan in held_cells(bench.zone).items() if "a1" in plan.values())
         assert only(bench.send(withdraw(job)), NodeMoved).node == "a1"
 
     def test_one_that_has_to_wait_is_not_tried_again_with_every_event(self, monkeypatch: pytest.MonkeyPatch):
@@ -147,13 +148,13 @@ class TestNodesThatLeave:
         for name in ("one", "two"):
             assert kinds(bench.send(bid(name, **WHOLE))) == [JobAdmitted]
         bench.send(tick(1))
-        ran_on = {job.job_id: bench.zone.fleet.nodes[job.rows[1]] for job in bench.zone.book.jobs.values()}
+        ran_on = {job: plan[1] for job, plan in held_cells(bench.zone).items()}
         for name, used in ran_on.items():
             bench.send(started(used, 1, 0, job_id=name), retired(used))
             bench.send(progressed(used, 1, 100, job_id=name))
         assert all(bench.cell.nodes.zone_of(used) is None for used in ran_on.values())
         bench.send(tick(2))
-        assert len(bench.zone.book.jobs) == 2
+        assert len(bench.described["jobs"]) == 2
 
 
 class CoolantWarm(FleetEvent):

@@ -38,6 +38,7 @@ from tests.support.cells import (
 from tests.support.examples import examples
 from tests.support.invariants import auctions
 from tests.support.loans import NOTICE_S, SERVERS, lender, lending_cell, offered, reclaimed, reported
+from tests.support.plans import held_cells
 
 OWN = ("a1", "a2", "b1", "y1")
 """Nodes of the borrowers."""
@@ -221,9 +222,9 @@ class LoanHistories(RuleBasedStateMachine):
     def nothing_is_planned_beyond_the_notice(self) -> None:
         for id, auction in auctions(self.cell).items():
             first_slot = auction.auctioneer.market.first_slot
-            for job in auction.book.jobs.values():
-                for slot, row in job.rows.items():
-                    loan = self.cell.nodes.loans.get(auction.fleet.nodes[row]) if slot >= first_slot else None
+            for plan in held_cells(auction).values():
+                for slot, node in plan.items():
+                    loan = self.cell.nodes.loans.get(node) if slot >= first_slot else None
                     if loan is not None and loan.borrower == id:
                         ends_s = auction.calendar.start_s(slot + 1)
                         assert ends_s <= self.time_s + loan.notice_s

@@ -82,7 +82,7 @@ def test_a_run_that_falls_behind_is_planned_again_at_no_charge(bench):
     (replanned,) = bench.send(progressed(node, slot, 20))
     assert isinstance(replanned, JobReplanned)
     assert (replanned.reason, replanned.remaining_samples) == ("behind_plan", 180)
-    assert bench.zone.book.jobs["j"].payment_micros == admitted.payment_micros
+    assert bench.job("j")["payment_micros"] == admitted.payment_micros
 
 
 def test_a_job_that_can_no_longer_meet_its_deadline_is_refunded_in_full(bench):
@@ -108,7 +108,7 @@ def test_a_slot_whose_report_never_comes_is_counted_as_lost_one_slot_later(bench
     bench.send(bid(deadline_s=EPOCH_S + 60))
     outcomes = bench.send(tick(0), tick(1), tick(2))
     replanned = [outcome for outcome in outcomes if isinstance(outcome, JobReplanned)]
-    planned_first = min(slot for slot in bench.zone.book.jobs["j"].rows)
+    planned_first = bench.job("j")["plan"][0]["slot"]
     assert [r.reason for r in replanned] == (["behind_plan"] if planned_first == 0 else [])
 
 
@@ -189,7 +189,7 @@ def test_a_late_report_of_an_earlier_slot_does_not_turn_a_job_back(bench):
     nodes = nodes_by_slot(admitted)
     bench.send(tick(0), started(nodes[0], 0, 0), tick(1), started(nodes[1], 1, 50))
     (ignored,) = bench.send(progressed(nodes[0], 0, 20))
-    assert (ignored.reason, bench.zone.book.jobs["j"].job.samples_done) == ("stale_report", 50)
+    assert (ignored.reason, bench.job("j")["samples_done"]) == ("stale_report", 50)
 
 
 def test_a_job_whose_adapter_is_not_delivered_does_not_wait_for_ever(bench):

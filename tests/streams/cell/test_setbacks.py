@@ -21,10 +21,11 @@ from tests.support.cells import (
     tick,
     withdraw,
 )
+from tests.support.plans import held_cells
 
 NODES = ("a1", "a2", "b1")
 JOBS = ("j1", "j2", "j3", "j4")
-EARLY, LATE = {1: 0, 2: 0}, {3: 0, 4: 0}
+EARLY, LATE = {1: "a1", 2: "a1"}, {3: "a1", 4: "a1"}
 
 
 @pytest.fixture(autouse=True)
@@ -41,13 +42,8 @@ def bench() -> Bench:
     for job_id in JOBS:
         bench.send(bid(job_id, units=1.0, **small))
     bench.send(heard("a2"))
-    assert rows_of(bench) == {"j1": EARLY, "j2": LATE, "j3": EARLY, "j4": LATE}
+    assert held_cells(bench.zone) == {"j1": EARLY, "j2": LATE, "j3": EARLY, "j4": LATE}
     return bench
-
-
-def rows_of(bench: Bench) -> dict[str, dict[int, int]]:
-    """Node rows by slot of each job; row 0 is node a1."""
-    return {job.job_id: job.rows for job in bench.zone.book.jobs.values()}
 
 
 def replanned(outcomes: list[Outcome]) -> list[str]:
@@ -59,7 +55,7 @@ def test_jobs_that_an_event_has_no_steps_for_wait_for_the_next_ticks(bench: Benc
     assert replanned(bench.send(silent("a1"))) == ["j1", "j2"]
     assert replanned(bench.send(tick(0.1))) == ["j3", "j4"]
     assert replanned(bench.send(tick(0.2))) == []
-    assert not [rows for rows in rows_of(bench).values() if 0 in rows.values()]
+    assert not [plan for plan in held_cells(bench.zone).values() if "a1" in plan.values()]
 
 
 def test_a_restored_cell_goes_on_with_those_that_wait(bench: Bench) -> None:
@@ -85,8 +81,8 @@ def test_a_job_that_waits_loses_the_slots_that_pass_and_the_lost_node_is_told_no
 def test_a_node_that_comes_back_before_a_jobs_turn_leaves_it_its_plan(bench: Bench) -> None:
     bench.send(silent("a1"))
     assert replanned(bench.send(heard("a1"), tick(0.1))) == []
-    rows = rows_of(bench)
-    assert (rows["j3"], rows["j4"]) == (EARLY, LATE)
+    plans = held_cells(bench.zone)
+    assert (plans["j3"], plans["j4"]) == (EARLY, LATE)
 
 
 def test_a_job_may_be_withdrawn_while_it_waits(bench: Bench) -> None:

@@ -134,7 +134,7 @@ def test_a_run_that_did_not_have_the_node_is_planned_again_for_nothing(bench, do
     (replanned,) = bench.send(progressed(node, 0, done, node_s=node_s))
     assert isinstance(replanned, JobReplanned)
     assert (replanned.reason, replanned.remaining_samples) == ("behind_plan", 200 - done)
-    assert bench.zone.book.jobs["j"].payment_micros == admitted.payment_micros
+    assert bench.job("j")["payment_micros"] == admitted.payment_micros
 
 
 def test_of_a_slot_cut_short_a_user_answers_for_its_own_part_alone(bench):
@@ -357,17 +357,12 @@ def trained(true_samples_per_s: float, declared: float, seed: int) -> int:
                         return gained + 100 * UNIT
                     if isinstance(outcome, JobRefunded):
                         return gained + outcome.refund_micros
-        for job in [job for job in bench.zone.book.jobs.values() if job.job_id != "mine"]:
-            row = job.rows.get(slot)
-            if row is not None:
+        for job in [job for job in bench.jobs if job["job_id"] != "mine"]:
+            job_id, done_before = job["job_id"], job["samples_done"]
+            for part in [part for part in job["plan"] if part["slot"] == slot]:
                 bench.send(
-                    started(bench.zone.fleet.nodes[row], slot, job.job.samples_done, job.job_id),
-                    progressed(
-                        bench.zone.fleet.nodes[row],
-                        slot,
-                        job.job.samples_done + job.quotas[slot],
-                        job_id=job.job_id,
-                    ),
+                    started(part["node"], slot, done_before, job_id),
+                    progressed(part["node"], slot, done_before + part["samples"], job_id=job_id),
                 )
     raise AssertionError("the job never ended")
 

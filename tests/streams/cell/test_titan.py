@@ -154,7 +154,7 @@ def test_a_plan_that_is_none_is_not_applied(bench, cells):
     (rejected,) = bench.send(solved(asked(bench, bid()), plan("j", *cells)))
     assert isinstance(rejected, JobRejected)
     assert rejected.reason == "plan_not_feasible"
-    assert not bench.zone.book.jobs
+    assert not bench.described["jobs"]
 
 
 def test_a_plan_on_a_class_that_cannot_run_the_task_is_not_applied(bench):

@@ -19,11 +19,11 @@ from tests.support.cells import (
 
 def test_an_unstarted_job_is_withdrawn_at_the_price_of_its_resources(bench):
     bench.send(bid("j1"), bid("j2"), bid("j3"))
-    job = bench.zone.book.jobs["j3"]
+    job = bench.job("j3")
     (withdrawn,) = bench.send(withdraw("j3"))
     assert isinstance(withdrawn, JobWithdrawn)
     assert withdrawn.returned_micros == 2 * UNIT
-    assert withdrawn.returned_micros + withdrawn.retained_micros == job.payment_micros
+    assert withdrawn.returned_micros + withdrawn.retained_micros == job["payment_micros"]
 
 
 def test_a_withdrawn_bid_no_longer_counts_in_the_bound(bench):
@@ -73,8 +73,8 @@ def test_a_job_moved_to_dearer_nodes_gets_no_more_back_than_it_paid_for_operatio
     cheap, dear = zone().gpu_types[0], zone().gpu_types[1].model_copy(update={"power_kw": 5.0})
     bench = CheckedBench.configured(zones=(zone(gpu_types=(cheap, dear), nodes=zone().nodes[1:]),))
     bench.send(vendor("fast", 3.0, 0.0), bid(needs_preprocessing=True))
-    job = bench.zone.book.jobs["j"]
-    assert job.payment_micros == 5 * UNIT
+    job = bench.job("j")
+    assert job["payment_micros"] == 5 * UNIT
     _, replanned = bench.send(offline("a2"))
     assert replanned.extra_operational_micros == 18 * UNIT
     (withdrawn,) = bench.send(withdraw())

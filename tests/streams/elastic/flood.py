@@ -23,7 +23,7 @@ def zone_of(servers: int = 2, **policy) -> ElasticBench:
 
 def turns_of(bench: ElasticBench) -> dict[str, tuple[str, ...]]:
     """Jobs that have a turn, and the servers that are held for each."""
-    return {turn.job_id: turn.held for turn in bench.zone._turns.all}
+    return {turn["job_id"]: tuple(turn["held"]) for turn in bench.described["turns"]}
 
 
 class Flood:
@@ -57,7 +57,7 @@ class Flood:
                 self.bench.send(
                     *(finished(order.model_copy(update={"node": each.node})) for each in order.members)
                 )
-        waiting = len(self.bench.zone._workforce.waiting)
+        waiting = sum(job["state"] == "waiting" for job in self.bench.jobs)
         for _ in range(min(2 * self.gpus, max(4 * self.gpus - waiting, 0))):
             self.jobs += 1
             declared_s = self.declared_s or 60 + 37 * self.jobs % 120

@@ -179,7 +179,8 @@ class Extremes:
                 self.send(JobQuoteRequested(quote_id=f"q{number}", terms=ElasticTerms(), **asked))
                 self.send(JobSubmitted(job_id=f"j{number}", terms=ElasticTerms(), **asked))
             case "tick":
-                interval_s = self.bench.zone._policy.interval_s if ZONE in self.bench.cell.zones else 1.0
+                configured = self.bench.cell.configuration
+                interval_s = 1.0 if configured is None else configured.zones[0].policy.interval_s
                 step_s = rng.choice([0.01, interval_s, interval_s, 10 * interval_s, 1e9])
                 self.time_s = min(self.time_s + step_s, MAX_TIME_S)
                 self.send(tick(self.time_s))

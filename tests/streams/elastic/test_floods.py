@@ -93,7 +93,7 @@ def test_one_wide_job_costs_others_little_while_servers_are_held_for_it():
     flood.bench.send(submit("wide", 60, (3, 3), user="ben", gpus_per_worker=4))
     for _ in range(60):
         flood.round()
-    assert len(flood.bench.zone._turns.held) == 3
+    assert len({server for servers in turns_of(flood.bench).values() for server in servers}) == 3
     assert len(flood.ends) == 12, "all GPUs are in use"
 
 
@@ -176,15 +176,15 @@ def test_a_job_that_needs_servers_of_an_earlier_turn_has_its_turn_behind_it():
     flood.bench.send(submit("wide", 6 * 739, (6, 6), user="ann", gpus_per_worker=2))
     for _ in range(int(PATIENCE_S / INTERVAL_S)):
         flood.round()
-    first, behind = flood.bench.zone._turns.all
-    assert (first.user, first.held) == ("flooder", ("s0",))
-    assert set(behind.held) == {"s0", "s1", "s2"}
+    first, behind = flood.bench.described["turns"]
+    assert (first["user"], first["held"]) == ("flooder", ["s0"])
+    assert set(behind["held"]) == {"s0", "s1", "s2"}
     # Late since 660 s, the first one should start as much later, and be over after the ten minutes.
-    assert behind.by_s == flood.time_s + (flood.time_s - first.by_s) + 600
+    assert behind["by_s"] == flood.time_s + (flood.time_s - first["by_s"]) + 600
     while flood.time_s < 2 * 1_800 + INTERVAL_S:
         flood.round()
     # Who runs at first is over after half an hour, and the job of the first turn after another one.
-    assert [job for job, started_s in flood.started_s.items() if started_s == 1_860.0] == [first.job_id]
+    assert [job for job, started_s in flood.started_s.items() if started_s == 1_860.0] == [first["job_id"]]
     assert flood.started_s["wide"] == 1_860.0 + 1_800
 
 

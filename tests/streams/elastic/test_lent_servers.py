@@ -6,6 +6,7 @@ import pytest
 
 from schemas.changes import NodeRetired
 from schemas.decisions import JobRejected
+from schemas.elastic.commands import WorkersAssigned
 from schemas.elastic.outcomes import ServersCleared
 from schemas.elastic.settings import Scenario
 from schemas.elastic.staffing import PoolGpus, ZoneStaffed
@@ -25,6 +26,15 @@ def staffed(bench: LivelyBench) -> list[ZoneStaffed]:
     return [d.outcome for d in bench.decisions if isinstance(d.outcome, ZoneStaffed)]
 
 
+def workers(bench: LivelyBench) -> dict[str, dict[str, int]]:
+    """Workers of job "j" by kind and server."""
+    found: dict[str, dict[str, int]] = {}
+    for server, node in bench.described["nodes"].items():
+        for kind, count in node["workers"].get("j", {}).items():
+            found.setdefault(kind, {})[server] = count
+    return found
+
+
 def test_servers_on_loan_make_no_room_for_larger_jobs_also_when_the_cell_is_restored() -> None:
     bench = lent()
     bench.twin = Cell.unpack(bench.cell.packed())
@@ -39,7 +49,7 @@ def test_a_reclaim_preempts_no_job_that_can_stay_on_a_server_that_an_operator_re
     bench.rounds(1, 1)
     bench.tell(offered("i0"))
     bench.rounds(2, 3)
-    on_both = bench.zone._workforce.jobs["j"].members
+    on_both = bench.job("j")["members"]
     assert on_both.keys() == {"s1", "i0"}
     bench.tell(NodeRetired(cell=CELL, node="s1"))
     bench.rounds(4, 4)
@@ -47,7 +57,7 @@ def test_a_reclaim_preempts_no_job_that_can_stay_on_a_server_that_an_operator_re
     bench.rounds(5, 6)
     (cleared,) = [d.outcome for d in bench.decisions if isinstance(d.outcome, ServersCleared)]
     assert cleared.preempted == ()
-    assert bench.zone._workforce.jobs["j"].members == {"s1": 4}
+    assert bench.job("j")["members"] == {"s1": 4}
 
 
 @pytest.mark.parametrize("scenario", get_args(Scenario))
@@ -55,25 +65,25 @@ def test_a_job_on_training_servers_spreads_to_loaned_ones_that_are_as_fast(scena
     bench = LivelyBench(borrowing_cell(servers=1, lent=3, scenario=scenario))
     bench.tell(loaded(0.0), submit("j", 100_000, (2, 8)))
     bench.rounds(1, 2)
-    assert bench.zone._workforce.jobs["j"].members == {"s0": 4}
+    assert bench.job("j")["members"] == {"s0": 4}
     bench.tell(offered("i0", "i1"))
     bench.rounds(3, 3)
-    workforce = bench.zone._workforce
-    assert workforce.cluster.workers_of("j") == {"base": {"s0": 2}, "flexible": {"i0": 4, "i1": 2}}
-    assert workforce.speed(workforce.jobs["j"]) == 8, "as on one pool"
+    assert workers(bench) == {"base": {"s0": 2}, "flexible": {"i0": 4, "i1": 2}}
+    order = next(d.outcome for d in reversed(bench.decisions) if isinstance(d.outcome, WorkersAssigned))
+    assert order.expected_samples_per_s == 8, "as on one pool"
     bench.tell(loaded(0.5, 3 * INTERVAL_S), reclaimed(2, 6 * INTERVAL_S))
     bench.rounds(4, 5)
-    assert bench.zone._workforce.jobs["j"].members == {"s0": 4}
+    assert bench.job("j")["members"] == {"s0": 4}
 
 
 def test_a_job_on_loaned_servers_spreads_to_training_ones_that_are_as_fast() -> None:
     bench = lent()
     bench.tell(submit("j", 10_000, (4, 16)))
     bench.rounds(1, 1)
-    assert bench.zone._workforce.cluster.workers_of("j")["base"].keys() <= {"i0", "i1", "i2"}
+    assert workers(bench)["base"].keys() <= {"i0", "i1", "i2"}
     bench.tell(reclaimed(2, 4 * INTERVAL_S))
     bench.rounds(2, 4)
-    assert bench.zone._workforce.jobs["j"].workers == 8
+    assert bench.job("j")["workers"] == 8
 
 
 def test_a_zone_says_how_it_is_staffed_and_what_is_next() -> None:
@@ -134,14 +144,13 @@ def test_a_job_is_not_preempted_where_workers_on_training_servers_can_stand_in_f
     bench = LivelyBench(borrowing_cell(servers=1, lent=3))
     bench.tell(loaded(0.0), offered("i0"), submit("j", 90_000, (4, 8)))
     bench.rounds(1, 1)
-    workforce = bench.zone._workforce
-    assert workforce.cluster.workers_of("j") == {"base": {"i0": 4}, "flexible": {"s0": 4}}
+    assert workers(bench) == {"base": {"i0": 4}, "flexible": {"s0": 4}}
     bench.rounds(2, 11)
     assert staffed(bench)[-1].harmless_returns == 1
     bench.tell(reclaimed(1, due_s=14 * INTERVAL_S))
     outcomes = bench.rounds(12, 12)
     (cleared,) = [outcome for outcome in outcomes if isinstance(outcome, ServersCleared)]
     assert (cleared.preempted, cleared.scaled_in) == ((), ("j",))
-    assert workforce.cluster.workers_of("j") == {"base": {"s0": 4}}
-    job = workforce.jobs["j"]
-    assert (job.pool, job.flexible_pool, job.workers) == ("training", None, 4)
+    assert workers(bench) == {"base": {"s0": 4}}
+    job = bench.job("j")
+    assert (job["pool"], job["flexible_pool"], job["workers"]) == ("training", None, 4)

@@ -29,6 +29,7 @@ from tests.support.elastic import (
     withdraw,
     workload,
 )
+from tests.support.room import limit_room
 
 
 def test_only_the_servers_that_will_be_free_first_are_held():
@@ -109,7 +110,7 @@ def test_other_servers_are_held_where_one_leaves_and_quotes_know_no_more_of_it()
     (held,) = turns_of(bench)["wide"]
     (there,) = (order for order in run if order.node == held)
     bench.send(NodeRetired(cell=CELL, node=held), finished(there))
-    assert held not in bench.zone._workforce.cluster.servers()
+    assert held not in bench.described["nodes"]
     request = JobQuoteRequested(
         cell=CELL, quote_id="q", user="u", zone=ZONE, workload=workload(30), terms=ElasticTerms()
     )
@@ -224,8 +225,7 @@ def test_a_job_that_could_not_start_for_a_while_is_the_next_that_is_given_a_turn
 def test_one_user_fills_no_more_of_a_cell_than_is_left_for_others():
     bench = Bench()
     bench.send(elastic_cell(), tick(0.0))
-    limit = bench.cell.zones[ZONE]._workforce.room.live._limit_admitted
-    bench.cell.zones[ZONE]._workforce.room.live._limit_admitted = limit // 100
+    limit_room(bench.cell, bench.cell.configuration.live_jobs_bytes // 100)
     flood = [bench.send(submit(f"flood-{number}", user="flooder"))[0] for number in range(200)]
     taken = sum(isinstance(each, JobAdmitted) for each in flood)
     assert 20 < taken < 100
@@ -245,7 +245,7 @@ def test_a_restored_zone_counts_users_as_before():
     bench.send(*(submit(f"j{number}", user=f"u{number % 2}") for number in range(6)))
     bench.send(withdraw("j0", user="u0"))
     restored = Cell.unpack(bench.cell.packed())
-    assert restored.zones[ZONE]._workforce.room.held == bench.cell.zones[ZONE]._workforce.room.held
+    assert restored.zones[ZONE].describe()["held_bytes"] == bench.described["held_bytes"]
 
 
 def orders(outcomes: list[Outcome]) -> list[WorkersAssigned]:

@@ -172,7 +172,7 @@ class TestScatteredRoom:
     def test_workers_that_find_no_room_leave_their_gpus_to_other_jobs_in_the_same_round(self, bench):
         bench.send(*(submit(name, 900_000, (3, 3)) for name in ("a", "b")))
         run(bench, bench.send(tick(60.0)))
-        assert [bench.zone._workforce.cluster.server(server).free for server in ("s0", "s1")] == [0, 2]
+        assert [bench.described["nodes"][server]["free"] for server in ("s0", "s1")] == [0, 2]
         bench.send(submit("wide", 60_000, (1, 2)), submit("other", 600, (1, 1)))
         assert len(resized(bench.send(tick(120.0)))) == 2
 
@@ -231,7 +231,7 @@ class TestEnding:
         bench.send(submit("j", 60, (6, 6)))
         leader, other = run(bench, bench.send(tick(60.0)))
         assert bench.send(finished(leader)) == []
-        assert [bench.zone._workforce.is_busy(node) for node in ("s0", "s1")] == [False, True]
+        assert [bench.described["nodes"][node]["is_busy"] for node in ("s0", "s1")] == [False, True]
         (outcome,) = bench.send(progressed(other, 60, complete=True))
         assert isinstance(outcome, JobCompleted)
         assert (outcome.samples_done, outcome.payment_micros) == (60, 0)
@@ -247,11 +247,13 @@ class TestEnding:
 
     def test_a_member_that_is_done_before_its_leader_is_no_loss(self, bench, done_early):
         leader, other = done_early
-        assert bench.zone._workforce.is_busy(other.node), "its GPUs are the job's until the leader has ended"
+        assert bench.described["nodes"][other.node]["is_busy"], (
+            "its GPUs are the job's until the leader has ended"
+        )
         assert bench.send(tick(120.0)) == []
         (outcome,) = bench.send(finished(leader))
         assert isinstance(outcome, JobCompleted)
-        assert not bench.zone._workforce.is_busy(other.node)
+        assert not bench.described["nodes"][other.node]["is_busy"]
 
     def test_a_leader_that_fails_after_others_were_done_leaves_none_to_wait_for(self, bench, done_early):
         leader, _ = done_early
@@ -351,7 +353,7 @@ class TestEnding:
     def test_a_run_that_fails_at_the_same_place_each_time_is_given_up(self, bench, keeps_checkpoints):
         bench.send(submit("j", keeps_checkpoints=keeps_checkpoints))
         failures = 0
-        while "j" in bench.zone._workforce.jobs:
+        while "j" in bench.described["jobs"]:
             (order,) = run(bench, bench.send(tick(60.0 * (failures + 1))))
             bench.send(progressed(order, 100), failed(order))
             failures += 1
@@ -387,9 +389,8 @@ class TestLostNodes:
         self.assert_resumes(bench, 100)
 
     def assert_resumes(self, bench: ElasticBench, samples_done: int) -> None:
-        job = bench.zone._workforce.jobs["j"]
-        assert job.waits
-        assert job.job.samples_done == samples_done
+        job = bench.job("j")
+        assert (job["state"], job["samples_done"]) == ("waiting", samples_done)
 
     def test_a_job_that_keeps_no_checkpoints_starts_over(self, bench):
         bench.send(submit("j", 600, (2, 2), keeps_checkpoints=False))
@@ -435,7 +436,7 @@ class TestLeavingServers:
         assert not bench.zone.free_to_leave(["s1"])
         (outcome, *_) = bench.send(withdraw("j"))
         assert isinstance(outcome, JobWithdrawn)
-        assert "s1" not in bench.zone._workforce.cluster.servers()
+        assert "s1" not in bench.described["nodes"]
 
     def test_of_two_servers_that_leave_one_stays_if_a_job_could_never_run_without_either(self):
         bench = ElasticBench()
@@ -444,7 +445,7 @@ class TestLeavingServers:
         bench.send(submit("j", 60, (6, 6)))
         bench.send(*(NodeRetired(cell=CELL, node=node) for node in ("s1", "s2")))
         bench.send(finished(orders[0]), *(gone(order) for order in orders[1:]))
-        assert bench.zone._workforce.cluster.servers() == ["s0", "s2"]
+        assert list(bench.described["nodes"]) == ["s0", "s2"]
         assert resized(bench.send(tick(120.0))) == [("j", "started", 6)]
 
 

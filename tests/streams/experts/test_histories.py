@@ -222,8 +222,8 @@ class History:
         old = [report for report in reports if isinstance(report, RunReport)]
         if old:
             report = self.rng.choice(old)
-            job = self.bench.zone._ranks.jobs.get(report.job_id)
-            if job is None or report.run_id != job.run_id:
+            job = self.bench.described["jobs"].get(report.job_id)
+            if job is None or report.run_id != job["run_id"]:
                 self.send(report.model_copy(update={"node": self.rng.choice(self.own)}))
 
     def come_back(self, node: str) -> None:
@@ -272,11 +272,11 @@ def check_end(history: History) -> None:
     """Every job has ended once, nothing is left of any, and generations have only risen."""
     assert history.live == []
     assert sorted(history.ended) == sorted(f"j{number + 1}" for number in range(history.jobs))
-    zone = history.bench.zone
-    assert not zone._gpus.used
-    assert not zone._ranks.room.live.total
-    assert zone._ranks.turns.state()[1] == {}
-    assert zone.free_to_leave(history.own) == history.own
+    described = history.bench.described
+    assert not any(node["held"] for node in described["nodes"].values())
+    assert not history.bench.cell.live_jobs_bytes
+    assert described["turns"] == {}
+    assert history.bench.zone.free_to_leave(history.own) == history.own
     generations: dict[str, int] = {}
     for command in history.assigned:
         assert command.generation in (generations.get(command.job_id, 0) + i for i in (0, 1))

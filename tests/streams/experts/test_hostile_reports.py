@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted, LayerRouting
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
-from streams.policies.experts.job import MoeJob
 from tests.streams.experts.test_histories import PATIENCES_S, STEPS, History, check_end
 from tests.support.examples import examples
 from tests.support.moe import CELL
@@ -22,21 +21,19 @@ class HostileHistory(History):
     """Half of what happens is a report with numbers that no sound node would send."""
 
     def step(self) -> None:
-        jobs = list(self.bench.zone._ranks.jobs.values())
+        jobs = self.bench.jobs
         if jobs and self.rng.random() < 0.5:
             self.send(self._report(self.rng.choice(jobs)))
         else:
             super().step()
 
-    def _report(self, job: MoeJob) -> RunReport:
+    def _report(self, job: dict[str, Any]) -> RunReport:
         rng = self.rng
         place = {
             "cell": CELL,
-            "node": rng.choice([*job.members, *job.leaving, job.leader or "n0", "n0"]),
-            "run_id": rng.choice(
-                [job.run_id, job.run_id, job.run_id, f"{job.generation + 1}/{job.job_id}", "x"]
-            ),
-            "job_id": job.job_id,
+            "node": rng.choice([*job["members"], *job["leaving"], job["leader"] or "n0", "n0"]),
+            "run_id": rng.choice([*3 * [job["run_id"]], f"{job['generation'] + 1}/{job['job_id']}", "x"]),
+            "job_id": job["job_id"],
             "samples_done": rng.choice([0, 1, 1_000, 2 * 10**12]),
         }
         match rng.choice([*3 * ["profiled"], *6 * ["routed"], "started", "progressed", "finished", "failed"]):

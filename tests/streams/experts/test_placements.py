@@ -29,6 +29,7 @@ from tests.support.moe import (
     serving,
     training,
 )
+from tests.support.room import limit_room
 
 
 class Served(Script):
@@ -200,7 +201,7 @@ def test_what_cannot_be_placed_is_not_and_the_service_goes_on(counts, case):
 def test_where_a_snapshot_has_no_room_popularity_is_not_kept():
     script = Served()
     for cell in (script.bench.cell, script.bench.twin):
-        cell.zones["z"]._ranks.room.live.limit(1_500)
+        limit_room(cell, 1_500)
     (ignored,) = script.profile()
     assert ignored.reason == "unusable_report"
     assert ignored.facts["case"] == "live_jobs"

@@ -46,7 +46,7 @@ from tests.support.moe import (
     training,
     withdraw,
 )
-from tests.support.twins import ZONE
+from tests.support.room import limit_room
 
 
 class Script:
@@ -421,8 +421,8 @@ def test_the_zone_is_told_when_it_has_changed_and_once_in_an_interval():
 
 def test_jobs_are_cell_full_when_a_user_would_leave_no_room_for_others():
     script = Script()
-    script.bench.zone._ranks.room.live.limit(6_000)
-    script.bench.twin.zones[ZONE]._ranks.room.live.limit(6_000)
+    for cell in (script.bench.cell, script.bench.twin):
+        limit_room(cell, 6_000)
     outcomes: list[Outcome] = []
     while not any(isinstance(outcome, JobRejected) for outcome in outcomes):
         outcomes += script.send(submit(f"j{len(outcomes)}", training()))

@@ -33,7 +33,7 @@ from tests.streams.gang.tasks_specification import (
 from tests.support.cells import Bench, refused
 from tests.support.examples import seeds
 from tests.support.merging import CELL, MODEL, merging_cell, submit, withdraw
-from tests.support.merging_script import INTERVAL_S, Script, ending_runs, of, share, silent
+from tests.support.merging_script import INTERVAL_S, Script, of, share, silent
 
 NODES = {"n0": 2, "n1": 2, "n2": 2}
 """GPUs by node."""
@@ -320,7 +320,8 @@ class History:
         assert (kept.failures, kept.never_merges) == (job.failures, job.never_merges)
         assert (kept.job.samples_done, kept.furthest_samples) == (job.samples_done, job.furthest_samples)
         is_to_end = job.is_alive and not job.in_force
-        assert ending_runs(kept) == ({job.run_id: job.leader} if is_to_end else {})
+        ending = {kept.run_of(leaving.generation): node for node, leaving in kept.leaving.items()}
+        assert ending == ({job.run_id: job.leader} if is_to_end else {})
         assert [*kept.members] == ([job.leader] if job.in_force else [])
         if job.in_force:
             assert kept.heard_s + TIMES_FORECAST * kept.quiet_s == job.heard_s + TIMES_FORECAST * job.quiet_s

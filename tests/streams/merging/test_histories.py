@@ -86,17 +86,17 @@ class History:
         """Runs may be done before their nodes hear that they are to end."""
         if not isinstance(command, TaskReleased) or self.rng.random() > 0.5:
             return
-        jobs = self.world.bench.zone._runs.jobs
-        for job in [jobs[job_id] for job_id in command.job_ids if job_id in jobs]:
+        jobs = [job for job in self.world.bench.jobs if job["job_id"] in command.job_ids]
+        for job in sorted(jobs, key=lambda job: command.job_ids.index(job["job_id"])):
             for run_id, leader in ending_runs(job).items():
                 if leader == command.node:
                     yield RunFinished(
                         cell=CELL,
                         node=leader,
                         run_id=run_id,
-                        job_id=job.job_id,
-                        samples_done=job.workload.total_samples,
-                        adapter_path=f"{job.job_id}/adapter",
+                        job_id=job["job_id"],
+                        samples_done=job["total_samples"],
+                        adapter_path=f"{job['job_id']}/adapter",
                         adapter_digest="0" * 64,
                     )
 
@@ -237,8 +237,8 @@ def check(seed: int, **policy: Any) -> History:
 def check_end(history: History) -> None:
     """Nothing is left of the jobs."""
     assert sorted(history.ended) == sorted(f"j{number + 1}" for number in range(history.jobs))
-    assert not history.world.bench.zone._runs.gpus.used
-    assert not history.world.bench.zone._runs.room.live.total
+    assert not any(node["held"] for node in history.world.bench.described["nodes"].values())
+    assert not history.world.bench.cell.live_jobs_bytes
     assert max(history.undone.values(), default=0) <= 1, "no job is in a second merge that fails"
 
 

@@ -3,7 +3,7 @@ every job ends."""
 
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -21,8 +21,7 @@ from schemas.fleet import (
 from schemas.merging.commands import TaskAssigned
 from schemas.merging.outcomes import JobForetold, MergeJudged
 from schemas.merging.reports import MeasuredStep, ProfileReported, TaskEvaluated
-from schemas.merging.workload import TuningHyperparameters
-from streams.policies.merging.job import TuningJob
+from schemas.merging.workload import TuningHyperparameters, TuningWorkload
 from tests.streams.merging.test_histories import STEPS, History, check_end
 from tests.support.examples import examples, long
 from tests.support.merging import CELL, submit
@@ -42,7 +41,7 @@ class HostileHistory(History):
     """Half of what happens is a report with numbers that no sound node would send."""
 
     def __init__(self, rng: random.Random) -> None:
-        self._reports: tuple[Callable[[TuningJob, dict[str, Any]], RunReport], ...] = (
+        self._reports: tuple[Callable[[dict[str, Any], dict[str, Any]], RunReport], ...] = (
             *(self._started, self._progressed, self._finished, self._failed),
             *(self._profiled, self._profiled, self._evaluated, self._evaluated, self._evaluated),
         )
@@ -54,7 +53,7 @@ class HostileHistory(History):
         )
 
     def step(self) -> None:
-        jobs = list(self.world.bench.zone._runs.jobs.values())
+        jobs = self.world.bench.jobs
         if jobs and self.rng.random() < 0.5:
             job = self.rng.choice(jobs)
             place = self._place(job)
@@ -65,21 +64,27 @@ class HostileHistory(History):
         else:
             super().step()
 
-    def _place(self, job: TuningJob) -> dict[str, Any]:
+    def _place(self, job: dict[str, Any]) -> dict[str, Any]:
         """A run of the job, most often one that it has, and how far that is said to be."""
-        rng, task = self.rng, self.world.bench.zone._runs.task_of(job)
-        runs = [job.run_id, job.run_id, *ending_runs(job), "t1.1/j"]
-        run = rng.choice([*runs, job.run_of(max(job.generation - 1, 0))])
-        leaders = [*job.profiled_on, *([] if task is None else [task.leader])] or self.nodes
-        total = job.workload.total_samples
-        samples = (0, 1, job.workload.hyperparameters.batch_size, total // 2, total, total + 1, 2 * 10**12)
+        rng, bench, job_id = self.rng, self.world.bench, job["job_id"]
+        runs = [job["run_id"], job["run_id"], *ending_runs(job), "t1.1/j"]
+        run = rng.choice([*runs, f"{max(job['generation'] - 1, 0)}/{job_id}"])
+        leaders = list(job["members"]) if job["stage"] == "profiling" else []
+        if job["task"] is not None:
+            leaders.append(next(iter(bench.described["tasks"][job["task"]]["members"])))
+        leaders = leaders or self.nodes
+        total, batch_size = job["total_samples"], self._workload(job).hyperparameters.batch_size
+        samples = (0, 1, batch_size, total // 2, total, total + 1, 2 * 10**12)
         return {
             "cell": CELL,
             "node": ending_runs(job).get(run) or rng.choice(leaders),
             "run_id": run,
-            "job_id": job.job_id,
+            "job_id": job_id,
             "samples_done": rng.choice(samples),
         }
+
+    def _workload(self, job: dict[str, Any]) -> TuningWorkload:
+        return cast(TuningWorkload, self.world.bench.cell.jobs.live[job["job_id"]].workload)
 
     @staticmethod
     def _refused(place: dict[str, Any]) -> CommandRefused:
@@ -104,20 +109,20 @@ class HostileHistory(History):
             exchange_s=rng.choice([0.0, step_s / 2, step_s, *SECONDS]),
         )
 
-    def _started(self, job: TuningJob, place: dict[str, Any]) -> RunStarted:
+    def _started(self, job: dict[str, Any], place: dict[str, Any]) -> RunStarted:
         return RunStarted(**place)
 
-    def _progressed(self, job: TuningJob, place: dict[str, Any]) -> RunProgressed:
+    def _progressed(self, job: dict[str, Any], place: dict[str, Any]) -> RunProgressed:
         return RunProgressed(**place, node_s=self.rng.choice([0.0, 1e9]), complete=self.rng.random() < 0.5)
 
-    def _finished(self, job: TuningJob, place: dict[str, Any]) -> RunFinished:
+    def _finished(self, job: dict[str, Any], place: dict[str, Any]) -> RunFinished:
         return RunFinished(**place)
 
-    def _failed(self, job: TuningJob, place: dict[str, Any]) -> RunFailed:
+    def _failed(self, job: dict[str, Any], place: dict[str, Any]) -> RunFailed:
         error = self.rng.choice(["", "out of memory"])
         return RunFailed(**place, error=error, permanent=self.rng.random() < 0.2)
 
-    def _profiled(self, job: TuningJob, place: dict[str, Any]) -> ProfileReported:
+    def _profiled(self, job: dict[str, Any], place: dict[str, Any]) -> ProfileReported:
         rng = self.rng
         losses = [max(2.0 - 0.1 * number, 0.0) for number in range(12)]
         if rng.random() < 0.5:
@@ -135,11 +140,11 @@ class HostileHistory(History):
             dataset_samples=rng.choice([1, 800, 10**12]),
         )
 
-    def _evaluated(self, job: TuningJob, place: dict[str, Any]) -> TaskEvaluated:
+    def _evaluated(self, job: dict[str, Any], place: dict[str, Any]) -> TaskEvaluated:
         rng = self.rng
         return TaskEvaluated(
             **place,
-            iterations=rng.choice([0, 1, job.workload.target.most_iterations, 10_000_000]),
+            iterations=rng.choice([0, 1, self._workload(job).target.most_iterations, 10_000_000]),
             epochs=rng.choice(EPOCHS),
             loss=rng.choice([None, *LOSSES]),
             accuracy=rng.choice(ACCURACIES),
@@ -171,7 +176,7 @@ def test_a_job_has_done_no_more_than_all_of_its_work_whatever_is_reported() -> N
     script.ready("a")
     script.plan(share("a"))
     script.send(script.progressed("a", 10**11))
-    assert script.job("a").iterations == 1_000
+    assert script.job("a")["iterations"] == 1_000
     script.send(script.evaluated("a", 1.0, 0.5, iterations=10_000_000))
     script.send(script.failed("a"))
     (assigned,) = of(TaskAssigned, script.plan(share("a")))

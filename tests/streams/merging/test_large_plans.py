@@ -34,7 +34,7 @@ def test_the_largest_shares_begin_and_the_next_plan_has_the_others(script: Scrip
 def test_no_more_tasks_are_stopped_than_begin(script: Script) -> None:
     for jobs in (JOBS[:2], JOBS[:4], JOBS):
         script.plan(*map(share, jobs))
-    assert len(script.bench.zone._runs.all) == 6
+    assert len(script.bench.described["tasks"]) == 6
 
     outcomes = script.plan(share("j5"))
     assert {order.job_ids[0] for order in of(TaskReleased, outcomes)} == {"j0", "j1"}

@@ -104,7 +104,7 @@ def test_kinds_of_equal_step_times_share_a_table():
 @pytest.mark.parametrize("scheme", ["ymir", pytest.param("optimus", marks=pytest.mark.long)])
 def test_where_tables_have_no_room_those_who_have_waited_longest_have_all_of_theirs(scheme):
     script = crowded(1_500, 120, scheme=scheme)
-    problem = script.bench.zone._questions.problem(240.0)
+    problem = script.ask().problem
     found = sizes(problem)
     assert min(found[:1_200]) > 20
     assert set(found[-100:]) == {1}

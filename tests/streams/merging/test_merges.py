@@ -79,7 +79,7 @@ def test_a_plan_may_part_a_temporal_merge_before_the_receiver_began(script):
     assert of(MergeJudged, outcomes) == [], "there was no merge"
     assert assigned(outcomes) == [("normal", [("b", 0)])], "the other waits for its last run's end"
     assert assigned(script.end("a", iterations=120)) == [("normal", [("a", 120)])]
-    assert script.job("a").merge is script.job("b").merge is None
+    assert script.job("a")["merge"] is script.job("b")["merge"] is None
 
 
 def test_a_job_with_progress_may_still_become_a_donor_but_no_receiver(script):
@@ -97,25 +97,25 @@ def test_a_job_with_progress_may_still_become_a_donor_but_no_receiver(script):
 def test_where_the_donor_is_done_before_the_merge_began_its_receiver_runs_alone(script):
     script.plan(share("a"))
     script.send(script.progressed("a", 100))
-    (run,) = [script.job("a").run_id]
+    (run,) = [script.job("a")["run_id"]]
     script.plan(share("a", "b"))
     outcomes = script.send(script.finished("a", 1_000, run=run))
     assert [each.job_id for each in of(JobCompleted, outcomes)] == ["a"]
     assert changes(outcomes) == [("job_over", ("b",), 1)]
     assert assigned(outcomes) == [("normal", [("b", 0)])]
-    assert script.job("b").merge is None
+    assert script.job("b")["merge"] is None
 
 
 def test_where_one_of_two_is_done_before_both_have_their_new_gpus_the_other_goes_on_there(script):
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.progressed("a", 100), script.progressed("b", 100))
-    run = script.job("a").run_id
+    run = script.job("a")["run_id"]
     outcomes = script.plan(share("a", "b", mode="spatial", gpus=2))
     assert changes(outcomes) == [("reallocated", ("a", "b"), 2)]
     outcomes = script.send(script.finished("a", 200, run=run))
     assert assigned(outcomes) == []
     assert assigned(script.end("b", iterations=200)) == [("normal", [("b", 200)])]
-    assert script.job("b").merge is not None, "it has learned from the other"
+    assert script.job("b")["merge"] is not None, "it has learned from the other"
 
 
 def test_a_spatial_merge_that_a_plan_wants_where_a_temporal_one_is_begins_anew(script):
@@ -123,8 +123,8 @@ def test_a_spatial_merge_that_a_plan_wants_where_a_temporal_one_is_begins_anew(s
     outcomes = script.plan(share("a", "b", mode="spatial"))
     assert ("merged", ("a", "b"), 1) in changes(outcomes)
     assert assigned(script.end("a", iterations=0)) == [("spatial", [("a", 0), ("b", 0)])]
-    assert script.job("a").merge.mode == "spatial"
-    assert not script.job("a").merge.is_donor
+    assert script.job("a")["merge"]["mode"] == "spatial"
+    assert not script.job("a")["merge"]["is_donor"]
 
 
 def test_a_merge_in_another_mode_is_left_where_a_job_has_progressed(script):
@@ -132,7 +132,7 @@ def test_a_merge_in_another_mode_is_left_where_a_job_has_progressed(script):
     script.send(script.progressed("a", 100))
     (decided,) = of(PlanDecided, script.plan(share("a", "b", mode="spatial", gpus=2)))
     assert decided.dropped == 1
-    assert script.job("a").run_id is not None
+    assert script.job("a")["run_id"] is not None
 
 
 def test_a_merge_for_which_no_gpus_are_left_is_none(script):
@@ -140,7 +140,7 @@ def test_a_merge_for_which_no_gpus_are_left_is_none(script):
     script.plan(share("c", gpus=3))
     outcomes = script.plan(share("c", gpus=3), share("a", "b", gpus=2))
     assert changes(outcomes) == []
-    assert script.job("a").merge is script.job("b").merge is None
+    assert script.job("a")["merge"] is script.job("b")["merge"] is None
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
@@ -155,7 +155,7 @@ def test_who_was_merged_with_a_withdrawn_job_goes_on_alone(script, mode):
         script.end("b", iterations=0)
     outcomes = script.plan(share("a"))
     assert assigned(outcomes) == [("normal", [("a", 120)])]
-    assert "b" not in script.bench.zone._runs.jobs
+    assert "b" not in script.bench.described["jobs"]
 
 
 def test_a_receiver_that_fails_for_good_before_it_begins_ends_at_once(script):
@@ -171,7 +171,7 @@ def test_a_merge_whose_node_is_lost_before_its_first_step_has_never_been(script,
     script.plan(share("a", "b", mode=mode))
     outcomes = script.send(silent("n0"))
     assert changes(outcomes) == [("node_lost", ("a", "b"), 0)]
-    assert script.job("a").merge is script.job("b").merge is None
+    assert script.job("a")["merge"] is script.job("b")["merge"] is None
     script.send(online("n0"))
     assert changes(script.plan(share("a", "b", mode=mode))) == [("merged", ("a", "b"), 1)]
 
@@ -179,7 +179,7 @@ def test_a_merge_whose_node_is_lost_before_its_first_step_has_never_been(script,
 def test_a_receiver_that_loses_its_node_before_its_first_step_begins_anew_unmerged(script):
     script.plan(share("a", "b"))
     script.send(script.finished("a", 1_000), silent("n0"), online("n0"))
-    assert script.job("b").merge is None
+    assert script.job("b")["merge"] is None
     assert assigned(script.plan(share("b"))) == [("normal", [("b", 0)])]
 
 
@@ -200,8 +200,8 @@ def test_a_spatial_merge_that_lost_its_gpus_at_once_counts_as_one_if_it_had_trai
     script.plan(share("c"))
     script.end("a", iterations=40)
     script.end("b", iterations=0)
-    assert script.job("a").merge is not None
-    assert script.job("b").merge is None
+    assert script.job("a")["merge"] is not None
+    assert script.job("b")["merge"] is None
 
 
 def started(script: Script, job_id: str, iterations: int) -> RunStarted:
@@ -224,23 +224,24 @@ def test_a_merge_of_which_a_job_has_no_weights_left_is_none(script):
         ("normal", [("b", 100)]),
     ]
     script.send(started(script, "a", 100), started(script, "b", 0))
-    assert script.job("a").merge is not None, "a checkpoint was there"
-    assert (script.job("b").merge, script.job("b").iterations) == (None, 0)
+    assert script.job("a")["merge"] is not None, "a checkpoint was there"
+    assert (script.job("b")["merge"], script.job("b")["iterations"]) == (None, 0)
     outcomes = script.send(script.evaluated("b", 2.0, 0.5), script.finished("b", 500))
     assert of(MergeJudged, outcomes) == []
-    kind = script.bench.zone._knowledge.kinds[script.job("a").kind]
-    assert kind.finished == 0
-    kind = next(each for each in script.bench.zone._knowledge.kinds.values() if each.finished)
-    assert (kind.finished_iterations, kind.finished_accuracy) == (500, 0.5), "what it had before is lost"
+    assert script.kinds[script.job("a")["kind"]]["finished"] == 0
+    kind = next(each for each in script.kinds.values() if each["finished"])
+    assert (kind["finished_iterations"], kind["finished_accuracy"]) == (500, 0.5), (
+        "what it had before is lost"
+    )
 
 
 def test_a_run_of_both_that_begins_anew_is_the_same_merge_watched_from_its_beginning(script):
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.evaluated("b", 2.0, 0.7))
-    assert script.job("b").is_compared
+    assert script.job("b")["is_compared"]
     script.send(started(script, "b", 0))  # its node's processes have begun anew
-    assert script.job("b").merge is not None
-    assert (script.job("b").is_compared, script.job("b").merge.best_accuracy) == (False, None)
+    assert script.job("b")["merge"] is not None
+    assert (script.job("b")["is_compared"], script.job("b")["merge"]["best_accuracy"]) == (False, None)
 
 
 def test_the_start_of_a_receivers_run_is_the_beginning_of_its_merge(script):
@@ -248,7 +249,7 @@ def test_the_start_of_a_receivers_run_is_the_beginning_of_its_merge(script):
     script.send(started(script, "a", 0), started(script, "b", 0))
     script.send(script.evaluated("b", 1.0, 0.3, phase="donor"), script.finished("a", 1_000))
     script.send(started(script, "b", 0))
-    assert script.job("b").merge.best_accuracy == 0.3
+    assert script.job("b")["merge"]["best_accuracy"] == 0.3
 
 
 def test_a_job_is_as_far_as_its_run_says_when_it_starts(script):
@@ -256,7 +257,7 @@ def test_a_job_is_as_far_as_its_run_says_when_it_starts(script):
     script.send(script.evaluated("a", 1.0, 0.3), script.failed("a"))
     script.plan(share("a"))
     script.send(started(script, "a", 60))
-    assert script.job("a").iterations == 60
+    assert script.job("a")["iterations"] == 60
 
 
 def test_both_go_on_where_a_run_of_one_fails(script):
@@ -271,12 +272,12 @@ def test_both_go_on_where_a_run_of_one_fails(script):
 
 def test_what_a_run_reports_on_its_way_to_its_end_changes_nothing(script):
     script.plan(share("a"))
-    run = script.job("a").run_id
+    run = script.job("a")["run_id"]
     script.plan()
     script.send(script.progressed("a", 50, run=run))
-    assert script.job("a").iterations == 0
+    assert script.job("a")["iterations"] == 0
     script.send(script.progressed("a", 60, complete=True, run=run))
-    assert script.job("a").job.samples_done == 60 * BATCH
+    assert script.job("a")["samples_done"] == 60 * BATCH
 
 
 def transfers_with(mode: str, **fields: object) -> int:
@@ -313,7 +314,7 @@ def test_a_merge_that_fails_is_no_failure_of_its_jobs_which_go_on_alone(script, 
     script.plan(share("a", "b", mode=mode))
     script.send(script.failed("a"))
     script.end("a", "b", iterations=0)
-    assert (script.job("a").failures, script.job("b").failures) == (0, 0)
+    assert (script.job("a")["failures"], script.job("b")["failures"]) == (0, 0)
     units = script.ask().problem.units
     assert [(unit.job_ids, unit.part) for unit in units] == [(("a",), "none"), (("b",), "none")]
 
@@ -321,14 +322,14 @@ def test_a_merge_that_fails_is_no_failure_of_its_jobs_which_go_on_alone(script, 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
 def test_a_job_that_learns_in_a_merge_has_nothing_of_what_it_learned_alone_and_had_not_told(script, mode):
     script.plan(share("b"))
-    run = script.job("b").run_id
+    run = script.job("b")["run_id"]
     outcomes = script.plan(share("a", "b", mode=mode))
     assert assigned(outcomes) == [], "the last run of b has not ended"
     outcomes = script.end("b", iterations=400)
     assert assigned(outcomes) == [(mode, [("a", 0), ("b", 0)])]
     (oldest,) = {order.oldest_generation for each in of(TaskAssigned, outcomes) for order in each.orders[1:]}
     assert oldest == 3, "it takes no checkpoint of its run alone"
-    assert script.job("b").run_id != run
+    assert script.job("b")["run_id"] != run
     asked = script.ask()
     outcomes = script.answer(share("a", "b", mode=mode), asked=asked)
     assert [(each.reason, each.dropped) for each in of(PlanDecided, outcomes)] == [("applied", 0)]
@@ -336,7 +337,7 @@ def test_a_job_that_learns_in_a_merge_has_nothing_of_what_it_learned_alone_and_h
 
 def test_a_job_that_is_done_before_its_merge_begins_was_not_merged(script):
     script.plan(share("b"))
-    run = script.job("b").run_id
+    run = script.job("b")["run_id"]
     script.plan(share("a", "b"))
     outcomes = script.send(script.finished("b", 1_000, run=run))
     assert [each.job_id for each in of(JobCompleted, outcomes)] == ["b"]

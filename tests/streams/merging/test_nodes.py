@@ -34,8 +34,13 @@ def nodes_told(outcomes: list[Outcome]) -> list[str]:
     return [each.node for each in of(TaskReleased, outcomes)]
 
 
+def members(script: Script, job_id: str) -> list[str]:
+    """Nodes of a job's task, the leader first."""
+    return list(script.bench.described["tasks"][script.job(job_id)["task"]]["members"])
+
+
 def leader(script: Script, job_id: str) -> str:
-    return script.bench.zone._runs.task_of(script.job(job_id)).leader
+    return members(script, job_id)[0]
 
 
 def test_jobs_of_a_lost_node_go_on_elsewhere_from_their_last_checkpoint(script):
@@ -54,7 +59,7 @@ def test_jobs_of_a_lost_node_go_on_elsewhere_from_their_last_checkpoint(script):
 
 def test_of_a_task_on_two_nodes_the_other_is_told_that_it_is_over(script):
     script.plan(share("a", gpus=4))
-    first, second = script.bench.zone._runs.task_of(script.job("a")).members
+    first, second = members(script, "a")
     outcomes = script.send(silent(second))
     assert nodes_told(outcomes) == [first, second]
     assert list(ending_runs(script.job("a")).values()) == [first]
@@ -65,7 +70,7 @@ def test_a_node_that_has_begun_anew_knows_nothing_of_its_runs(script):
     script.send(script.progressed("a", 100))
     outcomes = script.send(online(leader(script, "a")))
     assert changes(outcomes) == [("node_lost", ("a", "b"), 0)]
-    assert script.job("a").merge is script.job("b").merge is None, "b had not begun"
+    assert script.job("a")["merge"] is script.job("b")["merge"] is None, "b had not begun"
     assert {unit.job_ids: unit.part for unit in script.ask().problem.units} == {
         ("a",): "donor",
         ("b",): "any",
@@ -118,7 +123,7 @@ def test_a_node_that_is_wanted_back_is_vacated_and_leaves_when_its_runs_have_end
 def test_a_profile_run_on_a_node_that_is_to_leave_comes_to_its_end_first():
     script = Script(2, 1)
     script.send(submit("a"))
-    ((node, _),) = script.job("a").profiled_on.items()
+    ((node, _),) = script.job("a")["members"].items()
     script.send(NodeRetired(cell=CELL, node=node))
     outcomes = script.send(script.profile("a")) + script.tick(1.0)
     assert [each.node for each in of(NodeMoved, outcomes)] == [node]

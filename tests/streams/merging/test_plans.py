@@ -81,7 +81,7 @@ def test_of_two_that_are_trained_together_what_each_has_waited_counts_half(scrip
     script.plan(share("a"))
     script.plan(share("a"), share("c", "d", mode="spatial"))
     (unit,) = (unit for unit in script.ask().problem.units if len(unit.job_ids) == 2)
-    assert unit.waited_s == (script.job("c").waited_s + script.job("d").waited_s) / 2 > 0
+    assert unit.waited_s == (script.job("c")["waited_s"] + script.job("d")["waited_s"]) / 2 > 0
 
 
 @pytest.mark.parametrize("scheme", ["srtf", "tiresias", "optimus", "pollux", "themis", "titan"])
@@ -105,7 +105,7 @@ def test_a_solver_that_finds_nothing_leaves_the_last_plan(script):
     outcomes = script.send(script.solved(asked, None))
     assert decided(outcomes) == ("kept_last", 0, 0)
     assert changes(outcomes) == []
-    assert script.job("a").task is not None
+    assert script.job("a")["task"] is not None
     assert changes(script.plan(share("a"), share("b"))) == [("started", ("b",), 1)]
 
 
@@ -201,13 +201,13 @@ class TestAhead:
     def test_an_answer_that_waits_takes_no_room_when_no_job_is_left(self, script):
         script.answer(share("a"), share("b"), asked=plans(script.tick(90.0))[0])
         script.send(withdraw("a"), withdraw("b"))
-        assert script.bench.zone._runs.room.live.total == 0
+        assert script.bench.cell.live_jobs_bytes == 0
 
     def test_nor_does_one_that_comes_then(self, script):
         (asked,) = plans(script.tick(90.0))
         script.send(withdraw("a"), withdraw("b"))
         assert decided(script.answer(share("a"), asked=asked)) == ("out_of_date", 0, 1)
-        assert script.bench.zone._runs.room.live.total == 0
+        assert script.bench.cell.live_jobs_bytes == 0
 
 
 def test_jobs_of_a_plan_share_a_node_where_they_fit():

@@ -124,7 +124,7 @@ def test_a_job_with_a_profile_of_no_use_is_told_the_field_and_runs_unmerged(scri
     assert parts(asked) == {"other": "any", "a": "none", "b": "none"}
     (decided,) = of(PlanDecided, script.answer(share("other", "a"), share("b"), asked=asked))
     assert decided.dropped == 1
-    assert script.job("a").task is None, "whatever a plan says"
+    assert script.job("a")["task"] is None, "whatever a plan says"
     script.plan(share("a"))
     assert of(JobCompleted, script.send(script.finished("a", 1_000)))
 
@@ -168,24 +168,24 @@ def test_a_job_that_can_be_profiled_nowhere_is_refunded(script):
     script.send(submit("a"))
     (refunded,) = of(JobRefunded, script.send(script.failed("a", permanent=True)))
     assert (refunded.reason, refunded.facts["error"]) == ("run_failed", "out of memory")
-    assert "a" not in script.bench.zone._runs.jobs
+    assert "a" not in script.bench.described["jobs"]
 
 
 def test_a_profile_run_whose_node_is_lost_is_begun_anew_and_counts_for_no_failure():
     script = Script(2, 1)
     script.send(submit("a"))
     for _ in range(4):
-        (node,) = script.job("a").profiled_on
+        (node,) = script.job("a")["members"]
         assert ordered(script.send(silent(node))) == [("a", 1)]
         script.send(online(node))
-    assert script.job("a").failures == 0
+    assert script.job("a")["failures"] == 0
 
 
 def test_a_pipeline_is_profiled_on_four_gpus_of_one_node():
     script = Script(2, 4)
     script.send(submit("a"), submit("b", data="b"))
     script.send(submit("p", data="p", pipeline=True))
-    assert script.job("p").profiled_on == {"n1": 4}
+    assert script.job("p")["members"] == {"n1": 4}
     script.send(script.profile("p"))
     assert [unit.part for unit in script.ask().problem.units] == ["none"]
 
@@ -213,7 +213,7 @@ def test_a_new_job_is_profiled_after_an_interval_however_few_gpus_there_are(gpus
     script.plan(*(share(f"long{number}") for number in range(gpus)))
     began_s = script.time_s
     script.send(submit("new", data="new"))
-    while script.job("new").stage == "new":
+    while script.job("new")["stage"] == "new":
         script.tick(script.time_s + 5.0)
         if script.asked is not None:
             script.send(answer(script.asked))
@@ -227,7 +227,7 @@ def test_one_users_many_new_kinds_keep_nobody_from_a_profile_run():
     script.send(submit("b", "ben", data="b"))
     profiled = []
     while "b" not in profiled:
-        (job_id,) = (job.job_id for job in script.bench.zone._runs.jobs.values() if job.stage == "profiling")
+        (job_id,) = (job["job_id"] for job in script.bench.jobs if job["state"] == "profiling")
         profiled.append(job_id)
         script.send(script.profile(job_id))
     assert profiled == ["flood0", "b"]

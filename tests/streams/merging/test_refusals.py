@@ -31,7 +31,7 @@ def changes(outcomes: list[Outcome]) -> list[tuple[str, tuple[str, ...], int]]:
 
 
 def used(script: Script) -> int:
-    return script.bench.zone._runs.gpus.used
+    return sum(sum(node["held"].values()) for node in script.bench.described["nodes"].values())
 
 
 def test_a_task_that_its_node_refuses_has_failed_and_its_job_waits_for_another_plan() -> None:
@@ -43,7 +43,7 @@ def test_a_task_that_its_node_refuses_has_failed_and_its_job_waits_for_another_p
     assert ignored.reason == "command_refused"
     assert changes(outcomes) == [("run_failed", ("a",), 0)]
     assert of(TaskChanged, outcomes)[0].facts["error"] == DETAIL
-    assert (used(script), ending_runs(script.job("a")), script.job("a").failures) == (0, {}, 1)
+    assert (used(script), ending_runs(script.job("a")), script.job("a")["failures"]) == (0, {}, 1)
     assert of(TaskAssigned, script.plan(share("a", gpus=1)))
 
 
@@ -70,7 +70,7 @@ def test_a_task_on_two_nodes_ends_where_one_of_them_refuses_it(refusing: int) ->
     waits = [] if refusing == 0 else [leader]
     assert list(ending_runs(script.job("a")).values()) == waits, "its leader reports the end"
     script.send(refused(commands[1 - refusing]))
-    assert (ending_runs(script.job("a")), script.job("a").failures) == ({}, 1)
+    assert (ending_runs(script.job("a")), script.job("a")["failures"]) == ({}, 1)
 
 
 @pytest.mark.parametrize("mode", ["temporal", "spatial"])
@@ -81,8 +81,8 @@ def test_of_a_merge_that_a_node_refuses_nothing_is_left(mode) -> None:
     assert changes(script.send(refused(command))) == [("run_failed", ("a", "b"), 0)]
     for job_id in ("a", "b"):
         job = script.job(job_id)
-        assert (job.task, job.members, ending_runs(job), job.merge) == (None, {}, {}, None)
-        assert (job.failures, job.never_merges) == (0, True), "it may be for the merge"
+        assert (job["task"], job["members"], ending_runs(job), job["merge"]) == (None, {}, {}, None)
+        assert (job["failures"], job["never_merges"]) == (0, True), "it may be for the merge"
 
 
 def test_a_profile_run_that_is_refused_three_times_leaves_a_job_that_runs_unmerged() -> None:
@@ -104,7 +104,10 @@ def test_a_refusal_of_what_is_over_changes_nothing() -> None:
     script.send(script.failed("a"))
     assert [type(each) for each in script.send(refused(command))] == [EventIgnored, EventIgnored]
     prewarmed = LoaderPrewarmed(
-        zone=command.zone, node="n0", order=script.job("a").order("prewarm/a"), starts_s=script.time_s
+        zone=command.zone,
+        node="n0",
+        order=command.orders[0].model_copy(update={"run_id": "prewarm/a"}),
+        starts_s=script.time_s,
     )
     script.send(refused(prewarmed))
-    assert script.job("a").failures == 1
+    assert script.job("a")["failures"] == 1

@@ -89,7 +89,7 @@ def test_a_receiver_that_is_no_better_in_its_own_epochs_than_jobs_alone_begins_a
         "best_accuracy": 0.55,
         "accuracy_alone": 0.6,
     }
-    assert script.job("b").iterations == 0
+    assert script.job("b")["iterations"] == 0
     script.end("b", iterations=0)
     assert resumed(script.plan(share("b"), share("c"))) == {"b": 0}
 
@@ -107,17 +107,17 @@ def test_of_a_spatial_merge_that_is_undone_both_begin_anew_and_neither_merges_ag
 
 def test_what_a_run_had_on_disk_before_it_heard_of_the_undo_is_not_gone_on_with(script):
     script.plan(share("a", "b", mode="spatial"))
-    run = script.job("a").run_id
+    run = script.job("a")["run_id"]
     script.send(script.evaluated("b", 2.0, 0.1))
     script.send(script.progressed("a", 240, run=run))
-    assert script.job("a").iterations == 0
+    assert script.job("a")["iterations"] == 0
 
 
 def test_what_a_node_has_kept_of_an_undone_merge_is_not_gone_on_with(script):
     script.plan(share("a", "b"))
     script.send(script.finished("a", 900), script.evaluated("b", 2.0, 0.06))
     script.end("b", iterations=210)  # it stopped in an orderly way, before it was told of the undo
-    assert script.job("b").iterations == 0
+    assert script.job("b")["iterations"] == 0
     (assigned,) = of(TaskAssigned, script.plan(share("b")))
     (order,) = assigned.orders
     assert (order.resume_iterations, order.oldest_generation) == (0, assigned.generation)
@@ -139,19 +139,17 @@ def test_a_job_that_was_done_before_its_node_heard_of_the_undo_tells_nothing_of_
     script.plan(share("a", "b"))
     script.send(script.finished("a", 900), script.evaluated("b", 2.0, 0.06))
     (run,) = ending_runs(script.job("b"))
-    kind = script.bench.zone._knowledge.kinds[script.job("b").kind]
+    kind = script.job("b")["kind"]
     assert of(JobCompleted, script.send(script.finished("b", 210, run=run)))
-    assert kind.finished == 0
+    assert script.kinds[kind]["finished"] == 0
 
 
 def test_what_was_undone_is_learned_of_the_job_that_did_not_gain_alone(script):
     script.plan(share("a", "b", mode="spatial"))
     script.send(script.evaluated("b", 2.0, 0.1))
-    (past,) = script.bench.zone._knowledge.outcomes
-    assert (past.receiver, past.epochs) == (
-        script.bench.zone._knowledge.kinds[script.job("b").kind].task,
-        None,
-    )
+    (past,) = script.bench.described["knowledge"]["outcomes"]
+    task = script.kinds[script.job("b")["kind"]]["task"]
+    assert (past["receiver"], past["epochs"]) == (task, None)
 
 
 @pytest.fixture
@@ -232,7 +230,7 @@ def test_a_job_that_begins_anew_may_fail_as_often_as_a_new_one(aiming):
         aiming.send(aiming.progressed("b", iterations))
         outcomes = aiming.send(aiming.failed("b"))
         assert reasons(outcomes) == [("run_failed", "b")]
-    assert not aiming.job("b").is_ending
+    assert aiming.job("b")["ends"] is None
 
 
 def test_a_donor_and_a_job_that_has_met_its_target_are_over(aiming):

@@ -30,6 +30,7 @@ from tests.support.cells import Bench
 from tests.support.examples import examples
 from tests.support.merging import CELL, merging_cell, merging_zone, submit, workload
 from tests.support.merging_script import Script, share
+from tests.support.room import limit_room
 
 POLICY = MergingPolicy()
 RESERVED = POLICY.state_bytes(merging_zone())
@@ -227,9 +228,9 @@ def test_jobs_of_the_longest_names_and_errors_take_no_more_than_is_counted():
     script.end(*ids, iterations=100)
     text = "\N{GRINNING FACE}" * MAX_TEXT_LENGTH
     script.send(script.failed(first, permanent=True).model_copy(update={"error": text}))
-    assert first not in script.bench.zone._runs.jobs
+    assert first not in script.bench.described["jobs"]
     script.plan(share(second, gpus=4))
-    run = script.job(second).run_id
+    run = script.job(second)["run_id"]
     script.plan()
     path = "\N{GRINNING FACE}" * 512
     finished = script.finished(second, 400, run=run).model_copy(update={"adapter_path": path})
@@ -239,7 +240,7 @@ def test_jobs_of_the_longest_names_and_errors_take_no_more_than_is_counted():
 def test_a_job_that_waits_for_another_run_of_it_is_counted_with_what_it_said_last():
     script = Script()
     script.ready("a")
-    kept = script.job("a")
+    kept = TuningJob(script.bench.cell.jobs.live["a"], 0, kind="", submitted_s=0.0)
     before = kept.state_bytes
     kept.given_up = {"node": "n0", "error": "\N{GRINNING FACE}" * MAX_TEXT_LENGTH}
     assert kept.state_bytes - before >= len(kept.given_up["error"].encode())
@@ -247,8 +248,7 @@ def test_a_job_that_waits_for_another_run_of_it_is_counted_with_what_it_said_las
 
 def test_one_user_with_thousands_of_kinds_leaves_half_of_the_room_to_others():
     script = Script(bench=Bench())
-    live = script.bench.zone._runs.room.live
-    live.limit(12_000)
+    limit_room(script.bench.cell, 12_000)
     taken = 0
     while not isinstance((outcome := script.send(submit(f"j{taken}", "flood", f"d{taken}")))[0], JobRejected):
         taken += 1

@@ -1,0 +1,26 @@
+"""The nodes and loans of a cell for an operator, in values that JSON has."""
+
+from dataclasses import asdict
+from typing import Any
+
+from streams.cell.nodes import NodePool
+
+
+def described_nodes(pool: NodePool) -> dict[str, Any]:
+    """Describe the nodes by id: zone, owner, status, and where each is to go."""
+    return {
+        node: {
+            "zone": zone,
+            "owner": pool.layout.owner_of[node],
+            "status": pool.status_of(node),
+            "is_awaited": pool.is_awaited(node),
+            "is_cordoned": pool.is_cordoned(node),
+            "leaves": asdict(pool.leaving[node]) if node in pool.leaving else None,
+        }
+        for node, zone in pool.layout.zone_of.items()
+    }
+
+
+def described_loans(pool: NodePool) -> dict[str, Any]:
+    """Describe the loans by server."""
+    return {server: {"status": loan.status, **asdict(loan)} for server, loan in pool.loans.items()}

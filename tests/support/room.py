@@ -1,0 +1,9 @@
+"""Room of a snapshot, which no event sets: it follows from the sizes that a configuration allows."""
+
+from streams.cell.cell import Cell
+
+
+def limit_room(cell: Cell, limit_bytes: int) -> None:
+    """Leave the live jobs of a cell only so many bytes of a snapshot, until it is configured anew."""
+    assert cell._configured is not None
+    cell._configured._zones._live.limit(limit_bytes)
