@@ -294,7 +294,8 @@ class TasksSpecification:
             runs = [job] if task is None else [self.jobs[each] for each in task.job_ids]
             nodes = [job.leader] if task is None else task.members
             if node in nodes and not any(each.in_force and each.run_id in held for each in runs):
-                self._put_back(job)
+                # A profile run that is lost needs no order: the next one of the job replaces it.
+                self._put_back(job, without=node)
             if node == job.leader and not job.in_force and job.run_id not in held:
                 job.is_alive = False
         self.settle()
