@@ -15,7 +15,7 @@ from infra.demo.stage import Record, Stage, refuse_lost
 from infra.views.jobs import Job
 from infra.views.text import counted, first_of, time_s_of
 from infra.workloads.arrivals import Arrival
-from infra.workloads.auction.bids import BidDraw, Demands, draw_quotes
+from infra.workloads.auction.bids import BidDemands, BidDraw, draw_quotes
 from infra.workloads.timed import TimedEvent
 from schemas.auction.evidence import JobReplanned, evidence_of
 from schemas.auction.terms import BidTerms
@@ -36,7 +36,7 @@ _MICROS_PER_S = 250_000
 _BARGAIN_MICROS = 1
 _LEAD_S = 0.5
 _MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_DEMANDS = Demands(
+_DEMANDS = BidDemands(
     median_work_slots=1.5,
     longest_work_slots=2.0,
     # So much that what a killed node was to train fits in later.

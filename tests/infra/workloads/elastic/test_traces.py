@@ -52,7 +52,7 @@ def test_seeds_choose_the_place_in_the_trace():
 
 
 def test_a_trace_with_too_little_work_is_refused_with_what_it_has():
-    with pytest.raises(WorkloadError, match="has 10 GPU hours that fit the cluster, 1536 are wanted"):
+    with pytest.raises(WorkloadError, match="has 10 GPU hours that fit the cluster, 1536 are needed"):
         requests_from_trace(trace(10), gpus=64, days=1, seed=0, load=1.0)
 
 
