@@ -33,17 +33,17 @@ class VirtualLender:
         event = step.entry.envelope.event
         match event:
             case CapacityOffered(zone=self._zone):
-                self._lender.take_offer(event, step.entry.envelope.id, step.time_s)
+                self._lender.on_offer(event, step.entry.envelope.id, step.time_s)
             case CapacityReclaimed(zone=self._zone):
-                self._lender.take_reclaim(event, step.entry.envelope.id, step.time_s)
+                self._lender.on_reclaim(event, step.entry.envelope.id, step.time_s)
         for decision in step.decisions:
             if isinstance(decision.outcome, _FOLLOWED):
-                self._lender.take_outcome(decision.outcome, step.entry.envelope.id, step.time_s)
+                self._lender.on_decision(decision.outcome, step.entry.envelope.id, step.time_s)
         if isinstance(event, ZoneConfigured) and event.zone.id == self._zone:
             self._reconfigure(event.zone, step)
         said: list[InferenceEvent] = []
         if isinstance(event, InferenceLoadReported) and event.zone == self._zone:
-            said = self._lender.take_load(event, step.time_s)
+            said = self._lender.on_load(event, step.time_s)
         return iter([(step.time_s, one) for one in said])
 
     def _reconfigure(self, zone: Zone, step: Step) -> None:
