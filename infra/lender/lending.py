@@ -280,7 +280,7 @@ class Lender:
         return min(max(math.ceil(load * owned) + headroom, with_margin), owned)
 
     def _reclaim(self, now_s: float, load: float | None) -> list[InferenceEvent]:
-        """Return reclaims of the additional servers that a load needs; of all servers if it is unknown (None)."""
+        """Return reclaims of the servers that a load needs in addition; of all if the load is unknown."""
         loans = self._loans
         count = loans.reclaimable
         if load is not None:

@@ -12,6 +12,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
     "infra/lender",
+    "infra/simulation/auction",
+    "infra/simulation/elastic",
+    "infra/simulation/experts",
+    "infra/simulation/lora",
     "infra/workloads",
     "tests/language",
 )
