@@ -17,9 +17,9 @@ from infra.demo.demo import (
     LEAST_PATIENCE_S,
     LEDGER_FILE,
     PATIENCE_S,
+    DemoRequest,
     DemoResult,
     SceneName,
-    Wish,
     run_demo,
 )
 from infra.deployment.deployment import interrupted_by_sigterm
@@ -73,8 +73,8 @@ def demo(
         # The worker's kernels may be being compiled, and for so few events none are needed.
         with interrupted_by_sigterm(), interpreting(), Progress(console, timed=True).shown() as progress:
             progress.say("arrivals " + (f"from {trace}" if trace else f"generated, seed {seed}"))
-            wish = Wish(scenes, arrivals, seed, secure, patience_s)
-            result = run_demo(CELLS_DIRECTORY, wish, progress, started_s)
+            request = DemoRequest(scenes, arrivals, seed, secure, patience_s)
+            result = run_demo(CELLS_DIRECTORY, request, progress, started_s)
     except KeyboardInterrupt:
         remark("millrace: the demo is interrupted, and nothing of it runs any more")
         raise

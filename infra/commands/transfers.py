@@ -45,7 +45,7 @@ def transfers(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Show which tasks help which: gains that were foretold, and what merges have brought."""
+    """Show which tasks help which: gains that were forecast, and those of merges."""
     with bar("reading the log") as done:
         if ledger is not None:
             records = read_records(ledger)

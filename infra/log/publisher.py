@@ -19,11 +19,11 @@ from streams.kafka.faults import denial, fatal_errors_told
 
 DELIVERY_TIMEOUT_S = 30.0
 _SILENT = logging.Logger("silent", logging.CRITICAL + 1)
-"""For the client's own words: what they are about is raised, and told in one line."""
+"""Logger that drops the client's own lines: its errors are raised."""
 
 
 class PublishError(ReadableError):
-    """The broker has not taken an event. The message is one line."""
+    """An event that the broker has not confirmed. The message is one line."""
 
 
 class EventPublisher:
@@ -33,7 +33,7 @@ class EventPublisher:
     """
 
     def __init__(self, target: Target, source: str) -> None:
-        """Connect. `source` is the CloudEvents source of the events: who sends them."""
+        """Connect. `source` is the CloudEvents source of the events, which names their sender."""
         self._target = target
         self._source = source
         self._fault: PublishError | None = None
@@ -54,10 +54,11 @@ class EventPublisher:
         """Send an event and return it; `flush` waits for the broker.
 
         Args:
-            event_id: its CloudEvents id; by default a new one.
+            event: The event.
+            event_id: Its CloudEvents id; by default a new one.
 
         Raises:
-            BrokerError: the topic is missing, or we may not write it.
+            BrokerError: the topic is missing, or the permission to write to it is.
             PublishError: the broker refused an earlier event, or this one cannot be queued.
         """
         now = rfc3339(int(time.time() * 1_000))
@@ -70,7 +71,7 @@ class EventPublisher:
                 key=event.cell.encode(),
                 value=envelope.value,
                 headers=list(envelope.headers()),
-                on_delivery=self._note,
+                on_delivery=self._on_delivery,
             )
             with fatal_errors_told():
                 self._producer.poll(0)
@@ -85,13 +86,13 @@ class EventPublisher:
         """Wait until the broker has confirmed everything.
 
         Raises:
-            PublishError: it has not.
+            PublishError: the broker has not confirmed all events in time.
         """
         try:
             with fatal_errors_told():
                 left = self._producer.flush(DELIVERY_TIMEOUT_S)
         except KafkaException as error:
-            # The broker refuses the producer as a whole, as it does to who may write to no topic.
+            # The broker refuses the producer as a whole if it may write to no topic.
             raise self._refused(error.args[0], "any topic") from None
         self._raise_fault()
         if left:
@@ -108,18 +109,18 @@ class EventPublisher:
             self.flush()
 
     def _require(self, topic: str) -> None:
-        """Ask before the first event to a topic: a producer without the right ends and does not name it."""
+        """Check the permission before the first event to a topic: the producer's error does not name it."""
         if topic not in self._may_write:
             Administration(self._target.kafka, ANSWER_TIMEOUT_S).require({topic: ["WRITE"]})
             self._may_write.add(topic)
 
-    def _note(self, fault: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, fault: KafkaError | None, message: Message) -> None:
         if fault is not None:
             self._fault = self._fault or self._refused(fault, f"topic {message.topic()}")
 
-    def _refused(self, fault: KafkaError, what: str) -> PublishError:
+    def _refused(self, fault: KafkaError, place: str) -> PublishError:
         kafka = self._target.kafka
-        denied = denial(kafka, fault, f"write {what}")
+        denied = denial(kafka, fault, f"write {place}")
         return PublishError(denied or f"{kafka.bootstrap_servers} refused an event: {fault.str()}")
 
     def _raise_fault(self) -> None:

@@ -11,7 +11,12 @@ from tests.language.words import faults
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
+    "infra/demo",
+    "infra/deployment",
+    "infra/files",
+    "infra/kafka",
     "infra/lender",
+    "infra/log",
     "infra/simulation/auction",
     "infra/simulation/elastic",
     "infra/simulation/experts",
