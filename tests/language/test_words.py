@@ -21,6 +21,7 @@ REVISED: tuple[str, ...] = (
     "infra/simulation/elastic",
     "infra/simulation/experts",
     "infra/simulation/lora",
+    "infra/views",
     "infra/workloads",
     "tests/language",
 )
