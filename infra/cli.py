@@ -113,7 +113,7 @@ COMMANDS: MappingProxyType[str, LazyCommand] = MappingProxyType(
         ),
         "load": LazyCommand(
             "infra.commands.lender:load",
-            "Report how loaded a zone's inference servers are, as Prometheus or a file says.",
+            "Report the load of a zone's inference servers, from Prometheus or a file.",
         ),
         "bench": LazyCommand("bench.cli:bench", "Measure Millrace on this machine."),
     }

@@ -33,7 +33,7 @@ from streams.cell.cell import LedgerEvent
 
 _DAY_S = 86_400.0
 _STANDING = tuple(model.TYPE.encode() for model in DECISION_VIEWS if issubclass(model, ZoneView))
-"""Types of a zone's state, which may concern a job that it does not name any more."""
+"""Types of a zone's state, which may be about a job without its name."""
 
 
 def explain(
@@ -84,7 +84,7 @@ def show(cell: str, story: Story, json: bool) -> None:
 
 
 def _stories(records: Iterator[LedgerEvent | Decision], job_id: str) -> dict[str, Story]:
-    """By cell, what these records say about the job."""
+    """Return the stories of the job in these records, by cell."""
     stories: dict[str, Story] = {}
     for record in records:
         cell = record.cell if isinstance(record, Decision) else record.envelope.event.cell
@@ -92,7 +92,7 @@ def _stories(records: Iterator[LedgerEvent | Decision], job_id: str) -> dict[str
         if isinstance(record, LedgerEvent):
             story.take_event(record.offset, record.envelope)
             continue
-        with suppress(InvalidRecordError):  # replay is who says so
+        with suppress(InvalidRecordError):  # replay reports it
             story.take_decision(record)
     return {cell: story for cell, story in stories.items() if story.chapters}
 
@@ -103,7 +103,7 @@ def _of_kafka(
     start: Literal["beginning"] | float,
     on_progress: Callable[[float], None],
 ) -> Iterator[LedgerEvent | Decision]:
-    """The records from then on that mention a job."""
+    """Yield the records from `start` on that mention a job."""
     ledger = target.topic(LEDGER)
     with LogReader(target, [ledger, target.topic(DECISIONS)], start) as reader:
         for record in reader.to_end(on_progress):
@@ -115,7 +115,7 @@ def _of_kafka(
                 else:
                     yield decode_decision(record.value)
             except InvalidRecordError:
-                continue  # replay is who says so
+                continue  # replay reports it
 
 
 def _lines(chapter: Chapter) -> Iterator[str]:
