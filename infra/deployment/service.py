@@ -109,7 +109,7 @@ class Service:
         if status == EXIT_UNANSWERED:
             self.start()
             return False
-        if not self._restarts.take():
+        if not self._restarts.allow():
             raise CommandError(f"{self.name} keeps dying (status {status}): {self.last_line()}")
         self.start()
         return True

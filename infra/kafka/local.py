@@ -105,7 +105,7 @@ class LocalKafka:
         status = self._process.exit_status if self._process else None
         if status is None:
             return False
-        if not self._restarts.take():
+        if not self._restarts.allow():
             raise BrokerError(f"The local Kafka broker keeps dying (status {status}); see {self.log_path}")
         self.start()
         return True

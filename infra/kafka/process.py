@@ -26,7 +26,7 @@ class Restarts:
         """Begin without restarts."""
         self._recent: deque[float] = deque(maxlen=MOST_RESTARTS)
 
-    def take(self) -> bool:
+    def allow(self) -> bool:
         """Count a restart, and return True; return False if it would be too many."""
         now_s = time.monotonic()
         if len(self._recent) == MOST_RESTARTS and now_s - self._recent[0] < RESTART_WINDOW_S:

@@ -46,7 +46,7 @@ class Awaited:
             if isinstance(event, JobSubmitted | JobWithdrawalRequested)
         }
 
-    def take(self, answer: Answer) -> str | None:
+    def resolve(self, answer: Answer) -> str | None:
         """Remove the event that this answers, and return its id; None if it answers no event."""
         event_id = self._answered_by(answer)
         return event_id if event_id is not None and self.events.pop(event_id, None) is not None else None
@@ -95,7 +95,7 @@ class Answers:
                 answer = self._answer(record)
                 if answer is None:
                     continue
-                event_id = awaited.take(answer)
+                event_id = awaited.resolve(answer)
                 if event_id is not None:
                     deadline_s = time.monotonic() + timeout_s
                     yield event_id, answer

@@ -74,7 +74,7 @@ class LedgerRecording:
     _spans: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Start and end of the times in which each node was present, ascending; infinite for an open end."""
 
-    def take(self, time_s: float, entry: LedgerEvent) -> None:
+    def add(self, time_s: float, entry: LedgerEvent) -> None:
         """Add the next event."""
         self.end_s = time_s
         if made := _GENERATION.fullmatch(entry.envelope.id):

@@ -230,7 +230,7 @@ def recorded(path: Path, cell: str | None, own: CellConfigured) -> tuple[LedgerR
     """
     recording, before, folded = LedgerRecording(own), Board(own.cell), Cell(own.cell)
     for time_s, entry in timed(events_of_cell(path, own.cell, others_allowed=cell is not None)):
-        recording.take(time_s, entry)
+        recording.add(time_s, entry)
         _take(before, (entry, folded.handle(entry)))
     return recording, before
 

@@ -49,7 +49,7 @@ def answers(bench: Bench, request: JobWithdrawalRequested, since: int) -> list[D
     """Those of the decisions from `since` on that answer a withdrawal, the latest event of its kind."""
     sent = [entry.envelope for entry in bench.ledger if entry.envelope.event == request]
     awaited = Awaited({sent[-1].id if sent else "to come": request})
-    return [decision for decision in bench.decisions[since:] if awaited.take(decision)]
+    return [decision for decision in bench.decisions[since:] if awaited.resolve(decision)]
 
 
 def test_a_job_that_has_not_started_is_withdrawn_at_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +126,6 @@ def test_a_bid_is_still_answered_by_what_admits_it_and_by_nothing_after() -> Non
     bench.send(tick(0), bid())
     awaited = Awaited({"asked": bid()})
     bench.send(withdraw())
-    answered = [type(each.outcome) for each in bench.decisions if awaited.take(each) == "asked"]
+    answered = [type(each.outcome) for each in bench.decisions if awaited.resolve(each) == "asked"]
     assert answered == [JobAdmitted]
     assert not awaited.events

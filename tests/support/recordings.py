@@ -50,7 +50,7 @@ def played(cell: CellConfigured, outside: list[LedgerEvent]) -> tuple[list[Ledge
     """A whole log: with the reports of executors that do what the cell decides while they are there."""
     recording = LedgerRecording(cell)
     for time_s, entry in timed(outside):
-        recording.take(time_s, entry)
+        recording.add(time_s, entry)
     simulation = LedgerSimulation(cell, recording, pace=1.0)
     steps = [step for time_s, entry in timed(outside) for step in simulation.feed(time_s, entry.envelope)]
     steps += simulation.run_until(recording.end_s)

@@ -34,8 +34,8 @@ HOUR_WEIGHTS = (
 
 WEEKEND_WEIGHT = 0.4
 WEEKEND_DAYS = (2, 3)
-"""On weekends the cluster is less busy (section 3.7.2). Day 0 is a Thursday, like 1 October 2020, the first
-day of Figure 3.1."""
+"""Days of the week on which the cluster is less busy (section 3.7.2). Day 0 is a Thursday, like 1 October
+2020, the first day of Figure 3.1."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ LONG = JobClass(
     {1: 0.584, 2: 0.09, 4: 0.11, 8: 0.147, 16: 0.04, 32: 0.02, 64: 0.007, 128: 0.002},
 )
 SHORT = JobClass(270.0, 1.25, 30.0, {1: 0.80, 2: 0.07, 4: 0.06, 8: 0.06, 16: 0.01})
-"""With the long jobs they reach the median, the mean and the 95th percentile of the baseline's JCT, which one
-lognormal cannot: the mean is twenty times the median."""
+"""Short jobs, which with the long ones reach the median, the mean and the 95th percentile of the baseline's
+JCT. One lognormal cannot: the mean is twenty times the median."""
 
 
 CLASSES = ((SCALABLE_SHARE, SCALABLE), (LONG_SHARE, LONG), (1 - SCALABLE_SHARE - LONG_SHARE, SHORT))

@@ -11,7 +11,12 @@ from infra.workloads.elastic.abilities import Abilities, linear, lossy
 from infra.workloads.elastic.calibrated import generate_requests
 from infra.workloads.elastic.jobs import draw_jobs, submissions
 from infra.workloads.elastic.requests import DAY_S, JobRequest
-from infra.workloads.elastic.traces import LOAD, requests_as_recorded, requests_from_trace, rounding_note
+from infra.workloads.elastic.trace_requests import (
+    LOAD,
+    requests_as_recorded,
+    requests_from_trace,
+    rounding_note,
+)
 from infra.workloads.timed import TimedEvent, WorkloadError
 from infra.workloads.trace import TraceJob, read_trace
 from schemas.base import Event

@@ -17,7 +17,8 @@ from schemas.merging.settings import STAGES_PER_PIPELINE
 from schemas.merging.workload import MergingTerms
 
 DEFAULT_JOBS = 160
-"""With the default options and span they request about 0.8 of the GPU time of 32 GPUs, each alone on one."""
+"""Number of jobs that, with the default options and span, request about 0.8 of the GPU time of 32 GPUs, each
+alone on one."""
 DEFAULT_SPAN_S = 3 * 3_600.0
 
 _Share = Annotated[float, Field(ge=0, le=1)]

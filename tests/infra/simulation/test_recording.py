@@ -72,7 +72,7 @@ def recording_of(*heard: tuple[float, Event], ids: tuple[str, ...] = ()) -> Ledg
     recording = LedgerRecording(configuration())
     for number, (offset_s, event) in enumerate(heard):
         id = ids[number] if ids else f"e{number}"
-        recording.take(EPOCH_S + offset_s, LedgerEvent(number, Envelope(id, "test", "", event)))
+        recording.add(EPOCH_S + offset_s, LedgerEvent(number, Envelope(id, "test", "", event)))
     return recording
 
 
