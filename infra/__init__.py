@@ -1,1 +1,1 @@
-"""How to run it all: broker, topics, command line, deployment, simulation and displays."""
+"""Tools to run Millrace: broker, topics, command line, deployment, simulation and displays."""

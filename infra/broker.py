@@ -1,4 +1,4 @@
-"""One Kafka for all that need one: your cluster, a container in Docker, or a local process."""
+"""The Kafka broker of a command: a cluster of the user, a container in Docker, or a local process."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -27,22 +27,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunningBroker:
-    """A broker for the length of a block."""
+    """A broker that runs within a block."""
 
     bootstrap_servers: str
     connection: Callable[[Principal], KafkaConnection]
-    """How a principal connects: as the environment says to a cluster of yours, whoever it is; as nobody to an
-    open broker of ours."""
+    """Connection of a principal: to a cluster of the user, that of the environment for all principals; to an
+    open broker, one without authentication."""
     credentials: Credentials | None = None
-    """Where the passwords are of a secured one of ours."""
+    """Passwords of a secured local broker."""
     keep_running: Callable[[], bool] = lambda: False
-    """Starts it again if it has died, and says whether it had. Nothing is done about one that is not run from
-    here, or in Docker. Raises BrokerError when that does not help."""
+    """Restarts a local broker if it has died, and returns whether it had. Clusters of users and brokers in
+    Docker are left alone. Raises BrokerError if it keeps dying."""
 
 
 @contextmanager
 def broker(settings: BrokerSettings | None = None, *, ephemeral: bool = False) -> Iterator[str]:
-    """Yield the bootstrap servers of a `watched_broker` that nobody watches.
+    """Yield the bootstrap servers of a `watched_broker`, without restarts.
 
     Raises:
         BrokerError: the named cluster does not answer, or no broker can be started here.
@@ -57,8 +57,8 @@ def watched_broker(
 ) -> Iterator[RunningBroker]:
     """Yield the first broker that works: at MILLRACE_BOOTSTRAP_SERVERS, in Docker, local Kafka.
 
-    A cluster named in the settings is used as it is. A broker that we start ourselves runs for the length
-    of the block; its data stays in `broker_data_dir`, or is deleted at the end when `ephemeral`.
+    A cluster named in the settings is used as it is. Any other broker runs within the block; its data stays
+    in `broker_data_dir`, or is deleted at the end when `ephemeral`.
 
     Raises:
         BrokerError: the named cluster does not answer, or no broker can be started here.
@@ -82,7 +82,7 @@ def _named_cluster(settings: BrokerSettings, bootstrap_servers: str) -> RunningB
     if settings.broker_secure:
         raise BrokerError(
             f"The cluster at {bootstrap_servers} is yours to secure: unset MILLRACE_BOOTSTRAP_SERVERS for a "
-            "secured one of our own, or say by MILLRACE_KAFKA_* how to connect to yours"
+            "secured local broker, or set MILLRACE_KAFKA_* to connect to yours"
         )
     try:
         connection = KafkaSettings(bootstrap_servers=bootstrap_servers)
@@ -91,13 +91,13 @@ def _named_cluster(settings: BrokerSettings, bootstrap_servers: str) -> RunningB
     try:
         Administration(connection, settings.bootstrap_timeout_s).await_broker()
     except UnansweredError as error:
-        # Never start a broker instead: a user who names a cluster wants that one.
+        # No other broker is started, because the user named this cluster.
         raise BrokerError(f"{error}: start it, or correct or unset MILLRACE_BOOTSTRAP_SERVERS") from error
     return RunningBroker(bootstrap_servers, lambda _principal: connection)
 
 
 def _lasting_broker(stack: ExitStack, settings: BrokerSettings) -> RunningBroker:
-    """Start the broker that wrote the data which is there: any other would come up without it."""
+    """Start the kind of broker that wrote the present data: any other would start without it."""
     data = DataDirectory(settings.broker_data_dir)
     local = _local_broker(settings, data.path)
     docker = _lasting_docker_broker(settings, data)

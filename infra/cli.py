@@ -24,8 +24,8 @@ EXIT_FAILED = 1
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-class Command(NamedTuple):
-    """Where a command is, and what `--help` says of it without importing it."""
+class LazyCommand(NamedTuple):
+    """Place of a command, and its line in `--help`, which does not import it."""
 
     place: str
     """Module and attribute."""
@@ -41,88 +41,88 @@ class Command(NamedTuple):
         return getattr(import_module(module), attribute)
 
 
-COMMANDS: MappingProxyType[str, Command] = MappingProxyType(
+COMMANDS: MappingProxyType[str, LazyCommand] = MappingProxyType(
     {
-        "up": Command(
+        "up": LazyCommand(
             "infra.commands.up:up",
             "Run a whole deployment on this machine until Ctrl-C: broker, topics, worker, executors, clock.",
         ),
-        "demo": Command(
+        "demo": LazyCommand(
             "infra.commands.demo:demo",
             "Run a demo: bids, a crash, a verified log; then a loan, a merge, and experts that move.",
         ),
-        "submit": Command("infra.commands.asking:submit", "Submit jobs and wait for the decisions."),
-        "withdraw": Command(
+        "submit": LazyCommand("infra.commands.asking:submit", "Submit jobs and wait for the decisions."),
+        "withdraw": LazyCommand(
             "infra.commands.withdrawing:withdraw", "Withdraw a job, and wait until it is over."
         ),
-        "watch": Command(
+        "watch": LazyCommand(
             "infra.commands.watch:watch",
             "Watch jobs, nodes, runs and losses; `--json` streams every event and decision.",
         ),
-        "explain": Command(
+        "explain": LazyCommand(
             "infra.commands.explain:explain",
             "Show the history of one job from the log: terms, decisions with reasons, runs, result.",
         ),
-        "state": Command(
+        "state": LazyCommand(
             "infra.commands.state:state",
             "Show the state of a cell: nodes, loans, zones with jobs, GPUs, queues, plans and prices.",
         ),
-        "transfers": Command(
+        "transfers": LazyCommand(
             "infra.commands.transfers:transfers",
-            "Show which tasks help which: gains that were foretold, and what merges have brought.",
+            "Show which tasks help which: gains that were forecast, and those of merges.",
         ),
-        "quote": Command(
+        "quote": LazyCommand(
             "infra.commands.asking:quote", "Ask what jobs would cost now, without submitting them."
         ),
-        "vendor-quote": Command(
+        "vendor-quote": LazyCommand(
             "infra.commands.asking:vendor_quote",
             "Publish or withdraw standing quotes of labour vendors.",
         ),
-        "replay": Command(
+        "replay": LazyCommand(
             "infra.commands.replay:replay",
             "Recompute every decision and compare it, byte by byte and link by link.",
         ),
-        "simulate": Command(
+        "simulate": LazyCommand(
             "infra.commands.simulate:simulate",
             "Run a cell on virtual time, with a generated workload or that of a recorded ledger.",
         ),
-        "forecast": Command(
+        "forecast": LazyCommand(
             "infra.commands.forecast:forecast",
             "Show what the zones of a ledger begin the next day with: prices that they found, or a forecast.",
         ),
-        "nodes": Command(
+        "nodes": LazyCommand(
             "infra.commands.nodes:app", "Register, lend, cordon and retire nodes of a running cell."
         ),
-        "zone": Command("infra.commands.nodes:zone", "Change or add a zone of a running cell."),
-        "topics": Command(
+        "zone": LazyCommand("infra.commands.nodes:zone", "Change or add a zone of a running cell."),
+        "topics": LazyCommand(
             "infra.commands.topics:app", "Create, list and check the topics and their access rights."
         ),
-        "schemas": Command(
+        "schemas": LazyCommand(
             "infra.commands.documents:app", "Print, write and check the schemas of all records."
         ),
-        "worker": Command(
+        "worker": LazyCommand(
             "infra.commands.services:worker", "Run a worker; its settings are MILLRACE_* variables."
         ),
-        "executor": Command(
+        "executor": LazyCommand(
             "infra.commands.services:executor",
             "Run an executor, set up for its node's zone; MILLRACE_* variables take precedence.",
         ),
-        "solver": Command(
+        "solver": LazyCommand(
             "infra.commands.services:solver",
             "Run a solver for the long solves of policies; its other settings are MILLRACE_* variables.",
         ),
-        "clock": Command(
+        "clock": LazyCommand(
             "infra.commands.services:clock", "Send the time to the cells of a file, until Ctrl-C."
         ),
-        "lender": Command(
+        "lender": LazyCommand(
             "infra.commands.lender:lender",
             "Lend what a zone's load leaves idle; its settings are MILLRACE_LENDER_* variables.",
         ),
-        "load": Command(
+        "load": LazyCommand(
             "infra.commands.lender:load",
-            "Report how loaded a zone's inference servers are, as Prometheus or a file says.",
+            "Report the load of a zone's inference servers, from Prometheus or a file.",
         ),
-        "bench": Command("bench.cli:bench", "Measure Millrace on this machine."),
+        "bench": LazyCommand("bench.cli:bench", "Measure Millrace on this machine."),
     }
 )
 
@@ -136,34 +136,34 @@ def main(arguments: list[str] | None = None, loaded: Callable[[], None] = lambda
 def run(arguments: list[str] | None = None, loaded: Callable[[], None] = lambda: None) -> int:
     """Run a command and return its status; `loaded` is called once the command is imported."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    name = next((argument for argument in arguments if not argument.startswith("-")), None)
     try:
-        app = app_with(asked)
+        app = app_with(name)
         loaded()
         return app(args=arguments, prog_name="millrace", standalone_mode=False) or 0
     except typer.TyperException as error:
         if message := error.format_message():  # without any arguments, the help has been shown instead
-            # The words of Pydantic, by which typer checks choices.
-            _say(message.replace("Value error, ", ""))
+            # Pydantic, with which typer checks choices, adds this prefix.
+            _print_error(message.replace("Value error, ", ""))
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has closed it. Nothing more may be written, not at exit either.
+        # The reader has closed the output. Nothing more may be written, not at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except Exception as error:
         line = fault_line(error)
         if line is None:
             raise
-        _say(line)
+        _print_error(line)
         return error.exit_status if isinstance(error, ReadableError) else EXIT_FAILED
 
 
 def app_with(*names: str | None) -> typer.Typer:
-    """The command line with these commands; of the others, it has no more than their help.
+    """Return the command line with these commands; the others have only their help.
 
-    A command imports all that it needs, and no other has to wait for that.
+    So a command does not wait for the imports of others.
     """
     app = typer.Typer(
         name="millrace",
@@ -186,11 +186,11 @@ def app_with(*names: str | None) -> typer.Typer:
 
 
 def _absent() -> None:
-    """A command that was not asked for."""
+    """Stand in for a command that was not requested."""
 
 
 def fault_line(error: Exception) -> str | None:
-    """The line for an error that a command may end with; None for one that is a fault of this program."""
+    """Return the line for an expected error of a command; None for a fault of this program."""
     if isinstance(error, ModuleNotFoundError):
         lacking = missing_extra(error)
         return None if lacking is None else str(lacking)
@@ -203,7 +203,7 @@ def fault_line(error: Exception) -> str | None:
     return (lines[0] if lines else type(error).__name__) + further
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     sys.stderr.write(f"millrace: {plain(line)}\n")
 
 

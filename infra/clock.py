@@ -16,10 +16,10 @@ def run_clock(
     stop: threading.Event,
     interval_s: float | None = None,
 ) -> None:
-    """Tell each cell the time until `stop` is set. A tick that would come late, after a pause, is left out.
+    """Send ticks to each cell until `stop` is set. A tick that would be late, after a pause, is left out.
 
     Raises:
-        PublishError: the broker does not take the ticks any more.
+        PublishError: the broker does not confirm the ticks.
     """
     intervals = {cell.cell: interval_s or tick_interval_s(cell) for cell in cells}
     by_name = {cell.cell: cell for cell in cells}

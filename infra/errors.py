@@ -8,12 +8,12 @@ from schemas.errors import ReadableError
 
 
 class CommandError(ReadableError):
-    """A command cannot do what it was asked to. The message is one line that says why, and what to do."""
+    """A failure of a command. The message is one line with the reason and advice."""
 
 
 @contextmanager
 def disk_faults(path: Path) -> Iterator[None]:
-    """What the disk refuses within the block ends the command, with a line that names `path`.
+    """Raise errors of the disk within the block as errors of the command that name `path`.
 
     Raises:
         CommandError: in place of an `OSError`.

@@ -1,4 +1,4 @@
-"""Lines about what a command does, one for each thing that happens, and about what it is waiting for."""
+"""Lines about the progress of a command, and about what it waits for."""
 
 import textwrap
 import threading
@@ -16,8 +16,8 @@ from rich.text import Text
 
 from schemas.text import plain
 
-UNSAID_S = 2.0
-"""A shorter wait is not worth a line."""
+SHORTEST_REPORTED_S = 2.0
+"""Shortest wait that gets a line."""
 REMINDER_S = 15.0
 _FILE_WIDTH = 110
 _SPINNER_WIDTH = 2
@@ -25,13 +25,13 @@ _REFRESHES_PER_S = 4
 
 
 class Progress:
-    """Lines on a console. What is awaited stands below them on a terminal, and in a file is a line of its own
-    now and then. Text from other users is escaped (see `plain`)."""
+    """Lines on a console. What is awaited is shown below them on a terminal, and now and then as a line of
+    its own in a file. Text from other users is escaped by `plain`."""
 
     def __init__(
         self, console: Console, *, timed: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Show nothing yet; `timed` puts the seconds since now before each line."""
+        """Begin without lines; `timed` puts the seconds since now before each line."""
         self._console = console
         self._clock = clock
         self._start_s = clock()
@@ -59,27 +59,27 @@ class Progress:
 
     @property
     def awaited(self) -> str:
-        """The thing that is waited for; empty where nothing is."""
+        """Text about what is awaited; empty for nothing."""
         return self._awaited
 
     def awaits(self, what: str = "", part: float | None = None) -> None:
-        """Say what is waited for from now on, nothing by default, and which part of it is done, if known."""
+        """Set the text about what is awaited, by default none, and the part of it that is done, if known."""
         self._part = part
         if what != self._awaited:
             self._awaited = what
             self._since_s = self._said_s = self._clock()
 
     def remind(self) -> None:
-        """Show a line about a wait that is long, if there was none of late."""
+        """Show a line about a long wait, unless there was one recently."""
         now_s = self._clock()
         first = self._said_s == self._since_s
-        if self._awaited and now_s - self._said_s >= (UNSAID_S if first else REMINDER_S):
+        if self._awaited and now_s - self._said_s >= (SHORTEST_REPORTED_S if first else REMINDER_S):
             self._said_s = now_s
             self.say(self._waiting(now_s, self._awaited))
 
     @contextmanager
     def shown(self) -> Iterator[Self]:
-        """Show what is awaited for the length of the block."""
+        """Show what is awaited within the block."""
         _shown.append(self)
         try:
             with self._standing_below() if self._console.is_terminal else self._reminding():
@@ -125,14 +125,14 @@ class Progress:
 
 
 _shown: list[Progress] = []
-"""Those on a console at present."""
+"""Progresses that are shown at present, the innermost last."""
 
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[float], None]]:
-    """Show how far something is for the length of the block; yields what takes the part that is done.
+    """Show the progress of a task within the block; yield a function that gets the part that is done.
 
-    That is a bar on standard error, if that is a terminal. Where a `Progress` is shown, it is awaited there.
+    It is a bar on standard error, if that is a terminal. If a `Progress` is shown, the task is awaited there.
     """
     if _shown:
         progress = _shown[-1]

@@ -1,4 +1,5 @@
-"""The start of `millrace`: it imports nothing that takes time, and says so where the command's imports do."""
+"""Entry point of `millrace`: it imports no slow modules, and prints a notice if the command's imports take
+long."""
 
 import os
 import signal
@@ -31,7 +32,7 @@ def main() -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Replace what the caller has closed, in the order of the descriptors: the lowest free one is taken."""
+    """Replace closed standard streams in the order of their descriptors, as the lowest free one is opened."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The topics on a broker, created as specified, and their access rights."""
+"""Topics on a broker, created as specified, and their access rights."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -30,11 +30,11 @@ _ANY_HOST = "*"
 
 @dataclass(frozen=True, order=True)
 class Grant:
-    """A principal's right to one operation on one topic or consumer group."""
+    """Permission of a principal for one operation on one topic or consumer group."""
 
     role: str
     principal: str
-    """As Kafka writes it, such as `User:users`."""
+    """Principal in Kafka's form, such as `User:users`."""
     resource: str
     """`topic` or `group`."""
     name: str
@@ -46,11 +46,12 @@ def grants(
     principals: Mapping[Role, str] | None = None,
     groups: Mapping[Role, str] = DEFAULT_GROUPS,
 ) -> list[Grant]:
-    """Every right of every role on the topics of one prefix, by role and name.
+    """Return all permissions of all roles on the topics of one prefix, by role and name.
 
     Args:
-        principals: whom a role is, where it is not `User:<role>`.
-        groups: the consumer groups, without the prefix.
+        prefix: Prefix of the topics.
+        principals: Principals of roles, where they are not `User:<role>`.
+        groups: Consumer groups, without the prefix.
     """
     found = []
     for role in ROLES:
@@ -62,11 +63,10 @@ def grants(
     return sorted(found)
 
 
-def apply_grants(connection: KafkaConnection, wanted: Iterable[Grant]) -> list[str]:
-    """Give the cluster every grant; nothing is taken away. Rights beyond them come back, a line for each.
+def apply_grants(connection: KafkaConnection, required: Iterable[Grant]) -> list[str]:
+    """Add grants to the cluster, and remove none. Return a line for each other permission.
 
-    Returned are other bindings on the topics and groups of `wanted`, or on all: somebody gave them, and may
-    want to take them back.
+    Those are other bindings on the topics and groups of `required`, or on all, for an operator to check.
 
     Raises:
         BrokerError: the broker does not answer, this client may not change access, or the grants are not in
@@ -74,7 +74,7 @@ def apply_grants(connection: KafkaConnection, wanted: Iterable[Grant]) -> list[s
     """
     admin = Administration(connection, _TIMEOUT_S)
     admin.await_broker()
-    bindings = [_binding(grant) for grant in wanted]
+    bindings = [_binding(grant) for grant in required]
     for binding, answer in admin.client.create_acls(bindings, request_timeout=_TIMEOUT_S).items():
         admin.result(answer, f"change access to {_name(binding.restype)} {binding.name}")
     known = {_key(binding) for binding in bindings}
@@ -88,12 +88,12 @@ def apply_grants(connection: KafkaConnection, wanted: Iterable[Grant]) -> list[s
     )
 
 
-def _await_bindings(admin: Administration, wanted: Set[tuple[object, ...]]) -> Sequence[AclBinding]:
-    """Wait until the broker holds to the wanted bindings; all that it holds to.
+def _await_bindings(admin: Administration, required: Set[tuple[object, ...]]) -> Sequence[AclBinding]:
+    """Wait until the required bindings are in force in the broker; return all bindings in force.
 
-    The controller takes them first, and whoever comes at once is still denied by a broker that follows it.
+    The controller stores them first; until the broker has them from it, it still denies clients.
     """
-    # The client's own types know of no filter that leaves anything open.
+    # The client's own types do not allow a filter with open fields.
     everything = cast(Any, AclBindingFilter)(
         ResourceType.ANY,
         None,
@@ -108,7 +108,7 @@ def _await_bindings(admin: Administration, wanted: Set[tuple[object, ...]]) -> S
         there: Sequence[AclBinding] = admin.result(
             admin.client.describe_acls(everything, request_timeout=_TIMEOUT_S), "list access"
         )
-        if wanted <= {_key(binding) for binding in there}:
+        if required <= {_key(binding) for binding in there}:
             return there
         if time.monotonic() >= deadline_s:
             raise BrokerError(
@@ -131,7 +131,7 @@ def _binding(grant: Grant) -> AclBinding:
 
 
 def _covers(binding: AclBinding, names: Iterable[tuple[object, str]]) -> bool:
-    """Whether a binding by prefix, or on all, is about one of the resources."""
+    """Return whether a binding by prefix, or on all, is about one of the resources."""
     if binding.resource_pattern_type == ResourcePatternType.PREFIXED:
         return any(kind == binding.restype and name.startswith(binding.name) for kind, name in names)
     return binding.name == "*" and any(kind == binding.restype for kind, _ in names)
@@ -158,7 +158,7 @@ def _line(binding: AclBinding) -> str:
 
 
 def _name(member: Any) -> str:
-    """Of a member of one of the client's enumerations, which its types take for text too."""
+    """Return the name of a member of one of the client's enumerations, which may be text in its types."""
     return str(member.name).lower()
 
 

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 from bench.elastic.trial import Trial
 from bench.runs import peak_memory_bytes
 from infra.simulation.distribution import Distribution
-from infra.simulation.elastic.figures import ElasticFigures
+from infra.simulation.elastic.figures import ElasticResults
 from infra.simulation.elastic.measures import ElasticMeasures
 from infra.simulation.event_queue import Moments
 from infra.simulation.lender import lenders_of
@@ -133,11 +133,11 @@ def _at_true_speeds(speeds: Mapping[str, float]) -> Callable[[Cell, LedgerEvent]
 
 def _run(
     simulation: Simulation, measures: ElasticMeasures, submitted_by_s: float
-) -> tuple[int, float, ElasticFigures]:
+) -> tuple[int, float, ElasticResults]:
     """How many events there were, when it ended, and the figures at the end of the submissions."""
     last_s = submitted_by_s + LONGEST_DRAIN_DAYS * DAY_S
     events, time_s = 0, 0.0
-    used: ElasticFigures | None = None
+    used: ElasticResults | None = None
     for step in simulation.steps():
         events, time_s = events + 1, step.time_s
         if used is None and time_s > submitted_by_s:
@@ -161,7 +161,7 @@ def _queuing_s(line: Mapping[str, Any], end_s: float) -> float:
 
 
 def _values(
-    figures: ElasticFigures, used: ElasticFigures, queuing_s: Sequence[float], jct_s: Sequence[float]
+    figures: ElasticResults, used: ElasticResults, queuing_s: Sequence[float], jct_s: Sequence[float]
 ) -> dict[str, float]:
     """Times over all jobs, usage until the last submissions, and whatever is counted."""
     counted = {

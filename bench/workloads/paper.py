@@ -18,7 +18,7 @@ from bench.workloads.throughput import (
     task_samples_per_s,
 )
 from bench.workloads.vendors import UNIT_MICROS, draw_quotes, shortest_delay_s
-from infra.workloads.auction.bids import Workload
+from infra.workloads.auction.bids import AuctionWorkload
 from infra.workloads.timed import TimedEvent
 from schemas.auction.bids import Task
 from schemas.auction.quotes import VendorQuoted
@@ -121,7 +121,7 @@ def arrivals_for_load(load: float, nodes: int, gpus: Gpus, work_scale: float) ->
     return load * per_slot / mean_work_samples(work_scale)
 
 
-def draw(setting: PaperSetting, seed: int) -> tuple[CellConfigured, Workload]:
+def draw(setting: PaperSetting, seed: int) -> tuple[CellConfigured, AuctionWorkload]:
     """The cell of a setting and what it is asked; the same seed draws the same bytes.
 
     Raises:
@@ -142,7 +142,7 @@ def draw(setting: PaperSetting, seed: int) -> tuple[CellConfigured, Workload]:
         _bid(setting, index, arrival, task, quotes[:LEAST_VENDORS], types)
         for index, (arrival, task) in enumerate(zip(arrivals, tasks, strict=True))
     ]
-    return cell, Workload(quotes, bids)
+    return cell, AuctionWorkload(quotes, bids)
 
 
 def _bid(

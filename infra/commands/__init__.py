@@ -1,1 +1,1 @@
-"""The commands, one module each. `infra.cli` imports a module only when it is asked for."""
+"""Commands of the command line. `infra.cli` imports only the module of the requested command."""

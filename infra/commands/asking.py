@@ -31,8 +31,13 @@ from schemas.decisions import EventWithoutEffect, JobAdmitted, JobQuoted, JobRej
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.topics import JOBS
 
-Asked = TypeVar(
-    "Asked", JobSubmitted, JobWithdrawalRequested, JobQuoteRequested, VendorQuoted | VendorLeft, CellChange
+RequestEvent = TypeVar(
+    "RequestEvent",
+    JobSubmitted,
+    JobWithdrawalRequested,
+    JobQuoteRequested,
+    VendorQuoted | VendorLeft,
+    CellChange,
 )
 
 
@@ -40,21 +45,23 @@ def ask(
     target: Target,
     topic: str,
     source: str,
-    events: Iterable[Asked],
-    name_of: Callable[[Asked], str],
+    events: Iterable[RequestEvent],
+    name_of: Callable[[RequestEvent], str],
     timeout_s: float,
-) -> Iterator[tuple[Asked, Decision]]:
-    """Send events and return each with the decision about it, as these come.
+) -> Iterator[tuple[RequestEvent, Decision]]:
+    """Send events, and yield each with the decision about it, in the order of the decisions.
 
     Args:
-        topic: the input topic that the events go to, without the prefix.
-        source: the CloudEvents source of the events.
-        name_of: what errors call an event.
-        timeout_s: how long to wait for the next answer.
+        target: The log.
+        topic: Input topic of the events, without the prefix.
+        source: CloudEvents source of the events.
+        events: Events to send.
+        name_of: Function to the name of an event in errors.
+        timeout_s: Timeout of the next answer.
 
     Raises:
-        CommandError: one is refused, or the answers do not come.
-        PublishError: the broker does not take an event.
+        CommandError: an event is rejected by intake, or an answer is missing.
+        PublishError: the broker does not confirm an event.
         ReadError: the log cannot be read.
     """
     with Answers(target, topic) as answers:
@@ -94,10 +101,10 @@ def submit(
             show(json, {"job_id": job.job_id, "state": "submitted"}, f"{job.job_id}: submitted")
         return
     for job, decision in ask(target, JOBS, "millrace/submit", jobs, lambda job: job.job_id, timeout_s):
-        _tell(job, decision, json)
+        _print_answer(job, decision, json)
 
 
-def _tell(job: JobSubmitted, decision: Decision, json: bool) -> None:
+def _print_answer(job: JobSubmitted, decision: Decision, json: bool) -> None:
     outcome = decision.outcome
     fields: dict[str, Any] = {"job_id": job.job_id, "decision_id": decision.id}
     match outcome:

@@ -11,33 +11,33 @@ from solvers.compiled import interpreting
 from solvers.kernel_cache import keeping_fault
 
 MOST_INTERPRETED_ELEMENTS = 1_000_000
-"""Numbers that kernels are given before they are compiled: the interpreter takes some seconds for them."""
+"""Numbers that kernels process before they are compiled: the interpreter needs some seconds for them."""
 _ONCE = "once for this version of Millrace"
 
 
 class _Notice(Listener):
-    """Says once that kernels are being compiled."""
+    """Prints one notice that kernels are being compiled."""
 
     def __init__(self) -> None:
-        self._is_said = False
+        self._is_printed = False
 
     def on_start(self, _event: Event) -> None:
-        if not self._is_said:
-            self._is_said = True
+        if not self._is_printed:
+            self._is_printed = True
             fault = keeping_fault()
             how_often = f"as in each run, since they cannot be kept in {fault}" if fault else _ONCE
             remark(f"millrace: kernels are compiled, which takes a minute or two, {how_often}")
 
     def on_end(self, _event: Event) -> None:
-        """Others follow."""
+        """Do nothing, as more compilations follow."""
 
 
 @contextmanager
-def deciding(what: str) -> Iterator[Callable[[float], None]]:
-    """Show a `bar` for the length of the block, and say so if kernels are compiled in it: little is decided
-    without them."""
+def deciding(task: str) -> Iterator[Callable[[float], None]]:
+    """Show a `bar` within the block, and print a notice if kernels are compiled in it. A small number of
+    decisions is computed without kernels."""
     with (
-        bar(what) as done,
+        bar(task) as done,
         interpreting(MOST_INTERPRETED_ELEMENTS),
         install_listener("numba:compile", _Notice()),
     ):

@@ -17,9 +17,9 @@ from infra.demo.demo import (
     LEAST_PATIENCE_S,
     LEDGER_FILE,
     PATIENCE_S,
+    DemoRequest,
     DemoResult,
     SceneName,
-    Wish,
     run_demo,
 )
 from infra.deployment.deployment import interrupted_by_sigterm
@@ -70,11 +70,11 @@ def demo(
     scenes = get_args(SceneName) if scene is None else (scene,)
     console = Console(highlight=False, stderr=json)
     try:
-        # The worker's kernels may be being compiled, and for so few events none are needed.
+        # So few events need no kernels, and those of the worker may still be compiling.
         with interrupted_by_sigterm(), interpreting(), Progress(console, timed=True).shown() as progress:
             progress.say("arrivals " + (f"from {trace}" if trace else f"generated, seed {seed}"))
-            wish = Wish(scenes, arrivals, seed, secure, patience_s)
-            result = run_demo(CELLS_DIRECTORY, wish, progress, started_s)
+            request = DemoRequest(scenes, arrivals, seed, secure, patience_s)
+            result = run_demo(CELLS_DIRECTORY, request, progress, started_s)
     except KeyboardInterrupt:
         remark("millrace: the demo is interrupted, and nothing of it runs any more")
         raise
@@ -87,7 +87,7 @@ def demo(
 
 
 def _show(result: DemoResult, screen: Progress) -> None:
-    """Say in a few lines what has happened, where it lies, and what to do next."""
+    """Print the results, the folders of the files, and the next commands."""
     screen.say("")
     for name, scene in result.scenes.items():
         screen.say(f"{name}: {scene.summary}")
@@ -107,7 +107,7 @@ def _show(result: DemoResult, screen: Progress) -> None:
 
 
 def _as_typed() -> str:
-    """The command `millrace` as it can be typed in this folder."""
+    """Return the command `millrace` as it can be typed in this folder."""
     script = Path(sys.argv[0])
     if shutil.which("millrace") or script.name != "millrace":
         return "millrace"

@@ -35,7 +35,7 @@ def print_schema(
 
 @app.command()
 def write() -> None:
-    """Write the committed documents anew from the project's own models."""
+    """Write the committed documents from the project's own models."""
     _documents("write")
     typer.echo(f"written to {SPEC}")
 
@@ -51,7 +51,7 @@ def _documents(command: str) -> None:
     """Run a command of `infra.documents`, where no policy of another distribution is loaded.
 
     Raises:
-        CommandError: with the first fault that it finds.
+        CommandError: the command fails; the message is its first fault.
     """
     done = subprocess.run(
         python_command("-m", "infra.documents", command),

@@ -82,7 +82,7 @@ def show(cell: str, story: Story, json: bool) -> None:
 
 
 def _stories(records: Iterator[LedgerEvent | Decision], job_id: str) -> dict[str, Story]:
-    """By cell, what these records say about the job."""
+    """Return the stories of the job in these records, by cell."""
     stories: dict[str, Story] = {}
     for record in records:
         cell = record.cell if isinstance(record, Decision) else record.envelope.event.cell
@@ -90,7 +90,7 @@ def _stories(records: Iterator[LedgerEvent | Decision], job_id: str) -> dict[str
         if isinstance(record, LedgerEvent):
             story.take_event(record.offset, record.envelope)
             continue
-        with suppress(InvalidRecordError):  # replay is who says so
+        with suppress(InvalidRecordError):  # replay reports it
             story.take_decision(record)
     return {cell: story for cell, story in stories.items() if story.chapters}
 
@@ -101,7 +101,7 @@ def _of_kafka(
     start: Literal["beginning"] | float,
     on_progress: Callable[[float], None],
 ) -> Iterator[LedgerEvent | Decision]:
-    """The records from then on that mention a job."""
+    """Yield the records from `start` on that mention a job."""
     ledger = target.topic(LEDGER)
     # The state of a zone may concern a job that it does not name any more.
     mentions = mention, *(view.TYPE.encode() for view in decision_views() if issubclass(view, ZoneView))
@@ -115,7 +115,7 @@ def _of_kafka(
                 else:
                     yield decode_decision(record.value)
             except InvalidRecordError:
-                continue  # replay is who says so
+                continue  # replay reports it
 
 
 def _lines(chapter: Chapter) -> Iterator[str]:

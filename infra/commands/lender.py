@@ -1,4 +1,4 @@
-"""`millrace lender` and `millrace load`: what the inference side of a cell says, in the foreground."""
+"""`millrace lender` and `millrace load`: services of the inference side of a cell, in the foreground."""
 
 import time
 from functools import partial
@@ -45,9 +45,9 @@ def lender(
     with settings_faults():
         settings = LenderSettings(**target.kafka.as_fields(), topic_prefix=target.prefix)
     begin_service(settings)
-    tell = print_json if json else lambda _line: None
+    report = print_json if json else lambda _line: None
     with stopped_by_signals() as stop:
-        LenderService(target, settings, cell, zone, tell, stop).serve()
+        LenderService(target, settings, cell, zone, report, stop).serve()
 
 
 def load(
@@ -89,7 +89,7 @@ def load(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Report how loaded a zone's inference servers are, as Prometheus or a file says."""
+    """Report the load of a zone's inference servers, from Prometheus or a file."""
     if (file is None) == (prometheus is None):
         raise CommandError("give either --prometheus and --query, or --file")
     if (query is None) != (prometheus is None):
@@ -121,9 +121,9 @@ def load(
             return
         with PresenceReader(target, found, start_s, stop) as servers:
 
-            def ask() -> MeasuredLoad:
+            def measure() -> MeasuredLoad:
                 presence = servers.present()
                 expected = presence.expected(time.time())
                 return server.load_by_server(query, per_server, presence.owned, expected)
 
-            reporter.measure(ask, every_s, stop, published)
+            reporter.measure(measure, every_s, stop, published)

@@ -1,4 +1,4 @@
-"""A log as two files of JSON lines, as `millrace replay --from` reads them."""
+"""Logs as two files of JSON lines, as `millrace replay --from` reads them."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,10 +15,10 @@ _UNFINISHED = ".unfinished"
 
 
 class LogFiles:
-    """Writes a ledger and its decisions into a folder, all at once or bit by bit.
+    """Writes a ledger and its decisions into a folder, at once or in parts.
 
-    They get their names when all is written; after any error, what was there before is left as it was. Its
-    methods raise `CommandError` where the disk refuses.
+    The files get their names when all is written; after any error, older files are unchanged. Methods raise
+    `CommandError` if the disk fails.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -40,7 +40,7 @@ class LogFiles:
         files = (self._ledger, self._decisions)
         try:
             with disk_faults(self._directory):
-                # Both, even where the disk does not take the rest of one.
+                # Closes both, even if the disk fails on one.
                 with self._ledger, self._decisions:
                     pass
                 if kind is None:
@@ -51,14 +51,14 @@ class LogFiles:
                 Path(file.name).unlink(missing_ok=True)
 
     def write(self, entries: Iterable[LedgerEvent], decisions: Iterable[Decision]) -> None:
-        """Write the next events, and what was decided because of them."""
+        """Write the next events, and the decisions about them."""
         with disk_faults(self._directory):
             self._ledger.writelines(ledger_line(entry) for entry in entries)
             self._decisions.writelines(decision.canonical + b"\n" for decision in decisions)
 
 
 def read_log_files(ledger: Path) -> Iterator[LedgerEvent | Decision]:
-    """The events of a ledger file, and then the decisions of the file beside it.
+    """Yield the events of a ledger file, and then the decisions of the file next to it.
 
     Raises:
         CommandError: a file is missing or a line of it malformed; the message names both.
@@ -74,6 +74,6 @@ def read_log_files(ledger: Path) -> Iterator[LedgerEvent | Decision]:
 
 
 def read_records(ledger: Path) -> Iterator[Envelope | Decision]:
-    """Likewise, without the events' places in the ledger."""
+    """Yield the records of `read_log_files` without the events' places in the ledger."""
     for entry in read_log_files(ledger):
         yield entry if isinstance(entry, Decision) else entry.envelope

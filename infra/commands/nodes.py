@@ -44,10 +44,10 @@ Cell = Annotated[str, typer.Option(help="Its cell.")]
 
 _ORDERS: Mapping[str, tuple[type[NodeOrder], str]] = MappingProxyType(
     {
-        "return": (NodeReturned, "Have a lent node serve the zone again that owns it."),
-        "retire": (NodeRetired, "Have a node leave the cell for good, once its jobs need it no more."),
-        "cordon": (NodeCordoned, "Have nothing new planned on a node; what is planned stays."),
-        "uncordon": (NodeUncordoned, "Have a cordoned node planned on again."),
+        "return": (NodeReturned, "Return a lent node to the zone that owns it."),
+        "retire": (NodeRetired, "Remove a node from the cell, once no job needs it."),
+        "cordon": (NodeCordoned, "Plan nothing new on a node; present plans stay."),
+        "uncordon": (NodeUncordoned, "Plan on a cordoned node again."),
     }
 )
 
@@ -64,7 +64,7 @@ def register(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Have a node join a zone. It takes part as soon as its executor is heard."""
+    """Add a node to a zone. It is used as soon as its executor has sent a report."""
     event = _order(NodeRegistered, cell=cell, node=node, zone=zone, gpu_type=gpu_type, tariff=tariff)
     _send(event, f"node {node}", timeout_s, bootstrap_servers, topic_prefix, json)
 
@@ -79,7 +79,7 @@ def lend(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Have a node serve another zone, once the jobs of its own need it no more."""
+    """Lend a node to another zone, once no job of its own zone needs it."""
     event = _order(NodeLent, cell=cell, node=node, zone=zone)
     _send(event, f"node {node}", timeout_s, bootstrap_servers, topic_prefix, json)
 
@@ -113,13 +113,13 @@ def zone(
     json: Json = False,
 ) -> None:
     """Change or add a zone of a running cell."""
-    found = next((held for held in load_cells(cells, epoch_s=0.0) if held.cell == cell), None)
+    found = next((each for each in load_cells(cells, epoch_s=0.0) if each.cell == cell), None)
     if found is None:
         raise CommandError(f"{cells} has no cell {cell}")
-    asked = next((held for held in found.zones if held.id == zone), None)
-    if asked is None:
+    configured = next((each for each in found.zones if each.id == zone), None)
+    if configured is None:
         raise CommandError(f"cell {cell} in {cells} has no zone {zone}")
-    event = ZoneConfigured(cell=cell, zone=asked, tariffs=found.tariffs)
+    event = ZoneConfigured(cell=cell, zone=configured, tariffs=found.tariffs)
     _send(event, f"zone {zone}", timeout_s, bootstrap_servers, topic_prefix, json)
 
 

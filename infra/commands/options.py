@@ -32,12 +32,12 @@ def _refuse_nan(value: float | None) -> float | None:
 
 
 def bounded(*names: str, least: float, most: float, help: str, **settings: Any) -> Any:
-    """An option for a number from `least` to `most`. Not a number is in no order, so no range refuses it."""
+    """Return an option for a number from `least` to `most`. A callback refuses NaN, which ranges accept."""
     return typer.Option(*names, min=least, max=most, callback=_refuse_nan, help=help, **settings)
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether an option was given, in place of its default."""
+    """Return whether an option was given, in place of its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
 
@@ -93,7 +93,7 @@ DEFAULT_PREFIX = "millrace"
 
 @contextmanager
 def settings_faults() -> Iterator[None]:
-    """Settings that do not go together end the command.
+    """Raise invalid settings within the block as errors of the command.
 
     Raises:
         CommandError: in place of a `ValidationError`.
@@ -105,14 +105,16 @@ def settings_faults() -> Iterator[None]:
 
 
 def target_of(bootstrap_servers: str | None, topic_prefix: str, principal: Principal) -> Target:
-    """The log to speak to, which answers.
+    """Return the log to use, after a check that it answers.
 
     Args:
-        principal: who is speaking, where `millrace up` has made principals and no MILLRACE_KAFKA_* is set.
+        bootstrap_servers: Addresses of Kafka; None uses the deployment of `millrace up`.
+        topic_prefix: Prefix of the topics.
+        principal: Principal to use if `millrace up` has made principals and no MILLRACE_KAFKA_* is set.
 
     Raises:
-        CommandError: the prefix is none, the settings are none, or no deployment is known.
-        BrokerError: the cluster does not answer, or does not let us in.
+        CommandError: the prefix or the settings are invalid, or no deployment runs.
+        BrokerError: the cluster does not answer, or refuses the connection.
     """
     try:
         TopicSpec(f"{topic_prefix}.jobs.state", 1, 1)
@@ -124,10 +126,10 @@ def target_of(bootstrap_servers: str | None, topic_prefix: str, principal: Princ
 
 
 def kept_heads(texts: list[str] | None, cell: str | None) -> list[KeptHead]:
-    """The heads of `--expect-head`; those that name no cell are of `cell`, if one was chosen.
+    """Return the heads of `--expect-head`; those without a cell are of `cell`, if one was chosen.
 
     Raises:
-        CommandError: one is no head.
+        CommandError: a head is invalid.
     """
     try:
         kept = [KeptHead.parse(text) for text in texts or []]
@@ -152,20 +154,20 @@ def _connection(bootstrap_servers: str | None, principal: Principal) -> KafkaCon
 
 
 def cells_of(path: Path, epoch_s: float) -> tuple[CellConfigured, ...]:
-    """The cells of a file; `epoch_s` stands in where it gives none.
+    """Return the cells of a file; `epoch_s` is the epoch of cells without one.
 
     Raises:
-        CellsFileError: the file describes no valid cells.
+        CellsFileError: the file is invalid.
     """
     return load_cells(path, epoch_s)
 
 
 def cell_of(path: Path, epoch_s: float, name: str | None) -> CellConfigured:
-    """The cell of this name in a file, or its only one.
+    """Return the cell of this name in a file, or its only one.
 
     Raises:
-        CellsFileError: the file describes no valid cells.
-        CommandError: it has no such cell, or several and no name was given.
+        CellsFileError: the file is invalid.
+        CommandError: the file has no such cell, or several and no name was given.
     """
     cells = cells_of(path, epoch_s)
     names = ", ".join(cell.cell for cell in cells)

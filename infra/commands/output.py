@@ -12,19 +12,19 @@ _FILE_WIDTH = 160
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on one line of standard output, at once; in ASCII, so a terminal may show it."""
+    """Print a JSON value on one line of standard output, unbuffered; in ASCII, which any terminal shows."""
     sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 def say(line: str) -> None:
-    """A line on standard output; text from other users is escaped (see `plain`)."""
+    """Print a line on standard output; text from other users is escaped by `plain`."""
     sys.stdout.write(f"{plain(line)}\n")
     sys.stdout.flush()
 
 
 def show(json: bool, fields: dict[str, Any], line: str) -> None:
-    """An answer on standard output: its fields for a program, or a line for people."""
+    """Print an answer on standard output: its fields for a program, or a line for people."""
     if json:
         print_json(fields)
     else:
@@ -32,11 +32,11 @@ def show(json: bool, fields: dict[str, Any], line: str) -> None:
 
 
 def console() -> Console:
-    """Standard output for people; wide enough for every table where it is no terminal."""
+    """Return a console on standard output; without a terminal, it is wide enough for every table."""
     return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _FILE_WIDTH)
 
 
 def remark(text: str) -> None:
-    """A line on standard error, where it does not get into anybody's data."""
+    """Print a line on standard error, apart from the data on standard output."""
     sys.stderr.write(f"{plain(text)}\n")
     sys.stderr.flush()

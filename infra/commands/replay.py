@@ -29,7 +29,7 @@ LEDGER_FILE = "ledger.jsonl"
 DECISIONS_FILE = "decisions.jsonl"
 
 EXIT_UNVERIFIED = 3
-"""Nothing is known to be wrong, but part of the log was decided by rules that this version does not have."""
+"""Status for a log without faults, part of which was decided by rules that this version does not have."""
 
 
 def replay(
@@ -97,7 +97,7 @@ def replay(
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """A verdict in words."""
+    """Return a verdict in words."""
     found = "every decision follows from the ledger"
     if not verdict.ok:
         found = "NOT VERIFIED" if verdict.has_faults else "VERIFIED IN PART"
@@ -109,7 +109,7 @@ def verdict_line(verdict: Verdict) -> str:
 
 
 def fault_of(verdict: Verdict) -> str:
-    """The first thing that is wrong or not verified, and how much more is."""
+    """Return a line about the first fault or unverified part, and the number of differences."""
     if verdict.first is not None:
         return f"replay: {verdict.difference_count} differences, the first {verdict.first}"
     if verdict.broken_links:

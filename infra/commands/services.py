@@ -42,7 +42,7 @@ def worker(
     ] = None,
 ) -> None:
     """Run a worker; its settings are MILLRACE_* variables."""
-    # Imported here, as below: each service loads its own libraries and no other's.
+    # A late import, as below: a service loads only its own libraries.
     from streams.worker.settings import WorkerSettings
     from streams.worker.worker import run_worker
 
@@ -119,10 +119,10 @@ def clock(
 
 
 def _cell_with(log: Target, node: str, cell: str | None) -> PresentCell:
-    """The only cell that has a node; of those that have it, the one of this name.
+    """Return the cell with a node: the one of this name, or the only one.
 
     Raises:
-        CommandError: there is none, or there are several.
+        CommandError: no cell has the node, or several have it.
     """
     cells = {name: found for name, found in present_cells(log).items() if cell in (None, name)}
     having = [name for name, found in sorted(cells.items()) if node in found.zone_of]
@@ -137,7 +137,7 @@ def _cell_with(log: Target, node: str, cell: str | None) -> PresentCell:
 
 
 def _configurations(target: Target, names: set[str], stop: threading.Event) -> list[CellConfigured]:
-    """The cells as configured in their ledgers, which have the epochs of slots; waits for missing ones."""
+    """Return the cells' configurations in their ledgers, which have the epochs; wait for missing ones."""
     while True:
         found = ledger_configurations(target, names)
         if found.keys() == names:

@@ -45,10 +45,10 @@ from schemas.base import Event
 from schemas.cells import CellConfigured
 
 EPOCH_S = 1_704_067_200.0
-"""2024-01-01: the virtual time at which a cell without an epoch of its own begins."""
+"""2024-01-01, the epoch of a cell without one."""
 
 GENERATED = "generated"
-"""In place of a file of loads."""
+"""Value of `--load` for a generated load in place of a file."""
 
 _MOST_JOBS = 1_000_000
 _OF_DRAWN_WORKLOADS = ("trace", "jobs", "span_slots", "days", "median_work_slots", "draw")
@@ -56,18 +56,18 @@ _OF_OWN_WORKLOADS = ("job_file", "events", "load", "solve_s")
 
 
 @dataclass(frozen=True)
-class Jobs:
+class JobSource:
     """Number of jobs to draw, or the file to read them from."""
 
     count: int | None = None
     file: Path | None = None
 
     @classmethod
-    def parse(cls, text: str) -> "Jobs":
+    def parse(cls, text: str) -> "JobSource":
         """Read a number, or the path of a file.
 
         Raises:
-            BadParameter: it is neither.
+            BadParameter: the text is neither.
         """
         if text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_JOBS)):
             if int(text) <= _MOST_JOBS:
@@ -134,9 +134,9 @@ OutputDirectory = Annotated[
     ),
 ]
 DrawnJobs = Annotated[
-    Jobs | None,
+    JobSource | None,
     typer.Option(
-        parser=Jobs.parse,
+        parser=JobSource.parse,
         help="Number of drawn jobs, or a file for --trace; by default as many as the policy draws. With 0, "
         "nothing is drawn.",
         metavar="N|FILE.csv",
@@ -256,20 +256,20 @@ def simulate(
         return
     if expect_head:
         raise CommandError("--expect-head is for recorded ledgers and goes with --from-ledger")
-    wanted = jobs or Jobs()
+    requested = jobs or JobSource()
     if cells is None:
-        cells = CELLS_DIRECTORY / ("elastic.yaml" if load or wanted.file else "fleet.yaml")
+        cells = CELLS_DIRECTORY / ("elastic.yaml" if load or requested.file else "fleet.yaml")
     configuration = edits.of(cell_of(cells, EPOCH_S, cell))
     span_s = _span_s(context, span_slots, days, configuration.slot_s)
     inputs: list[TimedEvent[Event]]
     if job_file is None:
-        if wanted.file is not None:
+        if requested.file is not None:
             _refuse(context, ("trace",), "a file as --jobs")
         options = _options(draw, median_work_slots)
-        source = trace or wanted.file
-        drawn = wanted.count != 0
+        source = trace or requested.file
+        drawn = requested.count != 0
         inputs = (
-            draw_jobs(configuration, seed, source, wanted.count, span_s, options, remark) if drawn else []
+            draw_jobs(configuration, seed, source, requested.count, span_s, options, remark) if drawn else []
         )
     else:
         drawn_alone = _OF_DRAWN_WORKLOADS if load == GENERATED else (*_OF_DRAWN_WORKLOADS, "seed")
@@ -282,7 +282,7 @@ def simulate(
         last_s = max((timed.time_s for timed in inputs), default=configuration.epoch_s)
         inputs += _loads(configuration, load, span_s or last_s - configuration.epoch_s, seed)
         participants += lenders_of(configuration)
-    # Jobs and quotes are drawn for the cell as the file has it, so that all changes meet the same ones.
+    # Jobs and quotes are drawn for the unchanged cell, so all changes get the same ones.
     simulated = alternative.of(configuration, source=str(cells))
     for note in alternative.without_effect(configuration):
         remark(note)
@@ -296,7 +296,7 @@ def simulate(
 
 
 def _refuse(context: typer.Context, names: Iterable[str], option: str) -> None:
-    """Refuse options that would do nothing beside another."""
+    """Refuse options that would have no effect together with another."""
     for name in names:
         if is_given(context, name):
             raise CommandError(f"--{name.replace('_', '-')} does not go with {option}")
@@ -305,7 +305,7 @@ def _refuse(context: typer.Context, names: Iterable[str], option: str) -> None:
 def _span_s(
     context: typer.Context, span_slots: float | None, days: float | None, slot_s: float
 ) -> float | None:
-    """Over which time jobs arrive, where that is said."""
+    """Return the time in which jobs arrive, if it is given (s)."""
     if days is None:
         return None if span_slots is None else span_slots * slot_s
     _refuse(context, ("span_slots",), "--days")
@@ -326,11 +326,11 @@ def _options(draw: list[str] | None, median_work_slots: float | None) -> dict[st
 
 
 def _loads(cell: CellConfigured, load: str, span_s: float, seed: int) -> list[TimedEvent[Event]]:
-    """The load of each zone that lends, every five minutes from the start on; all have the same.
+    """Return equal loads for all zones that lend, every five minutes from the start on.
 
     Raises:
-        CommandError: none lends.
-        TraceError: the file is none.
+        CommandError: no zone lends.
+        TraceError: the file is invalid.
     """
     lenders = [zone.id for zone in cell.zones if zone.lending is not None]
     if not lenders:
@@ -341,7 +341,7 @@ def _loads(cell: CellConfigured, load: str, span_s: float, seed: int) -> list[Ti
 
 
 def _run(cell: CellConfigured, simulation: Simulation, seed: int, out: Path | None, json: bool) -> None:
-    """Simulate a cell, print what came of it, and keep no more than that."""
+    """Simulate a cell and print the results, without keeping its log in memory."""
     board, measures = Board(cell.cell), measures_of(cell)
     with LogFiles(out) if out is not None else nullcontext() as files, deciding("simulating") as done:
 
@@ -361,15 +361,15 @@ def _run(cell: CellConfigured, simulation: Simulation, seed: int, out: Path | No
         write_tables(out, {zone: measured.tables() for zone, measured in measures.items()})
     summary = summarise(board)
     if json:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "cell": cell.cell,
             "seed": seed,
             "given_up": simulation.given_up,
             **summary.as_json(),
         }
         if measures:
-            told["zones"] = {zone: measured.as_json() for zone, measured in measures.items()}
-        print_json(told)
+            fields["zones"] = {zone: measured.as_json() for zone, measured in measures.items()}
+        print_json(fields)
         return
     screen = console()
     screen.print(summary_table(f"Cell {cell.cell}, seed {seed}", {cell.cell: summary}))

@@ -1,4 +1,4 @@
-"""What policies measure in a simulation, as CSV files."""
+"""CSV files of the policies' measures in a simulation."""
 
 import csv
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ def write_tables(directory: Path, tables_of: Mapping[str, Mapping[str, Table]]) 
     """Write a file for each name of a table, with the rows of all zones that have one.
 
     Args:
-        directory: it exists.
-        tables_of: by zone, and by the name of the file without its ending.
+        directory: Folder for the files, which exists.
+        tables_of: Tables by zone, and by the name of the file without its ending.
 
     Raises:
-        CommandError: the disk refuses.
+        CommandError: a file cannot be written.
     """
     by_name: dict[str, list[dict[str, object]]] = {}
     for zone, tables in tables_of.items():

@@ -76,7 +76,7 @@ def check(
     missing = [spec.name for spec in specs if spec.name not in present]
     if missing:
         raise CommandError(f"topics are missing: {', '.join(missing)}: `millrace topics create` creates them")
-    # With none missing this only compares.
+    # As no topic is missing, this only compares.
     ensure_topics(target.kafka, specs)
     typer.echo(f"{len(specs)} topics are as specified")
 
@@ -106,17 +106,17 @@ def acls(
 ) -> None:
     """Print what each role may do with each topic and consumer group, and apply it."""
     groups: dict[Role, str] = {"worker": worker_group, "solver": solver_group}
-    wanted = grants(topic_prefix, _principals(principal or []), groups)
+    required = grants(topic_prefix, _principals(principal or []), groups)
     remarks: list[str] = []
     if apply:
         kafka = target_of(bootstrap_servers, topic_prefix, "admin").kafka
-        others = apply_grants(kafka, wanted)
-        remarks += [f"{len(wanted)} rights are given at {kafka.bootstrap_servers}"]
+        others = apply_grants(kafka, required)
+        remarks += [f"{len(required)} rights are given at {kafka.bootstrap_servers}"]
         remarks += [f"also there: {line}" for line in others]
     if json:
-        print_json([asdict(grant) for grant in wanted])
+        print_json([asdict(grant) for grant in required])
     else:
-        _print_grants(wanted)
+        _print_grants(required)
     for line in remarks:
         remark(line)
 
@@ -134,10 +134,10 @@ def _principals(given: list[str]) -> dict[Role, str]:
     return found
 
 
-def _print_grants(wanted: list[Grant]) -> None:
+def _print_grants(required: list[Grant]) -> None:
     table = Table("role", "principal", "resource", "name", "operations")
     for key, rights in groupby(
-        wanted, lambda grant: (grant.role, grant.principal, grant.resource, grant.name)
+        required, lambda grant: (grant.role, grant.principal, grant.resource, grant.name)
     ):
         table.add_row(*key, ", ".join(right.operation.lower() for right in rights))
     console().print(table)

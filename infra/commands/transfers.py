@@ -45,26 +45,26 @@ def transfers(
     topic_prefix: TopicPrefix = DEFAULT_PREFIX,
     json: Json = False,
 ) -> None:
-    """Show which tasks help which: gains that were foretold, and what merges have brought."""
+    """Show which tasks help which: gains that were forecast, and those of merges."""
     with bar("reading the log") as done:
         if ledger is not None:
             records = read_records(ledger)
         else:
             records = _of_kafka(target_of(bootstrap_servers, topic_prefix, "auditor"), done)
         by_cell = _fold(records, zone, cell)
-    found = {name: told for name, each in by_cell.items() if (told := each.found())}
+    found = {name: pairs for name, each in by_cell.items() if (pairs := each.found())}
     if not found:
         where = "" if cell is None else f" of cell {cell}"
         raise CommandError(f"the log has no pair of tasks of zone {zone}{where}: nothing was foretold yet")
     if len(found) > 1:
         raise CommandError(f"zone {zone} is in cells {', '.join(sorted(found))}: choose with --cell")
-    ((name, told),) = found.items()
+    ((name, pairs),) = found.items()
     if out is not None:
-        _draw(told, out, f"Who helps whom in zone {zone} of cell {name}")
+        _draw(pairs, out, f"Who helps whom in zone {zone} of cell {name}")
     if json:
-        print_json({"cell": name, "zone": zone, "transfers": [each.as_json() for each in told]})
+        print_json({"cell": name, "zone": zone, "transfers": [each.as_json() for each in pairs]})
     else:
-        console().print(_table(told, rows))
+        console().print(_table(pairs, rows))
 
 
 def _fold(records: Iterator[Envelope | Decision], zone: str, cell: str | None) -> dict[str, Transfers]:
@@ -73,11 +73,11 @@ def _fold(records: Iterator[Envelope | Decision], zone: str, cell: str | None) -
         name = record.cell if isinstance(record, Decision) else record.event.cell
         if cell not in (None, name):
             continue
-        told = by_cell.setdefault(name, Transfers(zone, task_key))
+        folded = by_cell.setdefault(name, Transfers(zone, task_key))
         if isinstance(record, Decision):
-            told.take_decision(record.outcome)
+            folded.take_decision(record.outcome)
         else:
-            told.take_event(record.event)
+            folded.take_event(record.event)
     return by_cell
 
 
@@ -91,20 +91,20 @@ def _of_kafka(target: Target, on_progress: Callable[[float], None]) -> Iterator[
                 else:
                     yield decode_decision(record.value or b"")
             except InvalidRecordError:
-                continue  # replay is who says so
+                continue  # replay reports it
 
 
-def _draw(told: list[Transfer], out: Path, title: str) -> None:
+def _draw(pairs: list[Transfer], out: Path, title: str) -> None:
     with disk_faults(out):
-        draw(told, out, title)
-    more = len(tasks_in(told)) - MOST_TASKS
+        draw(pairs, out, title)
+    more = len(tasks_in(pairs)) - MOST_TASKS
     if more > 0:
         remark(f"{out} shows the {MOST_TASKS} tasks with the most merges, and not {more} others")
 
 
-def _table(told: list[Transfer], rows: int) -> Table:
-    """Pairs that were merged most often first, then those of the highest foretold gain."""
-    ordered = sorted(told, key=lambda each: (-each.merges, -(each.foretold or 0.0)))
+def _table(pairs: list[Transfer], rows: int) -> Table:
+    """Return a table of pairs: those with the most merges first, then those of the highest forecast gain."""
+    ordered = sorted(pairs, key=lambda each: (-each.merges, -(each.foretold or 0.0)))
     table = Table("mode", "donor", "receiver", "foretold", "came", "merges", "undone", "saved, of one GPU")
     for each in ordered[:rows]:
         merged = (str(each.merges), str(each.undone), f"{each.saved_s:,.0f} s") if each.merges else ("–",) * 3

@@ -54,7 +54,7 @@ def up(
 ) -> None:
     """Run a whole deployment on this machine until Ctrl-C: broker, topics, worker, executors, clock."""
     cells = cells.absolute()
-    described = cells_of(cells, 0.0)  # so that a bad file is refused before anything starts
+    described = cells_of(cells, 0.0)  # an invalid file is refused before anything starts
     folders = Folders((data_dir or default_data_dir()).absolute())
     progress = Progress(Console(highlight=False, stderr=True))
     try:
@@ -66,7 +66,7 @@ def up(
             if fresh:
                 _clear(folders, settings)
             progress.awaits("the Kafka broker")
-            # It imports while the broker starts.
+            # It imports its modules while the broker starts.
             forking = fork_server(folders.logs) if executors else nullcontext()
             with forking as server, watched_broker(settings) as broker:
                 progress.say(f"broker answers at {broker.bootstrap_servers}")
@@ -94,7 +94,7 @@ def up(
 
 
 def _run(broker: RunningBroker, layout: Layout, server: ForkServer | None, progress: Progress) -> None:
-    """Run services, and start again what dies, until an interrupt."""
+    """Run services, and restart those that die, until an interrupt."""
     folders = layout.folders
     deployment = Deployment(layout, progress.say, server, progress.awaits)
     with (
@@ -128,7 +128,7 @@ def _broker_settings(folders: Folders, secure: bool) -> BrokerSettings:
 
 
 def _keep_to_owner(folders: Folders) -> None:
-    """Make all files of the deployment their owner's alone, and so those that services will make."""
+    """Restrict all files of the deployment, and those that services will make, to their owner."""
     os.umask(OTHERS)
     try:
         keep_to_owner(folders.root)

@@ -71,7 +71,7 @@ def _print_record(record: Envelope | Decision, cell: str | None, print_json: Any
 
 
 def _show_files(ledger: Path, cell: str | None, jobs: int, json: bool) -> None:
-    """The state at the end of them."""
+    """Show the state at the end of log files, or print all of their records."""
     if json:
         for record in read_records(ledger):
             _print_record(record, cell, print_json)
@@ -79,7 +79,7 @@ def _show_files(ledger: Path, cell: str | None, jobs: int, json: bool) -> None:
     boards = Boards()
     with bar("reading the log"):
         for record in read_records(ledger):
-            with suppress(InvalidRecordError):  # replay is who says so
+            with suppress(InvalidRecordError):  # replay reports it
                 boards.take(record)
     _show(boards, cell, jobs)
 

@@ -24,7 +24,7 @@ from streams.replay.heads import Head, KeptHead
 
 
 def likeness(found: WhatIf) -> str:
-    """Whether simulating alone changes anything, in a line."""
+    """Return a line about the differences that are effects of simulating alone."""
     jobs = list(found.jobs())
     strays = sum(not job.simulation_is_exact for job in jobs)
     if not strays:
@@ -39,7 +39,7 @@ def likeness(found: WhatIf) -> str:
 
 
 def difference_table(found: WhatIf, title: str) -> Table:
-    """A row per job that differs; a single value where all sides agree on it."""
+    """Return a table with a row per job that differs, with a single value where all sides agree."""
     differing = [job for job in found.jobs() if job.differs]
     cells = [
         [
@@ -68,7 +68,7 @@ def difference_table(found: WhatIf, title: str) -> Table:
 
 
 def totals_table(found: WhatIf) -> Table:
-    """A row per figure, a column per side."""
+    """Return a table with a row per figure and a column per side."""
     sides = {"before": found.before, "simulated as it was": found.simulated, "after": found.after}
     if found.simulation_is_exact:
         del sides["simulated as it was"]
@@ -83,17 +83,19 @@ def _sides(shown: list[str], simulation_is_exact: bool) -> str:
 
 
 def check_ledger(ledger: Path, cell: str, kept: Iterable[KeptHead]) -> tuple[Head, list[str]]:
-    """Fold a cell's ledger again, and verify it where its decisions lie beside it.
+    """Fold a cell's ledger, and verify it if its decisions are in the same folder.
 
     Args:
-        kept: heads that it must lead to.
+        ledger: Ledger file.
+        cell: Name of the cell.
+        kept: Heads that it must lead to.
 
     Returns:
-        its head, and a line if nothing but that head shows whether the ledger is whole and unaltered.
+        Its head, and a line if only that head shows whether the ledger is whole and unaltered.
 
     Raises:
-        CommandError: the decisions are not those that it demands, or it does not lead to a kept head.
-        ReplayError: a line of it is no event in canonical form, or out of order.
+        CommandError: the decisions differ from the recomputed ones, or it does not lead to a kept head.
+        ReplayError: a line is not an event in canonical form, or out of order.
     """
     decisions = ledger.with_name(DECISIONS_FILE)
     if decisions.exists():
@@ -118,21 +120,24 @@ def show_what_if(
     out: Path | None,
     json: bool,
 ) -> None:
-    """Simulate a recorded ledger under another configuration, and print what differs.
+    """Simulate a recorded ledger under another configuration, and print the differences.
 
     Args:
-        cell: None takes the ledger's only one.
-        kept: heads that the ledger must lead to.
-        cells: the file that has the other configuration; None starts from the ledger's own.
-        edits: how that is changed as if its file said so.
-        alternative: what is changed in it then.
-        out: where the new log goes, if anywhere.
+        ledger: Ledger file.
+        cell: Name of the cell; None chooses the ledger's only one.
+        kept: Heads that the ledger must lead to.
+        cells: File with the other configuration; None starts from the ledger's own.
+        edits: Changes to that configuration's file.
+        alternative: Further changes to the configuration.
+        pace: Speed of the nodes, relative to the planned one.
+        out: Folder for the new log, if any.
+        json: Whether to print JSON.
 
     Raises:
-        CommandError: the change cannot be made, the decisions beside the ledger are not its own, or it does
+        CommandError: a change is impossible, the decisions in the ledger's folder are not its own, or it does
             not lead to a kept head.
-        CellsFileError: the file describes no valid cells.
-        ReplayError: the ledger is none.
+        CellsFileError: the file is invalid.
+        ReplayError: the ledger is invalid.
     """
     own = ledger_configuration(ledger, cell)
     base = edits.of(own if cells is None else cell_of(cells, own.epoch_s, own.cell))

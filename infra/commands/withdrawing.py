@@ -54,17 +54,19 @@ def withdraw(
         show(json, {"job_id": job_id, "state": "withdrawal_requested"}, f"{job_id}: withdrawal requested")
         return
     for _, decision in ask(target, JOBS, SOURCE, [request], lambda _: f"job {job_id}", timeout_s):
-        tell(job_id, decision, json)
+        print_answer(job_id, decision, json)
 
 
 def cell_of(states: Iterable[JobState], job_id: str, user: str) -> str:
-    """The cell of the one job of a user with this id that is not over.
+    """Return the cell of a user's job with this id that is not over.
 
     Args:
-        states: how jobs with this id stand; what waits for its first decision is not among them.
+        states: States of jobs with this id; a job that waits for its first decision has none.
+        job_id: Id of the job.
+        user: User of the job.
 
     Raises:
-        CommandError: there is none or several, or it is of another user or over.
+        CommandError: there is no such job, there are several, or it is another user's or over.
     """
     found = list(states)
     if not found:
@@ -80,7 +82,7 @@ def cell_of(states: Iterable[JobState], job_id: str, user: str) -> str:
     return cells[0]
 
 
-def tell(job_id: str, decision: Decision, json: bool) -> None:
+def print_answer(job_id: str, decision: Decision, json: bool) -> None:
     """Print the answer to a withdrawal.
 
     Raises:
@@ -111,7 +113,7 @@ def _request(cell: str, user: str, job_id: str) -> JobWithdrawalRequested:
 
 
 def _states(target: Target, job_id: str) -> list[JobState]:
-    """Return the states of jobs with this id, whatever their cells and users are."""
+    """Return the states of jobs with this id, of all cells and users."""
     latest: dict[bytes | None, JobState] = {}
     mention = job_id.encode(errors="replace")
     with LogReader(target, [target.topic(JOBS_STATE)], "beginning") as view:
@@ -120,5 +122,5 @@ def _states(target: Target, job_id: str) -> list[JobState]:
                 try:
                     latest[record.key] = JobState.model_validate_json(record.value or b"")
                 except ValidationError:
-                    continue  # replay is who says so
+                    continue  # replay reports it
     return list(latest.values())

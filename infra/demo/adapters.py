@@ -1,4 +1,4 @@
-"""Adapters on disk, compared with what the log says of them."""
+"""Comparison of adapters on disk with the log."""
 
 import hashlib
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ _CONFIGURATION = "adapter_config.json"
 
 
 def faulty_adapters(root: Path, completed: Iterable[JobCompleted]) -> list[str]:
-    """The jobs whose adapter is not on disk as the log has it."""
+    """Return the jobs whose adapter on disk differs from the log, or is missing."""
     return [job.job_id for job in completed if not _is_whole(root, job)]
 
 

@@ -1,4 +1,4 @@
-"""The demo's cell: the zones that its scenes need, and times that suit the pace of this machine."""
+"""The demo's cell: the zones that its scenes need, and times for the speed of this machine."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -8,20 +8,19 @@ import yaml
 
 CELL_FILE = "four-zones.yaml"
 USUAL_CUTTING_S = 1.2
-"""Time in which a machine cuts the demo's data on which the times of the cell's file are kept."""
+"""Duration of cutting the demo's data on a machine that is fast enough for the times of the cell's file."""
 MOST_PACE = 15.0
-"""A slot is a minute then."""
+"""Largest pace, at which a slot is a minute."""
 
 
 def pace_of(cutting_s: float) -> float:
-    """How many times longer than the cell's file says the demo's slots and time limits are: as many as this
-    machine took longer to cut the demo's data. It is never less than 1."""
+    """Return the factor, 1 at least, for the slots and time limits of the cell's file: the time that this
+    machine took to cut the demo's data, over the usual time."""
     return min(max(cutting_s / USUAL_CUTTING_S, 1.0), MOST_PACE)
 
 
 def write_cell(source: Path, target: Path, policies: Collection[str], pace: float) -> None:
-    """Write the cell's file with the zones of these policies alone, and with its times `pace` times as
-    long."""
+    """Write the cell's file with only the zones of these policies, and its times multiplied by `pace`."""
     document = yaml.safe_load(source.read_text(encoding="utf-8"))
     (cell,) = document["cells"]
     cell["zones"] = [zone for zone in cell["zones"] if zone["policy"]["kind"] in policies]

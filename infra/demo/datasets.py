@@ -1,4 +1,4 @@
-"""The data of the demo's bids: functions and classes of Python's standard library, a dataset per subject."""
+"""Data of the demo's bids: functions and classes of Python's standard library, a dataset per subject."""
 
 import ast
 import random
@@ -12,7 +12,7 @@ from schemas.lora import Dataset
 _SHORTEST = 80
 _LONGEST = 400
 _RECORDS = 24
-"""Few, so that a short training goes over them several times and the loss falls."""
+"""Records of a dataset: few, so that a short training has several epochs and the loss falls."""
 _MODULES = {
     "language": ("ast", "dis", "inspect", "tokenize", "typing"),
     "data": ("collections/__init__", "dataclasses", "enum", "json/decoder", "statistics"),

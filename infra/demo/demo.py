@@ -12,8 +12,8 @@ from infra.demo.adapters import faulty_adapters
 from infra.demo.cell import CELL_FILE, pace_of, write_cell
 from infra.demo.datasets import write_datasets
 from infra.demo.experts import ExpertsScene, write_texts
-from infra.demo.loans import LoanScene, haste
-from infra.demo.market import Market
+from infra.demo.loans import LoanScene, lender_settings
+from infra.demo.market import MarketScene
 from infra.demo.merging import MergingScene, write_tasks
 from infra.demo.models import default_model
 from infra.demo.next_steps import write_next_steps
@@ -45,56 +45,57 @@ POLICIES: Mapping[SceneName, tuple[str, ...]] = {
     "merging": ("merging",),
     "experts": ("experts",),
 }
-"""Policies of the zones that each scene needs. The market comes first."""
+"""Policies of the zones that each scene needs, the market first."""
 LEDGER_FILE, DECISIONS_FILE = "ledger.jsonl", "decisions.jsonl"
 LEAST_PATIENCE_S, PATIENCE_S = 10.0, 600.0
 _CELLS_FILE = "cells.yaml"
 _PREFIX = "millrace"
 _CHECKPOINT_S = "2"
-_SAID_PACE = 1.1
-"""A smaller pace is not worth a line."""
+_REPORTED_PACE = 1.1
+"""Least pace that is reported."""
 _BYTES_PER_MIB = 1024 * 1024
 _LEAST_FREE_MIB = 256
-"""Nodes go offline with less than 64 MiB; the rest is for adapters, checkpoints and logs."""
+"""Least free disk space: nodes go offline with less than 64 MiB, and adapters, checkpoints and logs need the
+rest."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """Scenes to play, and how."""
+class DemoRequest:
+    """Scenes to play, and their settings."""
 
     scenes: Sequence[SceneName]
     arrivals: Sequence[Arrival]
     seed: int = 0
     secure: bool = False
     patience_s: float = PATIENCE_S
-    """After so long without any progress, on a machine that keeps the pace, something is wrong."""
+    """Longest time without progress, at pace 1, before the demo fails."""
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Everything that the demo showed."""
+    """Results of the demo."""
 
     folders: Folders
     summary: Summary
     verdict: Verdict
     scenes: Mapping[SceneName, Scene]
     bids: Path
-    """A file of bids for the cell of `millrace up`."""
+    """File of bids for the cell of `millrace up`."""
     faulty_adapters: list[str]
-    """Jobs of bids whose adapter is not on disk as the log has it."""
+    """Jobs of bids whose adapter on disk differs from the log, or is missing."""
     first_decision_s: float | None
     first_adapter_s: float | None
     duration_s: float
 
     @property
-    def market(self) -> Market | None:
-        """The scene of the auction, if it was played."""
+    def market(self) -> MarketScene | None:
+        """Scene of the auction, if it was played."""
         scene = self.scenes.get("market")
-        return scene if isinstance(scene, Market) else None
+        return scene if isinstance(scene, MarketScene) else None
 
     @property
     def shortcomings(self) -> list[str]:
-        """Lines about what the demo was to show and did not."""
+        """Lines about expected results that the demo did not have."""
         found = [fault for scene in self.scenes.values() for fault in scene.shortcomings]
         if self.faulty_adapters:
             found.append(f"adapters are not on disk as reported: {', '.join(self.faulty_adapters)}")
@@ -104,21 +105,23 @@ class DemoResult:
 
 
 def demo_folders() -> Folders:
-    """The folders of the demo, which each demo empties first."""
+    """Return the folders of the demo, which each demo empties first."""
     return Folders(default_data_dir().absolute() / "demo")
 
 
-def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> DemoResult:
+def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: float) -> DemoResult:
     """Run the demo in `demo_folders`.
 
     Args:
-        cells: the folder with the file of its cell.
-        started_s: when it was asked for, by the monotonic clock.
+        cells: Folder with the file of its cell.
+        request: Scenes and settings.
+        progress: Shows lines about the progress.
+        started_s: Start of the command, by the monotonic clock.
 
     Raises:
         BrokerError: no broker can be run.
-        CommandError: a service does not come up or dies again and again, or a scene finds something wrong.
-        PublishError: the broker does not take an event.
+        CommandError: a service does not start or keeps dying, or a scene fails.
+        PublishError: the broker does not confirm an event.
         ReadError: the log cannot be read.
         ReplayError: the log cannot be read again.
     """
@@ -129,19 +132,19 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
         datasets, cutting_s = _cut_data(folders)
         pace = pace_of(cutting_s)
         progress.say(f"the data is cut from Python's standard library, in {cutting_s:.1f} s")
-        if pace >= _SAID_PACE:
+        if pace >= _REPORTED_PACE:
             progress.say(
                 f"this machine is slow or busy: the demo's slots and time limits are {pace:.1f} times as long"
             )
         if settings.bootstrap_servers is not None:
             progress.say("MILLRACE_BOOTSTRAP_SERVERS is not used: the demo runs a broker of its own")
-        policies = {policy for scene in wish.scenes for policy in POLICIES[scene]}
+        policies = {policy for scene in request.scenes for policy in POLICIES[scene]}
         cells_file = folders.root / _CELLS_FILE
         write_cell(cells / CELL_FILE, cells_file, policies, pace)
         settings = settings.model_copy(
             update={
                 "bootstrap_servers": None,
-                "broker_secure": wish.secure or settings.broker_secure,
+                "broker_secure": request.secure or settings.broker_secure,
                 "broker_start_timeout_s": settings.broker_start_timeout_s * pace,
             }
         )
@@ -151,7 +154,9 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
             default_model(folders, server) as await_model,
             watched_broker(settings, ephemeral=True) as broker,
         ):
-            progress.say(f"broker answers at {broker.bootstrap_servers}{', secured' if wish.secure else ''}")
+            progress.say(
+                f"broker answers at {broker.bootstrap_servers}{', secured' if request.secure else ''}"
+            )
             connections = principals(broker, _PREFIX)
             targets = {role: Target(connection, _PREFIX) for role, connection in connections.items()}
             layout = Layout(
@@ -159,12 +164,12 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
                 folders,
                 targets["operators"],
                 connections=connections,
-                # Those of later scenes would take the processor from the first.
-                first_zones=_zones(cells_file, POLICIES[wish.scenes[0]]),
-                settings={**haste(pace), "MILLRACE_CHECKPOINT_S": _CHECKPOINT_S},
+                # Executors of later scenes would slow down the first one.
+                first_zones=_zones(cells_file, POLICIES[request.scenes[0]]),
+                settings={**lender_settings(pace), "MILLRACE_CHECKPOINT_S": _CHECKPOINT_S},
             )
-            with running_stage(layout, server, targets, progress, wish.patience_s * pace, pace) as stage:
-                scenes = _play(stage, wish, datasets, await_model, connections["auditor"])
+            with running_stage(layout, server, targets, progress, request.patience_s * pace, pace) as stage:
+                scenes = _play(stage, request, datasets, await_model, connections["auditor"])
             verdict = _verify(connections["auditor"], progress)
             with disk_faults(folders.root):
                 files = folders.root / LEDGER_FILE, folders.root / DECISIONS_FILE
@@ -180,7 +185,7 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
             scenes=scenes,
             bids=bids,
             faulty_adapters=faulty_adapters(folders.adapters, market.completed)
-            if isinstance(market, Market)
+            if isinstance(market, MarketScene)
             else [],
             first_decision_s=_since(started_s, stage.first_decision_s),
             first_adapter_s=_since(started_s, stage.first_adapter_s),
@@ -190,7 +195,7 @@ def run_demo(cells: Path, wish: Wish, progress: Progress, started_s: float) -> D
 
 def _play(
     stage: Stage,
-    wish: Wish,
+    request: DemoRequest,
     datasets: tuple[Dataset, ...],
     await_model: Callable[[], None],
     auditor: KafkaConnection,
@@ -198,12 +203,12 @@ def _play(
     """Play the market, verify the log, and then play the others."""
     progress = stage.progress
     makers: dict[SceneName, Callable[[], Scene]] = {
-        "market": lambda: Market(stage, wish.arrivals, wish.seed, datasets),
+        "market": lambda: MarketScene(stage, request.arrivals, request.seed, datasets),
         "loan": lambda: LoanScene(stage, datasets[0]),
         "merging": lambda: MergingScene(stage),
         "experts": lambda: ExpertsScene(stage),
     }
-    scenes = {name: make() for name, make in makers.items() if name in wish.scenes}
+    scenes = {name: make() for name, make in makers.items() if name in request.scenes}
     others = [scene for name, scene in scenes.items() if name != "market"]
     if "market" in scenes:
         stage.play([scenes["market"]])
@@ -236,13 +241,13 @@ def _verify(auditor: KafkaConnection, progress: Progress) -> Verdict:
 
 
 def _zones(cells_file: Path, policies: Collection[str]) -> list[str]:
-    """The zones of these policies in the demo's cell."""
+    """Return the zones of these policies in the demo's cell."""
     (cell,) = load_cells(cells_file, epoch_s=0.0)
     return [zone.id for zone in cell.zones if zone.policy.kind in policies]
 
 
 def _cut_data(folders: Folders) -> tuple[tuple[Dataset, ...], float]:
-    """Write what all scenes train on, and say how long that took."""
+    """Write the data of all scenes; return the bids' datasets and the duration (s)."""
     start_s = time.monotonic()
     datasets = write_datasets(folders.datasets, 0)
     write_tasks(folders.datasets)
@@ -251,8 +256,8 @@ def _cut_data(folders: Folders) -> tuple[tuple[Dataset, ...], float]:
 
 
 def _checked_settings(folders: Folders, cells_file: Path) -> BrokerSettings:
-    """The environment's settings of a broker, once all that can be known beforehand lets a demo start: the
-    last one's files are kept where it does not."""
+    """Check all that can be checked before a demo starts, and return the environment's settings of a broker.
+    If a check fails, the files of the last demo are kept."""
     folders.create()
     _check_room(folders)
     check_settings(load_cells(cells_file, epoch_s=0.0), folders, run_executors=True)
@@ -265,7 +270,7 @@ def _checked_settings(folders: Folders, cells_file: Path) -> BrokerSettings:
 
 
 def _empty(folders: Folders) -> None:
-    """Remove what the last demo has left."""
+    """Remove the files of the last demo."""
     folders.clear()
     with disk_faults(folders.root):
         for folder in (folders.datasets, folders.models):
@@ -282,5 +287,5 @@ def _check_room(folders: Folders) -> None:
         )
 
 
-def _since(started_s: float, moment_s: float | None) -> float | None:
-    return None if moment_s is None else moment_s - started_s
+def _since(started_s: float, time_s: float | None) -> float | None:
+    return None if time_s is None else time_s - started_s

@@ -1,6 +1,6 @@
-"""The demo's mixture of experts: a dense model is given experts, trained on two ranks, and then it serves.
+"""The demo's mixture of experts: a dense model gets experts, is trained on two ranks, and then serves.
 
-Half-way through, its requests are of another kind: their tokens go to other experts, which are placed anew.
+Half-way through, its requests are of another kind: their tokens go to other experts, which are placed again.
 """
 
 import shutil
@@ -38,8 +38,8 @@ _RANKS = 2
 
 
 def write_texts(folder: Path) -> None:
-    """Write what the model is trained on, programs and tables mixed, and the prompts: first all programs,
-    then all tables."""
+    """Write the training data, programs and tables mixed, and the prompts: first all programs, then all
+    tables."""
     programs, tables = pieces(_PROGRAMS, seed=3), pieces(_TABLES, seed=4)
     half = _RECORDS // 2
     mixed = [text for pair in zip(programs[:half], tables[:half], strict=True) for text in pair]
@@ -52,7 +52,7 @@ def write_texts(folder: Path) -> None:
 
 
 def training_workload(work_samples: int = _RECORDS) -> MoeTrainWorkload:
-    """A dense model that is given experts, and trains them with adaptive gating."""
+    """Return a job that adds experts to a dense model, and trains them with adaptive gating."""
     return MoeTrainWorkload(
         work_samples=work_samples,
         model=MODEL,
@@ -67,7 +67,7 @@ def training_workload(work_samples: int = _RECORDS) -> MoeTrainWorkload:
 
 
 def serving_workload(model: str) -> MoeServeWorkload:
-    """A service that answers all prompts once, as fast as they can be."""
+    """Return a service that answers all prompts once, at 40 requests a second at most."""
     return MoeServeWorkload(
         model=model,
         requests=Requests(dataset=Dataset(path=_PROMPTS, samples=2 * _PROMPTS_OF_A_KIND), rate_per_s=40.0),
@@ -78,20 +78,20 @@ def serving_workload(model: str) -> MoeServeWorkload:
 
 @dataclass
 class ExpertsScene:
-    """Submits the two jobs, and notes what becomes of them."""
+    """Submits the two jobs, and records their results."""
 
     stage: Stage
     placements: list[PlacementDecided] = field(default_factory=list)
-    """Of the service."""
+    """Placements of the service."""
     completed: dict[str, JobCompleted] = field(default_factory=dict)
     routed: int = 0
     """Tokens of the training, counted once in each layer."""
     doubles: int = 0
-    """Those of them with two experts."""
+    """Tokens with two experts among them."""
 
     @property
     def shortcomings(self) -> list[str]:
-        """See `Scene`."""
+        """Part of `Scene`."""
         if left := sorted({_TRAINED, _SERVED} - self.completed.keys()):
             return [f"not done: {', '.join(left)}"]
         found = []
@@ -105,7 +105,7 @@ class ExpertsScene:
 
     @property
     def summary(self) -> str:
-        """See `Scene`."""
+        """Part of `Scene`."""
         last = self.placements[-1].layers[0]
         return (
             f"a model of experts was trained and answered {self.completed[_SERVED].samples_done} requests; "
@@ -113,7 +113,7 @@ class ExpertsScene:
         )
 
     def play(self) -> Iterator[str]:
-        """See `Scene`."""
+        """Part of `Scene`."""
         stage, zone = self.stage, self.stage.zone("experts").id
         yield from stage.online("experts")
         stage.progress.say(
@@ -130,7 +130,7 @@ class ExpertsScene:
         yield from self._until_done(_SERVED)
 
     def note(self, records: Sequence[Record]) -> None:
-        """See `Scene`."""
+        """Part of `Scene`."""
         refuse_lost(records, [_TRAINED, _SERVED])
         for record in records:
             match record.outcome if isinstance(record, Decision) else record.event:

@@ -1,4 +1,4 @@
-"""Tasks cut from the text of Python's standard library: files of one kind are related, of other kinds not."""
+"""Tasks cut from the text of Python's standard library: files of one kind are related, others are not."""
 
 import json
 import random
@@ -10,7 +10,7 @@ _CHARACTERS = 160
 
 
 def pieces(patterns: Sequence[str], seed: int) -> list[str]:
-    """Pieces of the modules whose paths match, in a seeded order."""
+    """Return pieces of the modules whose paths match, in a seeded order."""
     library = Path(sysconfig.get_paths()["stdlib"])
     paths = sorted({path for pattern in patterns for path in library.glob(pattern)})
     texts = [path.read_text(encoding="utf-8", errors="ignore") for path in paths]
@@ -30,5 +30,5 @@ def write_task(folder: Path, name: str, texts: Sequence[str], held_back: int) ->
 
 
 def write_texts(path: Path, texts: Sequence[str]) -> None:
-    """Write a record of each text."""
+    """Write a record for each text."""
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")

@@ -14,7 +14,7 @@ from schemas.inference import InferenceLoadReported
 from schemas.loans import LoanChanged, ReclaimEnded
 from schemas.lora import Dataset
 
-HASTE: Mapping[str, str] = {
+FAST_LENDER: Mapping[str, str] = {
     "MILLRACE_LENDER_FORECASTER": "seasonal",
     "MILLRACE_LENDER_INTERVAL_S": "0.5",
     "MILLRACE_LENDER_STEADY_S": "1",
@@ -22,13 +22,13 @@ HASTE: Mapping[str, str] = {
     "MILLRACE_LENDER_UNKNOWN_S": "30",
     "MILLRACE_LENDER_DELAY_S": "1",
 }
-"""For a lender to whom seconds are what minutes are to a real one."""
+"""Settings of a lender whose times are seconds in place of minutes."""
 
 
-def haste(pace: float) -> Mapping[str, str]:
-    """The same on a machine that is so many times slower."""
+def lender_settings(pace: float) -> Mapping[str, str]:
+    """Return the settings of the lender for a machine that is `pace` times slower."""
     slower = ("MILLRACE_LENDER_UNKNOWN_S", "MILLRACE_LENDER_DELAY_S")
-    return {**HASTE, **{name: str(round(float(HASTE[name]) * pace, 1)) for name in slower}}
+    return {**FAST_LENDER, **{name: str(round(float(FAST_LENDER[name]) * pace, 1)) for name in slower}}
 
 
 _JOB = "spreading"
@@ -42,26 +42,26 @@ _REPORT_S = 0.25
 
 @dataclass
 class LoanScene:
-    """Plays the inference side of a cell, submits a job, and notes what becomes of both."""
+    """Reports the load of an inference zone, submits a job, and records the loan and the job's result."""
 
     stage: Stage
     dataset: Dataset
     has_spread: bool = False
     """Whether the job's workers on the lent server have trained."""
     reclaim: str | None = None
-    """How the reclaim has ended."""
+    """Status with which the reclaim has ended."""
     completed: JobCompleted | None = None
     _load: float = _BUSY
     _next_report_s: float = 0.0
     _lent: str | None = None
     _members: set[str] = field(default_factory=set)
-    """Where the job's workers have begun."""
+    """Nodes on which the job's workers have started."""
     _samples: int = 0
-    """That the job has trained."""
+    """Samples that the job has trained."""
 
     @property
     def shortcomings(self) -> list[str]:
-        """See `Scene`."""
+        """Part of `Scene`."""
         found = []
         if self._lent is None:
             found.append("no server was lent when the load fell")
@@ -75,11 +75,11 @@ class LoanScene:
 
     @property
     def summary(self) -> str:
-        """See `Scene`."""
+        """Part of `Scene`."""
         return "an idle inference server was lent to a training job, which used both, and was back in time"
 
     def play(self) -> Iterator[str]:
-        """See `Scene`."""
+        """Part of `Scene`."""
         say = self.stage.progress.say
         yield from self.stage.online("elastic", "inference")
         say(f"*** {_JOB} is submitted: it can use one server or two, and there is one")
@@ -99,7 +99,7 @@ class LoanScene:
         yield from self._until(lambda: self.completed is not None, f"{_JOB} to be done")
 
     def note(self, records: Sequence[Record]) -> None:
-        """See `Scene`."""
+        """Part of `Scene`."""
         refuse_lost(records, [_JOB])
         for record in records:
             match record.outcome if isinstance(record, Decision) else record.event:
@@ -129,7 +129,7 @@ class LoanScene:
         self.stage.submit(self.stage.zone("elastic").id, _JOB, workload, ElasticTerms())
 
     def _until(self, condition: Callable[[], bool], awaited: str) -> Iterator[str]:
-        """Report the load until something is so."""
+        """Report the load until a condition holds."""
         while not condition():
             if time.monotonic() >= self._next_report_s:
                 self._next_report_s = time.monotonic() + _REPORT_S

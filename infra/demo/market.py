@@ -1,6 +1,6 @@
 """The demo's market: a price, the machine's speed, bids for adapters, and an executor that is killed.
 
-All jobs are over at the end, the killed node's too, and the node trains again.
+At the end all jobs are over, those of the killed node too, and the node trains again.
 """
 
 import os
@@ -15,7 +15,7 @@ from infra.demo.stage import Record, Stage, refuse_lost
 from infra.views.jobs import Job
 from infra.views.text import counted, first_of, time_s_of
 from infra.workloads.arrivals import Arrival
-from infra.workloads.auction.bids import BidDraw, Demands, draw_quotes
+from infra.workloads.auction.bids import BidDemands, BidDraw, draw_quotes
 from infra.workloads.timed import TimedEvent
 from schemas.auction.evidence import JobReplanned, evidence_of
 from schemas.auction.terms import BidTerms
@@ -36,19 +36,19 @@ _MICROS_PER_S = 250_000
 _BARGAIN_MICROS = 1
 _LEAD_S = 0.5
 _MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_DEMANDS = Demands(
+_DEMANDS = BidDemands(
     median_work_slots=1.5,
     longest_work_slots=2.0,
-    # So much that what a killed node was to train fits in later.
+    # Long enough for the work of a killed node to be done later.
     slack=(4.0, 8.0),
-    # High, and on every layer: in so few steps the losses shall be seen to fall.
+    # High, and on every layer: the losses must fall visibly within few steps.
     learning_rates=(5e-3, 1e-2),
     target_modules=_MODULES,
 )
 
 
 @dataclass
-class Market:
+class MarketScene:
     """Submits the bids of a workload, and kills an executor once."""
 
     stage: Stage
@@ -57,41 +57,41 @@ class Market:
     datasets: tuple[Dataset, ...]
     killed_node: str | None = None
     recovered: bool = False
-    """Whether the node of the killed executor has come online and begun a run since."""
+    """Whether the node of the killed executor has come online and started a run since."""
     slipped: set[str] = field(default_factory=set)
     """Jobs that were planned again though the killed node had no part in their plans."""
     lost: set[str] = field(default_factory=set)
-    """Likewise, jobs that were refunded."""
+    """Jobs that were refunded though the killed node had no part in their plans."""
     _zone: Zone = field(init=False)
-    """As it is configured at present."""
+    """Present configuration of the zone."""
     _ids: set[str] = field(default_factory=set)
     _first: dict[str, str] = field(default_factory=dict)
-    """The node of each job that shows how fast one is."""
+    """Node of each job that measures a node's speed."""
     _slot_start_s: dict[str, float] = field(default_factory=dict)
-    """By node, when the slot of its first job began."""
+    """Start of the slot of each node's first job."""
     _started_s: dict[str, float] = field(default_factory=dict)
     _finished: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Samples of each first job, and when they were trained."""
+    """Samples of each first job, and the time at which they were trained."""
     _accepted: bool = False
     """Whether the cell plans with the speeds of this machine."""
     _nodes: dict[str, set[str]] = field(default_factory=dict)
-    """The nodes that each job was ever planned on."""
+    """All nodes that each job was ever planned on."""
     _endangered: set[str] = field(default_factory=set)
-    """Jobs that had work ahead on the node when it was killed."""
+    """Jobs that had work left on the node when it was killed."""
     _is_back: bool = False
-    """Whether the executor has said since the kill that it is online."""
+    """Whether the executor has come online since the kill."""
 
     def __post_init__(self) -> None:
         self._zone = self.stage.zone("auction")
 
     @property
     def completed(self) -> list[JobCompleted]:
-        """The ends of its jobs that were trained to their end."""
+        """Decisions about its completed jobs."""
         return [job.completed for job in self._jobs if job.completed is not None]
 
     @property
     def saved(self) -> list[str]:
-        """Jobs that the kill endangered, and that were trained to their end all the same."""
+        """Jobs that were completed though the kill endangered them."""
         return sorted(self._endangered & {job.job_id for job in self.completed})
 
     @property
@@ -103,7 +103,7 @@ class Market:
 
     @property
     def shortcomings(self) -> list[str]:
-        """See `Scene`."""
+        """Part of `Scene`."""
         found = []
         if self.lost:
             lost = first_of(sorted(self.lost), 2)
@@ -118,7 +118,7 @@ class Market:
 
     @property
     def summary(self) -> str:
-        """See `Scene`."""
+        """Part of `Scene`."""
         states, saved = [job.state for job in self._jobs], counted(len(self.saved), "job")
         refunded = states.count("refunded")
         refunds = f" and {refunded} refunded" if refunded else ""
@@ -129,7 +129,7 @@ class Market:
         )
 
     def play(self) -> Iterator[str]:
-        """See `Scene`."""
+        """Part of `Scene`."""
         quotes = draw_quotes(self.stage.cell, self.seed)
         for quote in quotes:
             self.stage.send(quote, "vendors")
@@ -145,7 +145,7 @@ class Market:
         yield from self._trade(deque(sorted(bids, key=lambda timed: timed.time_s)))
 
     def note(self, records: Sequence[Record]) -> None:
-        """See `Scene`."""
+        """Part of `Scene`."""
         refuse_lost(records, list(self._first))
         for record in records:
             if isinstance(record, Envelope):
@@ -161,7 +161,7 @@ class Market:
         return ids <= {job.job_id for job in self._jobs if job.is_over}
 
     def _rows(self) -> list[ThroughputRow]:
-        """A row of the throughput table for each type of GPU."""
+        """Return a row of the throughput table for each type of GPU."""
         return list({row.gpu_type: row for row in reversed(self._zone.throughput)}.values())
 
     def _bid(
@@ -173,8 +173,8 @@ class Market:
         bid_micros: int | None = None,
         elsewhere: Sequence[ThroughputRow] = (),
     ) -> None:
-        """Submit a job that takes so many slots on this row's type of GPU, and may take `slack_slots` more.
-        It trains on that type alone, or on those of the rows `elsewhere` too."""
+        """Submit a job that takes `slots` on the row's type of GPU, with a deadline `slack_slots` later. It
+        trains on that type alone, or on those of the rows `elsewhere` too."""
         slot_s = self.stage.cell.slot_s
         batches = max(int(slots * slot_s * row.samples_per_s / row.batch_size), 1)
         workload = LoraWorkload(
@@ -197,8 +197,7 @@ class Market:
         self.stage.submit(self._zone.id, job_id, workload, terms)
 
     def _measure(self) -> Iterator[str]:
-        """Have each node train a first job, and the zone configured with the speed of its slowest node of
-        each type."""
+        """Train a first job on each type of node, and configure the zone with the measured speeds."""
         stage = self.stage
         stage.progress.say("*** two first jobs, which also show how fast this machine is")
         for row in self._rows():
@@ -214,14 +213,14 @@ class Market:
             run = FirstRun(samples, self._slot_start_s[node], self._started_s[job_id], finished_s)
             speeds[type_of[node]] = run.sustained_samples_per_s(stage.cell.slot_s)
         self._zone = zone_at(self._zone, speeds)
-        said = ", ".join(f"{speed:.0f} samples/s on {gpu_type}" for gpu_type, speed in speeds.items())
-        stage.progress.say(f"*** zone {self._zone.id} plans with what this machine can keep: {said}")
+        text = ", ".join(f"{speed:.0f} samples/s on {gpu_type}" for gpu_type, speed in speeds.items())
+        stage.progress.say(f"*** zone {self._zone.id} plans with what this machine can keep: {text}")
         stage.send(ZoneConfigured(cell=stage.cell.cell, zone=self._zone), "operators")
         while not self._accepted:
             yield "the zone's new speeds"
 
     def _trade(self, waiting: deque[TimedEvent[JobSubmitted]]) -> Iterator[str]:
-        """Submit each bid at its time and kill an executor meanwhile; until every job is over, those for the
+        """Submit each bid at its time and kill an executor meanwhile, until every job is over, those of the
         killed node too."""
         bids, slot_s = counted(len(waiting), "bid"), self.stage.cell.slot_s
         self.stage.progress.say(
@@ -234,7 +233,7 @@ class Market:
             while waiting and waiting[0].time_s <= time.time():
                 self.stage.send(waiting.popleft().event)
             if self.killed_node is None:
-                self._kill_when_it_hurts()
+                self._kill_executor()
             elif self.returned and _LAST not in self._ids:
                 type_of = {node.id: node.gpu_type for node in self._zone.nodes}
                 row = next(row for row in self._rows() if row.gpu_type == type_of[self.killed_node])
@@ -247,8 +246,8 @@ class Market:
             else:
                 yield counted(left, "job")
 
-    def _kill_when_it_hurts(self) -> None:
-        """Kill the executor that trains the long job."""
+    def _kill_executor(self) -> None:
+        """Kill the executor that trains the long job, once it has trained some of it."""
         job = next((job for job in self._jobs if job.job_id == _LONG), None)
         if job is None or not job.samples_done or not job.nodes or job.is_over:
             return
@@ -273,7 +272,7 @@ class Market:
             case NodeOnline(node=node) if node == self.killed_node and not self._is_back:
                 self._is_back = True
                 self.stage.progress.say(f"*** the executor of {node} is back")
-            # The ledger keeps their order: this run has begun since the kill.
+            # In the order of the ledger, this run started after the kill.
             case RunStarted(node=node) as run if (
                 self._is_back and node == self.killed_node and not self.recovered
             ):
@@ -291,12 +290,12 @@ class Market:
                 if offer is not None and offer.plan is not None:
                     self._nodes[job_id] = {node for _, node in offer.plan.node_slots}
             case JobReplanned(job_id=job_id) as replanned if job_id in self._ids:
-                if self._is_others(job_id):
+                if self._is_unrelated(job_id):
                     self.slipped.add(job_id)
                 self._nodes.setdefault(job_id, set()).update(node for _, node in replanned.plan.node_slots)
-            case JobRefunded(job_id=job_id) if job_id in self._ids and self._is_others(job_id):
+            case JobRefunded(job_id=job_id) if job_id in self._ids and self._is_unrelated(job_id):
                 self.lost.add(job_id)
 
-    def _is_others(self, job_id: str) -> bool:
-        """Whether the killed node has had no part in a job's plans."""
+    def _is_unrelated(self, job_id: str) -> bool:
+        """Return whether the killed node has had no part in a job's plans."""
         return self.killed_node is None or self.killed_node not in self._nodes.get(job_id, ())

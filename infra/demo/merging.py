@@ -1,4 +1,4 @@
-"""The demo's merge: four fine-tuning jobs, of which one learns from another and is done sooner."""
+"""The demo's merge: four fine-tuning jobs, one of which learns from another and completes sooner."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters
 
 _TABLES = ("encodings/cp*.py", "encodings/iso8859*.py")
 _HELP = ("pydoc_data/topics.py",)
-"""Prose. The base model was trained on programs: of these it would have little left to learn."""
+"""Prose: the base model was trained on programs, and would learn little from more of them."""
 _VALIDATION_RECORDS = 60
 _RECORDS = {"code-pages": 240, "more-code-pages": 100, "help-pages": 240}
 _MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -43,18 +43,15 @@ def tuning_workload(
     sharing: bool = True,
     rank: int = 8,
 ) -> TuningWorkload:
-    """A job on one of these tasks.
-
-    Args:
-        validation: the task whose validation data it is measured on, its own by default.
-    """
+    """Return a job on one of these tasks; `validation` names the task of its validation data, by default its
+    own."""
     return TuningWorkload(
         model=MODEL,
         dataset=Dataset(path=f"{task}.jsonl", samples=_RECORDS[task]),
         validation_path=f"{validation or task}-validation.jsonl",
         hyperparameters=TuningHyperparameters(
-            # High, and on every layer: in so few steps it shall be seen to learn. At 1e-2 the donor breaks
-            # down now and then, and whether it helps hangs on which of its epochs is the last.
+            # High, and on every layer: it must learn visibly within few steps. At 1e-2 the donor diverges
+            # now and then, and whether it helps depends on which of its epochs is the last.
             rank=rank,
             batch_size=8,
             sequence_length=64,
@@ -67,28 +64,28 @@ def tuning_workload(
 
 
 _WORKLOADS = {
-    # Shorter than what those are allowed that may learn from it: it comes first.
+    # Shorter than the jobs that may learn from it, so it runs first.
     _DONOR: tuning_workload(_DONOR, 120),
     _LEARNER: tuning_workload(_LEARNER, 150, _ACCURACY),
-    # The same job, but for its weights, which are nobody else's.
+    # An equal job that does not share its weights.
     _ALONE: tuning_workload(_LEARNER, 150, _ACCURACY, sharing=False),
-    # Of another rank: no adapter of the others can begin with its weights.
+    # Another rank: no adapter of the others can start from its weights.
     _STRANGER: tuning_workload(_STRANGER, 40, rank=4),
 }
 
 
 @dataclass
 class MergingScene:
-    """Submits the four jobs, and notes what becomes of them."""
+    """Submits the four jobs, and records their results."""
 
     stage: Stage
     judged: MergeJudged | None = None
-    """How the merge of the job that learns has ended."""
+    """Decision that ended the merge of the job that learns."""
     completed: dict[str, JobCompleted] = field(default_factory=dict)
 
     @property
     def shortcomings(self) -> list[str]:
-        """See `Scene`."""
+        """Part of `Scene`."""
         if left := sorted(_WORKLOADS.keys() - self.completed.keys()):
             return [f"not done: {', '.join(left)}"]
         if self.judged is None or self.judged.reason != "finished":
@@ -99,20 +96,20 @@ class MergingScene:
 
     @property
     def summary(self) -> str:
-        """See `Scene`."""
-        assert self.judged is not None, "it has shown what it was to show"
+        """Part of `Scene`."""
+        assert self.judged is not None, "a scene without shortcomings has a merge"
         return (
             f"a job that learned from another was done after {self.iterations(_LEARNER)} iterations; "
             f"the same job alone took {self.iterations(_ALONE)}"
         )
 
     def iterations(self, job_id: str) -> int:
-        """That a job has taken."""
+        """Return the number of iterations of a completed job."""
         batch = _WORKLOADS[job_id].hyperparameters.batch_size
         return self.completed[job_id].samples_done // batch
 
     def play(self) -> Iterator[str]:
-        """See `Scene`."""
+        """Part of `Scene`."""
         stage = self.stage
         yield from stage.online("merging")
         stage.progress.say(
@@ -125,7 +122,7 @@ class MergingScene:
             yield f"{', '.join(left)} to be tuned"
 
     def note(self, records: Sequence[Record]) -> None:
-        """See `Scene`."""
+        """Part of `Scene`."""
         refuse_lost(records, list(_WORKLOADS))
         for record in records:
             match record.outcome if isinstance(record, Decision) else None:

@@ -1,4 +1,4 @@
-"""Models for the jobs of the demo that bring their own."""
+"""Model of the demo's jobs that have models of their own."""
 
 import threading
 import time
@@ -15,21 +15,20 @@ _POLL_S = 0.1
 
 @contextmanager
 def default_model(folders: Folders, server: ForkServer) -> Iterator[Callable[[], None]]:
-    """Have the small default model found, and made if there is none. What the block is given waits until the
-    model lies in the folder of models.
+    """Find the small default model, or make it, while the block runs; yield a function that waits for it.
 
     Raises:
-        CommandError: it cannot be made.
+        CommandError: the model cannot be made.
     """
     function = "executors.lora.default_base:place_default_base"
     launch = server.forked("default-model", {}, function, str(folders.models / MODEL))
     making = Service("default-model", launch, folders.logs)
 
     def begin() -> None:
-        with suppress(OSError, EOFError):  # the server is stopped before it was ready
+        with suppress(OSError, EOFError):  # the server stopped before it was ready
             making.start()
 
-    # It begins when the server is ready, and meanwhile other services start.
+    # A thread waits for the server, so other services start meanwhile.
     beginning = threading.Thread(target=begin, daemon=True)
     beginning.start()
 

@@ -1,4 +1,4 @@
-"""The step after the demo: bids for the cell that `millrace up` runs by default, and the data for them."""
+"""Bids for the cell that `millrace up` runs by default, and their data, for users to try after the demo."""
 
 import shutil
 from pathlib import Path
@@ -36,12 +36,12 @@ def write_next_steps(demo: Folders, dataset: Dataset, home: Folders) -> Path:
     """Write a file of bids into the folder of the demo, and return its path.
 
     Args:
-        demo: folders of the demo, which have the dataset.
-        dataset: data that the bids train on; it is copied to where `millrace up` looks for it.
-        home: folders of `millrace up`.
+        demo: Folders of the demo, which have the dataset.
+        dataset: Data that the bids train on; it is copied to the datasets of `millrace up`.
+        home: Folders of `millrace up`.
 
     Raises:
-        CommandError: there is no room, or no right to write.
+        CommandError: a file cannot be written.
     """
     with disk_faults(home.root):
         home.datasets.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The speeds that a zone plans with, as its first jobs have shown them on this machine."""
+"""Speeds that a zone plans with, as measured by its first jobs on this machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from schemas.cells import GpuType, ThroughputRow, Zone
 Part = TypeVar("Part", GpuType, ThroughputRow)
 
 SAFETY = 0.5
-"""The part of what was measured that is planned with: later there is more to do at a time."""
+"""Part of the measured speed that is planned with: later, more runs share the machine."""
 _LEAST_PART_OF_SLOT = 0.25
-"""A run is taken to have at least so much of its slot."""
+"""Least part of its slot that a run is assumed to have."""
 
 
 @dataclass(frozen=True)
 class FirstRun:
-    """A run of one slot that had a node to itself."""
+    """A run of one slot, alone on its node."""
 
     samples: int
     slot_start_s: float
@@ -24,8 +24,8 @@ class FirstRun:
     finished_s: float
 
     def sustained_samples_per_s(self, slot_s: float) -> float:
-        """The speed to plan with: what the run trained per second, of which so much of a slot is lost again
-        as this one lost before it began, with room to spare."""
+        """Return the speed to plan with: the run's samples per second, less the part of a slot before its
+        start, times `SAFETY`."""
         training_s = max(self.finished_s - self.started_s, 1e-3)
         lost_s = max(self.started_s - self.slot_start_s, 0.0)
         part = max(1.0 - lost_s / slot_s, _LEAST_PART_OF_SLOT)
@@ -33,7 +33,7 @@ class FirstRun:
 
 
 def zone_at(zone: Zone, samples_per_s: Mapping[str, float]) -> Zone:
-    """The zone with these speeds of full nodes by GPU type; tasks keep the parts of a node that they have."""
+    """Return the zone with these speeds of full nodes by GPU type; tasks keep their parts of a node."""
     factors = {gpu.name: samples_per_s[gpu.name] / gpu.samples_per_s for gpu in zone.gpu_types}
 
     def scaled(part: Part, gpu_type: str) -> Part:

@@ -1,4 +1,4 @@
-"""Where the scenes of the demo play: a deployment of one cell, its log, and who sends events to it."""
+"""Environment of the demo's scenes: a deployment of one cell, its log, and publishers of events."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,63 +40,63 @@ class Scene(Protocol):
     """A part of the demo."""
 
     def play(self) -> Iterator[str]:
-        """Do what there is to do, and yield what is awaited whenever there is something to wait for.
+        """Run the scene, and yield a text about what is awaited whenever it waits.
 
         Raises:
-            CommandError: something is wrong.
+            CommandError: the scene fails.
         """
 
     def note(self, records: Sequence[Record]) -> None:
-        """Take in what has happened.
+        """Process new records.
 
         Raises:
-            CommandError: something is wrong.
+            CommandError: the scene fails.
         """
 
     @property
     def shortcomings(self) -> list[str]:
-        """Lines about what it was to show and did not."""
+        """Lines about expected results that the scene did not have."""
 
     @property
     def summary(self) -> str:
-        """A line about what it has shown."""
+        """Line about the results of the scene."""
 
 
 @dataclass
 class Stage:
-    """Everything that scenes need."""
+    """Deployment, log and publishers of the scenes."""
 
     deployment: Deployment
     follower: BoardFollower
     publishers: Mapping[Role, EventPublisher]
     progress: Progress
     patience_s: float
-    """After so long without any event that could be progress, something is wrong."""
+    """Longest time without any event that could be progress before the demo fails."""
     pace: float = 1.0
-    """See `infra.demo.cell.pace_of`."""
+    """Factor for times, of `infra.demo.cell.pace_of`."""
     first_decision_s: float | None = None
-    """By the monotonic clock, when the first job was decided."""
+    """Time of the first decision about a job, by the monotonic clock."""
     first_adapter_s: float | None = None
-    """Likewise, when the first one was completed."""
+    """Time of the first completion, by the monotonic clock."""
     _last_event_s: float = field(default_factory=time.monotonic)
 
     @property
     def cell(self) -> CellConfigured:
-        """The cell that it is of."""
+        """The demo's cell."""
         (cell,) = self.deployment.cells
         return cell
 
     @property
     def board(self) -> Board:
-        """The cell as it stands."""
+        """Present state of the cell."""
         return self.follower.boards[self.cell.cell]
 
     def zone(self, policy: str) -> Zone:
-        """The zone of a policy."""
+        """Return the zone of a policy."""
         return next(zone for zone in self.cell.zones if zone.policy.kind == policy)
 
     def send(self, event: Event, role: Role = "users") -> None:
-        """Publish what one of a role has to say."""
+        """Publish an event in a role."""
         self.publishers[role].publish(event)
 
     def submit(self, zone: str, job_id: str, workload: Workload, terms: Terms) -> None:
@@ -119,12 +119,11 @@ class Stage:
             yield f"{first_of(waiting, _SHOWN_NODES)} to come online"
 
     def play(self, scenes: Sequence[Scene]) -> None:
-        """Play scenes beside each other until all are over.
+        """Play scenes at the same time until all are over.
 
         Raises:
-            CommandError: a scene finds something wrong, a service cannot be kept running, or nothing has
-                happened for so long that something must be wrong.
-            PublishError: the broker does not take an event.
+            CommandError: a scene fails, a service keeps dying, or nothing has happened for `patience_s`.
+            PublishError: the broker does not confirm an event.
             ReadError: the log cannot be read.
         """
         self._last_event_s = time.monotonic()
@@ -132,8 +131,8 @@ class Stage:
         playing = [scene.play() for scene in scenes]
         while playing:
             awaited = [(each, next(each, None)) for each in playing]
-            playing = [each for each, what in awaited if what is not None]
-            waits = "; ".join(dict.fromkeys(what for _, what in awaited if what is not None))
+            playing = [each for each, text in awaited if text is not None]
+            waits = "; ".join(dict.fromkeys(text for _, text in awaited if text is not None))
             self.progress.awaits(waits)
             self._pass(scenes, _POLL_S)
             quiet_s = time.monotonic() - self._last_event_s
@@ -141,22 +140,22 @@ class Stage:
                 raise CommandError(f"nothing has happened for {quiet_s:.0f} s: waiting for {waits}")
 
     def drain(self, scenes: Sequence[Scene]) -> None:
-        """Take in what is still there: until nothing comes for a second, or five have passed."""
+        """Process further records, until none come for a second or five seconds have passed."""
         deadline_s = time.monotonic() + _DRAIN_S
         while self._pass(scenes, _QUIET_S) and time.monotonic() < deadline_s:
             pass
 
     def _pass(self, scenes: Sequence[Scene], timeout_s: float) -> bool:
-        """Take in what has come; False if nothing has."""
+        """Process new records; return whether there were any."""
         self.deployment.keep_running()
         records = self.follower.poll(timeout_s)
         for record in records:
-            self._take(record)
+            self._process(record)
         for scene in scenes:
             scene.note(records)
         return bool(records)
 
-    def _take(self, record: Record) -> None:
+    def _process(self, record: Record) -> None:
         now_s = time.monotonic()
         if _is_progress(record):
             self._last_event_s = now_s
@@ -166,24 +165,24 @@ class Stage:
             self.first_decision_s = now_s
         if isinstance(record.outcome, JobCompleted) and self.first_adapter_s is None:
             self.first_adapter_s = now_s
-        # How a zone stands is decided again and again.
+        # States of zones are decided too often to be shown.
         line = None if isinstance(record.outcome, ZoneView) else happening(record)
         if line is not None:
             self.progress.say(line)
 
 
 def _is_progress(record: Record) -> bool:
-    """Whether a record is about a node or a job; the clock, loads and zones that stand as before are not."""
+    """Return whether a record is about a node or a job; the clock, loads and states of zones are not."""
     if isinstance(record, Envelope):
         return isinstance(record.event, FleetEvent | JobSubmitted)
     return isinstance(record.outcome, JobOutcome | Command)
 
 
 def refuse_lost(records: Sequence[Record], job_ids: Sequence[str]) -> None:
-    """See that none of these jobs is refused or refunded.
+    """Check that none of these jobs is rejected or refunded.
 
     Raises:
-        CommandError: one is.
+        CommandError: a job is rejected or refunded.
     """
     for record in records:
         if isinstance(record, Decision) and isinstance(record.outcome, JobRefunded | JobRejected):
@@ -201,11 +200,11 @@ def running_stage(
     patience_s: float,
     pace: float,
 ) -> Iterator[Stage]:
-    """A stage whose deployment runs for the length of the block.
+    """Yield a stage whose deployment runs within the block.
 
     Raises:
-        CommandError: a service does not come up.
-        BrokerError: the topics are not what they must be.
+        CommandError: a service does not start.
+        BrokerError: a topic is missing or has other settings.
     """
     deployment = Deployment(layout, progress.say, server, progress.awaits)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Which nodes of a deployment have come online since it was started."""
+"""Nodes of a deployment that have come online since its start."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,10 +17,10 @@ _SHOWN_NODES = 6
 
 
 class NodesAwaited:
-    """Reads what nodes report, until each of them has given a sign of life."""
+    """Reads the reports of nodes until each node has sent one."""
 
     def __init__(self, kafka: KafkaConnection, prefix: str, nodes: set[tuple[str, str]]) -> None:
-        """Await nodes, each named with its cell; no report that was sent before counts.
+        """Await nodes, each named with its cell; earlier reports do not count.
 
         Raises:
             ReadError: the broker does not answer.
@@ -32,16 +32,16 @@ class NodesAwaited:
 
     @property
     def awaited(self) -> str:
-        """The nodes that are awaited, in words; empty where none is."""
+        """Text about the nodes that are awaited; empty without any."""
         if not self._left:
             return ""
         return f"{first_of(sorted(node for _, node in self._left), _SHOWN_NODES)} to come online"
 
     def news(self) -> Iterator[str]:
-        """A line for each node that has come online since the last call."""
+        """Yield a line for each node that has come online since the last call."""
         if self._reader is None:
             return
-        with suppress(ReadError):  # the broker is being started again
+        with suppress(ReadError):  # the broker restarts
             for record in self._reader.poll(0.0):
                 with suppress(InvalidRecordError):
                     event = decode_event(record.value, record.headers).event

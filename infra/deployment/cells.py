@@ -1,4 +1,4 @@
-"""The cells of a log: as they were first configured, and as they are at present."""
+"""Cells of a log: their first configurations, and their present states."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ class PresentCell:
     """A cell after all changes that it has accepted."""
 
     configuration: CellConfigured
-    """The first: its slots and its timeout hold."""
+    """First configuration: its slots and its timeout hold."""
     zones: dict[str, Zone]
-    """By id, each as it was last configured."""
+    """Latest configuration of each zone, by id."""
     zone_of: dict[str, str]
-    """The zone that each node serves."""
+    """Zone that each node serves."""
     owner_of: dict[str, str]
-    """The zone that owns each node."""
+    """Zone that owns each node."""
     gpu_type_of: dict[str, str]
-    """GPU type of each node, as its owner calls it."""
+    """GPU type of each node, by its owner's name for it."""
 
 
 def first_layout(first: CellConfigured) -> PresentCell:
-    """A cell as it begins with its first configuration."""
+    """Return the state of a cell under its first configuration."""
     zones = {zone.id: zone for zone in first.zones}
     zone_of = {node.id: zone.id for zone in first.zones for node in zone.nodes}
     gpu_type_of = {node.id: node.gpu_type for zone in first.zones for node in zone.nodes}
@@ -39,7 +39,7 @@ def first_layout(first: CellConfigured) -> PresentCell:
 
 
 def ledger_configurations(target: Target, cells: set[str]) -> dict[str, CellConfigured]:
-    """The first configurations of those of `cells` that have one."""
+    """Return the first configurations of those of `cells` that have one."""
     found: dict[str, CellConfigured] = {}
     for envelope in _events(target, CellConfigured):
         if isinstance(envelope.event, CellConfigured) and envelope.event.cell in cells:
@@ -50,24 +50,24 @@ def ledger_configurations(target: Target, cells: set[str]) -> dict[str, CellConf
 
 
 def present_cells(target: Target) -> dict[str, PresentCell]:
-    """Every cell of a log, by name.
+    """Return every cell of a log, by name.
 
     Raises:
         ReadError: the log cannot be read.
     """
-    # Decisions are read first, so that the cause of each is among the events, which are read after them.
-    # A worker that was killed leaves repetitions.
+    # Decisions are read first: the cause of each is then among the events.
+    # A worker that was killed leaves duplicates.
     with LogReader(target, [target.topic(DECISIONS)], "beginning") as reader:
         decided = {decision.id: decision for decision in layout_changes(reader.to_end())}
     cells: dict[str, PresentCell] = {}
-    asked: dict[tuple[str, str], Zone] = {}
+    changes: dict[tuple[str, str], Zone] = {}
     registered: dict[tuple[str, str], NodeRegistered] = {}
     for envelope in _events(target, CellConfigured, ZoneConfigured, NodeRegistered):
         match envelope.event:
             case CellConfigured() as first:
                 cells.setdefault(first.cell, first_layout(first))
             case ZoneConfigured() as change:
-                asked.setdefault((change.cell, envelope.id), change.zone)
+                changes.setdefault((change.cell, envelope.id), change.zone)
             case NodeRegistered() as registration:
                 registered.setdefault((registration.cell, envelope.id), registration)
     for decision in decided.values():
@@ -76,7 +76,7 @@ def present_cells(target: Target) -> dict[str, PresentCell]:
             continue  # its policies are not installed here
         match decision.outcome:
             case ZoneAccepted(zone=zone):
-                cell.zones[zone] = asked[decision.cell, decision.cause]
+                cell.zones[zone] = changes[decision.cell, decision.cause]
                 cell.gpu_type_of.update((node.id, node.gpu_type) for node in cell.zones[zone].nodes)
             case NodeMoved(node=node, to_zone=None):
                 for known in (cell.zone_of, cell.owner_of, cell.gpu_type_of):
@@ -91,27 +91,27 @@ def present_cells(target: Target) -> dict[str, PresentCell]:
 
 
 def layout_changes(records: Iterator[ReadRecord]) -> Iterator[Decision]:
-    """The decisions among records that change a cell's zones, or the zones of its nodes."""
+    """Yield the decisions that change a cell's zones, or the zones of its nodes."""
     for record in records:
         if _is_of(record, NodeMoved, ZoneAccepted):
             try:
                 yield decode_decision(record.value or b"")
             except InvalidRecordError:
-                continue  # replay is who says so
+                continue  # replay reports it
 
 
 def _events(target: Target, *types: type[Event]) -> Iterator[Envelope]:
-    """The ledger's events of some types."""
+    """Yield the ledger's events of some types."""
     with LogReader(target, [target.topic(LEDGER)], "beginning") as reader:
         for record in reader.to_end():
             if _is_of(record, *types):
                 try:
                     yield decode_event(record.value, record.headers)
                 except InvalidRecordError:
-                    continue  # replay is who says so
+                    continue  # replay reports it
 
 
 def _is_of(record: ReadRecord, *types: type[Event | Outcome]) -> bool:
-    """By its header, which costs less than to decode it."""
+    """Return whether a record is of one of the types, by its header, without decoding it."""
     ce_type = dict(record.headers).get("ce_type")
     return any(ce_type == kind.TYPE.encode() for kind in types)

@@ -1,4 +1,4 @@
-"""Telling a worker which cells there are, and waiting until it has accepted them."""
+"""Configuration of cells: sends them to a worker, and waits until it has accepted them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ from streams.worker.cells_file import CellsFile
 
 _SOURCE = "millrace/up"
 _OVERTAKEN = "cell_already_configured"
-"""The reason for which a second configuration is ignored."""
+"""Reason with which a second configuration is ignored."""
 
 
 @dataclass(frozen=True)
-class ConfiguredCell:
-    """A cell as its ledger has it."""
+class LedgerCell:
+    """Configuration of a cell in its ledger."""
 
     configuration: CellConfigured
     is_new: bool
-    """Whether the ledger had none before."""
+    """Whether the ledger had no configuration before."""
     differs: bool
-    """Whether the file says otherwise; the ledger's configuration holds all the same."""
+    """Whether the file has another configuration; the ledger's holds."""
 
 
 def configure_cells(
@@ -36,30 +36,30 @@ def configure_cells(
     now_s: float,
     timeout_s: float,
     check_alive: Callable[[], None],
-) -> list[ConfiguredCell]:
+) -> list[LedgerCell]:
     """Publish the configuration of each cell of a file that has none yet, and return when all are accepted.
 
-    A cell may accept another configuration first: that of an earlier start that did not wait for long enough.
+    A cell may accept another configuration first, from an earlier start that ended before the acceptance.
     Then that one holds.
 
-    `check_alive` is called again and again while a worker is waited for; what it raises ends the wait.
+    `check_alive` is called repeatedly during the wait for a worker; its errors end the wait.
 
     Raises:
-        CommandError: a configuration is refused, or not accepted in time.
+        CommandError: a configuration is rejected, or not accepted in time.
     """
-    wanted = [cells_file.cell(name, now_s) for name in cells_file.names]
-    held = ledger_configurations(target, {cell.cell for cell in wanted})
-    new = [cell for cell in wanted if cell.cell not in held]
+    cells = [cells_file.cell(name, now_s) for name in cells_file.names]
+    held = ledger_configurations(target, {cell.cell for cell in cells})
+    new = [cell for cell in cells if cell.cell not in held]
     overtaken = _publish(target, new, timeout_s, check_alive) if new else set()
     if overtaken:
         held |= ledger_configurations(target, overtaken)
     configured = []
-    for cell in wanted:
+    for cell in cells:
         present = held.get(cell.cell, cell)
-        # A file that gives no epoch leaves it to the first start.
-        # Nor does it say which rules decide: they follow the workers.
-        asked = cells_file.cell(cell.cell, present.epoch_s).model_copy(update={"rules": present.rules})
-        configured.append(ConfiguredCell(present, cell.cell not in held, asked != present))
+        # A file without an epoch leaves it to the first start.
+        # It has no version of the rules either: the workers choose that.
+        file_cell = cells_file.cell(cell.cell, present.epoch_s).model_copy(update={"rules": present.rules})
+        configured.append(LedgerCell(present, cell.cell not in held, file_cell != present))
     return configured
 
 
@@ -69,7 +69,7 @@ def _publish(
     """Send configurations and wait until each cell has one.
 
     Returns:
-        the cells that had accepted another one before.
+        The cells that had accepted another one before.
     """
     overtaken = set()
     with Answers(target, CELLS) as answers:

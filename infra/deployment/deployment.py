@@ -44,7 +44,7 @@ _POLL_S = 0.5
 
 
 def principals(broker: RunningBroker, prefix: str) -> dict[Role, KafkaConnection]:
-    """Return the connection of each role. On a secured broker of ours each is given its rights first.
+    """Return the connection of each role. On a secured local broker, grant the roles' permissions first.
 
     Raises:
         BrokerError: the broker does not answer.
@@ -60,7 +60,7 @@ def principals(broker: RunningBroker, prefix: str) -> dict[Role, KafkaConnection
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM, as on SIGINT, for the length of the block."""
+    """Raise KeyboardInterrupt on SIGTERM, as on SIGINT, within the block."""
     interrupted = False
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -68,7 +68,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
         interrupted = True
         raise KeyboardInterrupt
 
-    # A shell has its background processes ignore SIGINT.
+    # A shell lets its background processes ignore SIGINT.
     numbers = [
         number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN
     ]
@@ -76,7 +76,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
     try:
         yield
     except SystemError:
-        # The Kafka client may lose what is raised while it polls.
+        # The Kafka client may lose an exception that is raised while it polls.
         if interrupted:
             raise KeyboardInterrupt from None
         raise
@@ -92,23 +92,22 @@ class Layout:
     cells_file: Path
     folders: Folders
     target: Target
-    """The log, and how the operators connect to it."""
+    """Log, and the connection of the operators."""
     executor_threads: int = 1
     run_executors: bool = True
     connections: Mapping[Role, KafkaConnection] = field(default_factory=dict)
     """Connections of other roles that are not those of the operators."""
     credentials: Path | None = None
-    """The folder of the roles' passwords, for commands on this machine to find."""
+    """Folder of the roles' passwords, published for commands on the same machine."""
     first_zones: Collection[str] | None = None
-    """The zones whose executors start with the deployment: all of them where it is None. `start_executors`
-    starts the others."""
+    """Zones whose executors start with the deployment; None for all. `start_executors` starts the others."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Variables for all services, of settings that differ from their defaults."""
+    """Environment variables of all services, for settings that differ from their defaults."""
 
     @property
     def worker_name(self) -> str:
-        """A lasting name for the worker, so that one that has died need not be missed before it goes on. No
-        other deployment on the same cluster has it."""
+        """Name of the worker, the same after a restart: the broker then need not wait for the timeout of the
+        one that died. No other deployment on the same cluster has this name."""
         place = f"{socket.gethostname()}:{self.folders.root.absolute()}"
         return f"up-{blake2b(place.encode(), digest_size=8).hexdigest()}"
 
@@ -119,50 +118,51 @@ class Layout:
 
 @dataclass
 class Deployment:
-    """The services of a layout, on a broker that is there already. `running` starts and stops them."""
+    """The services of a layout, on a running broker. `running` starts and stops them."""
 
     layout: Layout
     say: Callable[[str], None]
-    """Takes a line about what is being done."""
+    """Prints a line about the progress."""
     fork_server: Forks | None = None
-    """Executors are forked from it; where none is given, from one of its own."""
-    awaits: Callable[[str], None] = lambda _what: None
-    """Takes what is waited for, until it is called again."""
+    """Server that executors are forked from; None starts one."""
+    awaits: Callable[[str], None] = lambda _awaited: None
+    """Shows what the deployment waits for, until the next call."""
     cells: list[CellConfigured] = field(default_factory=list)
-    """As their ledgers have them; known once it runs."""
+    """Configurations in the ledgers; set once the deployment runs."""
     worker: Service = field(init=False)
     clock: Service = field(init=False)
     solvers: list[Service] = field(default_factory=list)
-    """One where a zone's policy asks solvers."""
+    """One solver if the policy of any zone needs one."""
     lenders: list[Service] = field(default_factory=list)
-    """One for each zone that lends."""
+    """Lenders, one for each zone that lends."""
     executors: dict[tuple[str, str], Service] = field(default_factory=dict)
-    """By cell and node."""
+    """Executors by cell and node."""
     _present: Mapping[str, PresentCell] = field(default_factory=dict)
-    """The cells as they were when executors were started first."""
+    """States of the cells at the first start of executors."""
     _due: list[tuple[str, str]] = field(default_factory=list)
-    """The cell and node of executors that are to be started, once the fork server is ready."""
+    """Cell and node of executors to start once the fork server is ready."""
     _retry_s: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Executors that are left out until then, by the monotonic clock."""
+    """Time of the next start of executors that keep failing, by the monotonic clock."""
     _decisions: LogReader | None = None
-    """Tells which nodes leave; None where no executors run."""
+    """Reader of the decisions about nodes that leave; None where no executors run."""
 
     @property
     def services(self) -> list[Service]:
-        """In the order of their start."""
+        """Services in the order of their start."""
         server = () if self.fork_server is None else self.fork_server.services
         return [*server, self.worker, *self.solvers, self.clock, *self.lenders, *self.executors.values()]
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run for the length of the block: topics, worker, cells, where a zone's policy asks one a solver,
-        clock, where a zone lends a lender, and executors. Lenders and the clock are stopped first, so that
-        nothing comes due while the others stop.
+        """Run the services within the block: topics, worker, cells, a solver if a zone's policy needs one,
+        clock, a lender for each zone that lends, and executors.
+
+        Lenders and the clock stop first, so nothing comes due while the others stop.
 
         Raises:
-            CellsFileError: the file describes no valid cells.
-            CommandError: a part of it does not come up.
-            BrokerError: the topics are not what they must be.
+            CellsFileError: the file of cells is invalid.
+            CommandError: a service does not start.
+            BrokerError: a topic is missing or has other settings.
         """
         layout = self.layout
         ensure_topics(layout.target.kafka, topics(layout.target.prefix))
@@ -178,7 +178,7 @@ class Deployment:
             self.awaits("the worker")
             self.worker.start()
             self.say("worker starts")
-            # It waits for the cells by itself, and imports beside the worker.
+            # It waits for the cells by itself, and imports its modules while the worker does.
             self.clock = self._service(
                 "clock", "operators", ["infra.cli", "clock", str(layout.cells_file)], {}
             )
@@ -186,7 +186,7 @@ class Deployment:
             self.clock.start()
             self._configure()
             if layout.run_executors:
-                # Before the nodes are looked up, so that none leaves unnoticed.
+                # Positioned before the nodes are read, so no departure is missed.
                 decisions = LogReader(layout.target, [layout.target.topic(DECISIONS)], "end")
                 self._decisions = stack.enter_context(decisions)
             log = present_cells(layout.target)
@@ -195,12 +195,12 @@ class Deployment:
             if any(KINDS[zone.policy.kind].solves for zone in zones):
                 self._start_solver(stack)
             stack.callback(self._stop_executors)
-            # Of those that run now, it is stopped first.
+            # Of the services that run now, it stops first.
             stack.callback(self.clock.stop)
             self._start_lenders(present, stack)
             self._await_ticks(ledger)
-            # Not before: a bid for a cell that is not configured is rejected, and one for a cell without
-            # the time is planned for slots that are over.
+            # Not before: a bid for a cell without a configuration is rejected, and one for a cell without a
+            # tick is planned for slots that are over.
             address = Address(layout.target.kafka.bootstrap_servers, layout.credentials)
             stack.enter_context(published_address(layout.folders, address))
             if layout.run_executors:
@@ -210,11 +210,11 @@ class Deployment:
             yield
 
     def keep_running(self) -> None:
-        """Start again what has died, and stop the executors of nodes that have left their cells. An executor
-        with which a new start does not help is left out for a while.
+        """Restart services that have died, and stop the executors of nodes that have left their cells. An
+        executor that keeps failing is retried after `EXECUTOR_RETRY_S`.
 
         Raises:
-            CommandError: it does not help with another service, or with any executor.
+            CommandError: another service keeps failing, or all executors do.
         """
         if self.fork_server is not None and self.fork_server.deaths():
             self.say("fork-server died and is started again, and so are the executors that died with it")
@@ -223,7 +223,7 @@ class Deployment:
                 self.say(f"{service.name} died and is started again")
         self._stop_departed()
         if self.fork_server is not None and not self.fork_server.is_ready:
-            return  # which a start of an executor would wait for
+            return  # a start of an executor would wait for it
         self._start_due()
         for place, executor in self.executors.items():
             if self._retry_s.get(place, 0.0) > time.monotonic():
@@ -232,13 +232,13 @@ class Deployment:
                 if executor.keep_running():
                     self.say(f"{executor.name} died and is started again")
             except (CommandError, OSError) as error:
-                self._leave_out(place, error)
+                self._suspend(place, error)
 
-    def _leave_out(self, place: tuple[str, str], error: Exception) -> None:
-        """Let the others go on without an executor; the cell plans without a node that is silent.
+    def _suspend(self, place: tuple[str, str], error: Exception) -> None:
+        """Run without a failing executor until its retry; the cell plans without a silent node.
 
         Raises:
-            CommandError: there are no others.
+            CommandError: no other executor runs.
         """
         now_s = time.monotonic()
         if all(self._retry_s.get(other, 0.0) > now_s for other in self.executors if other != place):
@@ -272,7 +272,7 @@ class Deployment:
         waiting = {cell.cell for cell in self.cells}
         while waiting:
             self.keep_running()
-            with suppress(ReadError):  # the broker is being started again
+            with suppress(ReadError):  # the broker restarts
                 for record in ledger.poll(_POLL_S):
                     with suppress(InvalidRecordError):
                         event = decode_event(record.value, record.headers).event
@@ -302,7 +302,7 @@ class Deployment:
     def start_executors(self, zones: Collection[str] | None = None) -> None:
         """Start the executors of these zones' nodes that were not started before, by default of all."""
         folders = self.layout.folders
-        assert self.fork_server is not None, "there is one where executors run"
+        assert self.fork_server is not None, "executors need a fork server"
         for cell, now in self._present.items():
             for node in served_nodes(now, folders):
                 if (cell, node) in self.executors or not (zones is None or now.owner_of[node] in zones):
@@ -327,10 +327,10 @@ class Deployment:
                     self.say(f"executor of {node} in cell {cell} starts")
 
     def _stop_departed(self) -> None:
-        """Stop the executors of nodes that have left their cells: all that they report would be refused."""
+        """Stop the executors of nodes that have left their cells: their reports would be rejected."""
         if self._decisions is None:
             return
-        with suppress(ReadError):  # the broker is being started again
+        with suppress(ReadError):  # the broker restarts
             while records := self._decisions.poll(0.0):
                 for decision in layout_changes(iter(records)):
                     if isinstance(decision.outcome, NodeMoved) and decision.outcome.to_zone is None:
@@ -361,7 +361,7 @@ class Deployment:
 
 @contextmanager
 def sole_user(folders: Folders) -> Iterator[None]:
-    """Hold a deployment's folders for the length of the block.
+    """Hold a deployment's folders within the block.
 
     Raises:
         CommandError: another process holds them, or they cannot be made.

@@ -1,4 +1,4 @@
-"""Which nodes a deployment runs executors for, and how these are set up."""
+"""Nodes for which a deployment runs executors, and the executors' settings."""
 
 import json
 
@@ -14,9 +14,9 @@ _LONGEST_PROGRESS_S = 5.0
 
 
 def served_nodes(cell: PresentCell, folders: Folders) -> list[str]:
-    """The nodes of a cell that a deployment serves: those that the cell began with, and those registered
-    since that an executor with its folders has served. Others may be served from another machine, and those
-    of zones that command nothing, nor lend to such as do, need no executor."""
+    """Return the nodes of a cell that a deployment serves: those of its first configuration, and later ones
+    that an executor with its folders has served. Others may be served from another machine. Nodes of zones
+    that neither send commands nor lend to zones that do need no executor."""
     first = {node.id for zone in cell.configuration.zones for node in zone.nodes}
     journals = folders.executors / cell.configuration.cell / "nodes"
     return [
@@ -27,9 +27,9 @@ def served_nodes(cell: PresentCell, folders: Folders) -> list[str]:
 
 
 def executor_environment(cell: PresentCell, node: str, folders: Folders) -> dict[str, str]:
-    """The variables that set up an executor of a node for all zones that may use it."""
+    """Return the environment variables of a node's executor for all zones that may use it."""
     configuration, users = cell.configuration, _users(cell, node)
-    # One executor holds one base model: that of the first zone whose jobs share one.
+    # An executor has one base model: that of the first zone whose jobs share one.
     base_models = [zone.base_model for zone in users if zone.policy.shares_base_model]
     gpu_types = cell.zones[cell.owner_of[node]].gpu_types
     gpus = next(gpu.gpus for gpu in gpu_types if gpu.name == cell.gpu_type_of[node])
@@ -49,8 +49,8 @@ def executor_environment(cell: PresentCell, node: str, folders: Folders) -> dict
 
 
 def _users(cell: PresentCell, node: str) -> list[Zone]:
-    """The zone that a node serves; if its owner lends, also its owner and the borrowers, whom it may serve
-    later without a new start of its executor."""
+    """Return the zone that a node serves; if its owner lends, also the owner and the borrowers, which it may
+    serve later without a restart of its executor."""
     owner = cell.zones[cell.owner_of[node]]
     ids = [cell.zone_of[node]]
     if owner.lending is not None:

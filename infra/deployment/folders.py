@@ -1,4 +1,4 @@
-"""The folders of a deployment, and how a command finds the one that runs on this machine."""
+"""Folders of a deployment, and the address of the one that runs on this machine."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from infra.kafka.storage import DataDirectory
 
 
 def default_data_dir() -> Path:
-    """`MILLRACE_DATA_DIR`, or the user's data folder."""
+    """Return `MILLRACE_DATA_DIR`, or the user's data folder."""
     return Path(os.environ.get("MILLRACE_DATA_DIR") or user_data_path("millrace"))
 
 
@@ -33,7 +33,7 @@ class Folders:
 
     @property
     def datasets(self) -> Path:
-        """What jobs train on; users put it there."""
+        """Data that jobs train on; users put it there."""
         return self.root / "datasets"
 
     @property
@@ -43,31 +43,31 @@ class Folders:
 
     @property
     def adapters(self) -> Path:
-        """What was trained."""
+        """Trained adapters."""
         return self.root / "adapters"
 
     @property
     def executors(self) -> Path:
-        """Checkpoints, and what each node has applied."""
+        """Checkpoints, and the applied commands of each node."""
         return self.root / "executors"
 
     @property
     def logs(self) -> Path:
-        """What the services print."""
+        """Output of the services."""
         return self.root / "logs"
 
     @property
     def lock(self) -> Path:
-        """Held by the process that runs the deployment."""
+        """Lock file of the process that runs the deployment."""
         return self.root / "deployment.lock"
 
     @property
     def address(self) -> Path:
-        """Where the running broker is."""
+        """File with the address of the running broker."""
         return self.root / "address.json"
 
     def create(self) -> None:
-        """Make what is missing.
+        """Make missing folders.
 
         Raises:
             CommandError: a folder cannot be made.
@@ -89,7 +89,7 @@ class Folders:
         """Remove everything but datasets and models.
 
         Raises:
-            CommandError: the log is where it cannot be removed from here.
+            CommandError: the log is in a Docker volume, or a folder cannot be removed.
         """
         broker = DataDirectory(self.broker)
         if broker.docker_volume.exists():
@@ -108,15 +108,15 @@ class Folders:
 
 @dataclass(frozen=True)
 class Address:
-    """Where the broker of a running deployment is."""
+    """Address of the broker of a running deployment."""
 
     bootstrap_servers: str
     credentials: Path | None
-    """The folder of the principals' passwords, where the deployment made them."""
+    """Folder of the principals' passwords, if the deployment made them."""
 
 
 def running_address() -> Address | None:
-    """The deployment in `MILLRACE_DATA_DIR` or the default folder; None if none runs."""
+    """Return the address of the deployment in the default folder (`default_data_dir`); None if it is down."""
     try:
         fields = json.loads(Folders(default_data_dir()).address.read_text(encoding="utf-8"))
         folder = fields["credentials"]
@@ -128,7 +128,7 @@ def running_address() -> Address | None:
 
 @contextmanager
 def published_address(folders: Folders, address: Address) -> Iterator[None]:
-    """Let commands find the broker for the length of the block."""
+    """Publish the address of the broker for commands within the block."""
     fields = {
         "bootstrap_servers": address.bootstrap_servers,
         "credentials": None if address.credentials is None else str(address.credentials),

@@ -1,4 +1,4 @@
-"""The process that executors and their workers are forked from: it imports torch, and they need not."""
+"""The process that executors and their workers are forked from: it imports torch once for all of them."""
 
 import multiprocessing
 import os
@@ -33,34 +33,35 @@ _starting = threading.Lock()
 
 
 class Forks:
-    """Starts executors by forking them from the server that this process is attached to, which others keep
-    running."""
+    """Starts executors by forking them from the server that this process is attached to, and that another
+    process keeps running."""
 
     @property
     def services(self) -> Sequence[Service]:
-        """Services that are kept running for it."""
+        """Services that this object keeps running."""
         return ()
 
     @property
     def is_ready(self) -> bool:
-        """True once it has imported everything; before, a fork waits for that."""
+        """Whether the server has imported all modules; before, a fork waits."""
         return True
 
     def deaths(self) -> int:
-        """Return how often it has died, and was started again, since the last call.
+        """Return the number of deaths and restarts of the server since the last call.
 
         Raises:
-            CommandError: it cannot be kept running.
+            CommandError: the server keeps dying.
         """
         return 0
 
     def forked(self, name: str, environment: Mapping[str, str], function: str, *arguments: object) -> Launch:
-        """Return what forks a process. It waits until the server is ready.
+        """Return a function that forks a process as soon as the server is ready.
 
         Args:
-            name: what tools call the process.
-            environment: added to the environment of this process.
+            name: Name of the process for tools.
+            environment: Variables in addition to those of this process.
             function: `module:function` that the process calls.
+            arguments: Arguments of the function.
         """
 
         def launch(log_path: Path) -> ServiceProcess:
@@ -73,14 +74,13 @@ class Forks:
 
 
 class ForkServer(Forks):
-    """A server of this process, which imports what all executors need.
+    """A server of this process, which imports the modules of all executors.
 
-    It is started again when it dies. That is for threads of its own: a fork that has been asked for waits for
-    the next server, in whatever thread.
+    Threads of its own restart it when it dies, because a fork waits for the next server in any thread.
     """
 
     def __init__(self, service: Service, listener: socket.socket, address: Path) -> None:
-        """Describe a server that listens at `address`, and that this process is attached to."""
+        """Describe a server that listens at `address`, to which this process is attached."""
         self.service = service
         self.address = address
         self._listener = listener
@@ -100,10 +100,10 @@ class ForkServer(Forks):
         return self._is_ready.is_set()
 
     def check(self) -> None:
-        """Return if it runs, or is started again.
+        """Check that the server runs, or restarts.
 
         Raises:
-            CommandError: it cannot be kept running.
+            CommandError: the server keeps dying.
         """
         if self._fault is not None:
             raise self._fault
@@ -114,17 +114,17 @@ class ForkServer(Forks):
         return deaths
 
     def start(self) -> None:
-        """Start it."""
+        """Start the server and its threads."""
         self.service.start()
         self._keeping.start()
         self._probing.start()
 
     def stop(self) -> None:
-        """Stop it. What was forked from it has been stopped before."""
+        """Stop the server, after the processes that were forked from it."""
         self._is_over.set()
         self._keeping.join()
         self.service.stop()
-        self._listener.close()  # whoever waits for a server that has died waits no more
+        self._listener.close()  # ends the wait of forks for a server that has died
         self._probing.join()
 
     def _keep(self) -> None:
@@ -143,14 +143,14 @@ class ForkServer(Forks):
     def _probe(self) -> None:
         while not self._is_over.wait(_LOOK_EVERY_S):
             if not self._is_ready.is_set():
-                with suppress(OSError, EOFError):  # it has died just now
+                with suppress(OSError, EOFError):  # the server has just died
                     _start("ready", int, ()).join()
                     self._is_ready.set()
 
 
 @contextmanager
 def fork_server(log_folder: Path, modules: Sequence[str] = _IMPORTED) -> Iterator[ForkServer]:
-    """Have a fork server for the length of the block. It imports beside what this process does."""
+    """Run a fork server within the block. It imports its modules while the block runs."""
     with (
         TemporaryDirectory(prefix="millrace-") as folder,
         socket.socket(socket.AF_UNIX) as listener,
@@ -170,7 +170,7 @@ def fork_server(log_folder: Path, modules: Sequence[str] = _IMPORTED) -> Iterato
 
 
 class _Forked:
-    """See `ServiceProcess`."""
+    """Forked process as a `ServiceProcess`."""
 
     def __init__(self, process: BaseProcess) -> None:
         self._process = process
@@ -193,7 +193,7 @@ class _Forked:
 
 
 def _start(name: str, target: Callable[..., object], arguments: tuple[object, ...]) -> BaseProcess:
-    """Fork a process, which does not import the main module of this one, as it would otherwise."""
+    """Fork a process that does not import the main module of this one."""
     process = _context.Process(target=target, args=arguments, name=name)
     with _starting:
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")

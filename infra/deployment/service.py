@@ -14,11 +14,11 @@ from schemas.services import EXIT_UNANSWERED, EXIT_UNFIT
 
 LARGEST_LOG_BYTES = 10 * 1024 * 1024
 KEPT_LOGS = 3
-"""Older parts of a service's log that are kept beside the present one, `<name>.log.1` being the newest."""
+"""Number of older parts of a service's log that are kept; `<name>.log.1` is the newest."""
 STOP_TIMEOUT_S = 25.0
-"""A little more than the services themselves take to stop in order."""
+"""A little more than the timeout within which services stop in order."""
 _LOG_START = re.compile(r"^\S+ \S+ [A-Z]+ [\w.]+: ")
-"""Time, level and logger: see `schemas.services.PlainFormatter`."""
+"""Time, level and logger, as of `schemas.services.PlainFormatter`."""
 
 
 class ServiceProcess(Protocol):
@@ -26,22 +26,28 @@ class ServiceProcess(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """None once it has ended."""
+        """Process id; None once it has ended."""
 
     @property
     def exit_status(self) -> int | None:
-        """128 + n after signal n; None while it runs."""
+        """Exit status, 128 + n after signal n; None while it runs."""
 
     def stop(self) -> None:
-        """Have it end in order, kill it after a time, and return when it is gone."""
+        """Stop it in order, kill it after a timeout, and return when it has ended."""
 
 
 Launch = Callable[[Path], ServiceProcess]
-"""Starts a process that appends to this log what it prints."""
+"""Function that starts a process whose output is appended to the log file."""
 
 
 def command(arguments: Sequence[str], environment: Mapping[str, str], inherited: int | None = None) -> Launch:
-    """Return what runs a command. `environment` is added to this process's own, `inherited` a descriptor."""
+    """Return a function that runs a command.
+
+    Args:
+        arguments: Command line.
+        environment: Variables in addition to those of this process.
+        inherited: File descriptor that the process inherits.
+    """
 
     def launch(log_path: Path) -> ServiceProcess:
         return SupervisedProcess(
@@ -81,18 +87,18 @@ class Service:
         return self._process.exit_status if self._process else None
 
     def start(self) -> None:
-        """Start it."""
+        """Start the process."""
         self.rotate_log()
         self._forgiven = False
         self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._process = self._launch(self.log_path)
 
     def keep_running(self) -> bool:
-        """Start it again if it has died; True if it had for another reason than a broker that does not
-        answer. Such ends are not counted: the broker may be away for any time.
+        """Restart the process if it has died; return whether it died for another reason than a broker that
+        does not answer. Such ends are not counted: the broker may be down for any time.
 
         Raises:
-            CommandError: it says that this does not help, or it dies again and again.
+            CommandError: its status states that a restart does not help, or it keeps dying.
         """
         status = self.exit_status
         if status is None:
@@ -103,14 +109,14 @@ class Service:
         if status == EXIT_UNANSWERED:
             self.start()
             return False
-        if not self._restarts.take():
+        if not self._restarts.allow():
             raise CommandError(f"{self.name} keeps dying (status {status}): {self.last_line()}")
         self.start()
         return True
 
     def rotate_log(self) -> None:
-        """Copy a log that has grown large, and empty it. The service goes on writing to the file; what it
-        writes in the moment between copying and emptying is lost."""
+        """Copy a large log, and empty it. The service keeps the file open; lines that it writes between
+        copying and emptying are lost."""
         if not self.log_path.exists() or self.log_path.stat().st_size < LARGEST_LOG_BYTES:
             return
         for number in range(KEPT_LOGS, 1, -1):
@@ -124,29 +130,29 @@ class Service:
         return self.log_path.with_name(f"{self.log_path.name}.{number}")
 
     def forgive(self) -> None:
-        """Count anew how often it dies, and let the next `keep_running` start it whatever it has said."""
+        """Reset the count of deaths, and let the next `keep_running` restart it regardless of its status."""
         self._restarts = Restarts()
         self._forgiven = True
 
     def check_alive(self) -> None:
-        """Return if it runs.
+        """Check that the process runs.
 
         Raises:
-            CommandError: it has ended.
+            CommandError: the process has ended.
         """
         if self._process is None or self._process.exit_status is not None:
             raise CommandError(f"{self.name} has ended: {self.last_line()}")
 
     def stop(self) -> None:
-        """Stop it in order, or kill it when that takes too long."""
+        """Stop the process in order, or kill it after a timeout."""
         if self._process:
             self._process.stop()
             self._process = None
 
     def last_line(self) -> str:
-        """The last thing it said since it was last started, without what begins each line of a log."""
+        """Return the last line of its log since its last start, without time, level and logger."""
         lines = [line for line in self._log().splitlines() if line.strip()]
-        return _LOG_START.sub("", lines[-1]) if lines else f"it says nothing, see {self.log_path}"
+        return _LOG_START.sub("", lines[-1]) if lines else f"it printed nothing, see {self.log_path}"
 
     def _log(self) -> str:
         try:

@@ -1,4 +1,4 @@
-"""The settings of all services of a deployment and of its broker, checked before anything is started."""
+"""Check of the settings of all services of a deployment and of its broker, before anything is started."""
 
 import os
 import sys
@@ -24,16 +24,18 @@ from streams.solver.service import SolverSettings
 from streams.worker.settings import WorkerSettings
 
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""Of NVIDIA, of Windows' subsystem for Linux, and of AMD: torch calls all of them `cuda`."""
+"""Devices of NVIDIA, of Windows' subsystem for Linux, and of AMD: torch names all of them `cuda`."""
 _CONNECTION = KafkaConnection().as_fields()
-"""Default connection: the real one is checked once there is a broker."""
+"""Default connection: the real one is checked once a broker runs."""
 
 
 def check_settings(cells: Sequence[CellConfigured], folders: Folders, run_executors: bool) -> None:
-    """See that each service could start with the environment's variables.
+    """Check that each service could start with the environment's variables.
 
     Args:
-        cells: those of the cells' file; nodes and zones that the log may have beside them are not known yet.
+        cells: Cells of the file; other nodes and zones of the log are still unknown.
+        folders: Folders of the deployment.
+        run_executors: Whether executors are checked too.
 
     Raises:
         CommandError: settings of a service are invalid, or its libraries missing; the line names each fault.
@@ -76,12 +78,12 @@ def _faults(cells: Sequence[CellConfigured], folders: Folders, run_executors: bo
 
 
 def has_gpu_driver() -> bool:
-    """Whether this machine may have a GPU that torch could use."""
+    """Return whether this machine may have a GPU that torch could use."""
     return sys.platform != "linux" or any(Path(file).exists() for file in _GPU_DEVICES)
 
 
 def _device_faults(device: str) -> Iterator[str]:
-    """See that a GPU that is asked for may be there. Executors see at their start if torch can use it."""
+    """Check that the machine may have the GPU. Executors check at their start whether torch can use it."""
     if device.startswith("cuda") and not has_gpu_driver():
         yield f"settings of executors: device: {device}, and this machine has no driver of a GPU: use cpu"
 
@@ -98,7 +100,7 @@ def _executor_faults(cell: str, node: str, environment: Mapping[str, str]) -> It
 
 @contextmanager
 def _variables(changed: Mapping[str, str]) -> Iterator[None]:
-    """Change the environment for the length of the block."""
+    """Change the environment within the block."""
     before = dict(os.environ)
     os.environ.update(changed)
     try:

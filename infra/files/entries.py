@@ -32,38 +32,38 @@ MAX_DEPTH = 16
 STANDARD_INPUT = "-"
 _JSON_LINES = (".jsonl", ".ndjson")
 _AMOUNT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
-"""An amount that is written as text. Python also reads `1_000`, digits of other scripts, and `0100`, which
-YAML 1.1 reads as 64."""
+"""Form of an amount as text. Python also reads `1_000`, digits of other scripts, and `0100`, which YAML 1.1
+reads as 64."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class EntriesFileError(ReadableError):
-    """A file that does not hold what is asked for. The message is one line that names file and line."""
+    """An invalid file of entries. The message is one line that names file and line."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry as it is written."""
+    """One entry of a file."""
 
     file: str
     fields: dict[str, Any]
     line: int
     parts: Lines
-    """Where its fields stand; None where all is on the entry's own line."""
+    """Lines of its fields; None where all are on the entry's own line."""
 
     def parse(self, model: type[Model], fields: dict[str, Any]) -> Model:
-        """The model that `fields` make: the entry's own, with the conveniences worked out.
+        """Return the model of `fields`, which are the entry's own in the form of the model.
 
         Raises:
-            EntriesFileError: they make none.
+            EntriesFileError: the fields are invalid.
         """
         try:
-            # By way of JSON, which the strict models are made for.
+            # Through JSON, as the models are strict.
             return model.model_validate_json(json.dumps(fields, allow_nan=False))
         except ValidationError as error:
             faults = error.errors(include_url=False, include_input=False)
-            # A field that is written wrong is also missed under its right name: say the former.
+            # A misspelled field is also missing under its right name: report the misspelled one.
             fault = min(faults, key=lambda fault: fault["type"] != "extra_forbidden")
             raise self.fault(fault["loc"], message(fault)) from None
         except (TypeError, ValueError, RecursionError) as error:
@@ -72,15 +72,15 @@ class Entry:
             raise EntriesFileError(f"{self.file}:{self.line}: {error}") from None
 
     def with_micros(self, fields: dict[str, Any], *names: str, inside: Place = ()) -> dict[str, Any]:
-        """`fields` with each amount in units of money under a name put as `<name>_micros`, to six decimals.
+        """Return `fields` with each amount in units of money, to six decimals, as `<name>_micros`.
 
         Args:
-            fields: of the entry, or of what is `inside` it at this place.
-            names: of the amounts; a field may be missing.
-            inside: where the fields stand in the entry.
+            fields: Fields of the entry, or of an object in it.
+            names: Names of the amounts; a field may be missing.
+            inside: Place of the fields in the entry.
 
         Raises:
-            EntriesFileError: one is no amount, or is given in both ways.
+            EntriesFileError: an amount is invalid, or given in both forms.
         """
         changed = dict(fields)
         for name in names:
@@ -92,13 +92,13 @@ class Entry:
         return changed
 
     def fault(self, place: Place, message: str) -> EntriesFileError:
-        """An error about a field, with the line of the nearest thing around it that has one."""
+        """Return an error about a field, with the line of the field or of the nearest object around it."""
         line, parts = self.line, self.parts
         for part in place:
             try:
-                line, parts = cast(Any, parts)[part]  # which of them it is, and whether, this tries
+                line, parts = cast(Any, parts)[part]  # a mapping, a list, or neither
             except (TypeError, LookupError):
-                continue  # a part that is not written, such as the kind of what stands here
+                continue  # a part that is not in the file, such as the kind of a union
         return EntriesFileError(
             f"{self.file}:{line}: {'.'.join(shown(str(part)) for part in place)}: {message}"
         )
@@ -123,7 +123,7 @@ def read_entries(file: str, kind: str) -> list[Entry]:
     """Read the entries of a file, or of standard input for `-`; `kind` names one of them in errors.
 
     Raises:
-        EntriesFileError: the file cannot be read, is too large, or holds no mappings.
+        EntriesFileError: the file cannot be read, is too large, or has entries that are not mappings.
     """
     content = _read(file)
     name = "standard input" if file == STANDARD_INPUT else file

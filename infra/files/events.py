@@ -19,8 +19,8 @@ from schemas.kinds import KINDS, POLICY_EVENTS, InstalledTable
 from schemas.registry import TOPIC_BY_EVENT
 from schemas.solves import SolveFinished
 
-_ANYBODY = "anybody"
-"""Who asks for a quote where a file does not say."""
+_DEFAULT_USER = "anybody"
+"""User of a request for a quote if a file has none."""
 
 _TERMS: Mapping[str, type[Terms]] = InstalledTable(
     lambda: {kind_of(terms): terms for kind in KINDS.values() for terms in (*kind.terms, *kind.quoted_terms)}
@@ -49,22 +49,22 @@ _TIMED: Mapping[str, type[Event]] = InstalledTable(
 def read_jobs(file: str, now_s: float, default_cell: str | None = None) -> list[JobSubmitted]:
     """Read the jobs of a file, or of standard input for `-`.
 
-    Beside the fields of `JobSubmitted`, terms may give each amount in units of money, to six decimals,
-    without `_micros` in its name, and `deadline_in_s` (from `now_s` on) in place of `deadline_s`; a job
-    without id is given one, and one without cell is for `default_cell`.
+    In addition to the fields of `JobSubmitted`, terms may have each amount in units of money, to six
+    decimals, without `_micros` in its name, and `deadline_in_s` (from `now_s` on) in place of `deadline_s`.
+    A job without id gets a random one, and a job without cell is for `default_cell`.
 
     Raises:
-        EntriesFileError: the file cannot be read, is too large, or an entry is no job.
+        EntriesFileError: the file cannot be read, is too large, or an entry is not a valid job.
     """
     return [_job(entry, entry.fields, now_s, default_cell) for entry in read_entries(file, "job")]
 
 
 def read_timed_jobs(file: str, start_s: float, cell: str) -> list[TimedEvent[JobSubmitted]]:
-    """Read the same files as jobs of a simulation: `at_s` of each says when it comes, in seconds from
-    `start_s`, and 0 where it is left out.
+    """Read the files of `read_jobs` as jobs of a simulation: `at_s` is the time of submission in seconds from
+    `start_s`, 0 by default.
 
     Raises:
-        EntriesFileError: as `read_jobs`, or a time is none, or a job is for another cell.
+        EntriesFileError: as `read_jobs`, or a time is invalid, or a job is for another cell.
     """
     timed = []
     for entry in read_entries(file, "job"):
@@ -74,14 +74,14 @@ def read_timed_jobs(file: str, start_s: float, cell: str) -> list[TimedEvent[Job
 
 
 def read_timed_events(file: str, start_s: float, cell: str) -> list[TimedEvent[Event]]:
-    """Read what else is said to a cell in a simulation: changes of nodes and zones, withdrawals, requests for
-    quotes, and the events of policies.
+    """Read other events of a simulation: changes of nodes and zones, withdrawals, requests for quotes, and
+    the events of policies.
 
     An entry has the fields of an event, its CloudEvents `type`, and `at_s` as in `read_timed_jobs`. Amounts
-    and deadlines may be given as in `read_jobs`.
+    and deadlines may have the forms of `read_jobs`.
 
     Raises:
-        EntriesFileError: the file cannot be read, is too large, or an entry is no such event.
+        EntriesFileError: the file cannot be read, is too large, or an entry is not a valid event.
     """
     timed = []
     for entry in read_entries(file, "event"):
@@ -90,21 +90,21 @@ def read_timed_events(file: str, start_s: float, cell: str) -> list[TimedEvent[E
         event = _TIMED.get(name) if isinstance(name, str) else None
         if event is None:
             raise entry.fault(("type",), f"no event that a simulation takes, which are {', '.join(_TIMED)}")
-        fields = entry.with_micros(_convenient(entry, fields, time_s, cell), *_amounts(event))
+        fields = entry.with_micros(_canonical(entry, fields, time_s, cell), *_amounts(event))
         timed.append(TimedEvent(time_s, entry.parse(event, fields)))
     return timed
 
 
 def read_quote_requests(file: str, now_s: float, default_cell: str | None = None) -> list[JobQuoteRequested]:
-    """Read the files of `read_jobs` as requests for a quote. What only a job has, such as its id and its bid,
-    is left out.
+    """Read the files of `read_jobs` as requests for a quote. Fields that only a job has, such as its id and
+    its bid, are left out.
 
     Raises:
         EntriesFileError: as `read_jobs`.
     """
     requests = []
     for entry in read_entries(file, "job"):
-        fields = _convenient(entry, entry.fields, now_s, default_cell)
+        fields = _canonical(entry, entry.fields, now_s, default_cell)
         fields.pop("job_id", None)
         kind = _kind(fields)
         if kind in _QUOTED_TERMS:
@@ -112,14 +112,14 @@ def read_quote_requests(file: str, now_s: float, default_cell: str | None = None
             left_out = _TERMS[kind].model_fields.keys() - quoted.model_fields.keys()
             terms = {name: value for name, value in fields["terms"].items() if name not in left_out}
             fields["terms"] = {**terms, "kind": kind_of(quoted)}
-        fields.setdefault("user", _ANYBODY)
+        fields.setdefault("user", _DEFAULT_USER)
         fields.setdefault("quote_id", f"quote-{uuid.uuid4().hex[:12]}")
         requests.append(entry.parse(JobQuoteRequested, fields))
     return requests
 
 
 def _timed(entry: Entry, start_s: float, cell: str) -> tuple[dict[str, Any], float]:
-    """The other fields of an entry with `at_s`, and when that is."""
+    """Return the fields of an entry without `at_s`, and its time."""
     fields = dict(entry.fields)
     at_s = fields.pop("at_s", 0)
     if isinstance(at_s, bool) or not isinstance(at_s, int | float) or not 0 <= at_s <= MAX_TIME_S:
@@ -130,15 +130,15 @@ def _timed(entry: Entry, start_s: float, cell: str) -> tuple[dict[str, Any], flo
 
 
 def _job(entry: Entry, fields: dict[str, Any], now_s: float, default_cell: str | None) -> JobSubmitted:
-    fields = _convenient(entry, fields, now_s, default_cell)
+    fields = _canonical(entry, fields, now_s, default_cell)
     fields.setdefault("job_id", f"job-{uuid.uuid4().hex[:12]}")
     return entry.parse(JobSubmitted, fields)
 
 
-def _convenient(
+def _canonical(
     entry: Entry, written: dict[str, Any], now_s: float, default_cell: str | None
 ) -> dict[str, Any]:
-    """The fields of an event with the conveniences worked out."""
+    """Return the fields of an event in the form of its model."""
     fields = dict(written)
     if default_cell is not None:
         fields.setdefault("cell", default_cell)
@@ -148,7 +148,7 @@ def _convenient(
 
 
 def _kind(fields: dict[str, Any]) -> str:
-    """Of the terms among these fields; empty where there are none, or they do not say."""
+    """Return the kind of the terms among these fields; empty without terms or kind."""
     terms = fields.get("terms")
     kind = terms.get("kind") if isinstance(terms, dict) else None
     return kind if isinstance(kind, str) else ""
@@ -156,7 +156,7 @@ def _kind(fields: dict[str, Any]) -> str:
 
 def _terms(entry: Entry, model: type[Terms], written: dict[str, Any], now_s: float) -> dict[str, Any]:
     terms = entry.with_micros(written, *_amounts(model), inside=("terms",))
-    # A policy's terms may have a field of that name which is something else.
+    # A policy's terms may have a field of their own with that name.
     if "deadline_s" in model.model_fields and "deadline_in_s" in terms.keys() - model.model_fields.keys():
         place = ("terms", "deadline_in_s")
         if "deadline_s" in terms:
@@ -169,7 +169,7 @@ def _terms(entry: Entry, model: type[Terms], written: dict[str, Any], now_s: flo
 
 
 def _amounts(model: type[BaseModel]) -> Iterable[str]:
-    """The names under which a file may give the amounts of a model in units of money."""
+    """Return the names of amounts in units of money that a file may have for a model."""
     names = {name.removesuffix("_micros") for name in model.model_fields if name.endswith("_micros")}
     return sorted(names - model.model_fields.keys())
 
@@ -177,11 +177,12 @@ def _amounts(model: type[BaseModel]) -> Iterable[str]:
 def read_vendor_quotes(file: str, default_cell: str | None = None) -> list[VendorQuoted | VendorLeft]:
     """Read the quotes of a file, or of standard input for `-`.
 
-    Beside the fields of `VendorQuoted`, an entry may give its prices in units of money, without `_micros`;
-    one that says `leaves: true` takes the vendor's quote back. One without cell is for `default_cell`.
+    In addition to the fields of `VendorQuoted`, an entry may have its prices in units of money, without
+    `_micros`. An entry with `leaves: true` withdraws the vendor's quote. One without cell is for
+    `default_cell`.
 
     Raises:
-        EntriesFileError: the file cannot be read, is too large, or an entry is no quote.
+        EntriesFileError: the file cannot be read, is too large, or an entry is not a valid quote.
     """
     return [_quote(entry, default_cell) for entry in read_entries(file, "quote")]
 

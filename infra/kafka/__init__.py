@@ -1,1 +1,1 @@
-"""A Kafka broker where no cluster is given: the jars, the local process, the Docker container."""
+"""A Kafka broker for use without a cluster: the jars, the local process, the Docker container."""

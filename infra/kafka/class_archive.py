@@ -1,7 +1,7 @@
 """An archive of the classes that Kafka loads: with it a broker starts in half of the time.
 
-Java itself makes one (dynamic class data sharing), when a broker without one stops, and checks at each start
-that it is of this Java and these jars; if it is not, the classes are loaded from the jars.
+Java makes it (dynamic class data sharing) when a broker without one stops. At each start Java checks that it
+is of this Java and these jars; if not, the classes are loaded from the jars.
 """
 
 import hashlib
@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 class ClassArchive:
-    """The archive of a Java and a folder of jars, kept beside the jars."""
+    """The archive of a Java and a folder of jars, stored next to the jars."""
 
     def __init__(self, java: Path, jars: Path, made: Path) -> None:
-        """Describe the archive; a broker makes it in the file `made`, if there is none yet."""
+        """Describe the archive; without one, a broker makes it in the file `made`."""
         runtime = java.resolve()
         identity = f"{runtime}:{runtime.stat().st_mtime_ns}"
         digest = hashlib.blake2b(identity.encode(), digest_size=4).hexdigest()
@@ -23,16 +23,16 @@ class ClassArchive:
 
     @property
     def uses(self) -> list[str]:
-        """Options for a Java that starts with it, if it is there."""
+        """Options for a Java that uses the archive, if it exists."""
         return ["-Xlog:cds*=off", f"-XX:SharedArchiveFile={self._kept}"] if self._kept.exists() else []
 
     @property
     def uses_or_makes(self) -> list[str]:
-        """The same, and else for one that makes it when it stops."""
+        """Options for a Java that uses the archive, or makes it when it stops."""
         return self.uses or ["-Xlog:cds*=off", f"-XX:ArchiveClassesAtExit={self._made}"]
 
     def keep(self) -> None:
-        """Keep an archive that was made, for later starts, if there is room."""
+        """Store a new archive for later starts, if there is room."""
         arriving = self._kept.with_name(f".{uuid.uuid4().hex}.jsa")
         try:
             if self._made.exists():

@@ -1,6 +1,4 @@
-"""A secured local broker: its certificate authority, its certificates, and a user with a password for each
-role.
-"""
+"""Credentials of a secured local broker: certificate authority, certificates, and a password per role."""
 
 import datetime
 import ipaddress
@@ -25,7 +23,7 @@ def write_private(path: Path, content: bytes) -> None:
     """Write a file that its owner alone may read, whole or not at all."""
     staging = path.with_name(f"{path.name}.new")
     staging.unlink(missing_ok=True)
-    # Never readable by others, not even between being made and being restricted.
+    # Created with these rights, so it is never readable by others.
     descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -38,15 +36,15 @@ _CLOCK_SKEW = datetime.timedelta(hours=1)
 
 
 def write_certificates(authority: Path, broker: Path, host: str) -> None:
-    """Make an authority and let it sign one certificate, the broker's, for `host` and `localhost`.
+    """Make an authority and sign one certificate with it, the broker's, for `host` and `localhost`.
 
-    The authority's key is deleted: not even the owner of these files can sign another certificate.
-    What proves to be the broker's by this certificate is the broker.
+    The authority's key is deleted: not even the owner of these files can sign another certificate. So a
+    certificate of this authority authenticates the broker.
 
     Args:
-        authority: gets the authority's certificate, by which clients know the broker.
-        broker: gets the broker's private key and its certificate, both as PEM; readable by its owner alone.
-        host: an IP address.
+        authority: File for the authority's certificate, with which clients verify the broker.
+        broker: File for the broker's private key and certificate, as PEM; readable by its owner alone.
+        host: IP address of the broker.
     """
     authority_key, broker_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = _name("millrace-authority")
@@ -74,7 +72,7 @@ def write_certificates(authority: Path, broker: Path, host: str) -> None:
     )
     pem = serialization.Encoding.PEM
     write_private(broker, private + broker_certificate.public_bytes(pem))
-    # Last: who finds the authority finds the rest.
+    # Last: if this file exists, the other does too.
     write_private(authority, authority_certificate.public_bytes(pem))
 
 
@@ -115,11 +113,11 @@ def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False) -> x
 MECHANISM: Literal["SCRAM-SHA-512"] = "SCRAM-SHA-512"
 FOR_TOOLS: Literal["PLAIN"] = "PLAIN"
 ADMIN: Literal["admin"] = "admin"
-"""May do everything: makes the principals and their rights."""
+"""Super user, which makes the principals and their permissions."""
 Principal = Role | Literal["admin"]
 PRINCIPALS: tuple[Principal, ...] = (*ROLES, ADMIN)
 SUPER_USERS = f"User:CN={BROKER_NAME};User:{ADMIN}"
-"""The broker itself, by its certificate, and `admin`."""
+"""Super users: the broker itself, by its certificate, and `admin`."""
 
 _PASSWORD_BYTES = 24
 
@@ -131,22 +129,22 @@ class Credentials:
         self.folder = folder
         self.authority = folder / "ca.pem"
         self.broker = folder / "broker.pem"
-        """The broker's key and certificate."""
+        """File with the broker's key and certificate."""
 
     @property
     def exist(self) -> bool:
-        """Whether they have been made."""
+        """Whether the credentials have been made."""
         return self.authority.exists()
 
     def make(self) -> None:
-        """Make what is missing.
+        """Make missing passwords and certificates.
 
         Raises:
             OSError: the folder cannot be written.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for principal in PRINCIPALS:
-            # One that somebody has put there is kept.
+            # A user's own password is kept.
             if not self.password_file(principal).exists():
                 password = secrets.token_urlsafe(_PASSWORD_BYTES)
                 write_private(self.password_file(principal), f"{password}\n".encode())
@@ -154,13 +152,13 @@ class Credentials:
             write_certificates(self.authority, self.broker, LOOPBACK)
 
     def password_file(self, principal: Principal) -> Path:
-        """Where a principal's password is."""
+        """Return the file of a principal's password."""
         return self.folder / f"{principal}.password"
 
     def connection(
         self, principal: Principal, bootstrap_servers: str, mechanism: SaslMechanism = MECHANISM
     ) -> KafkaConnection:
-        """How a principal connects.
+        """Return the connection of a principal.
 
         Raises:
             ValidationError: this process may not read the password's file.
@@ -175,10 +173,11 @@ class Credentials:
         )
 
     def logins(self) -> dict[str, str]:
-        """What the broker checks passwords against, by mechanism, as JAAS has it.
+        """Return the JAAS entries with which the broker checks passwords, by mechanism.
 
-        SCRAM's are in the cluster. PLAIN, which gives the password away to the broker, is for tools with a
-        librdkafka before 2.6.1, whose SCRAM Kafka refuses since 3.8.1 (librdkafka's pull request 4895).
+        The passwords of SCRAM are in the cluster. PLAIN, which sends the password to the broker, is for
+        tools with a librdkafka before 2.6.1, whose SCRAM Kafka refuses since 3.8.1 (librdkafka's pull
+        request 4895).
         """
         module = "org.apache.kafka.common.security"
         users = " ".join(f'user_{principal}="{self._password(principal)}"' for principal in PRINCIPALS)
@@ -188,7 +187,7 @@ class Credentials:
         }
 
     def brokers_own(self, bootstrap_servers: str) -> KafkaConnection:
-        """How the broker connects to itself, and we to it before there is any user."""
+        """Return the broker's connection to itself, also for the time before any user exists."""
         return KafkaConnection(
             bootstrap_servers=bootstrap_servers,
             kafka_security_protocol="SSL",
@@ -201,7 +200,7 @@ class Credentials:
         return self.connection(principal, LOOPBACK).password
 
     def write_for_tools(self, bootstrap_servers: str) -> None:
-        """Write what a shell (`.env`) and tools on librdkafka, such as kcat (`.conf`), need for each."""
+        """Write a file for shells (`.env`) and one for tools on librdkafka (`.conf`) per principal."""
         for principal in PRINCIPALS:
             connection = self.connection(principal, bootstrap_servers)
             variables = connection.environment().items()

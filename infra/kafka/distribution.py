@@ -1,4 +1,4 @@
-"""Kafka's jars in a cache, which is filled on first use: by download, or else by Maven."""
+"""Cache of Kafka's jars, which is filled on first use: by download, or else by Maven."""
 
 import hashlib
 import logging
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def kafka_version() -> str:
-    """The Kafka version that pom.xml pins."""
+    """Return the Kafka version that pom.xml pins."""
     version = ElementTree.parse(POM).findtext("{*}properties/{*}kafka.version")
     if version is None:
         raise BrokerError(f"{POM} has no property kafka.version: restore the file")
@@ -31,13 +31,13 @@ def kafka_version() -> str:
 
 
 def kafka_jars(settings: BrokerSettings) -> Path:
-    """Return the folder with Kafka's jars, fetched on first use and again where one of them is damaged.
+    """Return the folder with Kafka's jars. Fetch them on first use, and again if one is damaged.
 
-    The folder appears under its name in one rename, when every jar in it has been compared with its pin, and
-    each use compares them again: 0.2 s.
+    The folder is renamed to its name when every jar in it has been compared with its pin. Each use compares
+    them again, which takes 0.2 s.
 
     Raises:
-        BrokerError: the jars are not in the cache, and cannot be fetched in time or kept there.
+        BrokerError: the jars are not in the cache, and cannot be fetched in time or stored there.
     """
     jars = settings.cache_dir / _folder_name()
     if _are_whole(jars):
@@ -72,12 +72,12 @@ def _are_whole(jars: Path) -> bool:
 
 
 def _folder_name() -> str:
-    # The digest tells two sets of jars apart that share a Kafka version, when another pin has moved.
+    # The digest distinguishes sets of jars with equal Kafka versions and different pins.
     return f"kafka-{kafka_version()}-{hashlib.sha256(PINS.read_bytes()).hexdigest()[:8]}"
 
 
 def _fetch(jars: Path, settings: BrokerSettings) -> None:
-    # The caller holds the cache's lock: what lies in staging was left by a process that was killed.
+    # The caller holds the cache's lock, so files in staging are of a process that was killed.
     for leftover in jars.parent.glob(f"{_STAGING_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=jars.parent, prefix=_STAGING_PREFIX) as staging:
@@ -99,7 +99,7 @@ def _gather(staging: Path, settings: BrokerSettings) -> Path:
         ) from None
     except DownloadError as error:
         reason = str(error)
-    # Who names a repository wants that one.
+    # A repository that the user names is the only one to use.
     maven = None if named else find_maven()
     if maven is not None:
         try:
@@ -115,10 +115,10 @@ def _gather(staging: Path, settings: BrokerSettings) -> Path:
 def _download(folder: Path, repository: str, timeout_s: float) -> Path:
     folder.mkdir()
     jars = pinned_jars()
-    what = f"Kafka {kafka_version()}, {len(jars)} jars to be fetched"
+    task = f"Kafka {kafka_version()}, {len(jars)} jars to be fetched"
     if not sys.stderr.isatty():
-        sys.stderr.write(f"{what}\n")
-    with bar(what) as done:
+        sys.stderr.write(f"{task}\n")
+    with bar(task) as done:
         download_jars(jars, repository, folder, timeout_s, done)
     return folder
 

@@ -21,10 +21,10 @@ _CONTROLLER_PORT = 9093  # seen inside the container only
 
 
 def docker_answers() -> bool:
-    """Whether a Docker engine answers, and the extra `docker` is installed."""
+    """Return whether a Docker engine answers, and the extra `docker` is installed."""
     if find_spec("testcontainers") is None:
         return False
-    # Imported here, as below: a third of a second that most starts need not spend.
+    # A late import, as below: it takes a third of a second, and most starts do not need it.
     import docker
     from docker.errors import DockerException
 
@@ -44,11 +44,11 @@ def docker_answers() -> bool:
 def docker_kafka(settings: BrokerSettings, volume: str | None) -> Iterator[str]:
     """Run Kafka in a container and yield its bootstrap servers.
 
-    The data is in the Docker volume `volume`, or goes with the container when that is None. Testcontainers'
-    reaper removes the container when this process is killed.
+    The data is in the Docker volume `volume`; without one, it is removed with the container.
+    Testcontainers' reaper removes the container when this process is killed.
 
     Raises:
-        BrokerError: the image cannot be had, or the container does not start or answer.
+        BrokerError: the image is not available, or the container does not start or answer.
     """
     with reserve_port(settings.broker_port) as reservation:
         port = reservation.getsockname()[1]
@@ -56,7 +56,7 @@ def docker_kafka(settings: BrokerSettings, volume: str | None) -> Iterator[str]:
     servers = f"{LOOPBACK}:{port}"
     try:
         connection = KafkaConnection(bootstrap_servers=servers)
-        # Docker takes connections for the broker before it is there.
+        # Docker accepts connections for the broker before it runs.
         Administration(connection, settings.broker_start_timeout_s).await_broker(starting=True)
         yield servers
     finally:
@@ -75,15 +75,15 @@ def _start(settings: BrokerSettings, port: int, volume: str | None) -> "DockerCo
         container.ports[f"{port}/tcp"] = (LOOPBACK, port)  # type: ignore[assignment]
         if volume is not None:
             container.with_volume_mapping(volume, _STORAGE_DIR, mode="rw")
-        return container.__enter__()  # unlike start(), removes what it has made when it fails
+        return container.__enter__()  # unlike start(), cleans up when it fails
     # Testcontainers lets the errors of requests (an OSError) through and adds some RuntimeErrors.
     except (DockerException, OSError, RuntimeError) as error:
         raise BrokerError(f"Docker could not start {image} ({error}): pull it by hand to see why") from error
 
 
 def _environment(settings: BrokerSettings, port: int) -> dict[str, str]:
-    """The broker's configuration as the image reads it."""
-    # The same port inside and outside: the broker, too, reaches itself at the advertised address.
+    """Return the broker's configuration as environment variables of the image."""
+    # The same port inside and outside: the broker itself connects to the advertised address too.
     properties = server_properties("0.0.0.0", port, _CONTROLLER_PORT, _STORAGE_DIR)
     # The image formats its storage for static voters.
     properties["controller.quorum.voters"] = f"{NODE_ID}@{LOOPBACK}:{_CONTROLLER_PORT}"

@@ -11,7 +11,7 @@ _POLL_INTERVAL_S = 0.05
 
 
 class LockedError(Exception):
-    """Another holder has the lock; `holder` is its process id, None while that is not written yet."""
+    """A lock of another holder; `holder` is its process id, None while that is not written yet."""
 
     def __init__(self, path: Path, holder: int | None) -> None:
         super().__init__(f"{path} is locked by process {holder or 'unknown'}")
@@ -21,7 +21,7 @@ class LockedError(Exception):
 class FileLock:
     """An exclusive lock between processes, with the holder's process id in the file.
 
-    A child that inherits `fileno()` holds the lock too: it is free only when both have let go.
+    A child that inherits `fileno()` holds the lock too: it is free only when both have released it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,7 +34,7 @@ class FileLock:
         return self._lock.fh is not None
 
     def fileno(self) -> int:
-        """The descriptor that carries the lock, for a child to inherit.
+        """Return the descriptor that holds the lock, for a child to inherit.
 
         Raises:
             ValueError: the lock is not held.
@@ -44,7 +44,7 @@ class FileLock:
         return self._lock.fh.fileno()
 
     def acquire(self, timeout_s: float = 0.0) -> None:
-        """Take the lock, waiting for it up to `timeout_s`.
+        """Acquire the lock, after a wait of `timeout_s` at most.
 
         Raises:
             LockedError: another holder has it.
@@ -55,7 +55,7 @@ class FileLock:
         except LockException:
             written = self._path.read_text().strip()
             raise LockedError(self._path, int(written) if written else None) from None
-        # Past the file object: what a full disk refuses must not be left in its buffer until it is closed.
+        # Unbuffered: after an error of a full disk, no text may be left in a buffer.
         try:
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), str(os.getpid()).encode())
@@ -64,13 +64,13 @@ class FileLock:
             raise
 
     def release(self) -> None:
-        """Give the lock back; nothing happens when it is not held."""
+        """Release the lock, if it is held."""
         if self.is_held:
             self._lock.release()
 
     @contextmanager
     def held(self, timeout_s: float = 0.0) -> Iterator[None]:
-        """Hold the lock for the length of a `with` block; raises as `acquire` does."""
+        """Hold the lock within the block; raises as `acquire` does."""
         self.acquire(timeout_s)
         try:
             yield

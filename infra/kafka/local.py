@@ -22,19 +22,19 @@ from streams.kafka.faults import BrokerError
 _LOG4J_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _LOG_TAIL_LINES = 15
 _STOPPED_IN_ORDER = 128 + signal.SIGTERM
-# Beyond its time to stop, for the broker of a killed process to be gone.
+# Added to the stop timeout for the broker of a killed process to end.
 _ORPHAN_MARGIN_S = 5
 
 
 class LocalKafka:
     """A single-node Kafka in KRaft mode that keeps its data in `data_dir`.
 
-    It is open to whoever reaches its port on this machine, or secured: then clients come in as one of
-    `PRINCIPALS`, whose passwords are in `data_dir`, and may do nothing until they are given rights. Data
-    that a secured broker has had are never opened again.
+    It is open to all processes on this machine, or secured: then clients log in as one of `PRINCIPALS`, whose
+    passwords are in `data_dir`, and need permissions for every operation. The data of a secured broker is
+    never served without security again.
 
-    It dies with the process that started it, however that one dies, and may be started again after
-    `stop()` or `kill()`, on the same ports. As a context manager it runs for the length of the block.
+    It ends with the process that started it, even if that is killed, and may be started again after `stop()`
+    or `kill()`, on the same ports. As a context manager it runs within the block.
     """
 
     def __init__(self, data_dir: Path, settings: BrokerSettings | None = None) -> None:
@@ -44,7 +44,7 @@ class LocalKafka:
         self._controller_port = 0
         self._internal_port = 0
         self.credentials: Credentials | None = None
-        """The principals' passwords; None on an open broker."""
+        """Passwords of the principals; None on an open broker."""
         self._reservations: list[socket.socket] = []
         self._process: SupervisedProcess | None = None
         self._archive: ClassArchive | None = None
@@ -52,7 +52,7 @@ class LocalKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect; known from the first start on."""
+        """Address for clients; valid from the first start on."""
         return f"{LOOPBACK}:{self._broker_port}"
 
     def connection(self, principal: Principal) -> KafkaConnection:
@@ -63,20 +63,20 @@ class LocalKafka:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the running Java virtual machine; None when there is none."""
+        """Process id of the running Java virtual machine; None when none runs."""
         return self._process.pid if self._process else None
 
     @property
     def log_path(self) -> Path:
-        """The broker's log."""
+        """Log file of the broker."""
         return self._data.log
 
     def start(self) -> None:
-        """Start the broker and return when it answers; nothing happens when it runs already.
+        """Start the broker, unless it runs, and return when it answers.
 
         Raises:
             BrokerError: Java or Kafka's jars are missing, the data directory is in use, full or cannot be
-                written, the port is taken, or the broker does not come up.
+                written, the port is in use, or the broker does not start.
         """
         if self.pid is not None:
             return
@@ -97,21 +97,21 @@ class LocalKafka:
             raise
 
     def keep_running(self) -> bool:
-        """Start the broker again, on its ports and data, if it has died by itself; True if it had.
+        """Restart the broker, on its ports and data, if it has died; return whether it had.
 
         Raises:
-            BrokerError: it does not come up, or dies again and again.
+            BrokerError: the broker does not start, or keeps dying.
         """
         status = self._process.exit_status if self._process else None
         if status is None:
             return False
-        if not self._restarts.take():
+        if not self._restarts.allow():
             raise BrokerError(f"The local Kafka broker keeps dying (status {status}); see {self.log_path}")
         self.start()
         return True
 
     def stop(self) -> None:
-        """Stop the broker in order, or kill it when that takes too long, and let go of ports and data."""
+        """Stop the broker in order, or kill it after a timeout, and release ports and data."""
         if self._process:
             self._process.stop()
             if self._archive and self._process.exit_status == _STOPPED_IN_ORDER:
@@ -155,7 +155,7 @@ class LocalKafka:
             str(java),
             f"-Xmx{self._settings.broker_heap_mib}m",
             "-XX:+UseSerialGC",
-            # The optimising compiler takes more of a small machine than a broker of one fleet ever gets back.
+            # The optimising compiler costs a small machine more than a broker of one fleet gains by it.
             "-XX:TieredStopAtLevel=1",
             f"-Dlog4j2.configurationFile={_LOG4J_CONFIGURATION}",
             f"-Dmillrace.broker.log={self.log_path}",
@@ -175,7 +175,7 @@ class LocalKafka:
             working_dir=self._data.path,
             console_path=self._data.console,
             stop_timeout_s=self._settings.broker_stop_timeout_s,
-            # So that the data stays locked until the broker is gone, even when this process is killed.
+            # Keeps the data locked until the broker has ended, even when this process is killed.
             inherited=self._data.lock.fileno(),
             private=self.credentials is not None,
         )
@@ -184,8 +184,8 @@ class LocalKafka:
         properties = server_properties(
             LOOPBACK, self._broker_port, self._controller_port, str(self._data.storage)
         )
-        # A quorum formatted with --standalone has the controller's address in the data, and the
-        # controller puts the present one there as it takes office: the port may change between runs.
+        # A quorum formatted with --standalone has the controller's address in the data, and the controller
+        # updates it when it becomes active: the port may change between runs.
         properties["controller.quorum.bootstrap.servers"] = f"{LOOPBACK}:{self._controller_port}"
         if self.credentials is not None:
             properties |= secured_properties(
@@ -203,13 +203,13 @@ class LocalKafka:
         credentials = Credentials(self._data.credentials)
         if not self._settings.broker_secure and not credentials.exist:
             return
-        # The log that is kept here holds what passwords are checked against.
+        # The log in this folder has the verifiers of the passwords.
         keep_to_owner(self._data.path)
         credentials.make()
         self.credentials = credentials
 
     def _make_users(self, credentials: Credentials) -> None:
-        """Have the cluster know every principal by the password in its file."""
+        """Set the password of every principal in the cluster to the one in its file."""
         admin = Administration(self._own_connection(), self._settings.broker_start_timeout_s)
         for principal in PRINCIPALS:
             admin.set_password(principal, credentials.connection(principal, self.bootstrap_servers).password)

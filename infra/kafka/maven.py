@@ -1,4 +1,4 @@
-"""The parts of Maven that are used: the mirror in its settings, and its command where that is installed."""
+"""Use of Maven: the mirror in its settings, and its command, if it is installed."""
 
 import shutil
 import subprocess
@@ -10,21 +10,21 @@ from streams.kafka.faults import BrokerError
 
 POM = Path(__file__).with_name("pom.xml")
 _LONGEST_REASON = 160
-"""Characters of a reason of Maven's, which names all that led to it."""
+"""Most characters of an error of Maven, which has all of its causes in one line."""
 _CENTRAL = {"central", "*", "external:*"}
 
 
 class MavenError(Exception):
-    """Maven did not do what it was asked to; the message is the first error that it printed."""
+    """A failure of Maven; the message is the first error that it printed."""
 
 
 def mirror_of_central(settings: Path) -> str | None:
-    """Return the mirror of Maven Central that Maven's user settings name; None if they name none.
+    """Return the mirror of Maven Central in Maven's user settings; None without one.
 
     A mirror whose address has a variable or a password in it is left to Maven.
 
     Raises:
-        BrokerError: the file is no XML.
+        BrokerError: the file is not valid XML.
     """
     if not settings.is_file():
         return None
@@ -48,10 +48,10 @@ def find_maven() -> str | None:
 
 
 def copy_jars(maven: str, folder: Path, timeout_s: float | None, *, by_coordinates: bool = False) -> None:
-    """Have Maven copy the jars of pom.xml into `folder`: side by side, or as a repository keeps them.
+    """Copy the jars of pom.xml into `folder` with Maven: flat, or in the layout of a repository.
 
     Raises:
-        MavenError: it fails or takes too long.
+        MavenError: Maven fails or takes too long.
     """
     command = [
         maven,
@@ -75,6 +75,6 @@ def copy_jars(maven: str, folder: Path, timeout_s: float | None, *, by_coordinat
 
 
 def _first_error(output: str) -> str:
-    # Colour codes may come before the mark, even in batch mode.
+    # Colour codes may precede the mark, even in batch mode.
     errors = (line.partition("[ERROR] ")[2].removesuffix(" -> [Help 1]") for line in output.splitlines())
     return shorten(next(filter(None, errors), "no reason given"), _LONGEST_REASON, placeholder=" ...")

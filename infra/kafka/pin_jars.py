@@ -1,4 +1,4 @@
-"""Pins Kafka's jars: has Maven resolve pom.xml, and writes paths and SHA-256 to jars.sha256."""
+"""Pinning of Kafka's jars: resolves pom.xml with Maven, and writes paths and SHA-256 to jars.sha256."""
 
 import hashlib
 import sys
@@ -10,7 +10,7 @@ from infra.kafka.maven import POM, MavenError, copy_jars, find_maven
 
 
 def main() -> None:
-    """Write the file anew, as `sha256sum` does; its first line says of which pom.xml it is."""
+    """Rewrite the file in the format of `sha256sum`; its first line has the digest of pom.xml."""
     maven = find_maven()
     if maven is None:
         sys.exit("pinning the jars needs Maven: install it, so that mvn is on the PATH")

@@ -1,4 +1,4 @@
-"""Rights of whole trees of files: under a secured deployment, they are for their owner alone."""
+"""File modes of whole trees: under a secured deployment, the files are for their owner alone."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def keep_to_owner(root: Path) -> None:
-    """Take the rights of group and others from a folder and all below it. Links are not followed.
+    """Remove the rights of group and others on a folder and all below it. Links are not followed.
 
     Raises:
         OSError: a file belongs to another user.
@@ -23,7 +23,7 @@ def keep_to_owner(root: Path) -> None:
 
 
 def open_to_others(root: Path) -> Iterator[Path]:
-    """The folders and files at and below `root` on which group or others have rights; no links."""
+    """Yield the folders and files at and below `root` on which group or others have rights, except links."""
     for folder, _, names in os.walk(root):
         for path in (Path(folder), *(Path(folder, name) for name in names)):
             try:

@@ -1,4 +1,4 @@
-"""Child processes: they end with their parent, and are not restarted endlessly."""
+"""Child processes that end with their parent, with a bounded rate of restarts."""
 
 import os
 import subprocess
@@ -16,18 +16,18 @@ from schemas.services import OTHERS
 MOST_RESTARTS = 5
 RESTART_WINDOW_S = 60.0
 _AS_HERE = -1
-"""A child's umask is that of this process."""
+"""Value of `umask` that leaves a child the umask of this process."""
 
 
 class Restarts:
-    """Allows restarts as long as there were not too many of late."""
+    """Bound on the restarts within a time window."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Begin without restarts."""
         self._recent: deque[float] = deque(maxlen=MOST_RESTARTS)
 
-    def take(self) -> bool:
-        """Allow one more, or say that it would be too many."""
+    def allow(self) -> bool:
+        """Count a restart, and return True; return False if it would be too many."""
         now_s = time.monotonic()
         if len(self._recent) == MOST_RESTARTS and now_s - self._recent[0] < RESTART_WINDOW_S:
             return False
@@ -35,16 +35,16 @@ class Restarts:
         return True
 
 
-# What the supervisor needs, beyond the command's own time to stop, to kill it and to end.
+# Time that the supervisor needs, after the command's stop timeout, to kill it and to end.
 _KILL_MARGIN_S = 5
 
 
 class SupervisedProcess:
     """Runs `command` under a supervisor, in a session of its own that Ctrl-C in the terminal does not reach.
 
-    What the command prints goes to `console_path`, which is emptied first unless `keep_console`. `inherited`
-    is a descriptor that it gets besides, `environment` what it gets in place of this process's. If `private`,
-    the files that it makes are for their owner alone.
+    Its output goes to `console_path`, which is emptied first unless `keep_console`. `inherited` is a file
+    descriptor for the command, `environment` replaces the environment of this process. If `private`, the
+    files that the command makes are for their owner alone.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class SupervisedProcess:
         return self._supervisor.poll()
 
     def stop(self) -> None:
-        """Ask the command to stop, kill it after the timeout or an interrupt, and return when it is gone."""
+        """Stop the command, kill it after the timeout or an interrupt, and return when it has ended."""
         self._end(b"", self._stop_timeout_s + _KILL_MARGIN_S)
 
     def kill(self) -> None:
-        """Kill the command and return when it is gone."""
+        """Kill the command and return when it has ended."""
         self._end(supervisor.KILL, _KILL_MARGIN_S)
 
     def _end(self, request: bytes, timeout_s: float) -> None:
@@ -104,7 +104,7 @@ class SupervisedProcess:
             self._supervisor.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._kill_now()
-        except KeyboardInterrupt:  # an interrupt while it stops in order: it is not waited for any longer
+        except KeyboardInterrupt:  # an interrupt ends the wait for an orderly stop
             self._kill_now()
             raise
 

@@ -1,4 +1,4 @@
-"""The configuration of a single-node Kafka in KRaft mode, and ports reserved until they are used."""
+"""Configuration of a single-node Kafka in KRaft mode, and reservation of ports."""
 
 import errno
 import socket
@@ -22,9 +22,9 @@ CONTROLLER = "CONTROLLER"
 def server_properties(
     listen_host: str, broker_port: int, controller_port: int, log_dir: str
 ) -> dict[str, str]:
-    """Return the server's properties, save for those that name the controller quorum.
+    """Return the server's properties, except those of the controller quorum.
 
-    Clients reach the broker at 127.0.0.1 and `broker_port`, whichever host it listens on.
+    Clients connect to 127.0.0.1 and `broker_port`, regardless of the host that the broker listens on.
     """
     controller = f"{CONTROLLER}://{LOOPBACK}:{controller_port}"
     return {
@@ -43,15 +43,15 @@ def server_properties(
         "transaction.state.log.num.partitions": _INTERNAL_PARTITIONS,
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
-        # So long an open transaction may hold back everybody's records behind it; the default is 15 min.
+        # An open transaction delays all records after it for this long at most; the default is 15 min.
         "transaction.max.timeout.ms": "60000",
         "share.coordinator.state.topic.num.partitions": _INTERNAL_PARTITIONS,
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
-        # A broker that was killed may come back when its session has run out; the default is 9 s.
+        # A killed broker may restart when its session has expired; the default is 9 s.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
-        # The default of 128 MiB, taken at the start, is a quarter of the heap.
+        # The default of 128 MiB, allocated at the start, is a quarter of the heap.
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
     }
 
@@ -67,13 +67,17 @@ def secured_properties(
 ) -> dict[str, str]:
     """Return the properties that differ on a node with authentication, with PEM files as its stores.
 
-    Clients come in by SASL over TLS. The broker and its controller speak to each other, and whoever makes the
-    first users speaks to them, by TLS with the broker's own certificate on both sides: no password is needed
-    before there is a cluster to keep it.
+    Clients connect by SASL over TLS. The broker, its controller, and the process that makes the first users
+    use TLS with the broker's own certificate on both sides: this needs no password before the cluster runs.
 
     Args:
-        logins: the JAAS entry of each SASL mechanism that is offered.
-        super_users: principals who may do everything, separated by semicolons.
+        broker_port: Port for clients.
+        controller_port: Port of the controller.
+        internal_port: Port for TLS with the broker's certificate.
+        key_store: File with the broker's key and certificate.
+        trust_store: File with the certificate of the authority.
+        logins: JAAS entry of each SASL mechanism.
+        super_users: Principals with all permissions, separated by semicolons.
     """
     listeners = (
         f"{SECURE}://{LOOPBACK}:{broker_port},{INTERNAL}://{LOOPBACK}:{internal_port},"
@@ -105,16 +109,16 @@ def secured_properties(
 def reserve_port(port: int) -> socket.socket:
     """Bind `port` on 127.0.0.1, or a free one for 0, and keep it as long as the socket is open.
 
-    The socket never listens, so a server that sets SO_REUSEADDR, as Java's do, can take the port, and
-    no other process gets it between our choice and the server's start, or between two starts.
+    The socket never listens, so a server that sets SO_REUSEADDR, as Java's do, can bind the port, and no
+    other process gets it between its choice and the server's start, or between two starts.
 
     Raises:
-        BrokerError: the port is taken or may not be bound.
+        BrokerError: the port is in use or may not be bound.
     """
     reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         if port:
-            # Else the connections of an earlier run, in TIME_WAIT, would be in the way.
+            # Otherwise connections of an earlier run, in TIME_WAIT, would block it.
             reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reservation.bind((LOOPBACK, port))
         # Set after the choice of a free port: set before, it could choose one that is reserved already.

@@ -15,7 +15,7 @@ _BYTES_PER_MIB = 1024 * 1024
 
 
 class BrokerSettings(BaseSettings):
-    """Where the broker is, or how to run one: each field is the environment variable `MILLRACE_<FIELD>`."""
+    """Address of a broker, or settings to run one: each field is the variable `MILLRACE_<FIELD>`."""
 
     model_config = SettingsConfigDict(env_prefix=ENVIRONMENT_PREFIX, frozen=True)
 
@@ -56,10 +56,10 @@ class BrokerSettings(BaseSettings):
 
 
 def broker_settings() -> BrokerSettings:
-    """The settings that the environment gives.
+    """Return the settings in the environment.
 
     Raises:
-        BrokerError: it gives none that can be.
+        BrokerError: a setting is invalid.
     """
     try:
         return BrokerSettings()

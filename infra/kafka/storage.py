@@ -1,4 +1,4 @@
-"""The directory in which a broker keeps its data: locked, and formatted once before the first start."""
+"""Data directory of a broker: locked, and formatted once before the first start."""
 
 import base64
 import hashlib
@@ -21,7 +21,7 @@ _LEAST_FREE_MIB = 64
 
 
 class DataDirectory:
-    """Where each file of a broker is, and the lock on all of them."""
+    """Paths of the files of a broker, and the lock on all of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -36,13 +36,13 @@ class DataDirectory:
 
     @property
     def docker_volume_name(self) -> str:
-        """The Docker volume that has the data which belongs here, should Docker run the broker."""
+        """Docker volume with the data of this directory, if Docker runs the broker."""
         return f"millrace-{hashlib.sha256(bytes(self.path)).hexdigest()[:12]}"
 
     def acquire(self, orphan_timeout_s: float) -> None:
-        """Lock the directory, made on first use.
+        """Lock the directory, which is made on first use.
 
-        A broker whose owner was killed is on its way out, and waited for up to `orphan_timeout_s`.
+        A broker whose owner was killed ends by itself, within a wait of `orphan_timeout_s` at most.
 
         Raises:
             BrokerError: the directory is in use or cannot be written.
@@ -59,10 +59,10 @@ class DataDirectory:
             raise self.fault(error) from error
 
     def check_room(self) -> None:
-        """Refuse a disk that is full, or nearly so: a broker there would not come up, or not for long.
+        """Check the free disk space: on a disk that is almost full, a broker would not run for long.
 
         Raises:
-            BrokerError: there is too little room.
+            BrokerError: too little space is free.
         """
         free_mib = shutil.disk_usage(self.path).free // _BYTES_PER_MIB
         if free_mib < _LEAST_FREE_MIB:
@@ -72,7 +72,7 @@ class DataDirectory:
             )
 
     def fault(self, error: OSError) -> BrokerError:
-        """Return the error that says what is to be done about one of the file system."""
+        """Return the error about a fault of the file system, with advice."""
         return BrokerError(
             f"Cannot write to the data directory {self.path} ({error.strerror}): "
             "set MILLRACE_BROKER_DATA_DIR to one that can be written"
@@ -80,7 +80,7 @@ class DataDirectory:
 
     @contextmanager
     def acquired(self, orphan_timeout_s: float) -> Iterator[None]:
-        """Hold the lock for the length of a `with` block; raises as `acquire` does."""
+        """Hold the lock within the block; raises as `acquire` does."""
         self.acquire(orphan_timeout_s)
         try:
             yield
@@ -97,17 +97,17 @@ class DataDirectory:
 
 
 _TIMEOUT_S = 600
-"""Some seconds on an idle machine."""
+"""Timeout of formatting, which takes some seconds on an idle machine."""
 
 
 def format_storage(
     kafka: list[str], storage_dir: Path, properties: dict[str, str], *, private: bool = False
 ) -> None:
-    """Format `storage_dir` as the storage of a new cluster, unless it is there already.
+    """Format `storage_dir` as the storage of a new cluster, unless it exists.
 
-    `kafka` is the Java command to which a main class is added. The storage appears under its name when it
-    is complete: a process killed in the middle leaves nothing that the next one would take for a storage.
-    If `private`, its files are for their owner alone.
+    `kafka` is the Java command to which a main class is added. The storage is renamed to its name when it is
+    complete, so a killed process leaves no incomplete storage. If `private`, its files are for their owner
+    alone.
 
     Raises:
         BrokerError: Kafka's tool fails.
@@ -149,8 +149,8 @@ def format_storage(
 
 
 def write_properties(path: Path, properties: dict[str, str]) -> None:
-    """Write a Java properties file, for its owner alone: there may be passwords in it."""
-    # In such a file a backslash begins an escape.
+    """Write a Java properties file, for its owner alone: it may have passwords."""
+    # A backslash begins an escape in this format.
     lines = (f"{name}={value}\n".replace("\\", "\\\\") for name, value in properties.items())
     write_private(path, "".join(lines).encode())
 

@@ -1,4 +1,4 @@
-"""Runs the broker as a child that cannot outlive the process which asked for it.
+"""Supervisor of a child process that must not outlive the process that started it.
 
 It is started as a separate script, by path and with the standard library alone. It stops the child when its
 standard input closes or its owner dies for any reason, including SIGKILL, even while other children of the
@@ -18,14 +18,14 @@ import subprocess
 import sys
 
 KILL = b"K"
-"""Written to standard input, kills the child at once; an end of file stops it in order."""
+"""Byte on standard input that kills the child at once; an end of file stops it in order."""
 
 _PR_SET_PDEATHSIG = 1
 _STDIN = 0
 
 
 def supervise(stop_timeout_s: float, command: list[str]) -> int:
-    """Run `command` until it exits or must, and return its exit status."""
+    """Run `command` until it exits or is stopped, and return its exit status."""
     owner = os.pidfd_open(os.getppid())
     child = _start(command)
     child_exit = os.pidfd_open(child.pid)
@@ -49,7 +49,7 @@ def _start(command: list[str]) -> subprocess.Popen[bytes]:
 
     def die_with_supervisor() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != supervisor:  # it died before the line above
+        if os.getppid() != supervisor:  # the supervisor died before the line above
             os._exit(1)
 
     return subprocess.Popen(

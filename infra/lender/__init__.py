@@ -1,1 +1,1 @@
-"""The lender: forecasts how loaded servers will be, and offers and reclaims them (thesis, chapter 3)."""
+"""The lender: forecasts loads of servers, offers servers and reclaims them (thesis, chapter 3)."""

@@ -1,4 +1,4 @@
-"""The loads of a zone so far, on a fixed grid of time."""
+"""Loads of a zone so far, on a fixed grid of time."""
 
 import math
 from collections import deque
@@ -8,12 +8,12 @@ from itertools import islice
 from typing import Self
 
 LONGEST_BRIDGED_INTERVALS = 3
-"""So many intervals in a row without a report are filled in between their neighbours; more stay unknown."""
+"""Longest run of intervals without a report that is interpolated; the loads of a longer one stay unknown."""
 
 
 @dataclass(slots=True)
 class _Interval:
-    """What is known of one interval."""
+    """Sum, number and peak of the reports of one interval."""
 
     total: float
     reports: int
@@ -28,37 +28,38 @@ class LoadHistory:
     """Mean and peak of the loads that were reported in each interval, for the last `kept_intervals`.
 
     Intervals are numbered from the start of the Unix epoch, so the grid does not depend on the first report.
-    Reports may come at any times and any number of them in an interval, which then counts with their plain
-    mean.
+    An interval may have any number of reports, at any times; its load is their unweighted mean.
     """
 
     def __init__(self, interval_s: float = 300.0, kept_intervals: int = 14 * 288) -> None:
-        """An empty history. `interval_s` is five minutes in the thesis (section 3.6)."""
+        """Make an empty history. `interval_s` is five minutes in the thesis (section 3.6)."""
         self.interval_s = interval_s
         self._intervals: deque[_Interval] = deque(maxlen=kept_intervals)
         self.last = -1
-        """The interval of the latest report; negative while there is none."""
+        """Interval of the latest report; negative before the first."""
         self.latest_s = -math.inf
-        """The time of the latest report."""
+        """Time of the latest report."""
 
     @property
     def first(self) -> int:
-        """The earliest interval that is kept."""
+        """Earliest interval that is kept."""
         return self.last - len(self._intervals) + 1
 
     @property
     def first_s(self) -> float:
-        """When that begins."""
+        """Start of the earliest interval (Unix s)."""
         return self.first * self.interval_s
 
     @property
     def intervals_per_day(self) -> int:
-        """The length of the daily season, at least one."""
+        """Length of the daily season in intervals, at least one."""
         return max(round(86_400 / self.interval_s), 1)
 
-    def take(self, time_s: float, load: float) -> bool:
-        """Add a report; False if it is earlier than the latest, which then stands. Of the same time there may
-        be several, as where one counts as of when it was received."""
+    def add(self, time_s: float, load: float) -> bool:
+        """Add a report; return False, and add nothing, if it is earlier than the latest.
+
+        Several reports may have one time, because some count as of the time at which they were received.
+        """
         if time_s < self.latest_s:
             return False
         index = math.floor(time_s / self.interval_s)
@@ -72,17 +73,17 @@ class LoadHistory:
         return True
 
     def mean(self, index: int) -> float | None:
-        """The mean load of an interval; None where it is not known."""
+        """Return the mean load of an interval; None where it is unknown."""
         found = self._at(index)
         return None if found is None else found.mean
 
     def peak(self, index: int) -> float | None:
-        """The highest load of an interval; None where it is not known."""
+        """Return the highest load of an interval; None where it is unknown."""
         found = self._at(index)
         return found.peak if found is not None and found.reports else None
 
     def up_to(self, index: int) -> Self:
-        """The history as it was when the interval `index`, which has a report, was over."""
+        """Return the history at the end of the interval `index`, which has a report."""
         past = copy(self)
         past._intervals = deque(islice(self._intervals, index - self.first + 1), self._intervals.maxlen)
         past.last = index

@@ -1,4 +1,4 @@
-"""A lender's servers: who has them, and what was asked of the cell since it last said so."""
+"""A lender's servers: the states of their loans, and requests to the cell without an answer."""
 
 from dataclasses import dataclass, field
 
@@ -6,44 +6,44 @@ from schemas.loans import LoanStatus
 
 
 @dataclass
-class Loans:
-    """Where the zone's servers are, as far as the cell has said, and what was asked of it since."""
+class LoanBook:
+    """States of the zone's servers, as decided by the cell, and offers and reclaims without an answer."""
 
     owned: dict[str, None]
-    """In the order of the configuration."""
+    """Servers of the zone in the order of the configuration."""
     away: set[str] = field(default_factory=set)
-    """Serve another zone at present, as a loan or because an operator said so."""
+    """Servers in another zone at present, as a loan or moved by an operator."""
     on_loan: set[str] = field(default_factory=set)
-    """Lent, and nobody has asked for them; they may not have left yet."""
+    """Lent servers that are not reclaimed; they may not have left yet."""
     draining: set[str] = field(default_factory=set)
-    """Lent, and on their way back."""
+    """Lent servers on their way back."""
     offers: dict[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
-    """Not answered: by the event's id, when it was made and what was offered."""
+    """Offers without an answer: time and servers, by the event's id."""
     reclaims: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """Not answered: by the event's id, when it was made and how many servers are wanted."""
+    """Reclaims without an answer: time and number of servers, by the event's id."""
 
     @property
     def offered(self) -> set[str]:
-        """Those that wait for an answer."""
+        """Servers of offers without an answer."""
         return {server for _, servers in self.offers.values() for server in servers} & self.owned.keys()
 
     @property
-    def gone(self) -> set[str]:
-        """Not at the zone's disposal, or soon not."""
+    def unavailable(self) -> set[str]:
+        """Servers that do not serve the zone, or may soon not."""
         return (self.away | self.on_loan | self.draining | self.offered) & self.owned.keys()
 
     @property
     def reclaimable(self) -> int:
-        """How many servers a reclaim may ask for."""
-        return max(len(self.on_loan) - self.wanted, 0)
+        """Most servers that a reclaim may request."""
+        return max(len(self.on_loan) - self.requested, 0)
 
     @property
-    def wanted(self) -> int:
-        """How many the cell has been asked for and has not chosen yet."""
+    def requested(self) -> int:
+        """Number of reclaimed servers that the cell has not chosen yet."""
         return sum(servers for _, servers in self.reclaims.values())
 
-    def follow(self, server: str, status: LoanStatus) -> None:
-        """A loan has this status now."""
+    def update(self, server: str, status: LoanStatus) -> None:
+        """Set the status of a server's loan."""
         self.on_loan.discard(server)
         self.draining.discard(server)
         match status:

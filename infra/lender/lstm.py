@@ -9,19 +9,19 @@ from infra.lender.forecast import clipped, present_load
 from infra.lender.history import LoadHistory
 
 WINDOW = 10
-"""Intervals that a forecast sees (section 3.6)."""
+"""Intervals that a forecast depends on (section 3.6)."""
 LAYERS = 2
 """Hidden layers (section 3.6)."""
 _HIDDEN = 32
 _BATCH = 128
 _LEARNING_RATE = 3e-3
 _LEAST_WINDOWS = 5 * WINDOW
-"""Fewer teach nothing."""
+"""Fewest windows to train on."""
 
 
 class LoadNetwork(nn.Module):
-    """From windows of loads, [batch, WINDOW], to the change from the last to the next, [batch]; both in
-    standard deviations."""
+    """Network from windows of loads, [batch, WINDOW], to the change from the last load to the next, [batch];
+    both in standard deviations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class LstmForecast:
     deviation: float
 
     def forecast(self, history: LoadHistory, steps: int) -> list[float]:
-        """See `Forecaster`. Each further step takes the ones before it as if they had been reported."""
+        """Forecast as in `Forecaster`; each step after the first uses the forecasts before it as reports."""
         window = [(load - self.mean) / self.deviation for load in recent_loads(history)]
         loads = []
         with torch.inference_mode():
@@ -63,11 +63,13 @@ def train(
     The same history, seed and machine give the same network; the caller's random state is left as it was.
 
     Args:
-        until: the last interval that is learned from; by default the one before the last, which is not over.
-        steps: of gradient descent. They bound the time, some milliseconds each, however long the history is.
+        history: Loads to train on.
+        until: Last interval to train on; by default the one before the last, which is not over.
+        seed: Seed of the training.
+        steps: Steps of gradient descent, some milliseconds each, regardless of the length of the history.
 
     Returns:
-        None if the history is too short to learn from.
+        None if the history is too short.
     """
     last = history.last - 1 if until is None else until
     runs = torch.tensor(_known_runs(history, last), dtype=torch.float32)
@@ -85,7 +87,7 @@ def train(
 
 
 def _descend(network: LoadNetwork, windows: Tensor, changes: Tensor, steps: int) -> None:
-    """Minimise the mean squared error over batches that are drawn at random, at a rate that falls to zero."""
+    """Minimise the mean squared error over random batches, at a learning rate that falls to zero."""
     optimizer = torch.optim.Adam(network.parameters(), lr=_LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
     loss_of = nn.MSELoss()
@@ -99,7 +101,7 @@ def _descend(network: LoadNetwork, windows: Tensor, changes: Tensor, steps: int)
 
 
 def recent_loads(history: LoadHistory) -> list[float]:
-    """The last WINDOW loads; an unknown one counts as the nearest known one before it, or else after it."""
+    """Return the last WINDOW loads; an unknown one is the nearest known one before it, or else after it."""
     known = [history.mean(history.last - back) for back in reversed(range(WINDOW))]
     filler = next((load for load in known if load is not None), present_load(history))
     loads = []
@@ -110,7 +112,7 @@ def recent_loads(history: LoadHistory) -> list[float]:
 
 
 def _known_runs(history: LoadHistory, last: int) -> list[list[float]]:
-    """Every WINDOW + 1 loads in a row that are all known, up to an interval."""
+    """Return all runs of WINDOW + 1 known loads in a row, up to an interval."""
     runs = []
     run: list[float] = []
     for index in range(history.first, last + 1):

@@ -1,4 +1,4 @@
-"""Which servers a zone that lends has with it: those that a measurement of its load must hear of."""
+"""Servers that are present in a zone that lends: a measurement of its load must include them."""
 
 import threading
 from types import TracebackType
@@ -14,30 +14,31 @@ from streams.kafka.records import ReadRecord
 
 
 class Presence:
-    """The servers of one zone, by what is said of it and of its loans."""
+    """Servers of one zone, by the states of the zone and of its loans."""
 
     def __init__(self, zone: ZoneState, start_s: float) -> None:
-        """Nothing is lent.
+        """Begin without loans.
 
         Args:
-            start_s: so long after its return a server may still be starting, and is not expected.
+            zone: State of the zone.
+            start_s: Time after its return in which a server may still be starting, and is not expected.
         """
         self._start_s = start_s
         self._loans: dict[str, LoanChanged] = {}
-        self.take_zone(zone)
+        self.update_zone(zone)
 
-    def take_zone(self, zone: ZoneState) -> None:
-        """Follow a change of the zone."""
+    def update_zone(self, zone: ZoneState) -> None:
+        """Apply a change of the zone."""
         self.owned = [node.id for node in zone.zone.nodes]
-        """Wherever they are, in the order of the configuration."""
+        """Servers of the zone, lent ones included, in the order of the configuration."""
         self._elsewhere = frozenset(zone.elsewhere)
 
-    def take_loan(self, change: LoanChanged) -> None:
-        """Follow a loan of the zone."""
+    def update_loan(self, change: LoanChanged) -> None:
+        """Apply a change of a loan of the zone."""
         self._loans[change.server] = change
 
     def expected(self, time_s: float) -> frozenset[str]:
-        """The servers that serve the zone at this time, or could: not lent, and back for long enough."""
+        """Return the servers that could serve the zone at this time: not lent, and back for long enough."""
         return frozenset(server for server in self.owned if self._is_expected(server, time_s))
 
     def _is_expected(self, server: str, time_s: float) -> bool:
@@ -48,10 +49,10 @@ class Presence:
 
 
 class PresenceReader:
-    """Keeps the presence of a zone's servers up to date from the views `zones.state` and `loans`."""
+    """Updates the presence of a zone's servers from the views `zones.state` and `loans`."""
 
     def __init__(self, target: Target, zone: ZoneState, start_s: float, stop: threading.Event) -> None:
-        """Read what there is, or until told to stop.
+        """Read the views to their end, or until `stop` is set.
 
         Raises:
             ReadError: the views cannot be read.
@@ -60,27 +61,27 @@ class PresenceReader:
         self._presence = Presence(zone, start_s)
         self._zones = target.topic(ZONES_STATE)
         topics = [self._zones, target.topic(LoanChanged.VIEW)]
-        # Position first: what changes while the views are read is then among what is to come.
+        # Position first: changes while the views are read are then read afterwards.
         self._changes = LogReader(target, topics, "end")
         with LogReader(target, topics, "beginning") as views:
-            self._take(list(views.to_end(is_stopped=stop.is_set)))
+            self._apply(list(views.to_end(is_stopped=stop.is_set)))
 
     def present(self) -> Presence:
-        """As it is now.
+        """Return the presence as of now.
 
         Raises:
             ReadError: the views cannot be read.
         """
         while records := self._changes.poll(0.0):
-            self._take(records)
+            self._apply(records)
         return self._presence
 
-    def _take(self, records: list[ReadRecord]) -> None:
+    def _apply(self, records: list[ReadRecord]) -> None:
         for state in zone_states(record for record in records if record.topic == self._zones):
             if (state.cell, state.zone.id) == self._place:
-                self._presence.take_zone(state)
+                self._presence.update_zone(state)
         for change in loans((record for record in records if record.topic != self._zones), *self._place):
-            self._presence.take_loan(change)
+            self._presence.update_loan(change)
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Asking a Prometheus server how loaded inference servers are, through its HTTP API (instant queries).
+"""Queries of the load of inference servers to Prometheus, through its HTTP API (instant queries).
 
 https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries
 """
@@ -22,8 +22,8 @@ from schemas.errors import ReadableError
 from schemas.inference import MAX_SERVING
 
 MAX_ANSWER_BYTES = 16 * 2**20
-MAX_METRICS_ASKED = 8
-"""Metrics of a query that are looked up where the query has no series."""
+MAX_METRICS_QUERIED = 8
+"""Most metrics of a query that are looked up where the query has no series."""
 _EXCERPT = 200
 _PORT = re.compile(r":\d{1,5}$")
 _NOT_METRICS = re.compile(
@@ -41,21 +41,21 @@ _METRIC = re.compile(r"[a-zA-Z_:][\w:]*")
 
 
 class LoadQueryError(ReadableError):
-    """The answer to a query is no load. The message is one line."""
+    """A query without a valid load as its answer. The message is one line."""
 
 
 @dataclass(frozen=True)
 class MeasuredLoad:
-    """A load, and when it was measured."""
+    """A load and its time of measurement."""
 
     time_s: float
     load: float
     serving: tuple[str, ...] = ()
-    """The servers that are busy, where the query says so."""
+    """Busy servers, where the query has a series per server."""
     silent: tuple[str, ...] = ()
-    """Those of them that only count as busy, since the query says nothing of them."""
+    """Servers among them that count as busy because the query has no series of them."""
     silent_but_scraped: tuple[str, ...] = ()
-    """Those of the silent ones of which Prometheus scrapes something."""
+    """Silent servers that have a target that Prometheus scrapes."""
 
 
 Sample = tuple[float, str]
@@ -96,16 +96,17 @@ _REPLY: TypeAdapter[_Answer | _Refusal] = TypeAdapter(
 
 
 class Prometheus:
-    """A Prometheus server, or what speaks its API."""
+    """Client of a Prometheus server, or of another with its API."""
 
     def __init__(self, url: str, timeout_s: float = 10.0) -> None:
-        """Nothing is asked yet.
+        """Check the URL; no request is sent yet.
 
         Args:
-            url: of the server, such as `http://prometheus:9090`, with a path where it is behind a proxy.
+            url: URL of the server, such as `http://prometheus:9090`, with a path where it is behind a proxy.
+            timeout_s: Timeout of a request.
 
         Raises:
-            LoadQueryError: it is no such URL.
+            LoadQueryError: the URL is invalid.
         """
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -114,10 +115,10 @@ class Prometheus:
         self._timeout_s = timeout_s
 
     def load(self, query: str) -> MeasuredLoad:
-        """The one value of a query, from 0 to 1.
+        """Return the one value of a query, from 0 to 1.
 
         Raises:
-            LoadQueryError: the server does not answer, or with another thing than one such value.
+            LoadQueryError: the server does not answer, or its answer is not one such value.
         """
         answer = self._ask(query)
         if isinstance(answer, _Scalar):
@@ -136,23 +137,23 @@ class Prometheus:
     def load_by_server(
         self, query: str, label: str, owned: Sequence[str], expected: Collection[str]
     ) -> MeasuredLoad:
-        """The load from one series or more per server, of which those above 0 are busy.
+        """Return the load from one or more series per server; a server with a value above 0 is busy.
 
-        A server is busy if any of its series is. Busy servers that are not the zone's are not counted.
+        Busy servers that are not the zone's are not counted.
 
-        One that is expected and has no series counts as busy: either nobody can tell what it does, since its
-        exporter or its scrape fails, or it is down. In neither case has the zone capacity to spare there, so
-        a partial failure never has busy servers lent, and the more servers it hits, the more are wanted back.
-        To report nothing would do harm in a large fleet, where some server always fails: nothing would be
-        lent for as long as one does, and after a while all loans would be wanted back.
+        An expected server without series counts as busy: its exporter or its scrape fails, or it is down. In
+        no case is its capacity to spare. So a partial failure never causes busy servers to be lent, and the
+        more servers fail, the more are reclaimed. To report no load would be worse in a large fleet, where
+        some server always fails: nothing would be lent, and after a while all loans would be reclaimed.
 
         Args:
-            label: of the series, names the server; a port after the name is left out.
-            owned: the servers that the load is a fraction of, in the order of the configuration.
-            expected: those that must have a series; any other without one, such as one on loan, is idle.
+            query: Query with a series or more per server.
+            label: Label of the series that names the server; a port after the name is left out.
+            owned: Servers that the load is a fraction of, in the order of the configuration.
+            expected: Servers that must have a series; any other without one, such as one on loan, is idle.
 
         Raises:
-            LoadQueryError: the server does not answer, or without a usable value for each series.
+            LoadQueryError: the server does not answer, or a series has no valid value.
         """
         answer = self._ask(query)
         if isinstance(answer, _Scalar):
@@ -190,7 +191,7 @@ class Prometheus:
         )
 
     def _scraped(self, label: str) -> frozenset[str]:
-        """The servers of which at least one target is up; none where Prometheus does not answer that."""
+        """Return the servers with at least one target that is up; none where Prometheus does not answer."""
         try:
             answer = self._ask("up == 1")
         except LoadQueryError:
@@ -200,7 +201,7 @@ class Prometheus:
 
     def _why_no_series(self, query: str) -> str:
         """Distinguish a metric that Prometheus lacks, such as a renamed one, from unmatched labels."""
-        names = metrics_of(query)[:MAX_METRICS_ASKED]
+        names = metrics_of(query)[:MAX_METRICS_QUERIED]
         absent = []
         for name in names:
             try:
@@ -259,13 +260,13 @@ def metrics_of(query: str) -> list[str]:
 
 
 def _why(error: urllib.error.HTTPError) -> str:
-    """Return Prometheus' message about a query that it refuses, if it has one."""
+    """Return the message with which Prometheus refuses a query, if it has one."""
     try:
         found = json.loads(error.read(MAX_ANSWER_BYTES))
     except (OSError, ValueError, http.client.HTTPException):
         return ""
-    said = found.get("error") if isinstance(found, dict) else None
-    return f": {said[:_EXCERPT]}" if isinstance(said, str) else ""
+    message = found.get("error") if isinstance(found, dict) else None
+    return f": {message[:_EXCERPT]}" if isinstance(message, str) else ""
 
 
 def _number(query: str, sample: Sample) -> float:

@@ -17,49 +17,51 @@ SOURCE = "millrace/load"
 
 _MOST_NAMED = 8
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 class LoadReporter:
-    """Publishes loads of one zone; a load that cannot be had or published is told of, and left out."""
+    """Publishes loads of one zone; a load that cannot be measured or published is reported and left out."""
 
-    def __init__(self, target: Target, cell: str, zone: str, tell: Tell) -> None:
-        """Connect with the first load. `tell` takes a line about a fault, and one when it is over."""
+    def __init__(self, target: Target, cell: str, zone: str, notify: Notify) -> None:
+        """Connect with the first load. `notify` gets a line about a fault, and one when it is over."""
         self._target = target
         self._cell, self._zone = cell, zone
-        self._tell = tell
+        self._notify = notify
         self._publisher: EventPublisher | None = None
         self._fault: str | None = None
         self._silent: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
-        """Servers without series: those that are not scraped, and those that are."""
+        """Servers without series: not scraped ones, and scraped ones."""
 
     def measure(
         self,
-        ask: Callable[[], MeasuredLoad],
+        query: Callable[[], MeasuredLoad],
         every_s: float,
         stop: threading.Event,
         published: Callable[[InferenceLoadReported], None],
     ) -> None:
-        """Ask again and again until told to stop, and publish what comes; never what does not.
+        """Query and publish loads until `stop` is set; a load that cannot be measured is left out.
 
         Args:
-            every_s: from one question to the next.
-            published: takes what the broker has confirmed.
+            query: Measures the load.
+            every_s: Interval of queries.
+            stop: Ends the queries.
+            published: Gets each event that the broker has confirmed.
         """
         due_s = time.monotonic()
         while not stop.wait(max(due_s - time.monotonic(), 0.0)):
             due_s = max(due_s + every_s, time.monotonic())
             try:
-                found = ask()
+                found = query()
                 event = self._event(found.time_s, found.load, found.serving)
                 self._publish(event)
             except (LoadQueryError, PublishError, BrokerError, ReadError) as error:
                 self._fail(str(error))
                 continue
             if self._fault is not None:
-                self._tell("loads are reported again")
+                self._notify("loads are reported again")
                 self._fault = None
-            self._note_silent(found)
+            self._report_silent(found)
             published(event)
 
     def replay(
@@ -69,13 +71,16 @@ class LoadReporter:
         stop: threading.Event,
         published: Callable[[InferenceLoadReported], None],
     ) -> None:
-        """Publish loads when their times come, as if they were measured then; the first one at once.
+        """Publish loads at their times, as if they were measured then; the first one at once.
 
         Args:
-            pace: so many seconds of the samples pass in one.
+            samples: Loads in the order of their times.
+            pace: Seconds of the samples per second.
+            stop: Ends the replay.
+            published: Gets each event that the broker has confirmed.
 
         Raises:
-            PublishError: the broker does not take one.
+            PublishError: the broker does not confirm an event.
         """
         begin_s: float | None = None
         start_s = time.time()
@@ -100,27 +105,27 @@ class LoadReporter:
         self._publisher = publisher
 
     def _fail(self, fault: str) -> None:
-        """Tell of a fault once, however often it comes in a row."""
+        """Report a fault once, even if it repeats."""
         if fault != self._fault:
-            self._tell(f"{fault}; tried again")
+            self._notify(f"{fault}; tried again")
             self._fault = fault
 
-    def _note_silent(self, found: MeasuredLoad) -> None:
-        """Name the servers that only count as busy, whenever these are others."""
+    def _report_silent(self, found: MeasuredLoad) -> None:
+        """Report the servers without series that count as busy, whenever they change."""
         lost = tuple(server for server in found.silent if server not in found.silent_but_scraped)
         silent = lost, found.silent_but_scraped
         if silent == self._silent:
             return
         self._silent = silent
         if not found.silent:
-            self._tell("all servers have series again")
+            self._notify("all servers have series again")
         if lost:
-            self._tell(
+            self._notify(
                 f"servers without series count as busy ({len(lost)}): {first_of(lost, _MOST_NAMED)}: none of "
                 "their targets is up"
             )
         if found.silent_but_scraped:
-            self._tell(
+            self._notify(
                 f"servers without series count as busy ({len(found.silent_but_scraped)}): "
                 f"{first_of(found.silent_but_scraped, _MOST_NAMED)}: Prometheus scrapes them, so the "
                 "metric is renamed there, or its exporter alone is down"

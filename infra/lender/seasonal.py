@@ -1,4 +1,4 @@
-"""The seasonal-naive forecast: as on the days before at this time, at today's level."""
+"""The seasonal-naive forecast: the load of the days before at this time, at today's level."""
 
 from dataclasses import dataclass
 from math import fsum
@@ -9,22 +9,22 @@ from infra.lender.history import LoadHistory
 
 @dataclass(frozen=True)
 class SeasonalNaive:
-    """The mean of this time of the day over the last `days` days, plus today's distance from it.
+    """Mean load at this time of day over the last `days` days, plus today's distance from it.
 
-    The distance is a mean too, over the last `level_intervals`, and fades slowly; what the present differs
-    from that by fades fast. So neither an unusual hour nor a burst lasts all day. Where no day before is
-    known, as with less than a day of history, everything is forecast to stay as it is.
+    The distance is a mean too, over the last `level_intervals`, and fades slowly. The present load's
+    difference from both, a burst, fades fast. So neither an unusual hour nor a burst lasts all day. Where the
+    loads of the days before are unknown, as in the first day, the forecast is the present load.
     """
 
     days: int = 3
     level_intervals: int = 6
     persistence: float = 0.98
-    """The part of today's distance that is left from one interval to the next."""
+    """Part of today's distance that is left from one interval to the next."""
     burst_persistence: float = 0.5
-    """The part of the present's difference from that which is left."""
+    """Part of a burst that is left from one interval to the next."""
 
     def forecast(self, history: LoadHistory, steps: int) -> list[float]:
-        """See `Forecaster`."""
+        """Forecast as in `Forecaster`."""
         present = present_load(history)
         distance = self._distance(history)
         if distance is None:
@@ -40,7 +40,7 @@ class SeasonalNaive:
         return loads
 
     def _distance(self, history: LoadHistory) -> float | None:
-        """How far today is above the days before of late; None where that is not known."""
+        """Return the mean of recent loads above those of the days before; None where it is unknown."""
         distances = [
             load - season
             for index in range(history.last - self.level_intervals + 1, history.last + 1)
@@ -50,10 +50,10 @@ class SeasonalNaive:
         return fsum(distances) / len(distances) if distances else None
 
     def _season(self, history: LoadHistory, index: int) -> float | None:
-        """The mean load at this time of the days before; None where it is not known of any."""
+        """Return the mean load at this time of the days before; None where all are unknown."""
         day = history.intervals_per_day
         ahead = max(-(-(index - history.last) // day), 1)
-        """Whole days to go back from `index` until it lies in the past."""
+        """Whole days from `index` back to the nearest past one."""
         known = [
             load
             for back in range(ahead, ahead + self.days)

@@ -1,4 +1,4 @@
-"""Which forecaster is believed: the LSTM while it beats the seasonal-naive forecast, else that one."""
+"""Selection of the forecaster: the LSTM while it beats the seasonal-naive forecast, else that one."""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,22 +14,22 @@ Trainer = Callable[[LoadHistory, int], Forecaster | None]
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the two have done of late."""
+    """Recent errors of the two forecasters."""
 
     intervals: int
-    """So many one-step forecasts of both are compared."""
+    """Number of one-step forecasts of both that are compared."""
     trained_error: float | None
-    """Root mean squared error of loads; None while nothing is compared."""
+    """Root mean squared error of loads; None before the first comparison."""
     seasonal_error: float | None
     uses_trained: bool
 
 
 class Selection:
-    """A `Forecaster` that compares two on the last days' one-step errors, and takes the better one.
+    """A `Forecaster` that compares two by the last days' one-step errors, and uses the better one.
 
-    Before the trained one is first used, it is trained without the last day and judged on that day. From then
-    on each interval's forecasts are judged when the interval is over, and every `retrain_s` another one is
-    trained on all of the history. None is ever judged on what it was trained on.
+    Before the trained one is first used, it is trained without the last day and evaluated on that day. From
+    then on, each interval's forecasts are evaluated when the interval is over, and every `retrain_s` another
+    one is trained on all of the history. No forecaster is evaluated on loads that it was trained on.
     """
 
     def __init__(
@@ -38,33 +38,36 @@ class Selection:
         train: Trainer,
         interval_s: float = 300.0,
         retrain_s: float = 6 * 3_600.0,
-        judged_s: float = 86_400.0,
+        evaluated_s: float = 86_400.0,
         trained_steps: int = 3,
     ) -> None:
-        """Nothing is trained yet.
+        """Begin without a trained forecaster.
 
         Args:
-            retrain_s: how often it is trained.
-            judged_s: errors of so long a time count.
-            trained_steps: for so many intervals ahead the trained one is believed; whatever lies beyond is
-                left to the seasonal one, which knows of a later time what the last hour does not tell.
+            seasonal: Forecaster that needs no training.
+            train: Trains the other.
+            interval_s: Length of an interval.
+            retrain_s: Interval of trainings.
+            evaluated_s: Time for which errors count.
+            trained_steps: Intervals ahead for which the trained one is used. Later intervals are left to the
+                seasonal one, which depends on the time of day and not on the last hour alone.
         """
         self._seasonal = seasonal
         self._train = train
         self._retrain_intervals = max(round(retrain_s / interval_s), 1)
-        self._judged_intervals = max(round(judged_s / interval_s), 1)
+        self._evaluated_intervals = max(round(evaluated_s / interval_s), 1)
         self._trained_steps = trained_steps
         self._trained: Forecaster | None = None
         self._train_from = 0
-        """The interval from which on it is trained next."""
+        """Interval from which on the next training is due."""
         self._awaited: deque[tuple[int, float, float]] = deque()
-        """Intervals that are not over, and the forecasts of each by both."""
-        self._squares: deque[tuple[float, float]] = deque(maxlen=self._judged_intervals)
-        """Squared errors: of the trained one, of the seasonal one."""
+        """Intervals that are not over, and the forecasts of each: trained, seasonal."""
+        self._squares: deque[tuple[float, float]] = deque(maxlen=self._evaluated_intervals)
+        """Squared errors: trained, seasonal."""
 
     def forecast(self, history: LoadHistory, steps: int) -> list[float]:
-        """See `Forecaster`. Ask it when an interval begins: that is when forecasts are judged."""
-        self._judge(history)
+        """Forecast as in `Forecaster`. Call it at the start of each interval: it evaluates past forecasts."""
+        self._evaluate(history)
         if history.last >= self._train_from:
             self._retrain(history)
         seasonal = self._seasonal.forecast(history, steps)
@@ -76,21 +79,21 @@ class Selection:
 
     @property
     def comparison(self) -> Comparison:
-        """How both have done; the seasonal one wins ties, and where less than a quarter is compared."""
+        """Errors of both. The seasonal one is used on ties, and until a quarter of the time is compared."""
         count = len(self._squares)
         if not count:
             return Comparison(0, None, None, uses_trained=False)
         trained, seasonal = (sqrt(fsum(errors) / count) for errors in zip(*self._squares, strict=True))
-        enough = 4 * count >= self._judged_intervals
+        enough = 4 * count >= self._evaluated_intervals
         return Comparison(count, trained, seasonal, uses_trained=enough and trained < seasonal)
 
-    def _judge(self, history: LoadHistory) -> None:
-        """Compare the forecasts of intervals that are over with what these brought."""
+    def _evaluate(self, history: LoadHistory) -> None:
+        """Compare the forecasts of intervals that are over with their loads."""
         while self._awaited and self._awaited[0][0] < history.last:
             index, *forecasts = self._awaited.popleft()
-            self._note(history.mean(index), forecasts)
+            self._add_errors(history.mean(index), forecasts)
 
-    def _note(self, load: float | None, forecasts: list[float]) -> None:
+    def _add_errors(self, load: float | None, forecasts: list[float]) -> None:
         if load is not None:
             trained, seasonal = ((load - forecast) ** 2 for forecast in forecasts)
             self._squares.append((trained, seasonal))
@@ -98,13 +101,13 @@ class Selection:
     def _retrain(self, history: LoadHistory) -> None:
         self._train_from = history.last + self._retrain_intervals
         if self._trained is None:
-            self._judge_without_last_day(history)
+            self._evaluate_without_last_day(history)
         # The last interval is not over yet.
         self._trained = self._train(history, history.last - 1)
 
-    def _judge_without_last_day(self, history: LoadHistory) -> None:
-        """Fill in the errors that both would have made on the last day."""
-        end = history.last - self._judged_intervals
+    def _evaluate_without_last_day(self, history: LoadHistory) -> None:
+        """Add the errors that both would have made on the last day."""
+        end = history.last - self._evaluated_intervals
         trained = self._train(history, end - 1) if end > history.first else None
         if trained is None:
             return
@@ -112,4 +115,4 @@ class Selection:
             if history.mean(index - 1) is not None:
                 past = history.up_to(index - 1)
                 forecasts = [one.forecast(past, 1)[0] for one in (trained, self._seasonal)]
-                self._note(history.mean(index), forecasts)
+                self._add_errors(history.mean(index), forecasts)

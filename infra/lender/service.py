@@ -1,4 +1,4 @@
-"""The lender's service: follows loads and decisions in the log, and publishes offers and reclaims."""
+"""The lender's service: reads loads and decisions from the log, and publishes offers and reclaims."""
 
 import logging
 import math
@@ -33,9 +33,9 @@ from streams.kafka.records import ReadRecord
 SOURCE = "millrace/lender"
 _POLL_S = 0.2
 _RETRY_S = 1.0
-"""Between two attempts to reach a broker that is away."""
+"""Delay between two attempts to reach a broker."""
 _SLACK_S = 300.0
-"""A decision may be so much older than the views that follow from it, and clocks so far apart."""
+"""Longest time from a decision to the views that follow from it, and between clocks."""
 _FOLLOWED = frozenset(
     model.TYPE.encode()
     for model in (
@@ -51,17 +51,17 @@ _FOLLOWED = frozenset(
 
 _log = logging.getLogger(__name__)
 
-Tell = Callable[[dict[str, Any]], None]
-"""Takes what is to be said of one interval, one offer, one reclaim: a flat JSON object."""
+Report = Callable[[dict[str, Any]], None]
+"""Gets a flat JSON object about one interval, one offer or one reclaim."""
 
 
 class LenderService:
     """Runs the lender of one zone.
 
-    All that it knows comes from the log: loads, and offers and reclaims that are not answered, from the topic
-    `inference`; what the zone is and where its servers are, from compacted views, and from decisions since a
-    little before. So a new process goes on where one before it ended, and repeats nothing that is in the log
-    already; and how long it takes to begin does not depend on the age of the log.
+    All of its state comes from topics: loads, and offers and reclaims without an answer, from `inference`;
+    the zone and the places of its servers, from compacted views and the decisions since shortly before. So a
+    new process goes on where the one before it ended, and repeats nothing that is in the log already. The
+    time to start does not depend on the age of the log.
     """
 
     def __init__(
@@ -70,40 +70,40 @@ class LenderService:
         settings: LenderSettings,
         cell: str,
         zone: str,
-        tell: Tell,
+        report: Report,
         stop: threading.Event,
     ) -> None:
-        """Take position in the log.
+        """Position the readers of the log.
 
         Raises:
-            BrokerError: the broker does not answer, a topic is missing, or a right is.
+            BrokerError: the broker does not answer, or a topic or a permission is missing.
             ReadError: the log cannot be read.
         """
         Administration(target.kafka, ANSWER_TIMEOUT_S).require(use_of_topics("inference", target.prefix))
         self._target, self._settings = target, settings
         self._cell, self._zone = cell, zone
-        self._tell, self._stop = tell, stop
+        self._report, self._stop = report, stop
         parameters, now_s = settings.parameters, time.time()
-        # Positions first: what becomes of the zone after it was looked up is then among what is to come.
-        # Older answers are to questions that count as lost, or of servers that may be offered again.
+        # Positions first: changes of the zone after it was read are then read afterwards.
+        # Older answers are to events that count as lost, or about servers that may be offered again.
         answered_s = now_s - max(parameters.answer_s, parameters.retry_s) - _SLACK_S
         self._log_of_zones = LogReader(target, [target.topic(ZONES_STATE)], "end")
         self._log_of_decisions = LogReader(target, [target.topic(DECISIONS)], answered_s)
         self._log_of_loads = LogReader(target, [target.topic(INFERENCE)], now_s - parameters.history_s)
         self._lender: Lender
-        """Once the zone is known."""
+        """Set as soon as the zone is read."""
         self._forecaster: Forecaster = SeasonalNaive()
-        self._followed = (-1, -1)
-        """Place of the latest decision that was followed."""
+        self._applied = (-1, -1)
+        """Place of the latest decision that was applied."""
         self._unsent: list[InferenceEvent] = []
         self._publisher: EventPublisher | None = None
 
     def serve(self) -> None:
-        """Catch up with the log, then decide until told to stop.
+        """Catch up with the log, then decide until stopped.
 
         Raises:
             ReadError: the log cannot be read.
-            CommandError: there is no such zone, or it does not lend.
+            CommandError: the zone does not exist or does not lend.
         """
         stopped = self._stop.is_set
         with self._log_of_zones as zones, self._log_of_decisions as decisions, self._log_of_loads as loads:
@@ -112,13 +112,13 @@ class LenderService:
                 return
             self._begin(found)
             for decision in self._decisions(decisions.to_end(is_stopped=stopped)):
-                self._follow(decision)
+                self._apply(decision)
             for record, event_id, event in self._events(loads.to_end(is_stopped=stopped)):
-                self._remember(record, event_id, event)
+                self._record(record, event_id, event)
             if stopped():
                 return
             self._forecaster = forecaster(self._settings)
-            self._lender.use(self._forecaster)
+            self._lender.use_forecaster(self._forecaster)
             _log.info(
                 "lender ready cell=%s zone=%s lent=%d loads since %s",
                 self._cell,
@@ -131,24 +131,24 @@ class LenderService:
                     for state in zone_states(zones.poll(0.0)):
                         self._reconfigure(state)
                     for decision in self._decisions(iter(decisions.poll(0.0))):
-                        self._follow(decision)
+                        self._apply(decision)
                     for record, event_id, event in self._events(iter(loads.poll(_POLL_S))):
-                        self._take(record, event_id, event)
+                        self._on_event(record, event_id, event)
                 except ReadError as error:
                     _log.warning("%s; tried again", error)
                     self._stop.wait(_RETRY_S)
-                self._decided(self._lender.pass_time(time.time()))
+                self._queue(self._lender.pass_time(time.time()))
                 self._send()
 
     def _begin(self, found: ZoneState) -> None:
-        """Make the lender of a zone, with the loans that there are."""
+        """Make the lender of a zone with its present loans."""
         self._lender = Lender(self._cell, found.zone, SeasonalNaive(), self._settings.parameters)
         with LogReader(self._target, [self._target.topic(LoanChanged.VIEW)], "beginning") as view:
             present = loans(view.to_end(is_stopped=self._stop.is_set), self._cell, self._zone)
-        self._lender.find(found.elsewhere, present)
+        self._lender.restore_loans(found.elsewhere, present)
 
     def _decisions(self, records: Iterator[ReadRecord]) -> Iterator[Decision]:
-        """Those of the cell that matter, each once: a worker that was killed leaves repetitions."""
+        """Yield the relevant decisions of the cell, each once: a worker that was killed leaves duplicates."""
         for record in records:
             if dict(record.headers).get("ce_type") not in _FOLLOWED:
                 continue
@@ -156,29 +156,29 @@ class LenderService:
                 decision = decode_decision(record.value or b"")
                 place = decision.place
             except InvalidRecordError:
-                continue  # replay is who says so
-            if decision.cell == self._cell and place > self._followed:
-                self._followed = place
+                continue  # replay reports it
+            if decision.cell == self._cell and place > self._applied:
+                self._applied = place
                 yield decision
 
     def _events(self, records: Iterator[ReadRecord]) -> Iterator[tuple[ReadRecord, str, InferenceEvent]]:
-        """Those about the zone, with their ids."""
+        """Yield the events about the zone, with their ids."""
         for record in records:
             try:
                 envelope = decode_event(record.value, record.headers)
             except InvalidRecordError:
-                continue  # intake refuses it
+                continue  # intake rejects it
             event = envelope.event
             if isinstance(event, InferenceEvent) and (event.cell, event.zone) == (self._cell, self._zone):
                 yield record, envelope.id, event
 
-    def _follow(self, decision: Decision) -> None:
+    def _apply(self, decision: Decision) -> None:
         match decision.outcome:
             case EventWithoutEffect() as ignored if self._lender.awaits(decision.cause):
                 _log.warning("ignored %s: %s (%s)", decision.cause, ignored.reason, sentence(ignored))
             case ReclaimEnded(owner=self._zone, status="overdue", reclaim_id=reclaim, missing=missing):
                 _log.warning("overdue reclaim=%s missing=%s", reclaim, ",".join(missing))
-        self._lender.take_outcome(decision.outcome, decision.cause, decision.time_s or 0.0)
+        self._lender.on_decision(decision.outcome, decision.cause, decision.time_s or 0.0)
 
     def _reconfigure(self, state: ZoneState) -> None:
         if (state.cell, state.zone.id) != (self._cell, self._zone):
@@ -186,19 +186,19 @@ class LenderService:
         try:
             self._lender.reconfigure(state.zone)
         except ValueError as error:
-            # What is said meanwhile, the cell ignores; operators may have the zone lend again.
+            # The cell ignores offers meanwhile; an operator may configure the zone to lend again.
             _log.warning("%s: nothing is lent until it has", error)
 
-    def _remember(self, record: ReadRecord, event_id: str, event: InferenceEvent) -> None:
-        """Take in what was published before this process began."""
+    def _record(self, record: ReadRecord, event_id: str, event: InferenceEvent) -> None:
+        """Record an event that was published before this process began."""
         if isinstance(event, InferenceLoadReported):
-            self._lender.remember(event, _time_s(record))
+            self._lender.record_load(event, _time_s(record))
         else:
-            self._learn(record, event_id, event)
+            self._on_capacity(record, event_id, event)
 
-    def _take(self, record: ReadRecord, event_id: str, event: InferenceEvent) -> None:
+    def _on_event(self, record: ReadRecord, event_id: str, event: InferenceEvent) -> None:
         if not isinstance(event, InferenceLoadReported):
-            self._learn(record, event_id, event)
+            self._on_capacity(record, event_id, event)
             return
         received_s = _time_s(record)
         if event.time_s > received_s + self._settings.lender_interval_s:
@@ -208,31 +208,31 @@ class LenderService:
                 received_s,
             )
         before = self._lender.history.last
-        self._decided(self._lender.take_load(event, received_s, time.time()))
+        self._queue(self._lender.on_load(event, received_s, time.time()))
         if self._lender.history.last > before:
-            self._tell_interval(event.load)
+            self._report_interval(event.load)
 
-    def _learn(self, record: ReadRecord, event_id: str, event: InferenceEvent) -> None:
-        """Take an offer or a reclaim, our own included."""
+    def _on_capacity(self, record: ReadRecord, event_id: str, event: InferenceEvent) -> None:
+        """Record an offer or a reclaim, those of this process included."""
         match event:
             case CapacityOffered():
-                self._lender.take_offer(event, event_id, _time_s(record))
+                self._lender.on_offer(event, event_id, _time_s(record))
             case CapacityReclaimed():
-                self._lender.take_reclaim(event, event_id, _time_s(record))
+                self._lender.on_reclaim(event, event_id, _time_s(record))
 
-    def _decided(self, events: list[InferenceEvent]) -> None:
+    def _queue(self, events: list[InferenceEvent]) -> None:
         for event in events:
             self._unsent.append(event)
             match event:
                 case CapacityOffered(offer_id=name, servers=servers):
                     _log.info("offered servers=%s offer=%s", ",".join(servers), name)
-                    self._tell({"offer": name, "servers": list(servers)})
+                    self._report({"offer": name, "servers": list(servers)})
                 case CapacityReclaimed(reclaim_id=name, servers=count, due_s=due_s):
                     _log.info("reclaimed servers=%d due_s=%.3f reclaim=%s", count, due_s, name)
-                    self._tell({"reclaim": name, "servers": count, "due_s": due_s})
+                    self._report({"reclaim": name, "servers": count, "due_s": due_s})
 
-    def _tell_interval(self, load: float) -> None:
-        """Say how the interval stands that a report has begun."""
+    def _report_interval(self, load: float) -> None:
+        """Report the state at the start of an interval."""
         line: dict[str, Any] = {
             "time_s": self._lender.history.latest_s,
             "load": load,
@@ -249,11 +249,11 @@ class LenderService:
                 "compared_intervals": compared.intervals,
             }
         _log.info("interval %s", " ".join(f"{name}={value}" for name, value in line.items()))
-        self._tell(line)
+        self._report(line)
 
     def _send(self) -> None:
-        """Publish what is decided, under ids of its own: what the broker took and did not confirm is sent
-        again, and changes nothing."""
+        """Publish the decided events under their own ids: one that the broker stored without confirming is
+        sent again, and has no further effect."""
         if not self._unsent:
             return
         try:
@@ -271,7 +271,7 @@ class LenderService:
 
 
 def event_id_of(event: InferenceEvent) -> str:
-    """The CloudEvents id of an offer or a reclaim: the one that the lender gave it."""
+    """Return the CloudEvents id of an offer or a reclaim, which is the lender's."""
     match event:
         case CapacityOffered(offer_id=name) | CapacityReclaimed(reclaim_id=name):
             return name
@@ -279,7 +279,7 @@ def event_id_of(event: InferenceEvent) -> str:
 
 
 def forecaster(settings: LenderSettings) -> Forecaster:
-    """The forecaster of these settings; torch is loaded only for the LSTM."""
+    """Return the forecaster of these settings; torch is loaded only for the LSTM."""
     seasonal = SeasonalNaive()
     if settings.lender_forecaster == "seasonal":
         return seasonal
@@ -302,5 +302,5 @@ def forecaster(settings: LenderSettings) -> Forecaster:
 
 
 def _time_s(record: ReadRecord) -> float:
-    """When the broker took a record."""
+    """Return the time at which the broker stored a record (Unix s)."""
     return math.inf if record.timestamp_ms is None else record.timestamp_ms / 1_000

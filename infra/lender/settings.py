@@ -1,4 +1,4 @@
-"""The settings of a lender's process."""
+"""Settings of a lender's process."""
 
 from typing import Annotated, Literal
 
@@ -8,34 +8,34 @@ from infra.lender.lending import LendingParameters
 from schemas.services import SHORTEST_S, ServiceSettings
 
 LEAST_INTERVAL_S = 0.5
-"""The lender looks at the log and the clock a few times a second, and keeps two weeks of intervals: two
-million of this length."""
+"""Shortest interval: the lender reads the log and the clock a few times a second, and keeps two weeks of
+intervals, which are two million of this length."""
 Duration = Annotated[float, Field(ge=SHORTEST_S, le=31_536_000)]
 
 
 class LenderSettings(ServiceSettings):
-    """How one lender runs: `MILLRACE_LENDER_*`. `LendingParameters` says more of what has its names."""
+    """Settings of one lender: `MILLRACE_LENDER_*`. `LendingParameters` explains those with its names."""
 
     lender_forecaster: Literal["lstm", "seasonal"] = "lstm"
     """`lstm`: the seasonal-naive forecast until the LSTM beats it. That needs torch."""
     lender_interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=31_536_000)] = 300.0
-    """The time of one forecast; a load is expected at least once in it."""
+    """Interval of forecasts; a load is expected at least once in it."""
     lender_steady_s: Annotated[float, Field(ge=0, le=604_800)] = 1_800.0
-    """What is offered was not and will not be needed for so long."""
+    """Time for which offered servers were not needed before, and are not forecast to be needed."""
     lender_margin_quantile: Annotated[float, Field(ge=0, le=1)] = 0.99
-    """Plans leave room for this quantile of what loads have exceeded earlier plans by."""
+    """Quantile, over earlier plans, of the load above the planned one, for which plans leave room."""
     lender_unknown_s: Duration = 900.0
-    """Without a report of the load for so long, all that is lent is wanted back."""
+    """Time without a report of the load after which all lent servers are reclaimed."""
     lender_delay_s: Annotated[float, Field(ge=0, le=3_600)] = 5.0
-    """A reclaim may take so long to reach the cell; clocks may differ by so much."""
+    """Longest time until a reclaim reaches the cell, and largest difference of clocks."""
     lender_retrain_s: Duration = 6 * 3_600.0
-    """How often the LSTM is trained anew."""
+    """Interval of the LSTM's trainings."""
     lender_seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Of the LSTM's training."""
+    """Seed of the LSTM's training."""
 
     @property
     def parameters(self) -> LendingParameters:
-        """What decisions depend on."""
+        """Parameters of decisions."""
         return LendingParameters(
             interval_s=self.lender_interval_s,
             steady_s=self.lender_steady_s,

@@ -1,4 +1,4 @@
-"""The zones that lend, and their loans, as compacted views have them."""
+"""Zones that lend, and their loans, read from compacted views."""
 
 import threading
 import time
@@ -15,28 +15,28 @@ from schemas.topics import ZONES_STATE
 from schemas.views import ZoneState
 from streams.kafka.records import ReadRecord
 
-_PATIENCE_S = 5.0
-"""A zone may be so new that its state is on its way."""
+_TIMEOUT_S = 5.0
+"""Longest wait for the state of a new zone."""
 _RETRY_S = 0.2
 
 
 def zone_states(records: Iterable[ReadRecord]) -> Iterator[ZoneState]:
-    """What records of `zones.state` say."""
+    """Yield the states in records of `zones.state`."""
     for record in records:
         try:
             yield ZoneState.model_validate_json(record.value or b"")
         except ValidationError:
-            continue  # a policy of it is not installed here
+            continue  # its policy is not installed here
 
 
 def loans(records: Iterable[ReadRecord], cell: str, owner: str) -> list[LoanChanged]:
-    """The latest of each server that a zone lends, of records of `loans`."""
+    """Return the latest change of each server that a zone lends, from records of `loans`."""
     latest: dict[str, LoanChanged] = {}
     for record in records:
         try:
             decision = decode_decision(record.value or b"")
         except InvalidRecordError:
-            continue  # replay is who says so
+            continue  # replay reports it
         match decision.outcome:
             case LoanChanged(owner=change_owner, server=server) as change:
                 if (decision.cell, change_owner) == (cell, owner):
@@ -45,13 +45,13 @@ def loans(records: Iterable[ReadRecord], cell: str, owner: str) -> list[LoanChan
 
 
 def lending_zone(target: Target, cell: str, zone: str, stop: threading.Event) -> ZoneState | None:
-    """A zone that lends, as it is at present; None if it is stopped before that is known.
+    """Return the present state of a zone that lends; None if `stop` is set before it is read.
 
     Raises:
-        CommandError: it is not there, or does not lend.
+        CommandError: the zone does not exist or does not lend.
         ReadError: the log cannot be read.
     """
-    deadline_s = time.monotonic() + _PATIENCE_S
+    deadline_s = time.monotonic() + _TIMEOUT_S
     while True:
         with LogReader(target, [target.topic(ZONES_STATE)], "beginning") as reader:
             known = list(zone_states(reader.to_end(is_stopped=stop.is_set)))

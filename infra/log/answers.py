@@ -1,4 +1,4 @@
-"""Asking through the log: sends events and returns the decisions that they cause."""
+"""Requests through the log: sends events and returns the decisions that they cause."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True)
 class Refusal:
-    """Intake did not let an event into the ledger."""
+    """Rejection of an event by intake."""
 
     event_id: str
     reason: str
@@ -33,12 +33,12 @@ class Awaited:
     """Events that wait for their answers, by id.
 
     Most are answered by the first decision that they cause. A bid may be decided by a later event, such as a
-    solver's answer, and a withdrawn job may have workers that stop first: the answer to these is what ends
-    the wait for the job, whatever caused it.
+    solver's answer, and a withdrawn job may have workers that stop first. The answer to these is the decision
+    that admits or ends the job, whatever its cause.
     """
 
     def __init__(self, events: Mapping[str, Event]) -> None:
-        """Wait for all of them."""
+        """Wait for answers to all of the events."""
         self.events = dict(events)
         self._jobs = {
             (event.cell, event.user, event.job_id): event_id
@@ -46,8 +46,8 @@ class Awaited:
             if isinstance(event, JobSubmitted | JobWithdrawalRequested)
         }
 
-    def take(self, answer: Answer) -> str | None:
-        """The id of the event that this is the answer to, which waits no longer; None if it is to none."""
+    def resolve(self, answer: Answer) -> str | None:
+        """Remove the event that this answers, and return its id; None if it answers no event."""
         event_id = self._answered_by(answer)
         return event_id if event_id is not None and self.events.pop(event_id, None) is not None else None
 
@@ -67,10 +67,10 @@ class Awaited:
 
 
 class Answers:
-    """Listens from its making on, so that no answer to an event sent afterwards is missed."""
+    """Reads answers from its creation on, so it misses no answer to an event that is sent afterwards."""
 
     def __init__(self, target: Target, input_topic: str) -> None:
-        """Listen for the dead letters of the input topic that the events go to, and for decisions."""
+        """Begin to read decisions, and the dead letters of the events' input topic."""
         self._dead_letters = target.dead_letters(input_topic)
         self._reader = LogReader(target, [target.topic(DECISIONS), self._dead_letters], "end")
 
@@ -80,11 +80,12 @@ class Answers:
         timeout_s: float,
         check_alive: Callable[[], None] = lambda: None,
     ) -> Iterator[tuple[str, Answer]]:
-        """The first answer to each event, with its id, until all are there or none comes for `timeout_s`.
+        """Yield the first answer to each event, with its id, until all are answered or `timeout_s` pass.
 
         Args:
-            events: by id; see `Awaited` for what answers them.
-            check_alive: called again and again; what it raises ends the wait.
+            events: Events by id; `Awaited` defines their answers.
+            timeout_s: Longest time to the first answer, and between two answers.
+            check_alive: Function that is called repeatedly; its errors end the wait.
         """
         awaited = Awaited(events)
         deadline_s = time.monotonic() + timeout_s
@@ -94,7 +95,7 @@ class Answers:
                 answer = self._answer(record)
                 if answer is None:
                     continue
-                event_id = awaited.take(answer)
+                event_id = awaited.resolve(answer)
                 if event_id is not None:
                     deadline_s = time.monotonic() + timeout_s
                     yield event_id, answer
@@ -118,11 +119,11 @@ class Answers:
         try:
             return decode_decision(record.value or b"")
         except InvalidRecordError:
-            return None  # replay is who says so
+            return None  # replay reports it
 
 
 def _decides(outcome: JobOutcome, event: Event | None) -> bool:
-    """Whether this ends the wait for a job that was submitted, or withdrawn."""
+    """Return whether the outcome ends the wait for a job that was submitted, or withdrawn."""
     match event:
         case JobSubmitted():
             return isinstance(outcome, JobAdmitted | JobRejected | JobWithdrawn)

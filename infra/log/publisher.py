@@ -20,11 +20,11 @@ from streams.kafka.records import SentRecord
 
 DELIVERY_TIMEOUT_S = 30.0
 _SILENT = logging.Logger("silent", logging.CRITICAL + 1)
-"""For the client's own words: what they are about is raised, and told in one line."""
+"""Logger that drops the client's own lines: its errors are raised."""
 
 
 class PublishError(ReadableError):
-    """The broker has not taken an event. The message is one line."""
+    """An event that the broker has not confirmed. The message is one line."""
 
 
 class EventPublisher:
@@ -34,7 +34,7 @@ class EventPublisher:
     """
 
     def __init__(self, target: Target, source: str) -> None:
-        """Connect. `source` is the CloudEvents source of the events: who sends them."""
+        """Connect. `source` is the CloudEvents source of the events, which names their sender."""
         self._target = target
         self._source = source
         self._may_write: set[str] = set()
@@ -45,10 +45,11 @@ class EventPublisher:
         """Send an event and return it; `flush` waits for the broker.
 
         Args:
-            event_id: its CloudEvents id; by default a new one.
+            event: The event.
+            event_id: Its CloudEvents id; by default a new one.
 
         Raises:
-            BrokerError: the topic is missing, or we may not write it.
+            BrokerError: the topic is missing, or the permission to write to it is.
             PublishError: the broker refused an earlier event, or this one cannot be queued.
         """
         now = rfc3339(int(time.time() * 1_000))
@@ -69,12 +70,12 @@ class EventPublisher:
         """Wait until the broker has confirmed everything.
 
         Raises:
-            PublishError: it has not.
+            PublishError: the broker has not confirmed all events in time.
         """
         try:
             left = self._producer.flush(DELIVERY_TIMEOUT_S)
         except KafkaException as error:
-            # The broker refuses the producer as a whole, as it does to who may write to no topic.
+            # The broker refuses the producer as a whole if it may write to no topic.
             raise self._refused(error.args[0], "any topic") from None
         self._raise_fault()
         if left:
@@ -91,7 +92,7 @@ class EventPublisher:
             self.flush()
 
     def _require(self, topic: str) -> None:
-        """Ask before the first event to a topic: a producer without the right ends and does not name it."""
+        """Check the permission before the first event to a topic: the producer's error does not name it."""
         if topic not in self._may_write:
             Administration(self._target.kafka, ANSWER_TIMEOUT_S).require({topic: ["WRITE"]})
             self._may_write.add(topic)

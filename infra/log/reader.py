@@ -1,4 +1,4 @@
-"""Reading topics from their beginning, or from now on; keeping a cell's board up to date."""
+"""Readers of topics from their beginning, or from now on; and of the boards of cells."""
 
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -13,16 +13,16 @@ from streams.kafka.records import ReadRecord
 
 
 class LogReader:
-    """Reads topics of a log, every partition of them."""
+    """Reads all partitions of topics of a log."""
 
     def __init__(
         self, target: Target, topics: Sequence[str], start: Literal["beginning", "end"] | float
     ) -> None:
-        """Take position: at the beginning, at the end, or at a Unix time. Records sent after this returns are
-        read, whatever `start` is.
+        """Position the reader at the beginning, at the end, or at a Unix time. Records that are sent after
+        this returns are read in all cases.
 
         Raises:
-            ReadError: the broker does not answer, or a topic does not exist or is not ours to read.
+            ReadError: the broker does not answer, or a topic does not exist or may not be read.
         """
         self._reader = KafkaReader(target.kafka)
         self._reader.follow([self._reader.slice(topic) for topic in topics], start)
@@ -32,15 +32,15 @@ class LogReader:
         on_progress: Callable[[float], None] = lambda _part: None,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[ReadRecord]:
-        """Every record up to the topics' ends as they were when this reader was made, or until it is stopped.
+        """Yield every record up to the topics' ends when this reader was made, or until stopped.
 
         Raises:
-            ReadError: the broker falls silent before that.
+            ReadError: the broker stops to answer before that.
         """
         return self._reader.to_end(on_progress, is_stopped)
 
     def poll(self, timeout_s: float) -> list[ReadRecord]:
-        """What has come since, after waiting for at most `timeout_s` for the first of it.
+        """Return new records, after a wait of `timeout_s` at most for the first of them.
 
         Raises:
             ReadError: the broker answers with an error.
@@ -57,21 +57,21 @@ class LogReader:
 
 
 class BoardFollower:
-    """Reads ledger and decisions from the beginning, and on, into one board per cell."""
+    """Folds ledger and decisions from the beginning on into one board per cell."""
 
     def __init__(self, target: Target) -> None:
-        """Take position at the beginning."""
+        """Position the reader at the beginning."""
         self.boards = Boards()
         self._ledger = target.topic(LEDGER)
         self._reader = LogReader(target, [self._ledger, target.topic(DECISIONS)], "beginning")
 
     def catch_up(self) -> list[Envelope | Decision]:
-        """Take in all that is there now."""
-        return list(self._take_in(self._reader.to_end()))
+        """Fold and return all present records."""
+        return list(self._fold(self._reader.to_end()))
 
     def poll(self, timeout_s: float) -> list[Envelope | Decision]:
-        """Take in what has come since, after waiting for it for at most `timeout_s`."""
-        return list(self._take_in(iter(self._reader.poll(timeout_s))))
+        """Fold and return new records, after a wait of `timeout_s` at most."""
+        return list(self._fold(iter(self._reader.poll(timeout_s))))
 
     def __enter__(self) -> Self:
         return self
@@ -81,15 +81,15 @@ class BoardFollower:
     ) -> None:
         self._reader.__exit__(kind, error, trace)
 
-    def _take_in(self, records: Iterator[ReadRecord]) -> Iterator[Envelope | Decision]:
+    def _fold(self, records: Iterator[ReadRecord]) -> Iterator[Envelope | Decision]:
         for record in records:
             try:
-                taken: Envelope | Decision
+                item: Envelope | Decision
                 if record.topic == self._ledger:
-                    taken = decode_event(record.value, record.headers)
+                    item = decode_event(record.value, record.headers)
                 else:
-                    taken = decode_decision(record.value or b"")
-                self.boards.take(taken)
-                yield taken
+                    item = decode_decision(record.value or b"")
+                self.boards.take(item)
+                yield item
             except InvalidRecordError:
-                continue  # replay is who says so
+                continue  # replay reports it

@@ -18,18 +18,18 @@ class Target:
     prefix: str
 
     def topic(self, name: str) -> str:
-        """The full name of a topic."""
+        """Return the full name of a topic."""
         return topic_name(self.prefix, name)
 
     def dead_letters(self, name: str) -> str:
-        """The full name of the topic that takes the refused records of a topic."""
+        """Return the full name of the topic of a topic's rejected records."""
         return dead_letter_name(self.topic(name))
 
     def check(self) -> None:
-        """Return if the cluster answers.
+        """Check that the cluster answers.
 
         Raises:
-            BrokerError: it does not, or does not let us in.
+            BrokerError: the cluster does not answer, or refuses the connection.
         """
         try:
             Administration(self.kafka, ANSWER_TIMEOUT_S).await_broker()

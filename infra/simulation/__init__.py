@@ -1,1 +1,1 @@
-"""A cell on virtual time: the same state machine as on Kafka, with simulated executors."""
+"""Simulation of a cell on virtual time: the state machine of Kafka's worker, with simulated executors."""

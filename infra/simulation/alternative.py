@@ -1,4 +1,4 @@
-"""A cell's configuration with a few things changed: other nodes, another policy, other prices."""
+"""Changes of a cell's configuration: other nodes, another policy, other prices."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ _ADDITION = re.compile(r"(?P<zone>[^:=]+):(?P<gpu_type>[^:=]+)=(?P<nodes>[1-9][0
 
 @dataclass(frozen=True)
 class NodeAddition:
-    """So many more nodes of a type in a zone, under the tariff of its first node of that type."""
+    """Nodes to add in a zone, under the tariff of its first node of their type."""
 
     zone: str
     gpu_type: str
@@ -28,7 +28,7 @@ class NodeAddition:
         """Read `zone:gpu_type=N`.
 
         Raises:
-            CommandError: it reads otherwise.
+            CommandError: the text has another form.
         """
         found = _ADDITION.fullmatch(text)
         if found is None or int(found["nodes"]) > _MOST_NODES:
@@ -39,33 +39,34 @@ class NodeAddition:
         return cls(found["zone"], found["gpu_type"], int(found["nodes"]))
 
 
-def _as_they_are(cell: CellConfigured, source: str) -> CellConfigured:  # noqa: ARG001
+def _unchanged(cell: CellConfigured, source: str) -> CellConfigured:  # noqa: ARG001
     return cell
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """What is to be changed; by default nothing."""
+    """Changes to make; by default none."""
 
-    policies: Callable[[CellConfigured, str], CellConfigured] = _as_they_are
-    """Changes the policies of zones: the cell, and what it was read from, to the cell."""
+    policies: Callable[[CellConfigured, str], CellConfigured] = _unchanged
+    """Function that changes the policies of zones: of the cell and its source, to the changed cell."""
     scale_nodes: float = 1.0
-    """How many times as many nodes of each type and tariff there are."""
+    """Factor for the number of nodes of each type and tariff."""
     additions: tuple[NodeAddition, ...] = ()
-    """Made after scaling."""
+    """Nodes to add after scaling."""
 
     def of(self, cell: CellConfigured, source: str = "the cell") -> CellConfigured:
-        """The configuration with the changes made.
+        """Return the changed configuration.
 
         Args:
-            source: what it was read from, for messages.
+            cell: Configuration to change.
+            source: Source of the configuration, for messages.
 
         Raises:
-            CommandError: they cannot be made, or the result is no valid configuration.
+            CommandError: a change is impossible, or the result is invalid.
         """
         cell = self.policies(cell, source)
-        taken = {node.id for zone in cell.zones for node in zone.nodes}
-        names = (f"added-{number}" for number in count(1) if f"added-{number}" not in taken)
+        used = {node.id for zone in cell.zones for node in zone.nodes}
+        names = (f"added-{number}" for number in count(1) if f"added-{number}" not in used)
         zones = {zone.id: self._scaled(zone, names) for zone in cell.zones}
         for addition in self.additions:
             if addition.zone not in zones:
@@ -73,43 +74,43 @@ class Alternative:
             zones[addition.zone] = _with_more(zones[addition.zone], addition, names)
         changed = cell.model_copy(update={"zones": tuple(zones.values())})
         try:
-            # Copies are not validated, and the bounds on a cell's size are part of what is.
+            # Copies are not validated, and validation checks the bounds on a cell's size.
             return CellConfigured.model_validate_json(changed.model_dump_json())
         except ValidationError as error:
             raise CommandError(f"the changed cell is invalid: {describe(error)}") from None
 
     def without_effect(self, cell: CellConfigured) -> list[str]:
-        """A line if there are nodes that are scaled to as many as they are."""
+        """Return a line about nodes whose number is unchanged after rounding, if there are any."""
         if self.scale_nodes == 1:
             return []
         kept = [
             f"{len(nodes)} of type {gpu_type} in zone {zone.id}"
             for zone in cell.zones
             for (gpu_type, _), nodes in _alike(zone).items()
-            if self._wanted(nodes) == len(nodes)
+            if self._count(nodes) == len(nodes)
         ]
         line = (
             f"--scale-nodes {self.scale_nodes:g} is rounded to as many nodes as there are: {', '.join(kept)}"
         )
         return [line] if kept else []
 
-    def _wanted(self, nodes: list[Node]) -> int:
+    def _count(self, nodes: list[Node]) -> int:
         return int(len(nodes) * self.scale_nodes + 0.5)
 
     def _scaled(self, zone: Zone, names: Iterator[str]) -> Zone:
         alike = _alike(zone)
-        wanted = {kind: self._wanted(nodes) for kind, nodes in alike.items()}
-        kept = {node.id for kind, nodes in alike.items() for node in nodes[: wanted[kind]]}
+        counts = {kind: self._count(nodes) for kind, nodes in alike.items()}
+        kept = {node.id for kind, nodes in alike.items() for node in nodes[: counts[kind]]}
         nodes = [node for node in zone.nodes if node.id in kept]
-        for kind, held in alike.items():
-            nodes += [_like(held[0], next(names)) for _ in range(wanted[kind] - len(held))]
+        for kind, own in alike.items():
+            nodes += [_like(own[0], next(names)) for _ in range(counts[kind] - len(own))]
         if not nodes:
             raise CommandError(f"--scale-nodes {self.scale_nodes:g} leaves zone {zone.id} without any node")
         return zone.model_copy(update={"nodes": tuple(nodes)})
 
 
 def _alike(zone: Zone) -> dict[tuple[str, str], list[Node]]:
-    """The nodes by GPU type and tariff."""
+    """Return the nodes by GPU type and tariff."""
     alike: dict[tuple[str, str], list[Node]] = {}
     for node in zone.nodes:
         alike.setdefault((node.gpu_type, node.tariff), []).append(node)
@@ -131,10 +132,10 @@ def _like(node: Node, id: str) -> Node:
 
 
 def check_comparable(own: CellConfigured, other: CellConfigured) -> None:
-    """Return if the jobs of a ledger mean the same in another configuration.
+    """Check that the slots of a ledger and of another configuration are the same.
 
     Raises:
-        CommandError: its slots are others.
+        CommandError: they differ.
     """
     for name in ("epoch_s", "slot_s"):
         before, after = getattr(own, name), getattr(other, name)
@@ -146,20 +147,20 @@ def check_comparable(own: CellConfigured, other: CellConfigured) -> None:
 
 
 def losses(own: CellConfigured, other: CellConfigured) -> list[str]:
-    """A line for each kind of thing that the ledger speaks of and the other configuration lacks."""
+    """Return a line each for the zones, nodes and vendors that the other configuration lacks."""
     lines = []
-    for what, names, consequence in (
+    for kind, names, consequence in (
         ("zones", _missing(_zones(own), _zones(other)), "jobs for them are rejected (unknown_zone)"),
         ("nodes", _missing(_nodes(own), _nodes(other)), "their events are left out"),
         ("vendors", _missing(own.vendors, other.vendors), "their quotes are ignored (unknown_vendor)"),
     ):
         if names:
-            lines.append(f"not in the changed cell: {what} {', '.join(names)}; {consequence}")
+            lines.append(f"not in the changed cell: {kind} {', '.join(names)}; {consequence}")
     return lines
 
 
-def _missing(held: tuple[str, ...], others: tuple[str, ...]) -> list[str]:
-    return sorted(set(held) - set(others))
+def _missing(own: tuple[str, ...], others: tuple[str, ...]) -> list[str]:
+    return sorted(set(own) - set(others))
 
 
 def _zones(cell: CellConfigured) -> tuple[str, ...]:

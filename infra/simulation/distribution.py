@@ -1,33 +1,33 @@
-"""Times that simulations measure, in few figures."""
+"""Summary of times that simulations measure: mean and percentiles."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 PERCENTILES = (50, 75, 95, 99)
-"""Those that the thesis on Lyra gives (Table 3.8)."""
+"""Percentiles of the thesis on Lyra (Table 3.8)."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Of some times, in seconds; all 0 where there are none."""
+    """Mean and percentiles of times in seconds; all 0 without any times."""
 
     mean_s: float
     percentiles_s: dict[int, float]
 
     @classmethod
     def of(cls, times_s: Sequence[float]) -> "Distribution":
-        """The mean, and percentiles linear between the two nearest ranks."""
+        """Compute the mean, and percentiles linear between the two nearest ranks."""
         ordered = sorted(times_s)
         mean_s = math.fsum(ordered) / len(ordered) if ordered else 0.0
         return cls(mean_s, {percent: _percentile(ordered, percent) for percent in PERCENTILES})
 
     def as_json(self) -> dict[str, float]:
-        """Plain values."""
+        """Return a JSON object."""
         return {"mean_s": self.mean_s} | {f"p{name}_s": value for name, value in self.percentiles_s.items()}
 
     def row(self) -> str:
-        """For people."""
+        """Return a text for people."""
         parts = ", ".join(f"{name} %: {value:,.0f} s" for name, value in self.percentiles_s.items())
         return f"mean {self.mean_s:,.0f} s; {parts}"
 

@@ -1,4 +1,4 @@
-"""Changes to a cell as if its file said so: settings of its zones, and how many nodes they have."""
+"""Changes to a cell's file: settings of its zones, and their numbers of nodes."""
 
 import json
 import re
@@ -19,18 +19,18 @@ _COUNT = re.compile(r"(?P<zone>[^=]+)=(?P<nodes>[1-9][0-9]{0,4})")
 
 @dataclass(frozen=True)
 class Setting:
-    """Another value for a field of a zone, or of what is in it."""
+    """Another value for a field of a zone, or of an object in it."""
 
     path: str
-    """The zone's id and the names of fields, with dots between them."""
+    """Id of the zone and names of fields, with dots between them."""
     value: Any
 
     @classmethod
     def parse(cls, text: str) -> "Setting":
-        """Read `zone.field=value`, with the value in JSON, or plain text where that is none.
+        """Read `zone.field=value`, with the value in JSON, or as text where it is not valid JSON.
 
         Raises:
-            CommandError: it reads otherwise.
+            CommandError: the text has another form.
         """
         path, equals, value = text.partition("=")
         if not equals or "." not in path:
@@ -45,7 +45,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class NodeCount:
-    """How many nodes a zone has."""
+    """Number of nodes of a zone."""
 
     zone: str
     nodes: int
@@ -55,7 +55,7 @@ class NodeCount:
         """Read `zone=N`.
 
         Raises:
-            CommandError: it reads otherwise.
+            CommandError: the text has another form.
         """
         found = _COUNT.fullmatch(text)
         if found is None or int(found["nodes"]) > _MOST_NODES:
@@ -65,21 +65,21 @@ class NodeCount:
 
 @dataclass(frozen=True)
 class Edits:
-    """By default none."""
+    """Changes to make; by default none."""
 
     settings: Sequence[Setting] = ()
     counts: Sequence[NodeCount] = ()
 
     def of(self, cell: CellConfigured) -> CellConfigured:
-        """The cell with the changes made.
+        """Return the changed cell.
 
         Raises:
-            CommandError: they cannot be made, or the result is no valid configuration.
+            CommandError: a change is impossible, or the result is invalid.
         """
         if not self.settings and not self.counts:
             return cell
-        for wanted in self.counts:
-            cell = _with_nodes(cell, wanted)
+        for target in self.counts:
+            cell = _with_nodes(cell, target)
         fields = cell.model_dump(mode="json")
         zones = {zone["id"]: zone for zone in fields["zones"]}
         for setting in self.settings:
@@ -90,20 +90,20 @@ class Edits:
             raise CommandError(f"the changed cell is invalid: {describe(error)}") from None
 
 
-def _with_nodes(cell: CellConfigured, wanted: NodeCount) -> CellConfigured:
-    """The zone keeps its first nodes, and gets more like its own in turn."""
-    taken = {node.id for zone in cell.zones for node in zone.nodes}
-    names = (id for number in count(1) if (id := f"{wanted.zone}-{number:03d}") not in taken)
+def _with_nodes(cell: CellConfigured, target: NodeCount) -> CellConfigured:
+    """Keep the first nodes of the zone, or add copies of its nodes in turn."""
+    used = {node.id for zone in cell.zones for node in zone.nodes}
+    names = (id for number in count(1) if (id := f"{target.zone}-{number:03d}") not in used)
     zones = {zone.id: zone for zone in cell.zones}
-    if wanted.zone not in zones:
-        raise CommandError(f"--nodes: cell {cell.cell} has no zone {wanted.zone}, it has {', '.join(zones)}")
-    own = zones[wanted.zone].nodes
+    if target.zone not in zones:
+        raise CommandError(f"--nodes: cell {cell.cell} has no zone {target.zone}, it has {', '.join(zones)}")
+    own = zones[target.zone].nodes
     more: list[Node] = [
         node.model_copy(update={"id": id})
-        for node, id in zip(islice(cycle(own), max(wanted.nodes - len(own), 0)), names, strict=False)
+        for node, id in zip(islice(cycle(own), max(target.nodes - len(own), 0)), names, strict=False)
     ]
-    nodes = (*own[: wanted.nodes], *more)
-    zones[wanted.zone] = zones[wanted.zone].model_copy(update={"nodes": nodes})
+    nodes = (*own[: target.nodes], *more)
+    zones[target.zone] = zones[target.zone].model_copy(update={"nodes": nodes})
     return cell.model_copy(update={"zones": tuple(zones.values())})
 
 

@@ -1,4 +1,4 @@
-"""The lender of a zone in a simulation: the decisions of `millrace lender`, on virtual time."""
+"""Lender of a zone in a simulation: the decisions of `millrace lender`, on virtual time."""
 
 from infra.lender.lending import Lender
 from infra.lender.seasonal import SeasonalNaive
@@ -14,45 +14,47 @@ _FOLLOWED = (EventWithoutEffect, LoanChanged, OfferAnswered, ReclaimPlanned, Nod
 
 
 class VirtualLender:
-    """See `Participant`. It answers each load at once, with offers and reclaims (thesis, section 3.4).
+    """Participant that reacts to each load at once, with offers and reclaims (thesis, section 3.4).
 
-    Forecasts are seasonal-naive. Between two loads it says nothing, also where loads fail to come: who
-    simulates that says by events what a lender would.
+    Forecasts are seasonal-naive. Between two loads it sends nothing, even if loads are missing: a simulation
+    of missing loads needs the lender's events among its inputs.
     """
 
     def __init__(self, cell: str, zone: Zone) -> None:
-        """
+        """Begin without loads.
+
         Args:
-            zone: one that lends.
+            cell: Name of the cell.
+            zone: Zone that lends.
         """
         self._zone = zone.id
         self._lender = Lender(cell, zone, SeasonalNaive())
 
     def react(self, step: Step) -> Moments:
-        """Return its offers and reclaims from the moment of a load on."""
+        """Return offers and reclaims at the time of a load."""
         event = step.entry.envelope.event
         match event:
             case CapacityOffered(zone=self._zone):
-                self._lender.take_offer(event, step.entry.envelope.id, step.time_s)
+                self._lender.on_offer(event, step.entry.envelope.id, step.time_s)
             case CapacityReclaimed(zone=self._zone):
-                self._lender.take_reclaim(event, step.entry.envelope.id, step.time_s)
+                self._lender.on_reclaim(event, step.entry.envelope.id, step.time_s)
         for decision in step.decisions:
             if isinstance(decision.outcome, _FOLLOWED):
-                self._lender.take_outcome(decision.outcome, step.entry.envelope.id, step.time_s)
+                self._lender.on_decision(decision.outcome, step.entry.envelope.id, step.time_s)
         if isinstance(event, ZoneConfigured) and event.zone.id == self._zone:
             self._reconfigure(event.zone, step)
-        said: list[InferenceEvent] = []
+        events: list[InferenceEvent] = []
         if isinstance(event, InferenceLoadReported) and event.zone == self._zone:
-            said = self._lender.take_load(event, step.time_s)
-        return iter([(step.time_s, one) for one in said])
+            events = self._lender.on_load(event, step.time_s)
+        return iter([(step.time_s, one) for one in events])
 
     def _reconfigure(self, zone: Zone, step: Step) -> None:
-        """Go on under the zone's new settings; where it lends no more, as before: the cell ignores that."""
+        """Apply the zone's new settings, unless it no longer lends: then the cell ignores the lender."""
         accepted = any(isinstance(decision.outcome, ZoneAccepted) for decision in step.decisions)
         if accepted and zone.lending is not None:
             self._lender.reconfigure(zone)
 
 
 def lenders_of(cell: CellConfigured) -> list[VirtualLender]:
-    """One for each zone that lends."""
+    """Return a lender for each zone that lends."""
     return [VirtualLender(cell.cell, zone) for zone in cell.zones if zone.lending is not None]

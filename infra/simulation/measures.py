@@ -1,4 +1,4 @@
-"""The interface between a simulation and what a policy measures in it."""
+"""Interface between a simulation and a policy's measures of it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pkgutil import resolve_name
@@ -13,26 +13,26 @@ Table = Sequence[Mapping[str, Any]]
 
 
 class ZoneMeasures(Protocol):
-    """What a simulation comes to in one zone, step by step. What is told does not end the fold."""
+    """Results of a simulation in one zone, folded step by step; they can be read at any step."""
 
     def __init__(self, cell: CellConfigured, zone: str) -> None:
-        """Of a zone of this cell, before its first step."""
+        """Begin before the first step of a zone of this cell."""
 
     def take(self, step: Step) -> None:
-        """Take the next step of the simulation."""
+        """Add the next step of the simulation."""
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """What a summary says, by name."""
+        """Yield names and texts for a summary."""
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the results as a JSON object."""
 
     def tables(self) -> Mapping[str, Table]:
-        """What is worth a file of its own, by the file's name without its ending."""
+        """Return tables for files, by the file's name without its ending."""
 
 
 def measures_of(cell: CellConfigured) -> dict[str, ZoneMeasures]:
-    """The measures of each zone whose policy has any, by zone."""
+    """Return the measures of each zone whose policy has any, by zone."""
     return {
         zone.id: resolve_name(reference)(cell, zone.id)
         for zone in cell.zones

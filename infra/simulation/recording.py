@@ -1,4 +1,4 @@
-"""The times and nodes of a recorded ledger, read before a simulation starts."""
+"""Times and nodes of a recorded ledger, read before a simulation starts."""
 
 import math
 import re
@@ -13,14 +13,14 @@ from schemas.fleet import FleetEvent, NodeOffline, NodeSilent
 from streams.cell.cell import LedgerEvent
 
 BEFORE_ALL = -math.inf
-"""The time of what happened before a cell's first tick, where its sender does not say."""
+"""Time of events before a cell's first tick whose senders state no time."""
 
 
 def timed(ledger: Iterable[LedgerEvent]) -> Iterator[tuple[float, LedgerEvent]]:
-    """Each event of one cell with its time, which never goes back.
+    """Yield each event of one cell with its time, in ascending order.
 
-    The ledger's order and its ticks are what the cell knows; between two ticks an event happened when its
-    sender says, as far as order and ticks allow. Clocks of senders may be wrong, so they decide no more.
+    The cell depends on the ledger's order and its ticks alone. Between two ticks, an event has the time of
+    its sender, as far as order and ticks allow, because clocks of senders may be wrong.
     """
     clock_s, interval_s = BEFORE_ALL, 0.0
     since_tick: list[LedgerEvent] = []
@@ -50,53 +50,54 @@ def _sent_s(time: str) -> float:
         moment = datetime.fromisoformat(time)
     except ValueError:
         return BEFORE_ALL
-    # A time without a zone would be read in the machine's own.
+    # A time without a zone would count as local time.
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 ID_PREFIX = "what-if-"
-"""Ids of events that a what-if adds, with the generation and the offset: a what-if of its own ledger must not
-repeat them."""
+"""Prefix of the ids of events that a what-if adds, before generation and offset: a what-if of its own ledger
+must not repeat them."""
 
 _GENERATION = re.compile(rf"{ID_PREFIX}([0-9]{{1,18}})-[0-9]+")
 
 
 @dataclass
-class Recording:
+class LedgerRecording:
     """Folds the events of one cell, with their times (`timed`)."""
 
     configuration: CellConfigured
-    """The ledger's own."""
+    """Configuration of the ledger."""
     end_s: float = BEFORE_ALL
     """Time of the last event."""
     generation: int = 0
-    """Higher than that of any what-if that the ledger came from."""
+    """Number above those of all what-ifs that the ledger came from."""
     _spans: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """By node, from when until when it was there, ascending; infinite for one that is."""
+    """Start and end of the times in which each node was present, ascending; infinite for an open end."""
 
-    def take(self, time_s: float, entry: LedgerEvent) -> None:
-        """Take the next event."""
+    def add(self, time_s: float, entry: LedgerEvent) -> None:
+        """Add the next event."""
         self.end_s = time_s
         if made := _GENERATION.fullmatch(entry.envelope.id):
             self.generation = max(self.generation, int(made[1]) + 1)
         match event := entry.envelope.event:
             case NodeOffline():
-                self._lose(event.node, time_s)
+                self._end_presence(event.node, time_s)
             case NodeSilent():
-                self._lose(event.node, time_s - event.silent_s)
+                self._end_presence(event.node, time_s - event.silent_s)
             case _ if isinstance(event, FleetEvent):
-                self._hear(event.node, time_s)
+                self._begin_presence(event.node, time_s)
 
-    def knows(self, node: str) -> bool:
-        """Whether the node is the ledger's: configured, or heard at least."""
+    def has_node(self, node: str) -> bool:
+        """Return whether the ledger configures the node, or has an event of it."""
         return node in self._spans or any(
             node == known.id for zone in self.configuration.zones for known in zone.nodes
         )
 
-    def there_until_s(self, node: str, time_s: float) -> float | None:
-        """Until when a node was there that was there at this moment; None if it was not.
+    def present_until_s(self, node: str, time_s: float) -> float | None:
+        """Return the end of the presence of a node that was present at a time; None if it was not.
 
-        It was there from a sign of life until it left, or was last heard before a silence; or to the end.
+        A presence begins with an event of the node. It ends when the node leaves, with the last event before
+        a silence, or never.
         """
         spans = self._spans.get(node, [])
         index = bisect_right(spans, (time_s, math.inf)) - 1
@@ -105,12 +106,12 @@ class Recording:
         _, until_s = spans[index]
         return until_s if time_s <= until_s else None
 
-    def _hear(self, node: str, time_s: float) -> None:
+    def _begin_presence(self, node: str, time_s: float) -> None:
         spans = self._spans.setdefault(node, [])
         if not spans or spans[-1][1] < math.inf:
             spans.append((time_s, math.inf))
 
-    def _lose(self, node: str, time_s: float) -> None:
+    def _end_presence(self, node: str, time_s: float) -> None:
         spans = self._spans.setdefault(node, [])
         if spans and spans[-1][1] == math.inf:
             spans[-1] = (spans[-1][0], max(time_s, spans[-1][0]))

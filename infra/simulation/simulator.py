@@ -1,4 +1,4 @@
-"""Running a cell through a workload on virtual time."""
+"""Simulation of a cell under a workload on virtual time."""
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
 
-from infra.simulation.event_queue import EventQueue, Moments, Rank
+from infra.simulation.event_queue import EventQueue, EventRank, Moments
 from infra.simulation.virtual_fleet import VirtualFleet, VirtualRunner
 from infra.workloads.timed import TimedEvent, check_time
 from schemas.base import MAX_TIME_S, Event
@@ -22,17 +22,17 @@ from schemas.topics import JOBS
 from streams.cell.cell import Cell, LedgerEvent
 
 SOURCE = "millrace/simulate"
-"""The CloudEvents source of whatever a simulation sends."""
+"""CloudEvents source of the events of a simulation."""
 
 _SLOTS_AFTER_LAST_DEADLINE = 2
-"""A slot's report is waited for one slot long."""
+"""The reports of a slot may come within the next one."""
 _LONGEST_WAIT_S = 30 * 86_400.0
-"""From the last input on. A deadline beyond it is far: no simulation goes on until then for its sake."""
+"""Longest time from the last input to a deadline that the simulation waits for."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """An event of a simulation, and what the cell decided because of it."""
+    """An event of a simulation, and the cell's decisions about it."""
 
     time_s: float
     entry: LedgerEvent
@@ -41,26 +41,26 @@ class Step:
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What came of it: a ledger and a log like any other."""
+    """Ledger and log of a simulation."""
 
     ledger: list[LedgerEvent]
     decisions: list[Decision]
 
 
 class Participant(Protocol):
-    """Whoever else speaks to a cell because of what happens there, such as the lender of a zone."""
+    """Service that sends events because of decisions, such as the lender of a zone."""
 
     def react(self, step: Step) -> Moments:
-        """What it says because of a step, from that moment on."""
+        """Return events because of a step, from its time on."""
 
 
 class Simulation:
-    """One cell, its nodes and what else speaks to it, from the cell's epoch until all is over.
+    """One cell, its nodes and other participants, from the cell's epoch to the end of all jobs.
 
     It ends with the first tick at which there are no more inputs, every job that ends by itself is over, and
-    nodes have nothing more to report but the runs of services. It does not end before the last deadline, far
-    ones left out, so simulations of the same jobs under different policies cover the same time. What is not
-    over 30 days after the last input and the last deadline is given up.
+    nodes have no more reports but those of services. It does not end before the last deadline, far ones left
+    out, so simulations of the same jobs under different policies cover the same time. It ends 30 days after
+    the last input and the last deadline even if jobs are not over.
     """
 
     def __init__(
@@ -73,19 +73,20 @@ class Simulation:
         participants: Sequence[Participant] = (),
         runners: Mapping[str, VirtualRunner] = MappingProxyType({}),
     ) -> None:
-        """Put what does not depend on the cell's decisions into the queue.
+        """Queue the events that do not depend on the cell's decisions.
 
         Args:
-            inputs: what users, operators and other systems say, from the cell's epoch on. Of those at the
-                same time, what comes on the topic `jobs` is last.
-            pace: the speed of every node, as a part of the speed that the zones plan with.
-            fold: `Cell.handle`, or what calls it once per event and watches.
-            solve_s: so much virtual time a solve takes.
-            participants: who reacts to what happens.
-            runners: by name, in place of the simulated runners that the policies bring.
+            cell: Configuration of the cell.
+            inputs: Events of users, operators and other systems, from the cell's epoch on. At equal times,
+                those of the topic `jobs` are last.
+            pace: Speed of every node, as a part of the speed that the zones plan with.
+            fold: `Cell.handle`, or a function that calls it once per event.
+            solve_s: Virtual time of a solve.
+            participants: Services that react to steps.
+            runners: Runners by name, in place of the simulated ones of the policies.
 
         Raises:
-            WorkloadError: it would end beyond what events can speak of.
+            WorkloadError: its end would be too late for events.
         """
         self._start_s = cell.epoch_s
         self._last_input_s = max((timed.time_s for timed in inputs), default=cell.epoch_s)
@@ -95,9 +96,9 @@ class Simulation:
         self._least_end_s = near_s + _SLOTS_AFTER_LAST_DEADLINE * cell.slot_s
         check_time(max(self._least_end_s, far_s))
         self._limit_s = min(max(self._least_end_s, far_s, *deadlines_s), MAX_TIME_S)
-        """Beyond that nothing is waited for."""
+        """Latest end."""
         self.given_up: str | None = None
-        """What is not over at the end, as it had been waited for too long; None where all is."""
+        """Description of what was not over at the latest end; None where all was."""
         self._tick_s = tick_interval_s(cell)
         self._ticks = 0
         self._cell = Cell(cell.cell)
@@ -107,13 +108,13 @@ class Simulation:
         self._participants = participants
         self._fed = 0
         for event in (cell, *(node.online() for node in self._fleet.nodes.values() if node.runners)):
-            self._queue.add(cell.epoch_s, Rank.SET_UP, event)
+            self._queue.add(cell.epoch_s, EventRank.SET_UP, event)
         for timed in inputs:
-            rank = Rank.JOB if TOPIC_BY_EVENT.get(type(timed.event)) == JOBS else Rank.SET_UP
+            rank = EventRank.JOB if TOPIC_BY_EVENT.get(type(timed.event)) == JOBS else EventRank.SET_UP
             self._queue.add(timed.time_s, rank, timed.event)
 
     def run(self, on_progress: Callable[[float], None] = lambda _part: None) -> SimulatedRun:
-        """Feed the cell until all is over, and keep everything; `on_progress` is told how much is over."""
+        """Run to the end, and keep everything; `on_progress` gets the part that is over."""
         ledger: list[LedgerEvent] = []
         decisions: list[Decision] = []
 
@@ -127,19 +128,19 @@ class Simulation:
     def pass_on(
         self, take: Callable[[Step], None], on_progress: Callable[[float], None] = lambda _part: None
     ) -> None:
-        """Feed the cell until all is over, and keep nothing: `take` is given each step."""
-        with _no_search_for_cycles():
+        """Run to the end, and keep nothing: `take` gets each step."""
+        with _without_gc():
             for step in self.steps():
                 take(step)
                 on_progress(self.part_over(step.time_s))
 
     def part_over(self, time_s: float) -> float:
-        """How much of the simulation is over at a virtual time, from 0 to 1."""
+        """Return the part of the simulation that is over at a virtual time, from 0 to 1."""
         span_s = max(self._least_end_s, self._last_input_s) - self._start_s
         return min((time_s - self._start_s) / span_s, 1.0)
 
     def steps(self) -> Iterator[Step]:
-        """Feed the cell until all is over, or nothing more is waited for (`given_up`); once."""
+        """Yield the steps to the end, or to the latest end (`given_up`). Call it once."""
         self._add_tick()
         while (due := self._queue.pop()) is not None:
             time_s, event = due
@@ -150,27 +151,27 @@ class Simulation:
                 self._add_tick()
 
     def _is_over(self, time_s: float) -> bool:
-        """Whether nothing comes after this tick that the simulation waits for any longer."""
+        """Return whether the simulation ends with this tick."""
         if self._ticks <= int((self._least_end_s - self._start_s) / self._tick_s):
             return False
         if time_s <= self._last_input_s:
-            return False  # an input of the same moment may come after the tick
+            return False  # an input of the same time may come after the tick
         live = self._cell.jobs.live.values()
         awaited = [job.job_id for job in live if job.workload.ends_by_itself]
-        if not awaited and (live or not self._queue.holds(Rank.REPORT)):
+        if not awaited and (live or not self._queue.holds(EventRank.REPORT)):
             return True
         if time_s + self._tick_s > self._limit_s:
             days = (time_s - self._last_input_s) / 86_400
-            what = "nodes still report"
+            state = "nodes still report"
             if awaited:
-                what = f"{len(awaited)} of the jobs are not over, such as {', '.join(awaited[:3])}"
-            self.given_up = f"{days:.0f} days after the last input {what}"
+                state = f"{len(awaited)} of the jobs are not over, such as {', '.join(awaited[:3])}"
+            self.given_up = f"{days:.0f} days after the last input {state}"
             return True
         return False
 
     def _add_tick(self) -> None:
         time_s = self._start_s + self._ticks * self._tick_s
-        self._queue.add(time_s, Rank.TICK, ClockTicked(cell=self._cell.name, time_s=time_s))
+        self._queue.add(time_s, EventRank.TICK, ClockTicked(cell=self._cell.name, time_s=time_s))
         self._ticks += 1
 
     def _feed(self, time_s: float, event: Event) -> Step:
@@ -179,19 +180,19 @@ class Simulation:
         step = Step(time_s, entry, self._fold(self._cell, entry))
         self._fleet.react(time_s, event, step.decisions)
         for participant in self._participants:
-            self._queue.add_all(Rank.SET_UP, participant.react(step))
+            self._queue.add_all(EventRank.SET_UP, participant.react(step))
         return step
 
 
 def _latest_s(event: Event) -> float | None:
-    """By when the job that an event submits is over, if it does and its terms say so."""
+    """Return the time by which a submitted job is over; None without such a time."""
     return event.terms.latest_s if isinstance(event, JobSubmitted) else None
 
 
 @contextmanager
-def _no_search_for_cycles() -> Iterator[None]:
-    """Jobs, and whatever is kept of events and decisions, grow all the while and hold no cycles: to look
-    through them for some takes a quarter of the time."""
+def _without_gc() -> Iterator[None]:
+    """Disable the search for reference cycles: jobs, events and decisions have none, and it takes a quarter
+    of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -203,5 +204,5 @@ def _no_search_for_cycles() -> Iterator[None]:
 
 @lru_cache(maxsize=64)
 def sent_at(time_s: float) -> str:
-    """A virtual time as the time of an event."""
+    """Format a virtual time as the time of an event."""
     return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")

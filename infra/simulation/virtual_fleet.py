@@ -1,4 +1,4 @@
-"""The surroundings of a cell in a simulation: nodes whose runners only report, and a solver."""
+"""Nodes and solver of a cell in a simulation: the nodes' runners only send reports."""
 
 import gc
 import math
@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Protocol
 
-from infra.simulation.event_queue import EventQueue, Moments, Rank
+from infra.simulation.event_queue import EventQueue, EventRank, Moments
 from schemas.base import Event
 from schemas.cells import CellConfigured, Zone
 from schemas.changes import ZoneConfigured
@@ -26,79 +26,82 @@ class VirtualRunner(Protocol):
     """Stands in for the runners of one name on all nodes of a cell."""
 
     def __init__(self, cell: str, pace: float) -> None:
-        """`pace` is the speed of every node, as a part of the speed that the zones plan with."""
+        """Make the runner; `pace` is the speed of every node over the speed that the zones plan with."""
 
     def carry_out(self, command: Command, time_s: float, until_s: float = math.inf) -> Moments:
-        """What a node reports because of a command of this moment, and when, in the order of the times.
+        """Yield the reports of a node because of a command, with their times, in the order of the times.
 
-        Each report is asked for when the one before it is delivered. So the reports of a service may be
-        endless, until a later command stops it. Instead of a report there may be None, a moment at which the
-        runner sees whether such a command has come before it says what is next.
+        Each report is computed when the one before it is delivered. So the reports of a service may be
+        endless, until a later command stops it. None in place of a report is a time at which the runner
+        checks for such a command before it computes the next report.
 
         Args:
-            command: for a runner of this name.
-            time_s: no report is earlier.
-            until_s: when the node is lost, after which it reports nothing.
+            command: Command for a runner of this name.
+            time_s: Time of the command; no report is earlier.
+            until_s: Time of the node's loss, after which it sends no reports.
         """
 
 
 @dataclass(frozen=True)
 class VirtualNode:
-    """A node that is there."""
+    """A node that is present."""
 
     cell: str
     node: str
     zone: str
-    """The one that it serves."""
+    """Zone that it serves."""
     base_model: str
     runners: tuple[str, ...]
-    """Empty where its zone commands nothing: then no executor is there, and it says nothing."""
+    """Names of runners; empty where its zone sends no commands: then it has no executor and sends nothing."""
 
     def online(self) -> NodeOnline:
-        """What it says when it starts."""
+        """Return the event of its start."""
         return NodeOnline(cell=self.cell, node=self.node, base_model=self.base_model, runners=self.runners)
 
 
 Presence = Callable[[str, float], float | None]
-"""Until when a node is there that is there at this moment, in seconds; None if it is not."""
+"""Function of node and time (s) to the end of the node's presence (s); None if it is not present."""
 
 
-def always_there(_node: str, _time_s: float) -> float | None:
-    """The presence of nodes that are never lost."""
+def always_present(_node: str, _time_s: float) -> float | None:
+    """Return the presence of nodes that are never lost."""
     return math.inf
 
 
 class VirtualFleet:
-    """What becomes of decisions, as events to come."""
+    """Queues the events that nodes and solvers send because of decisions."""
 
     def __init__(
         self,
         cell: CellConfigured,
         pace: float,
         queue: EventQueue,
-        until_s: Presence = always_there,
+        until_s: Presence = always_present,
         solve_s: float = 0.0,
         runners: Mapping[str, VirtualRunner] = MappingProxyType({}),
     ) -> None:
         """Describe a fleet.
 
         Args:
-            pace: see `VirtualRunner`.
-            solve_s: so much virtual time a solve takes, whatever it really does.
-            runners: by name, in place of those that the policies bring.
+            cell: Configuration of the cell.
+            pace: Speed of the nodes, as in `VirtualRunner`.
+            queue: Queue for the events.
+            until_s: Presence of the nodes.
+            solve_s: Virtual time of a solve, regardless of its real time.
+            runners: Runners by name, in place of those of the policies.
         """
         self._cell = cell.cell
         self._zones = {zone.id: zone for zone in cell.zones}
         self.nodes = {node.id: self._node(node.id, zone) for zone in cell.zones for node in zone.nodes}
         self._pace = pace
         self._runners = dict(runners)
-        """By the name of the runner that each simulates; only those that were needed."""
+        """Runners by name, made when they are first needed."""
         self._queue = queue
         self._until_s = until_s
         self._solve_s = solve_s
 
     def react(self, time_s: float, event: Event, decisions: Iterable[Decision]) -> None:
-        """Have done what the decisions about an event of this moment ask nodes or solvers to do."""
+        """Queue the events that follow from the decisions about an event at `time_s`."""
         for decision in decisions:
             if isinstance(event, ZoneConfigured) and isinstance(decision.outcome, ZoneAccepted):
                 self._configure(time_s, event.zone)
@@ -111,28 +114,28 @@ class VirtualFleet:
                 if until_s is None:
                     return
                 runner = self._runner(outcome.RUNNER)
-                self._queue.add_all(Rank.REPORT, runner.carry_out(outcome, time_s, until_s))
+                self._queue.add_all(EventRank.REPORT, runner.carry_out(outcome, time_s, until_s))
             case NodeMoved(to_zone=None):
                 self.nodes.pop(outcome.node, None)
             case NodeMoved(to_zone=str() as zone):
                 self._start(time_s, self._node(outcome.node, self._zones[zone]))
             case SolveRequested():
-                self._queue.add(time_s + self._solve_s, Rank.ANSWER, _solved(decision.cell, outcome))
-                # A simulation looks for no cycles on its own, and a solver's model is a large one.
+                self._queue.add(time_s + self._solve_s, EventRank.ANSWER, _solved(decision.cell, outcome))
+                # A simulation runs without garbage collection, and a solver's model is a large cycle.
                 gc.collect(0)
 
     def _configure(self, time_s: float, zone: Zone) -> None:
-        """Have the nodes of a zone started again if it asks something else of them now."""
+        """Restart the nodes of a zone whose base model or runners have changed."""
         self._zones[zone.id] = zone
         for node in [node for node in self.nodes.values() if node.zone == zone.id]:
             if node != (changed := self._node(node.node, zone)):
                 self._start(time_s, changed)
 
     def _start(self, time_s: float, node: VirtualNode) -> None:
-        """Start a node's executor with what its zone needs."""
+        """Start a node's executor with the base model and runners of its zone."""
         self.nodes[node.node] = node
         if node.runners and self._until_s(node.node, time_s) is not None:
-            self._queue.add(time_s, Rank.REPORT, node.online())
+            self._queue.add(time_s, EventRank.REPORT, node.online())
 
     def _runner(self, name: str) -> VirtualRunner:
         if name not in self._runners:

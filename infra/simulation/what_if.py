@@ -1,4 +1,4 @@
-"""A recorded ledger under another configuration, compared with its cell's decisions."""
+"""Simulation of a recorded ledger under another configuration, compared with its cell's decisions."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from infra.errors import CommandError
 from infra.simulation.event_queue import EventQueue
-from infra.simulation.recording import ID_PREFIX, Recording, timed
+from infra.simulation.recording import ID_PREFIX, LedgerRecording, timed
 from infra.simulation.simulator import SOURCE, sent_at
 from infra.simulation.virtual_fleet import VirtualFleet
 from infra.views.board import Board
@@ -34,35 +34,34 @@ from streams.cell.cell import Cell, LedgerEvent
 from streams.replay.files import read_ledger_file
 
 Step = tuple[LedgerEvent, list[Decision]]
-"""An event of the new ledger and what was decided because of it."""
+"""An event of the new ledger and the decisions about it."""
 
 
 class LedgerSimulation:
-    """One cell under a configuration that may not be the ledger's.
+    """Simulation of one cell under the ledger's or another configuration.
 
-    Jobs, withdrawals, requests for quotes, vendors' quotes, ticks and what was said of nodes come again, in
-    the ledger's order and with its ids. Reports of runs and answers of solvers come from virtual ones; of
-    recorded reports it stays that the node was heard. A node that was lost reports nothing until it is back,
-    and nodes that the ledger does not know are always there. The rules are those of the configuration, to the
-    end.
+    Jobs, withdrawals, requests for quotes, vendors' quotes, ticks and events about nodes are repeated, in the
+    ledger's order and with its ids. Reports of runs and answers of solvers come from virtual ones; a recorded
+    report only shows that the node was present. A lost node sends no reports until it is back, and nodes that
+    the ledger does not have are always present. The rules are those of the configuration to the end.
     """
 
-    def __init__(self, configuration: CellConfigured, recording: Recording, pace: float) -> None:
-        """See `VirtualRunner` for `pace`."""
+    def __init__(self, configuration: CellConfigured, recording: LedgerRecording, pace: float) -> None:
+        """Begin before the first event; `pace` is as in `VirtualRunner`."""
         self._configuration = configuration
         self._recording = recording
         self._cell = Cell(configuration.cell)
         self._offset = 0
         self._queue = EventQueue()
-        self._fleet = VirtualFleet(configuration, pace, self._queue, self._there_until_s)
+        self._fleet = VirtualFleet(configuration, pace, self._queue, self._present_until_s)
         nodes = self._fleet.nodes
-        self._added = {node: nodes[node] for node in nodes if not recording.knows(node)}
+        self._added = {node: nodes[node] for node in nodes if not recording.has_node(node)}
         self._own_models = {
             node.id: zone.base_model for zone in recording.configuration.zones for node in zone.nodes
         }
 
     def feed(self, time_s: float, envelope: Envelope) -> Iterator[Step]:
-        """Take the recorded event of this time, after everything that is due before it."""
+        """Process a recorded event, after all events that are due before it."""
         yield from self.run_until(time_s)
         match event := envelope.event:
             case CellConfigured() if self._cell.configuration is None:
@@ -70,10 +69,10 @@ class LedgerSimulation:
                 for node in self._added.values():
                     yield self._simulated(time_s, node.online())
             case CommandRefused() | RunReport():
-                there = self._fleet.nodes.get(event.node)
-                heard = there and NodeHeard(**there.online().model_dump(exclude={"runs"}))
-                if heard and self._cell.nodes is not None and self._cell.nodes.awaits(heard):
-                    yield self._simulated(time_s, heard)
+                sender = self._fleet.nodes.get(event.node)
+                report = sender and NodeHeard(**sender.online().model_dump(exclude={"runs"}))
+                if report and self._cell.nodes is not None and self._cell.nodes.awaits(report):
+                    yield self._simulated(time_s, report)
             case SolveFinished() | RulesAdopted():
                 pass
             case NodeOnline() | NodeHeartbeat() | NodeHeard() | NodeSilent() | NodeOffline():
@@ -83,19 +82,19 @@ class LedgerSimulation:
                 yield self._handle(time_s, envelope)
 
     def run_until(self, time_s: float) -> Iterator[Step]:
-        """Process everything that is due."""
+        """Process all events that are due."""
         while (due := self._queue.pop(time_s)) is not None:
             yield self._simulated(*due)
 
     def _of_node(self, envelope: Envelope, event: FleetEvent) -> Envelope:
-        """A node that serves its zone's base model serves the one that the zone has now."""
+        """Replace the recorded base model of a node's zone by the one that the zone has now."""
         if isinstance(event, NodeOnline) and event.base_model == self._own_models.get(event.node):
             online = self._fleet.nodes[event.node].online()
             return envelope if online == event else replace(envelope, event=online, stored=None)
         return envelope
 
-    def _there_until_s(self, node: str, time_s: float) -> float | None:
-        return math.inf if node in self._added else self._recording.there_until_s(node, time_s)
+    def _present_until_s(self, node: str, time_s: float) -> float | None:
+        return math.inf if node in self._added else self._recording.present_until_s(node, time_s)
 
     def _simulated(self, time_s: float, event: Event) -> Step:
         id = f"{ID_PREFIX}{self._recording.generation}-{self._offset}"
@@ -111,12 +110,12 @@ class LedgerSimulation:
 
 
 _TIME_RESOLUTION_S = 0.001
-"""Times of events are cut to it, so a report that is the ledger's last may be due so much later."""
+"""Resolution of the times of events: the last report of a ledger may be due this much later."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """Where a job stands at the end of a log."""
+    """State of a job at the end of a log."""
 
     state: JobStateName = "waiting"
     reason: str | None = None
@@ -124,18 +123,18 @@ class JobEnd:
     payment_micros: int = 0
     """Payment of its user, less refunds."""
     finish_run: str | None = None
-    """The run in which its work was done."""
+    """Run in which its work was done."""
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """As it stands now."""
+        """Return the present state of a job."""
         finish_run = job.finish_run if job.state == "completed" else None
         return cls(job.state, job.reason or None, job.payment_micros or 0, finish_run)
 
 
 @dataclass(frozen=True)
 class JobDifference:
-    """One job, three times."""
+    """One job in the ledger and in both simulations."""
 
     before: Job
     simulated: Job
@@ -143,7 +142,7 @@ class JobDifference:
 
     @property
     def simulation_is_exact(self) -> bool:
-        """Whether simulating alone changes nothing."""
+        """Whether simulating the ledger's own configuration changes nothing."""
         return JobEnd.of(self.before) == JobEnd.of(self.simulated)
 
     @property
@@ -152,7 +151,7 @@ class JobDifference:
         return not JobEnd.of(self.before) == JobEnd.of(self.simulated) == JobEnd.of(self.after)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return a JSON object."""
         submission = self.before.submission
         assert submission is not None
         return {
@@ -169,17 +168,17 @@ class JobDifference:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Result of it."""
+    """Result of a what-if: three logs, folded."""
 
     before: Board
     """Decisions of the ledger's cell, folded again."""
     simulated: Board
-    """The same simulated under the ledger's own configuration: the effect of simulating alone."""
+    """Decisions simulated under the ledger's own configuration: the effect of simulating alone."""
     after: Board
-    """Simulated under the other configuration."""
+    """Decisions simulated under the other configuration."""
 
     def jobs(self) -> Iterator[JobDifference]:
-        """All jobs, in the order in which they were submitted."""
+        """Yield all jobs in the order of submission."""
         for job_id, job in self.before.jobs.by_id.items():
             if job.submission is not None:
                 others = (side.jobs.by_id.get(job_id, Job(job_id)) for side in (self.simulated, self.after))
@@ -187,11 +186,11 @@ class WhatIf:
 
     @property
     def simulation_is_exact(self) -> bool:
-        """Whether simulating alone changes nothing, so that every difference comes of the change."""
+        """Whether simulating alone changes nothing, so every difference is an effect of the change."""
         return all(job.simulation_is_exact for job in self.jobs())
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return a JSON object."""
         sides = {"before": self.before, "simulated": self.simulated, "after": self.after}
         totals = {name: summarise(board).as_json() for name, board in sides.items()}
         for figures in totals.values():
@@ -204,11 +203,11 @@ class WhatIf:
 
 
 def ledger_configuration(path: Path, cell: str | None) -> CellConfigured:
-    """The configuration that a ledger file begins with, of the cell that is wanted.
+    """Return the first configuration of a cell in a ledger file; None for `cell` accepts any.
 
     Raises:
-        ReplayError: the file is no ledger.
-        CommandError: it configures no such cell.
+        ReplayError: the file is not a valid ledger.
+        CommandError: the ledger does not configure the cell.
     """
     for entry in read_ledger_file(path):
         event = entry.envelope.event
@@ -217,27 +216,28 @@ def ledger_configuration(path: Path, cell: str | None) -> CellConfigured:
     raise CommandError(f"{path}: the ledger configures no cell" + (f" {cell}" if cell else ""))
 
 
-def recorded(path: Path, cell: str | None, own: CellConfigured) -> tuple[Recording, Board]:
+def recorded(path: Path, cell: str | None, own: CellConfigured) -> tuple[LedgerRecording, Board]:
     """Fold a ledger as its cell did.
 
     Args:
-        cell: as the user chose; None takes the only one.
-        own: its configuration.
+        path: Ledger file.
+        cell: Cell that the user chose; None chooses the only one.
+        own: Configuration of the cell.
 
     Raises:
-        ReplayError: the file is no ledger.
+        ReplayError: the file is not a valid ledger.
         CommandError: there are several cells, and none was chosen.
     """
-    recording, before, folded = Recording(own), Board(own.cell), Cell(own.cell)
+    recording, before, folded = LedgerRecording(own), Board(own.cell), Cell(own.cell)
     for time_s, entry in timed(events_of_cell(path, own.cell, others_allowed=cell is not None)):
-        recording.take(time_s, entry)
+        recording.add(time_s, entry)
         _take(before, (entry, folded.handle(entry)))
     return recording, before
 
 
 def what_if(
     path: Path,
-    recording: Recording,
+    recording: LedgerRecording,
     before: Board,
     alternative: CellConfigured,
     pace: float,
@@ -247,17 +247,21 @@ def what_if(
     """Simulate a ledger under its own and under another configuration, side by side.
 
     Args:
-        recording, before: see `recorded`.
-        on_step: is told every event and its decisions under the other configuration.
-        on_progress: is told how much is over.
+        path: Ledger file.
+        recording: Result of `recorded`.
+        before: Result of `recorded`.
+        alternative: The other configuration.
+        pace: Speed of the nodes, as in `VirtualRunner`.
+        on_step: Gets every event and its decisions under the other configuration.
+        on_progress: Gets the part that is over.
 
     Raises:
-        ReplayError: the file is no ledger any more.
+        ReplayError: the file is no longer a valid ledger.
     """
     own = recording.configuration
     simulated, after = Board(own.cell), Board(own.cell)
-    as_it_was = LedgerSimulation(own, recording, pace)
-    as_it_might_be = LedgerSimulation(alternative, recording, pace)
+    unchanged = LedgerSimulation(own, recording, pace)
+    changed = LedgerSimulation(alternative, recording, pace)
 
     def advance(steps: Iterator[Step], other_steps: Iterator[Step]) -> None:
         for step in steps:
@@ -269,10 +273,10 @@ def what_if(
     for number, (time_s, entry) in enumerate(
         timed(events_of_cell(path, own.cell, others_allowed=True)), start=1
     ):
-        advance(as_it_was.feed(time_s, entry.envelope), as_it_might_be.feed(time_s, entry.envelope))
+        advance(unchanged.feed(time_s, entry.envelope), changed.feed(time_s, entry.envelope))
         on_progress(number / before.events)
     end_s = recording.end_s + _TIME_RESOLUTION_S
-    advance(as_it_was.run_until(end_s), as_it_might_be.run_until(end_s))
+    advance(unchanged.run_until(end_s), changed.run_until(end_s))
     return WhatIf(before, simulated, after)
 
 
@@ -284,11 +288,11 @@ def _take(board: Board, step: Step) -> None:
 
 
 def events_of_cell(path: Path, cell: str, others_allowed: bool) -> Iterator[LedgerEvent]:
-    """The events of one cell of a ledger file.
+    """Yield the events of one cell of a ledger file.
 
     Raises:
-        ReplayError: the file is no ledger.
-        CommandError: another cell has events too, and that is not allowed.
+        ReplayError: the file is not a valid ledger.
+        CommandError: another cell has events too, and `others_allowed` is False.
     """
     for entry in read_ledger_file(path):
         found = entry.envelope.event.cell

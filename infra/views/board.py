@@ -1,4 +1,4 @@
-"""One cell according to its log: the basis of displays, summaries and comparisons of simulations."""
+"""State of one cell, folded from its log: the basis of displays, summaries and comparisons of simulations."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from infra.views.jobs import Job, Jobs
-from infra.views.loans import Loans
+from infra.views.loans import CellLoans
 from infra.views.nodes import Node, Nodes
 from infra.views.policy import PolicyFigures, policy_views
 from schemas.clock import ClockTicked
@@ -17,13 +17,13 @@ from schemas.solves import SolveFinished
 
 @dataclass
 class Solves:
-    """The answers of solvers."""
+    """Counts of the answers of solvers."""
 
     answers: int = 0
     without_solution: int = 0
-    """Those that found nothing in their time, though there might be something."""
+    """Answers without a solution, where the time limit ended the search."""
     seconds: float = 0.0
-    """Time that they took, all together, by their own clocks."""
+    """Sum of the solvers' times, by their own clocks."""
 
     def take(self, answer: SolveFinished) -> None:
         """Count an answer."""
@@ -34,12 +34,12 @@ class Solves:
 
 @dataclass
 class Board:
-    """Takes a cell's ledger events and decisions, each in their order."""
+    """Folds a cell's ledger events and decisions, each in their order."""
 
     cell: str
     jobs: Jobs = field(default_factory=Jobs)
     nodes: Nodes = field(default_factory=Nodes)
-    loans: Loans = field(default_factory=Loans)
+    loans: CellLoans = field(default_factory=CellLoans)
     solves: Solves = field(default_factory=Solves)
     figures: tuple[PolicyFigures, ...] = field(
         default_factory=lambda: tuple(view.figures() for view in policy_views())
@@ -50,14 +50,14 @@ class Board:
     """Events that changed nothing because folding them raised."""
     last_fault: EventFaulted | None = None
     omissions: int = 0
-    """Records that a view could not digest: what is shown leaves parts of them out."""
+    """Records with parts that a view could not fold, and that are not shown."""
     last_omission: str = ""
     """Type of the event, and the exception that was raised."""
     first_s: float | None = None
     time_s: float | None = None
-    """The cell's clock, as it was first and last read."""
+    """First and last time of the cell's clock."""
     _place: tuple[int, int] = (-1, -1)
-    """Place of the last decision taken."""
+    """Place of the last folded decision."""
 
     @classmethod
     def of(cls, cell: str, envelopes: Iterable[Envelope], decisions: Iterable[Decision]) -> Self:
@@ -71,11 +71,11 @@ class Board:
 
     @property
     def revenue_micros(self) -> int:
-        """Payments less what was given back."""
+        """Payments less refunds."""
         return sum(job.payment_micros or 0 for job in self.jobs.by_id.values())
 
     def take_event(self, envelope: Envelope) -> None:
-        """Take a ledger event. What raises meanwhile is left out, and counted."""
+        """Fold a ledger event. A part that raises is left out, and counted."""
         self.events += 1
         with self._surviving(envelope.event.TYPE):
             self._take_event(envelope)
@@ -91,11 +91,11 @@ class Board:
                 self.solves.take(event)
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a decision. A worker that starts again may write some for a second time: they count once. What
-        raises meanwhile is left out, and counted.
+        """Fold a decision. A restarted worker may write decisions twice: they count once. A part that raises
+        is left out, and counted.
 
         Raises:
-            InvalidRecordError: its id is none that a cell gives.
+            InvalidRecordError: the id of the decision is invalid.
         """
         if decision.place <= self._place:
             return
@@ -125,7 +125,7 @@ class Board:
 
     @contextmanager
     def _surviving(self, of: str) -> Iterator[None]:
-        """A record that some view cannot digest must not end a watcher, who would meet it again."""
+        """Count errors of views, which must not end a watcher: it would read the record again."""
         try:
             yield
         except (MemoryError, OSError, ImportError):
@@ -142,13 +142,13 @@ class Board:
 
 
 class Boards(dict[str, Board]):
-    """The boards of a log's cells, by name."""
+    """Boards of a log's cells, by name."""
 
     def take(self, record: Envelope | Decision) -> None:
-        """Take a record into its cell's board.
+        """Fold a record into its cell's board.
 
         Raises:
-            InvalidRecordError: it is a decision whose id is none that a cell gives.
+            InvalidRecordError: the id of a decision is invalid.
         """
         if isinstance(record, Decision):
             self._of(record.cell).take_decision(record)

@@ -28,28 +28,27 @@ from schemas.jobs import JobSubmitted
 
 @dataclass
 class Job:
-    """A job as it stands."""
+    """Present state of a job."""
 
     job_id: str
     user: str = ""
     submission: JobSubmitted | None = None
-    """Submission of this user, the first under this id. None where only decisions and reports were read
-    yet."""
+    """First submission of this user under this id; None where only decisions and reports were read yet."""
     state: JobStateName = "waiting"
     reason: str = ""
-    """Why it was rejected or refunded."""
+    """Reason of a rejection or a refund."""
     payment_micros: int | None = None
     """Payment of its user, less refunds. None where the job was not admitted."""
     nodes: set[str] = field(default_factory=set)
-    """Where it runs now."""
+    """Nodes on which it runs now."""
     samples_done: int = 0
     present_run: str | None = None
-    """The run that has started last: what another one reports later does not say how far the job is."""
+    """ReportedRun that has started last: later reports of other runs do not change the progress."""
     first_loss: float | None = None
-    """As first reported; None where none was reported before the end of a run."""
+    """First reported loss; None without reports before the end of a run."""
     loss: float | None = None
     finish_run: str | None = None
-    """The run in which its work was done."""
+    """ReportedRun in which its work was done."""
     completed: JobCompleted | None = None
 
     @property
@@ -59,37 +58,37 @@ class Job:
 
     @property
     def offered_micros(self) -> int | None:
-        """The most that its user would pay, where the terms say so."""
+        """The most that its user would pay, if the terms have it."""
         return None if self.submission is None else self.submission.terms.offered_micros
 
 
 @dataclass
-class Run:
+class ReportedRun:
     """State of a run by its reports."""
 
     first_samples: int
     """Samples of the job when the run began."""
     samples_done: int
     time_s: float = 0.0
-    """The cell's clock at the latest report; 0 before the first tick."""
+    """Time of the cell's clock at the latest report; 0 before the first tick."""
 
 
 @dataclass
 class Jobs:
-    """Takes events and decisions, each in their order. Two topics keep no common one: a decision may be read
-    before the event that it is about."""
+    """Folds events and decisions, each in their order. Two topics have no common order: a decision may be
+    read before the event that it is about."""
 
     by_id: dict[str, Job] = field(default_factory=dict)
-    runs: dict[tuple[str, str, str], Run] = field(default_factory=dict)
-    """By job, node and the run's id."""
+    runs: dict[tuple[str, str, str], ReportedRun] = field(default_factory=dict)
+    """Runs by job, node and the run's id."""
     rejections: Counter[str] = field(default_factory=Counter)
-    """By reason, those of repeated submissions too."""
+    """Number of rejections by reason, those of repeated submissions included."""
     _read: set[tuple[str, str]] = field(default_factory=set)
-    """Users and event ids of submissions; a cell passes over what it has met before."""
+    """Users and event ids of submissions; a cell ignores duplicates."""
     _submissions: dict[tuple[str, str], JobSubmitted] = field(default_factory=dict)
-    """The first of each user under each job's id, which is the one that counts."""
+    """First submission of each user under each job id, which is the one that counts."""
     _reported_early: dict[str, Job] = field(default_factory=dict)
-    """Those of which nothing but reports was read yet. There may be no such job."""
+    """Jobs of which only reports were read yet; they may not exist."""
     _time_s: float = 0.0
 
     @property
@@ -98,33 +97,33 @@ class Jobs:
         return len(self._read)
 
     def in_state(self, state: JobStateName) -> list[Job]:
-        """The jobs that stand so."""
+        """Return the jobs in a state."""
         return [job for job in self.by_id.values() if job.state == state]
 
     def take_event(self, envelope: Envelope) -> None:
-        """Take a ledger event."""
+        """Fold a ledger event."""
         match event := envelope.event:
             case JobSubmitted() if (event.user, envelope.id) not in self._read:
                 self._read.add((event.user, envelope.id))
                 self._submissions.setdefault((event.user, event.job_id), event)
                 job = self._job(event.job_id)
                 if job.user in ("", event.user) or job.state == "rejected":
-                    self._give(job, event.user)
+                    self._assign(job, event.user)
             case RunReport():
                 self._report(self._reported(event.job_id), event)
             case NodeOnline() | NodeOffline() | NodeSilent():
-                # Nothing runs any more on a node that is gone, or back.
+                # No run goes on when a node leaves or comes back.
                 for job in self.by_id.values():
                     job.nodes.discard(event.node)
             case ClockTicked():
                 self._time_s = max(self._time_s, event.time_s)
 
     def take_decision(self, outcome: Outcome) -> None:
-        """Take a decision."""
+        """Fold a decision."""
         if isinstance(outcome, JobRejected):
             self.rejections[outcome.reason] += 1
         if isinstance(outcome, JobOutcome) and not outcome.is_of_another_job:
-            self._decide(self._job(outcome.job_id), outcome)
+            self._apply(self._job(outcome.job_id), outcome)
 
     def _job(self, job_id: str) -> Job:
         return self.by_id.setdefault(job_id, self._reported_early.pop(job_id, Job(job_id)))
@@ -133,11 +132,11 @@ class Jobs:
         known = self.by_id.get(job_id)
         return known or self._reported_early.setdefault(job_id, Job(job_id))
 
-    def _give(self, job: Job, user: str) -> None:
-        """The id, under which submissions of other users were or will be rejected, is this user's job."""
+    def _assign(self, job: Job, user: str) -> None:
+        """Assign the job's id to a user; submissions of others under it are rejected."""
         job.user, job.submission = user, self._submissions.get((user, job.job_id))
 
-    def _decide(self, job: Job, outcome: JobOutcome) -> None:
+    def _apply(self, job: Job, outcome: JobOutcome) -> None:
         job.state = outcome.STATE
         if job.is_over:
             job.nodes.clear()
@@ -146,10 +145,10 @@ class Jobs:
             job.payment_micros = owed_micros
         match outcome:
             case JobAdmitted():
-                self._give(job, outcome.user)
+                self._assign(job, outcome.user)
                 job.reason = ""
             case JobRejected():
-                self._give(job, outcome.user)
+                self._assign(job, outcome.user)
                 job.reason = outcome.reason
             case JobRefunded():
                 job.reason = outcome.reason
@@ -164,7 +163,7 @@ class Jobs:
         if is_present:
             job.samples_done = report.samples_done
         run = self.runs.setdefault(
-            (job.job_id, report.node, report.run_id), Run(report.samples_done, report.samples_done)
+            (job.job_id, report.node, report.run_id), ReportedRun(report.samples_done, report.samples_done)
         )
         run.samples_done, run.time_s = report.samples_done, self._time_s
         if isinstance(report, RunStarted) and not job.is_over:

@@ -1,4 +1,4 @@
-"""What is said about loans between zones, in words."""
+"""Events and decisions about loans between zones in words."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _SHOWN_SERVERS = 8
 
 
 def describe_loan(record: Event | Outcome) -> list[str] | None:
-    """What happened, on a line, and the rest on further ones; None for what is not about loans."""
+    """Return a line about a record, and further lines on details; None if it is not about loans."""
     match record:
         case InferenceLoadReported():
             serving = f", {len(record.serving)} servers serve" if record.serving else ""
@@ -35,7 +35,7 @@ def describe_loan(record: Event | Outcome) -> list[str] | None:
 
 
 def loan_happening(outcome: Outcome) -> str | None:
-    """A line for a watcher; None for what is not about loans, and for what the change of each loan says."""
+    """Return a line for a watcher; None if the outcome is not about loans, or changes of loans follow it."""
     match outcome:
         case OfferAnswered() if outcome.refused or not outcome.lent:
             return ". ".join([_answered(outcome), *_refusals(outcome)])
@@ -47,7 +47,7 @@ def loan_happening(outcome: Outcome) -> str | None:
 
 
 def servers(names: Sequence[str]) -> str:
-    """The first few by name."""
+    """Return a text with the first few servers by name."""
     return first_of(names, _SHOWN_SERVERS)
 
 

@@ -1,4 +1,4 @@
-"""The present state of a cell's loans, folded from its log: who uses which server, what is wanted back."""
+"""Present state of a cell's loans, folded from its log: users of servers, and reclaims."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ from schemas.loans import LoanChanged, ReclaimEnded, ReclaimPlanned
 
 
 @dataclass
-class Reclaim:
-    """Servers that are wanted back, and not all of which are."""
+class OpenReclaim:
+    """A reclaim of servers that are not all back."""
 
     owner: str
     reclaim_id: str
@@ -24,24 +24,24 @@ class Reclaim:
 
 
 @dataclass
-class Loans:
-    """Takes events and decisions, each in their order."""
+class CellLoans:
+    """Folds events and decisions, each in their order."""
 
     by_server: dict[str, LoanChanged] = field(default_factory=dict)
     """Servers that are on loan, or on their way back."""
-    open_reclaims: dict[tuple[str, str], Reclaim] = field(default_factory=dict)
-    """By owner and id."""
+    open_reclaims: dict[tuple[str, str], OpenReclaim] = field(default_factory=dict)
+    """Reclaims by owner and id."""
     reclaims: Counter[str] = field(default_factory=Counter)
-    """Those that are over, by whether they were in time or late."""
+    """Number of ended reclaims, by whether they were in time or late."""
     lent: int = 0
-    """How often a server was lent."""
+    """Number of loans of a server."""
     loads: dict[str, float] = field(default_factory=dict)
-    """By zone that lends, the fraction of its GPUs that serve."""
+    """Fraction of serving GPUs of each zone that lends."""
     _load_times_s: dict[str, float] = field(default_factory=dict)
     _time_s: float = 0.0
 
     def take_event(self, envelope: Envelope) -> None:
-        """Take a ledger event. A load that is stamped ahead counts as of the latest tick, as for the cell."""
+        """Fold a ledger event. A load from after the latest tick counts as of the tick, as in the cell."""
         match event := envelope.event:
             case ClockTicked():
                 self._time_s = event.time_s
@@ -50,7 +50,7 @@ class Loans:
                 self._load_times_s[event.zone] = min(event.time_s, self._time_s)
 
     def take_decision(self, outcome: Outcome) -> None:
-        """Take a decision."""
+        """Fold a decision."""
         match outcome:
             case LoanChanged(status="returned"):
                 self.by_server.pop(outcome.server, None)
@@ -63,7 +63,7 @@ class Loans:
                 self.by_server[outcome.server] = outcome
             case ReclaimPlanned():
                 servers = set(outcome.servers)
-                self.open_reclaims[outcome.owner, outcome.reclaim_id] = Reclaim(
+                self.open_reclaims[outcome.owner, outcome.reclaim_id] = OpenReclaim(
                     outcome.owner, outcome.reclaim_id, outcome.due_s, len(servers), servers
                 )
             case ReclaimEnded(status="overdue"):
@@ -76,23 +76,23 @@ class Loans:
 
     @property
     def has_any(self) -> bool:
-        """Whether anybody lends, or has lent."""
+        """Whether any zone lends, or has lent."""
         return bool(self.lent or self.loads)
 
 
 @dataclass
 class Holding:
-    """The servers of one owner that one zone uses."""
+    """Servers of one owner that one zone uses."""
 
     owner: str
     user: str
     servers: int = 0
     draining: int = 0
-    """Of these, on their way back."""
+    """Servers among them that are on their way back."""
 
 
-def holdings(nodes: dict[str, Node], loans: Loans) -> list[Holding]:
-    """How many servers each zone uses of each owner, in the order of their names."""
+def holdings(nodes: dict[str, Node], loans: CellLoans) -> list[Holding]:
+    """Return the number of servers that each zone uses of each owner, in the order of their names."""
     by_place: dict[tuple[str, str], Holding] = {}
     for node in nodes.values():
         place = node.owner, node.zone

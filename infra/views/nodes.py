@@ -16,44 +16,44 @@ NOT_SEEN = "not seen yet"
 
 @dataclass
 class Node:
-    """A node as it stands."""
+    """Present state of a node."""
 
     node: str
     owner: str
-    """The zone that owns it."""
+    """Zone that owns it."""
     zone: str
-    """The zone that it serves: another one while it is lent."""
+    """Zone that it serves: another one while it is lent."""
     gpu_type: str
     tariff: str
     status: str = NOT_SEEN
     is_cordoned: bool = False
-    """Also while `status` is another."""
+    """Whether it is cordoned, also while `status` is another."""
 
 
 @dataclass
 class Nodes:
-    """Takes events and decisions, each in their order, and follows what the cell has accepted.
+    """Folds events and decisions, each in their order, as the cell has accepted them.
 
-    Two topics keep no common order. A decision that accepts an event waits until that event is read, and the
+    Two topics have no common order. A decision that accepts an event waits until that event is read, and the
     decisions after it wait too.
     """
 
     by_id: dict[str, Node] = field(default_factory=dict)
     losses: int = 0
-    """How often a node was lost."""
+    """Number of losses of nodes."""
     _zones: dict[str, Zone] = field(default_factory=dict)
     _changes: dict[str, NodeRegistered | ZoneConfigured] = field(default_factory=dict)
-    """By id, those that were refused too."""
+    """Changes by event id, rejected ones included."""
     _waiting: deque[Decision] = field(default_factory=deque)
     _speeds: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=dict)
-    """By node and zone: the samples per second, each with the time from which it holds."""
+    """Start and samples per second of each speed, by node and zone."""
     _present_at_first: int = 0
-    """How many nodes were there before the first tick."""
+    """Number of nodes before the first tick."""
     _left_less_joined_s: float = 0.0
-    """The sum of the times at which nodes left, less the times at which others joined later."""
+    """Sum of the times at which nodes left, less the times at which others joined later."""
 
     def take_event(self, envelope: Envelope) -> None:
-        """Take a ledger event."""
+        """Fold a ledger event."""
         match event := envelope.event:
             case CellConfigured() if not self._zones:  # a cell ignores a second one
                 self._zones = {zone.id: zone for zone in event.zones}
@@ -64,42 +64,42 @@ class Nodes:
                 self._changes.setdefault(envelope.id, event)
             case SignOfLife() if event.node in self.by_id:
                 seen = self.by_id[event.node]
-                # Of a node that was lost, it is a decision that says when it is back.
+                # The return of a lost node is a decision.
                 seen.status = "up" if seen.status == NOT_SEEN else seen.status
         while self._waiting and self._is_due(self._waiting[0]):
-            self._follow(self._waiting.popleft())
+            self._apply(self._waiting.popleft())
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a decision."""
+        """Fold a decision."""
         if not isinstance(decision.outcome, NodeMoved | NodeStatusChanged | ZoneAccepted):
             return
         if self._waiting or not self._is_due(decision):
             self._waiting.append(decision)
         else:
-            self._follow(decision)
+            self._apply(decision)
 
     def node_s(self, first_s: float, now_s: float) -> float:
-        """Seconds that all nodes together were in the cell, up or not, from its first tick until now."""
+        """Return the sum of the nodes' times in the cell (s), up or not, from its first tick until now."""
         return len(self.by_id) * now_s - self._present_at_first * first_s + self._left_less_joined_s
 
     @property
-    def says_speeds(self) -> bool:
-        """Whether the configuration says how fast jobs are: not where they bring models of their own."""
+    def has_speeds(self) -> bool:
+        """Whether the configuration has the speed of all jobs: not where jobs have models of their own."""
         return all(zone.policy.shares_base_model for zone in self._zones.values())
 
     def samples_per_s(self, node: str, zone: str, time_s: float) -> float | None:
-        """A node's speed in a zone, as configured at that time; None where it did not serve the zone."""
+        """Return a node's speed in a zone, as configured at that time; None if it did not serve the zone."""
         speeds = reversed(self._speeds.get((node, zone), []))
         return next((speed for since_s, speed in speeds if since_s <= time_s), None)
 
     def _is_due(self, decision: Decision) -> bool:
-        """Whether the event that a decision accepts is read, or it accepts none."""
+        """Return whether a decision accepts no event, or one that is read."""
         accepts = isinstance(decision.outcome, ZoneAccepted) or (
             isinstance(decision.outcome, NodeMoved) and decision.outcome.from_zone is None
         )
         return decision.cause in self._changes if accepts else bool(self._zones)
 
-    def _follow(self, decision: Decision) -> None:
+    def _apply(self, decision: Decision) -> None:
         time_s = decision.time_s
         match decision.outcome, self._changes.get(decision.cause):
             case ZoneAccepted(), ZoneConfigured() as change:
@@ -132,7 +132,7 @@ class Nodes:
             case NodeMoved(to_zone=str() as zone):
                 node.zone = zone
                 self._note_speeds([node], time_s)
-                if node.status == "leaving":  # what it is otherwise is not decided anew
+                if node.status == "leaving":  # other states have no new decision
                     node.status = "cordoned" if node.is_cordoned else "up"
 
     def _configure(self, zone: Zone, time_s: float | None) -> None:
@@ -152,7 +152,7 @@ class Nodes:
                 speeds.append((time_s or 0.0, speed))
 
     def _count(self, joined: int, time_s: float | None) -> None:
-        """Note that a node has joined, or left where `joined` is -1."""
+        """Count a node that has joined, or, if `joined` is -1, left."""
         if time_s is None:
             self._present_at_first += joined
         else:

@@ -1,4 +1,4 @@
-"""The interface between the general views and a policy's own view."""
+"""Interface between the general views and a policy's own view."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -14,70 +14,70 @@ from schemas.kinds import KINDS
 
 
 class PolicyFigures:
-    """What the policy's own evidence and decisions in one cell add up to. Each method may be left out.
+    """Figures of a policy, folded from its evidence and decisions in one cell. Each method is optional.
 
-    Every cell has the figures of every view that is installed: what has taken nothing has nothing to show.
+    Every cell has the figures of every installed view: without decisions of the policy they show nothing.
     """
 
     NAME: ClassVar[str]
-    """Of their part in a summary for programs."""
+    """Name of their part in a summary for programs."""
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a decision of the cell, with the time of its clock; they come in their order."""
+        """Fold a decision of the cell, with the time of its clock; decisions are in their order."""
 
     def read_clock(self, time_s: float) -> None:
-        """It is so late by the cell's clock, which may be later than the decisions that were taken."""
+        """Set the time of the cell's clock, which may be later than the folded decisions."""
 
     def headline(self) -> str:
-        """How things stand, in a few words, for the line above a watcher's tables."""
+        """Return the state in a few words, for the line above a watcher's tables."""
         return ""
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """What a summary says, by name."""
+        """Yield names and texts for a summary."""
         yield from ()
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the figures as a JSON object."""
         return {}
 
     def job_cells(self, job: Job) -> Mapping[str, str]:  # noqa: ARG002
-        """What tables say of a job, by the name of the column."""
+        """Return the cells of a job's row, by the name of the column."""
         return {}
 
     def node_cells(self, node: Node) -> Mapping[str, str]:  # noqa: ARG002
-        """What tables say of a node, by the name of the column."""
+        """Return the cells of a node's row, by the name of the column."""
         return {}
 
 
 class PolicyView:
-    """How a policy is shown: its figures, and words for its types. Each part may be left out.
+    """Display of a policy: its figures, and words for its types. Each part is optional.
 
-    What no view has words for is shown in general terms, by its fields at worst.
+    A record without words of any view is shown in general terms, or by its fields.
 
-    Views know their own by its type, so policies may share one, as they share types.
+    Views recognise records by their types, so policies that share types may share a view.
     """
 
     figures: type[PolicyFigures] = PolicyFigures
     sentences: Mapping[str, str] = MappingProxyType({})
-    """For reasons of the policy's decisions: see `infra.views.sentences`."""
+    """Sentences for the reasons of the policy's decisions, as in `infra.views.sentences`."""
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:  # noqa: ARG002
-        """What is said of this job in a record that speaks of several, such as a problem for a solver: the
-        record without the others. None where the record says nothing of it."""
+        """Return the part about a job of a record about several, such as a problem for a solver: the record
+        without the others. None if the record is not about the job."""
         return None
 
     def words(self, told: Record) -> list[str] | None:  # noqa: ARG002
-        """What `explain` says of an event or a decision, or only of its workload, terms or evidence: a line
-        for what happened, and further ones for the numbers behind it. None where the view has no words."""
+        """Return the words of `explain` for an event or a decision, or for its workload, terms or evidence: a
+        line about the fact, and further lines with its numbers. None if the view has no words."""
         return None
 
     def happening(self, outcome: Outcome) -> str | None:  # noqa: ARG002
-        """A line for a watcher, about a decision; None where the view has no words."""
+        """Return a line for a watcher about a decision; None if the view has no words."""
         return None
 
 
 @cache
 def policy_views() -> tuple[PolicyView, ...]:
-    """One of each view that the installed policies name."""
+    """Return the views of the installed policies, each once."""
     references = dict.fromkeys(kind.view for kind in KINDS.values() if kind.view is not None)
     return tuple(resolve_name(reference)() for reference in references)

@@ -13,7 +13,7 @@ from schemas.decisions import EventFaulted
 from schemas.facts import Fact
 
 Sentences = Mapping[str, str]
-"""By reason, or by reason and case as `reason/case`: a format of the record's facts and fields."""
+"""Formats of a record's facts and fields, by reason, or by reason and case as `reason/case`."""
 
 _GENERAL: Sentences = MappingProxyType(
     {
@@ -110,8 +110,7 @@ _GENERAL: Sentences = MappingProxyType(
 
 
 def sentence(record: Record) -> str:
-    """The reason of a decision in words; empty where neither facts nor a view have more to say than the
-    reason itself."""
+    """Return the reason of a decision as a sentence; empty if it would only repeat the reason's name."""
     if isinstance(record, EventFaulted):
         where = "the cell" if record.zone is None else f"zone {record.zone}"
         return f"{record.exception} in {where}, {record.place}: an error of the program, see the worker's log"
@@ -120,9 +119,9 @@ def sentence(record: Record) -> str:
 
 
 def sentence_of(reason: str, facts: Mapping[str, Fact], fields: Mapping[str, Any] | None = None) -> str:
-    """As `sentence`, of a reason and facts that are in a record with other fields.
+    """Return the sentence of a reason and facts in a record with other fields, as `sentence`.
 
-    Policies may have sentences of their own for one reason: the one counts whose facts are there.
+    Policies may have different sentences for one reason: the first whose facts are present is used.
     """
     case = facts.get("case")
     key = reason if case is None else f"{reason}/{case}"
@@ -137,14 +136,14 @@ def sentence_of(reason: str, facts: Mapping[str, Fact], fields: Mapping[str, Any
 
 
 def listed(facts: Mapping[str, Fact]) -> str:
-    """Facts by name, for a reason that no view has a sentence for."""
+    """Return facts by name, for a reason without a sentence."""
     case = [str(facts["case"])] if "case" in facts else []
     named = [f"{name} {_FORMATTER.format_field(fact, '')}" for name, fact in facts.items() if name != "case"]
     return ", ".join([*case, *named])
 
 
 class _Formatter(string.Formatter):
-    """Writes lists with commas, and money in units."""
+    """Formats lists with commas, and money in units."""
 
     def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
         value = super().get_value(key, args, kwargs)
@@ -163,7 +162,7 @@ _FORMATTER = _Formatter()
 
 @cache
 def _formats() -> Mapping[str, tuple[str, ...]]:
-    """The formats of every key, in the order of the views and then the general one."""
+    """Return the formats of every key, those of the views first."""
     found: dict[str, tuple[str, ...]] = {}
     for sentences in (*(view.sentences for view in policy_views()), _GENERAL):
         for key, text in sentences.items():

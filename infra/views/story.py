@@ -1,4 +1,4 @@
-"""The whole history of one job, from the log."""
+"""History of one job, from the log."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,17 +21,17 @@ class Chapter:
     """One event or decision about the job."""
 
     place: tuple[int, int]
-    """Ledger offset, and the index among the decisions about it; the event itself comes before them."""
+    """Ledger offset, and the index among the decisions about it; the event itself precedes them."""
     time: str | float | None
-    """An event's as its sender wrote it; a decision's by the cell's clock, in Unix seconds."""
+    """Time of an event as its sender wrote it, or of a decision by the cell's clock (Unix s)."""
     id: str
     record: Event | Outcome
-    """Only the job's own part is kept of a record that speaks of several."""
+    """Record, or the job's own part of a record about several jobs."""
     note: str | None = None
     """Statement of the records before and after about this one."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return a JSON object."""
         note = {} if self.note is None else {"note": self.note}
         return {
             **note,
@@ -44,21 +44,21 @@ class Chapter:
 
 @dataclass
 class Story:
-    """Collects what a cell's log says about one job; events and decisions are each given in their order."""
+    """Collects the records of a cell's log about one job; events and decisions are each in their order."""
 
     job_id: str
     _chapters: list[Chapter] = field(default_factory=list)
     _standing: dict[tuple[str, str], Chapter] = field(default_factory=dict)
-    """Part about the job of the latest record of each kind on a zone's state, by type and zone."""
+    """The job's part of the latest record of each type on a zone's state, by type and zone."""
     _ignored: dict[int, str] = field(default_factory=dict)
-    """Why events were ignored that may be about the job, by ledger offset."""
+    """Reasons of ignored events that may be about the job, by ledger offset."""
     _jobs: Jobs = field(default_factory=Jobs)
     """Jobs of the fold: this one alone."""
 
     @property
     def chapters(self) -> list[Chapter]:
-        """All of it in the order of the ledger, each decision behind the event that brought it about, and no
-        earlier than what is told before it of the time between the same two ticks."""
+        """Chapters in the order of the ledger, each decision after its cause, with a time that is not before
+        those of the earlier chapters between the same two ticks."""
         standing = () if self._is_over else self._standing.values()
         in_order = sorted((*self._chapters, *standing), key=lambda chapter: chapter.place)
         return list(_in_time(_noted(in_order, self._ignored)))
@@ -70,7 +70,7 @@ class Story:
         return "unknown" if job is None else job.state
 
     def take_event(self, offset: int, envelope: Envelope) -> None:
-        """Take a ledger event, if it is about the job."""
+        """Add a ledger event, if it is about the job."""
         own = self._own_part(envelope.event)
         if own is envelope.event:
             self._jobs.take_event(envelope)
@@ -78,11 +78,11 @@ class Story:
             self._chapters.append(Chapter((offset, -1), envelope.time, envelope.id, own))
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a decision, if it is about the job. Of how a zone stands only the latest counts, also where
-        it does not speak of the job any more.
+        """Add a decision, if it is about the job. Of the decisions on a zone's state only the latest counts,
+        even if it is no longer about the job.
 
         Raises:
-            InvalidRecordError: its id is none that a cell gives.
+            InvalidRecordError: the id of the decision is invalid.
         """
         match outcome := decision.outcome:
             case EventIgnored() if _is_about(outcome, self.job_id) or outcome.reason == "duplicate_event":
@@ -98,7 +98,7 @@ class Story:
             self._jobs.take_decision(decision.outcome)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return a JSON object."""
         return {
             "job_id": self.job_id,
             "state": self.state,
@@ -121,8 +121,8 @@ class Story:
 
 
 def _noted(chapters: Iterable[Chapter], ignored: Mapping[int, str]) -> Iterator[Chapter]:
-    """Chapters with what was ignored, and with the samples that were lost where a run begins behind the last
-    report: it goes on from its checkpoint."""
+    """Yield chapters with notes on ignored events, and on samples that were lost because a run resumed from a
+    checkpoint before the last report."""
     reported_samples, reported_by = 0, ("", "")
     for chapter in chapters:
         offset, index = chapter.place
@@ -141,10 +141,11 @@ def _noted(chapters: Iterable[Chapter], ignored: Mapping[int, str]) -> Iterator[
 
 
 def _in_time(chapters: Iterable[Chapter]) -> Iterator[Chapter]:
-    """The cell's clock stands still between two ticks: a decision there is as late as the events before it.
+    """Yield chapters with ascending times: the cell's clock stands still between two ticks, so a decision
+    gets the latest time of the events before it.
 
-    A sender's clock may be ahead of the cell's by any amount, so an event puts off no decision after those
-    of the time that the cell's clock shows next. Decisions before the first tick have no time.
+    A sender's clock may be ahead of the cell's by any amount, so an event does not delay decisions at the
+    next time of the cell's clock. Decisions before the first tick have no time.
     """
     clock_s = floor_s = since_s = -math.inf
     for chapter in chapters:

@@ -1,4 +1,4 @@
-"""The outcome of a cell's log in figures, for the end of a simulation and of the demo."""
+"""Figures of a cell's log, for the end of a simulation and of the demo."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -12,15 +12,15 @@ F = TypeVar("F", bound=PolicyFigures)
 
 
 @dataclass(frozen=True)
-class TrainedAdapter:
-    """An adapter that was trained to its end."""
+class AdapterSummary:
+    """An adapter of a completed job."""
 
     job_id: str
     node: str | None
-    """None where several nodes trained it together."""
+    """Node that trained it; None for several nodes."""
     samples: int
     first_loss: float | None
-    """As first reported; None where none was reported before the end."""
+    """First reported loss; None without reports before the end."""
     last_loss: float | None
 
 
@@ -32,40 +32,40 @@ class Summary:
     faults: int
     """Events that changed nothing because folding them raised."""
     jobs: int
-    """Submitted, each time that one was."""
+    """Number of submissions."""
     admitted: int
     rejected: dict[str, int]
-    """By reason."""
+    """Number of rejections by reason."""
     completed: int
     refunded: int
     withdrawn: int
     nodes_lost: int
     servers_lent: int
-    """Each time that one was."""
+    """Number of loans of servers."""
     reclaims: dict[str, int]
-    """Those that are over, by whether all servers were back `in_time`, or `late`."""
+    """Number of ended reclaims, by whether all servers were back `in_time`, or `late`."""
     revenue_micros: int
-    """Payments less what was given back."""
+    """Payments less refunds."""
     utilisation: float | None
-    """The part of the nodes' time, from the first tick to the last, that the samples trained take at full
-    speed. The time of a node that is down counts; that before it has joined or after it has left does not.
-    None where a zone's jobs bring models of their own, whose full speed no configuration says."""
+    """Part of the nodes' time, from the first tick to the last, that the trained samples take at full speed.
+    The time of a node that is down counts; the time before it has joined or after it has left does not. None
+    where a zone's jobs have models of their own, whose full speed is not in the configuration."""
     solves: int
-    """Answers of solvers."""
+    """Number of answers of solvers."""
     solves_without_solution: int
-    """Those that found nothing in their time, though there might be something."""
+    """Number of answers without a solution, where the time limit ended the search."""
     solve_s: float
-    """Time that they took, all together, by their own clocks."""
-    adapters: tuple[TrainedAdapter, ...]
+    """Sum of the solvers' times, by their own clocks."""
+    adapters: tuple[AdapterSummary, ...]
     figures: tuple[PolicyFigures, ...]
     """Figures of the policies."""
 
     def part(self, kind: type[F]) -> F:
-        """The figures of one policy, which is installed."""
+        """Return the figures of one policy, which is installed."""
         return next(figures for figures in self.figures if isinstance(figures, kind))
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return a JSON object."""
         return {
             **{name: value for name, value in vars(self).items() if name != "figures"},
             "adapters": [asdict(adapter) for adapter in self.adapters],
@@ -73,7 +73,7 @@ class Summary:
         }
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """For people: each figure by its name."""
+        """Yield each figure with its name, as texts for people."""
         if self.faults:
             yield "events that faulted", str(self.faults)
         yield "jobs", str(self.jobs)
@@ -99,7 +99,7 @@ class Summary:
 
 
 def summarise(board: Board) -> Summary:
-    """The figures so far."""
+    """Return the figures so far."""
     jobs = board.jobs
     return Summary(
         events=board.events,
@@ -119,7 +119,7 @@ def summarise(board: Board) -> Summary:
         solves_without_solution=board.solves.without_solution,
         solve_s=board.solves.seconds,
         adapters=tuple(
-            TrainedAdapter(job.job_id, end.node, end.samples_done, job.first_loss, end.loss)
+            AdapterSummary(job.job_id, end.node, end.samples_done, job.first_loss, end.loss)
             for job in jobs.by_id.values()
             if (end := job.completed) is not None and end.adapter_path is not None
         ),
@@ -128,16 +128,16 @@ def summarise(board: Board) -> Summary:
 
 
 def _utilisation(board: Board) -> float | None:
-    if not board.nodes.says_speeds:
+    if not board.nodes.has_speeds:
         return None
     if board.first_s is None or board.time_s is None:
         return 0.0
     node_s, busy_s = board.nodes.node_s(board.first_s, board.time_s), 0.0
     for (job_id, node, _), run in board.jobs.runs.items():
-        job = board.jobs.by_id.get(job_id)  # any node may report a run of a job that there never was
+        job = board.jobs.by_id.get(job_id)  # any node may report a run of an unknown job
         submission = None if job is None else job.submission
         zone = "" if submission is None else submission.zone
         speed = board.nodes.samples_per_s(node, zone, run.time_s)
-        if speed is not None:  # a cell ignores what executors of other nodes report
+        if speed is not None:  # a cell ignores reports of nodes of other zones
             busy_s += max(run.samples_done - run.first_samples, 0) / speed
     return busy_s / node_s if node_s else 0.0

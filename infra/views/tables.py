@@ -1,4 +1,4 @@
-"""A board as a live table, and a log's figures as tables."""
+"""Live table of a board, and tables of a log's figures."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _BAR_WIDTH = 10
 
 
 def board_view(board: Board, most_jobs: int) -> RenderableType:
-    """Nodes, and the jobs of most interest: those that train, then those to come, then the latest others."""
+    """Return tables of nodes and of the most relevant jobs: running, then waiting, then the latest others."""
     jobs = board.jobs.by_id.values()
     counts = Counter(job.state for job in jobs)
     parts = [
@@ -43,7 +43,7 @@ def board_view(board: Board, most_jobs: int) -> RenderableType:
 
 
 def _fault_lines(board: Board) -> Iterator[Text]:
-    """Number of events that faulted and of records left out here, with the last of them."""
+    """Yield the number of events that faulted and of records left out, with the last of each."""
     fault = board.last_fault
     if fault is not None:
         last = f"the last one {plain(fault.event_id)} ({fault.event_type}): {sentence(fault)}"
@@ -54,7 +54,7 @@ def _fault_lines(board: Board) -> Iterator[Text]:
 
 
 def _holding_table(board: Board) -> Table:
-    """Servers by owner and user."""
+    """Return a table of servers by owner and user."""
     table = Table("owner", "load", "user", "servers", "on the way back")
     for holding in holdings(board.nodes.by_id, board.loans):
         load = board.loans.loads.get(holding.owner)
@@ -69,7 +69,7 @@ def _holding_table(board: Board) -> Table:
 
 
 def _reclaim_lines(board: Board) -> Iterator[Text]:
-    """A line for each reclaim that is not over."""
+    """Yield a line for each reclaim that is not over."""
     for reclaim in board.loans.open_reclaims.values():
         back = reclaim.servers - len(reclaim.missing)
         late = ", overdue" if reclaim.is_overdue else ""
@@ -131,12 +131,12 @@ def _job_table(board: Board, jobs: Sequence[Job]) -> Table:
 
 
 def columns_of(cells: Iterable[Mapping[str, str]]) -> list[str]:
-    """The columns that any of these rows has something in."""
+    """Return the columns that any of these rows has."""
     return list(dict.fromkeys(column for row in cells for column in row))
 
 
 def state_of(job: Job) -> str:
-    """The state, and why."""
+    """Return the state of a job, and its reason."""
     return f"{job.state} ({job.reason})" if job.reason else job.state
 
 
@@ -171,7 +171,7 @@ def _left(job: Job, time_s: float | None) -> str:
 
 
 def summary_table(title: str, sides: Mapping[str, Summary]) -> Table:
-    """One row per figure, one column per side, which are named where there are several."""
+    """Return a table with a row per figure and a column per side, with a header for several sides."""
     shown = [dict(side.rows()) for side in sides.values()]
     table = Table("", *sides, title=title, title_justify="left", show_header=len(sides) > 1)
     for name in _in_order(shown):
@@ -180,7 +180,7 @@ def summary_table(title: str, sides: Mapping[str, Summary]) -> Table:
 
 
 def rows_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """One row per figure of a single side."""
+    """Return a table with a row per figure."""
     table = Table("", "", title=title, title_justify="left", show_header=False)
     for name, figure in rows:
         table.add_row(name, figure)
@@ -188,7 +188,7 @@ def rows_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def _in_order(sides: Iterable[Iterable[str]]) -> list[str]:
-    """All names, each behind the one that it comes after on its own side."""
+    """Return all names, each after its predecessor on its own side."""
     names: list[str] = []
     for side in sides:
         place = 0
@@ -200,7 +200,7 @@ def _in_order(sides: Iterable[Iterable[str]]) -> list[str]:
 
 
 def adapter_table(summary: Summary) -> Table:
-    """One row per adapter that was trained to its end."""
+    """Return a table with a row per adapter of a completed job."""
     table = Table("adapter", "node", "samples", "first loss", "last loss", title_justify="left")
     for adapter in summary.adapters:
         losses = _rounded(adapter.first_loss), _rounded(adapter.last_loss)

@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 MICROS_PER_UNIT = 1_000_000
 _LEAST_DECIMALS = 4
 _YEAR_10000_S = 253_402_300_800
-"""ISO 8601 as written here ends before it."""
+"""Time from which on ISO 8601 needs more than four digits for the year."""
 
 
 def units(micros: float | None) -> str:
-    """An amount in units of money; a dash for none.
+    """Format an amount in units of money; None is a dash.
 
-    A whole number of micros is said exactly, with four to six decimals: who bids what is printed wins or
-    loses by the last of them. A mean, which is a float, is rounded to four.
+    A whole number of micros is printed exactly, with four to six decimals, because a bid may win or lose by
+    the last of them. A mean, which is a float, is rounded to four.
     """
     if micros is None:
         return "–"
@@ -26,13 +26,13 @@ def units(micros: float | None) -> str:
 
 
 def signed_percent(part: float) -> str:
-    """A change relative to what was before, with its sign; what rounds to nothing has none."""
+    """Format a relative change with its sign; a change that rounds to zero has none."""
     shown = f"{part:+.1%}"
     return "0.0%" if shown in ("+0.0%", "-0.0%") else shown
 
 
 def written(time: str | float) -> str:
-    """A Unix time, or what a sender wrote, as ISO 8601 in UTC; what is no time stays as it was written."""
+    """Format a Unix time, or a sender's text, as ISO 8601 in UTC; other texts are returned unchanged."""
     if isinstance(time, float | int) and time >= _YEAR_10000_S:
         return "after the year 9999"
     try:
@@ -43,7 +43,7 @@ def written(time: str | float) -> str:
 
 
 def time_s_of(written: str) -> float | None:
-    """The Unix time that a sender wrote as ISO 8601; None of what is no time."""
+    """Return the Unix time of a sender's ISO 8601 text; None if it is not a time."""
     try:
         return _read(written).timestamp()
     except (ValueError, OverflowError):
@@ -51,7 +51,7 @@ def time_s_of(written: str) -> float | None:
 
 
 def lasting(duration_s: float) -> str:
-    """A duration with the unit that leaves two digits or more of it, and few."""
+    """Format a duration in the largest unit that leaves at least two of it."""
     if duration_s < 2 * 60:
         return f"{duration_s:.0f} s"
     if duration_s < 2 * 3_600:
@@ -62,15 +62,17 @@ def lasting(duration_s: float) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """So many of a thing whose plural takes an s."""
+    """Return a number with its noun, whose plural takes an s."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def first_of(names: Sequence[str], most: int, total: int = 0) -> str:
-    """The first few names of some, and how many more there are.
+    """Return the first few names, and the number of further ones.
 
     Args:
-        total: how many there are where `names` has only the first of them.
+        names: All names, or the first of them.
+        most: Most names to show.
+        total: Number of all names, if `names` has only the first of them.
     """
     shown, more = ", ".join(names[:most]), max(total, len(names)) - most
     return f"{shown} and {more} more" if more > 0 else shown
@@ -78,5 +80,5 @@ def first_of(names: Sequence[str], most: int, total: int = 0) -> str:
 
 def _read(time: str) -> datetime:
     moment = datetime.fromisoformat(time)
-    # Without a zone it is meant in UTC, as all times here.
+    # A time without a zone is in UTC, as all times here.
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -1,4 +1,4 @@
-"""Events and decisions in words, those of a policy by its view."""
+"""Events and decisions in words, with those of a policy from its view."""
 
 from infra.views.loan_words import describe_loan, loan_happening
 from infra.views.policy import policy_views
@@ -27,7 +27,7 @@ from schemas.solves import SolveFinished, SolveRequested
 
 
 def describe(record: Event | Outcome) -> list[str]:
-    """Return what happened on a line, and the numbers behind it on further ones."""
+    """Return a line about a record, and further lines with its numbers."""
     for words in (_own_words(record), describe_loan(record)):
         if words is not None:
             return words
@@ -81,7 +81,7 @@ def describe(record: Event | Outcome) -> list[str]:
 
 
 def happening(decision: Decision) -> str | None:
-    """A line for a decision that a watcher wants to hear of; None for the others."""
+    """Return a line for a decision that is shown to watchers; None for the others."""
     outcome = decision.outcome
     own = (view.happening(outcome) for view in policy_views())
     line = next((line for line in (*own, loan_happening(outcome)) if line is not None), None)
@@ -147,13 +147,13 @@ def _own_words(told: Record) -> list[str] | None:
 
 
 def _of(value: Kinded) -> list[str]:
-    """A member of a policy's union in words; by its fields where no view has any."""
+    """Return words for a member of a policy's union, by its fields if no view has any."""
     words = _own_words(value)
     if words is not None:
         return words
     fields = value.model_dump(mode="json", exclude={"kind"})
-    said = ", ".join(f"{name} {field}" for name, field in fields.items())
-    return [f"{value.kind} {said}" if said else value.kind]
+    text = ", ".join(f"{name} {field}" for name, field in fields.items())
+    return [f"{value.kind} {text}" if text else value.kind]
 
 
 def _behind(evidence: Evidence | None) -> list[str]:

@@ -13,11 +13,11 @@ from infra.workloads.timed import WorkloadError
 from infra.workloads.trace import TraceJob, read_trace
 
 BLOCK_MEAN_GAPS = 10
-"""The arrival rate holds for so many mean gaps, then moves on."""
+"""Length of a block with a constant arrival rate (mean gaps)."""
 
 LOG_RATE_VARIANCE = 1.7
-"""Of the natural logarithm of the arrival rate. It makes the coefficient of variation of the gaps 2.5, as on
-Philly; a Poisson process has 1."""
+"""Variance of the natural logarithm of the arrival rate. It makes the coefficient of variation of the gaps
+2.5, as on Philly; a Poisson process has 1."""
 
 RATE_MEMORY = 0.5
 """Autocorrelation of the logarithm of the rate from block to block. It makes that of the arrivals counted by
@@ -27,8 +27,8 @@ TENANT_SHARES = (0.505, 0.190, 0.122, 0.091, 0.024, 0.017, 0.017, 0.014, 0.009, 
 """Shares of the jobs of Philly's virtual clusters, the smallest ones together."""
 
 TENANT_MEMORY = 0.70
-"""Probability that a job is of the tenant before it, whatever the shares. On Philly 80 % of the jobs follow
-one of the same tenant; the shares alone would explain 32 %."""
+"""Probability that a job has the tenant of the job before it, regardless of the shares. On Philly 80 % of the
+jobs follow one of the same tenant; the shares alone would explain 32 %."""
 
 MEDIAN_DURATION_S = 1_173.0
 LOG_DURATION_DEVIATION = 2.14
@@ -40,20 +40,20 @@ GPU_COUNTS = {1: 0.9324, 2: 0.0219, 4: 0.0228, 8: 0.0196, 16: 0.0023, 32: 0.0010
 
 @dataclass(frozen=True)
 class Arrival:
-    """A job as far as a trace tells of it."""
+    """A job as a trace records it."""
 
     offset_s: float
-    """Since the workload's start."""
+    """Time since the workload's start."""
     user: str
     gpu_s: float
 
 
 def arrivals_of(trace: Path | None, count: int, span_s: float, seed: int) -> list[Arrival]:
-    """So many arrivals from a trace if one is given, else generated.
+    """Return `count` arrivals: from a trace if one is given, else generated.
 
     Raises:
         WorkloadError: the trace is too short.
-        TraceError: the file is none.
+        TraceError: the file is not a valid trace.
     """
     if trace is None:
         return generate(count, span_s, seed)
@@ -65,7 +65,7 @@ def arrivals_of(trace: Path | None, count: int, span_s: float, seed: int) -> lis
 
 
 def cut_from_trace(jobs: Sequence[TraceJob], count: int, span_s: float, seed: int) -> list[Arrival]:
-    """A run of `count` jobs from a seeded place in the trace, its time scaled linearly to `span_s`.
+    """Return `count` consecutive jobs from a seeded place in the trace, their time scaled to `span_s`.
 
     Raises:
         ValueError: the trace has fewer jobs, or no time passes in the whole of it.
@@ -75,34 +75,34 @@ def cut_from_trace(jobs: Sequence[TraceJob], count: int, span_s: float, seed: in
 
 
 def place_in_trace(jobs: Sequence[TraceJob], count: int, seed: int, first: int = 0) -> int:
-    """Where a run of `count` jobs begins, in which some time passes: a seeded place, not before `first`.
+    """Return the seeded index, `first` at least, of `count` consecutive jobs that are not all at one time.
 
     Raises:
         ValueError: the trace has too few jobs, or no time passes in the whole of it.
     """
     if len(jobs) < first + count:
-        raise ValueError(f"the trace has {len(jobs)} jobs, {first + count} are wanted")
+        raise ValueError(f"the trace has {len(jobs)} jobs, {first + count} are needed")
     if count > 1 and jobs[-1].submit_time_s == jobs[first].submit_time_s:
         after = f" after the first {first}" if first else ""
         raise ValueError(f"all jobs of the trace{after} are submitted at the same time")
     places = len(jobs) - first - count + 1
     place = random.Random(f"{seed}/trace").randrange(places)
-    while count > 1 and _at_once(jobs[first + place : first + place + count]):
-        # A burst fills the whole run: step back until it has some time in it, or wrap around to the end.
+    while count > 1 and _simultaneous(jobs[first + place : first + place + count]):
+        # A burst fills the whole run: step back, around the end if need be, until the run spans some time.
         place = (place - 1) % places
     return first + place
 
 
 def stretched(run: Sequence[TraceJob], span_s: float) -> list[Arrival]:
-    """Jobs of a trace with their time scaled linearly to `span_s`.
+    """Return jobs of a trace with their time scaled linearly to `span_s`.
 
-    One factor scales every gap, so the burstiness of the trace is kept. Where no time passes, all are at 0.
+    One factor scales every gap, so the burstiness of the trace is kept. Jobs of one time are all at 0.
     """
     return _scaled([Arrival(job.submit_time_s, job.user, job.gpu_s) for job in run], span_s)
 
 
 def generate(count: int, span_s: float, seed: int) -> list[Arrival]:
-    """So many seeded arrivals within `span_s`, as bursty and as unevenly shared among tenants as the trace.
+    """Generate `count` arrivals within `span_s`, as bursty and as unevenly shared among tenants as Philly.
 
     Arrivals are a Cox process: Poisson at a rate that is constant for a block of `BLOCK_MEAN_GAPS` and whose
     logarithm is a stationary Gaussian autoregression.
@@ -125,13 +125,13 @@ def cox_times(
     log_rate_variance: float = LOG_RATE_VARIANCE,
     block_mean_gaps: float = BLOCK_MEAN_GAPS,
 ) -> list[float]:
-    """Times of arrival in mean gaps: see `generate`."""
+    """Return times of arrival, in mean gaps, of the process that `generate` describes."""
     innovation = math.sqrt(log_rate_variance * (1 - RATE_MEMORY**2))
     log_rate = draws.gauss(0, math.sqrt(log_rate_variance))
     times: list[float] = []
     block = 0
     while len(times) < count:
-        # Less half the variance, the mean rate is one arrival per unit of time.
+        # Subtracting half the variance makes the mean rate one arrival per unit of time.
         rate = math.exp(log_rate - log_rate_variance / 2)
         time = block * block_mean_gaps + draws.expovariate(rate)
         while time < (block + 1) * block_mean_gaps and len(times) < count:
@@ -143,7 +143,7 @@ def cox_times(
 
 
 def tenants(count: int, draws: random.Random) -> list[str]:
-    """Whose the jobs are, with the shares of Philly's virtual clusters and in runs as long."""
+    """Return the user of each job, with the shares of Philly's virtual clusters and in runs as long."""
     names = [f"tenant-{index + 1}" for index in range(len(TENANT_SHARES))]
     users: list[str] = []
     for _ in range(count):
@@ -154,7 +154,7 @@ def tenants(count: int, draws: random.Random) -> list[str]:
     return users
 
 
-def _at_once(run: Sequence[TraceJob]) -> bool:
+def _simultaneous(run: Sequence[TraceJob]) -> bool:
     return run[-1].submit_time_s == run[0].submit_time_s
 
 

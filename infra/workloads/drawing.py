@@ -30,16 +30,16 @@ class Drawing:
 
     cell: CellConfigured
     zones: tuple[Zone, ...]
-    """Those of the cell that jobs are drawn for, one at least."""
+    """Zones of the cell that jobs are drawn for, one at least."""
     seed: int
     trace: Path | None = None
-    """A file of real jobs to take as much as possible from; None generates everything."""
+    """File of real jobs, from which as many properties as possible come; None generates everything."""
     jobs: int | None = None
     """Number of jobs; None leaves it to the policy."""
     span_s: float | None = None
-    """From the cell's epoch on, the time over which they come; None leaves it to the policy."""
+    """Time from the cell's epoch on in which jobs are submitted; None leaves it to the policy."""
     options: Mapping[str, str] | None = None
-    """By the names of the policy's `DrawingOptions`."""
+    """Values by the names of the policy's `DrawingOptions`."""
     note: Callable[[str], None] = lambda _line: None
     """Takes a line about how the jobs of the trace were changed."""
 
@@ -47,7 +47,7 @@ class Drawing:
         """Return the options of the jobs in the policy's own model.
 
         Raises:
-            WorkloadError: it has no such option, or a value is none.
+            WorkloadError: the policy has no such option, or a value is invalid.
         """
         try:
             return model.model_validate(dict(self.options or {}))
@@ -68,13 +68,13 @@ def draw_jobs(
     options: Mapping[str, str] | None = None,
     note: Callable[[str], None] = lambda _line: None,
 ) -> list[TimedEvent[Event]]:
-    """Jobs for all zones of a cell that take any, and what else their policy draws with them.
+    """Draw the jobs of all zones that admit any, and the other events that their policy draws with them.
 
     `note` takes a line about how the jobs of the trace were changed.
 
     Raises:
         WorkloadError: no jobs can be drawn for a zone, or not together with those of another.
-        TraceError: the trace is none.
+        TraceError: the trace is invalid.
     """
     zones = tuple(zone for zone in cell.zones if KINDS[zone.policy.kind].workloads)
     drawn_by = {zone.id: KINDS[zone.policy.kind].drawn for zone in zones}

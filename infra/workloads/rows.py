@@ -1,4 +1,4 @@
-"""Rows of CSV files that others wrote, gzipped or plain, and faults that name file, row and column."""
+"""Rows of CSV files from elsewhere, gzipped or plain, and errors that name file, row and column."""
 
 import csv
 import gzip
@@ -25,30 +25,30 @@ _NUMBER = re.compile(r"[A-Za-z0-9.+-]+")
 
 
 class TraceError(ReadableError):
-    """A file that is no trace. The message is one line that names file, row and column."""
+    """An invalid trace. The message is one line that names file, row and column."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One row of a file, and what to say of it."""
+class TraceRow:
+    """One row of a file, with its place for errors."""
 
     path: Path
     number: int
-    """Number of the line that it begins in."""
+    """Number of the row's first line."""
     fields: dict[str, str]
-    """By column."""
+    """Values by column."""
 
-    def fault(self, column: str, wanted: str) -> TraceError:
-        """The row's column is not what is wanted."""
+    def fault(self, column: str, expected: str) -> TraceError:
+        """Return the error of a column that is not as expected."""
         return TraceError(
-            f"{self.path}: row {self.number}: column {column}: {self.fields[column][:40]!r} is not {wanted}"
+            f"{self.path}: row {self.number}: column {column}: {self.fields[column][:40]!r} is not {expected}"
         )
 
     def real(self, column: str, most: float) -> float:
-        """A number from 0 to `most`.
+        """Return a number from 0 to `most`.
 
         Raises:
-            TraceError: it is none.
+            TraceError: the value is invalid.
         """
         try:
             value = float(self.fields[column])
@@ -62,10 +62,10 @@ class Row:
         return value
 
     def positive(self, column: str, most: float) -> float:
-        """A number above 0 and at most `most`.
+        """Return a number above 0 and at most `most`.
 
         Raises:
-            TraceError: the column has something else.
+            TraceError: the value is invalid.
         """
         value = self.real(column, most)
         if value == 0:
@@ -73,10 +73,10 @@ class Row:
         return value
 
     def whole(self, column: str, most: float) -> int:
-        """A whole number from 1 to `most`.
+        """Return a whole number from 1 to `most`.
 
         Raises:
-            TraceError: it is none.
+            TraceError: the value is invalid.
         """
         value = self.real(column, most)
         if value != int(value) or value < 1:
@@ -85,8 +85,8 @@ class Row:
 
 
 @contextmanager
-def opened_rows(path: Path, *headers: Sequence[str]) -> Iterator[tuple[Sequence[str], Iterator[Row]]]:
-    """The header of a file, which is one of these, and its other rows.
+def opened_rows(path: Path, *headers: Sequence[str]) -> Iterator[tuple[Sequence[str], Iterator[TraceRow]]]:
+    """Open a file and return its header, which is one of `headers`, and its other rows.
 
     Raises:
         TraceError: the file cannot be read, is no CSV, or has another header.
@@ -100,11 +100,11 @@ def opened_rows(path: Path, *headers: Sequence[str]) -> Iterator[tuple[Sequence[
         yield header, _fielded(path, header, rows)
 
 
-def _fielded(path: Path, header: Sequence[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
+def _fielded(path: Path, header: Sequence[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[TraceRow]:
     for number, row in rows:
         if len(row) != len(header):
             raise TraceError(f"{path}: row {number}: {len(row)} columns, expected {len(header)}")
-        yield Row(path, number, dict(zip(header, row, strict=True)))
+        yield TraceRow(path, number, dict(zip(header, row, strict=True)))
 
 
 def _header_fault(path: Path, found: list[str], headers: Sequence[Sequence[str]]) -> TraceError:
@@ -117,7 +117,7 @@ def _header_fault(path: Path, found: list[str], headers: Sequence[Sequence[str]]
 
 
 def _rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    """Rows by the number of the line that they begin in: one with quotes may go on for several."""
+    """Yield rows with the numbers of their first lines: a row with quotes may have several lines."""
     reader = csv.reader(lines, strict=True)
     while True:
         number = reader.line_num + 1
@@ -132,7 +132,7 @@ def _rows(path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
 
 @contextmanager
 def _lines(path: Path) -> Iterator[Iterator[str]]:
-    """The lines of a file; whatever is wrong with the bytes becomes a `TraceError`."""
+    """Open the lines of a file; any error of its bytes is raised as a `TraceError`."""
     try:
         with path.open("rb") as raw:
             zipped = raw.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
@@ -148,7 +148,7 @@ def _bounded(path: Path, file: BinaryIO | gzip.GzipFile) -> Iterator[str]:
         try:
             line = file.readline(MAX_LINE_LENGTH + 1)
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-            # It is unpacked in blocks, and of a broken one nothing is had: the fault is in this row or later.
+            # A broken block gives no lines at all: the fault is in this row or later.
             raise TraceError(f"{path}: after row {number - 1}: the gzip archive is broken: {error}") from None
         if not line:
             return
@@ -164,5 +164,5 @@ def _bounded(path: Path, file: BinaryIO | gzip.GzipFile) -> Iterator[str]:
             raise TraceError(
                 f"{path}: row {number}: byte {error.start + 1} of it is not UTF-8: {error.reason}"
             ) from None
-        # Spreadsheets begin a file with it.
+        # Spreadsheets begin a file with this mark.
         yield text.removeprefix(_BYTE_ORDER_MARK) if number == 1 else text

@@ -1,4 +1,4 @@
-"""Events with the times at which they are sent: what a workload consists of."""
+"""Events of a workload with the times at which they are sent."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -15,17 +15,17 @@ class WorkloadError(ReadableError):
 
 @dataclass(frozen=True)
 class TimedEvent(Generic[E]):
-    """An event and when it is sent, in Unix seconds."""
+    """An event and the time at which it is sent (Unix seconds)."""
 
     time_s: float
     event: E
 
 
 def check_time(time_s: float) -> None:
-    """Return if events may speak of this moment.
+    """Check that a time is valid for events.
 
     Raises:
-        WorkloadError: it is too late for them.
+        WorkloadError: the time is too late.
     """
     if time_s > MAX_TIME_S:
         raise WorkloadError("the workload reaches beyond the year 2100: begin earlier, or make it shorter")

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.workloads.rows import Row, TraceError, opened_rows
+from infra.workloads.rows import TraceError, TraceRow, opened_rows
 
 COLUMNS = ("job_id", "user", "submit_time_s", "duration_s", "gpus", "gpu_type", "status", "model")
 GPU_TYPES = (
@@ -40,19 +40,19 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True)
 class TraceJob:
-    """One job of a real cluster, so far as the market needs it."""
+    """Properties of one job of a real cluster that workloads use."""
 
     job_id: str
     user: str
     submit_time_s: float
-    """Since the start of the trace's window."""
+    """Time since the start of the trace's window."""
     duration_s: float
     gpus: float
-    """A share of one GPU where it is below 1."""
+    """Number of GPUs; below 1, a share of one."""
 
     @property
     def gpu_s(self) -> float:
-        """GPU time: what stands for the work of the job."""
+        """GPU time, which stands for the work of the job."""
         return self.duration_s * self.gpus
 
 
@@ -60,7 +60,7 @@ def read_trace(path: Path) -> list[TraceJob]:
     """Read a CSV file, gzipped or plain, of jobs in the order of their submission.
 
     Raises:
-        TraceError: the file cannot be read, a row of it is no job, or is earlier than the one before.
+        TraceError: the file cannot be read, a row is invalid, or earlier than the one before.
     """
     with opened_rows(path, COLUMNS) as (_, rows):
         jobs: list[TraceJob] = []
@@ -82,7 +82,7 @@ def read_trace(path: Path) -> list[TraceJob]:
     return jobs
 
 
-def _job(row: Row) -> TraceJob:
+def _job(row: TraceRow) -> TraceJob:
     fields = row.fields
     user = fields["user"] or UNKNOWN_USER
     for column, name in (("job_id", fields["job_id"]), ("user", user)):

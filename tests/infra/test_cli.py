@@ -339,7 +339,7 @@ def test_a_simulation_takes_its_arrivals_from_a_trace(capsys, monkeypatch, tmp_p
     bids = [event["data"] for event in events if event["type"] == "millrace.job.submitted.v1"]
     assert {bid["user"] for bid in bids} == {"user-0", "user-1"}
     assert run([*SIMULATION, "--trace", str(trace), "--jobs", "31"]) == 1
-    assert "has 30 jobs, 31 are wanted" in capsys.readouterr().err
+    assert "has 30 jobs, 31 are needed" in capsys.readouterr().err
 
 
 def test_schemas_are_listed_and_printed(capsys):

@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from infra.progress import REMINDER_S, UNSAID_S, Progress, bar
+from infra.progress import REMINDER_S, SHORTEST_REPORTED_S, Progress, bar
 
 
 class Screen:
@@ -50,12 +50,12 @@ def test_text_of_others_is_escaped() -> None:
 def test_a_long_wait_is_said_after_two_seconds_and_now_and_then() -> None:
     screen = Screen()
     screen.progress.awaits("the broker")
-    screen.at(UNSAID_S - 0.1)
+    screen.at(SHORTEST_REPORTED_S - 0.1)
     assert screen.lines == []
-    screen.at(UNSAID_S)
-    screen.at(UNSAID_S + 1)
+    screen.at(SHORTEST_REPORTED_S)
+    screen.at(SHORTEST_REPORTED_S + 1)
     assert screen.lines == ["waiting for the broker (2 s)"]
-    screen.at(UNSAID_S + REMINDER_S)
+    screen.at(SHORTEST_REPORTED_S + REMINDER_S)
     assert screen.lines[1:] == ["waiting for the broker (17 s)"]
 
 
@@ -64,7 +64,7 @@ def test_another_wait_begins_anew_and_no_wait_says_nothing() -> None:
     screen.progress.awaits("the broker")
     screen.at(1.0)
     screen.progress.awaits("node-a")
-    screen.at(UNSAID_S)
+    screen.at(SHORTEST_REPORTED_S)
     assert screen.lines == []
     screen.progress.awaits()
     screen.at(100.0)
@@ -99,9 +99,9 @@ def test_how_far_a_step_is_stands_with_what_is_awaited() -> None:
     with screen.progress.shown():
         with bar("jars to be fetched") as done:
             done(0.25)
-            screen.at(UNSAID_S)
+            screen.at(SHORTEST_REPORTED_S)
         assert screen.progress.awaited == "the broker"
-    assert screen.lines == [f"waiting for jars to be fetched, 25% done ({UNSAID_S:.0f} s)"]
+    assert screen.lines == [f"waiting for jars to be fetched, 25% done ({SHORTEST_REPORTED_S:.0f} s)"]
 
 
 def test_without_a_terminal_a_bar_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:

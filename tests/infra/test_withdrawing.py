@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from infra.commands.withdrawing import cell_of, tell
+from infra.commands.withdrawing import cell_of, print_answer
 from infra.errors import CommandError
 from infra.log.answers import Awaited
 from schemas.codec import Decision
@@ -49,7 +49,7 @@ def answers(bench: Bench, request: JobWithdrawalRequested, since: int) -> list[D
     """Those of the decisions from `since` on that answer a withdrawal, the latest event of its kind."""
     sent = [entry.envelope for entry in bench.ledger if entry.envelope.event == request]
     awaited = Awaited({sent[-1].id if sent else "to come": request})
-    return [decision for decision in bench.decisions[since:] if awaited.take(decision)]
+    return [decision for decision in bench.decisions[since:] if awaited.resolve(decision)]
 
 
 def test_a_job_that_has_not_started_is_withdrawn_at_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,9 +58,9 @@ def test_a_job_that_has_not_started_is_withdrawn_at_once(capsys: pytest.CaptureF
     before = len(bench.decisions)
     bench.send(withdraw())
     (answer,) = answers(bench, withdraw(), before)
-    tell("j", answer, False)
+    print_answer("j", answer, False)
     assert capsys.readouterr().out == "j withdrawn: 2.0000 returned, 0.0000 retained\n"
-    tell("j", answer, True)
+    print_answer("j", answer, True)
     assert json.loads(capsys.readouterr().out) == {
         "job_id": "j",
         "decision_id": answer.id,
@@ -84,7 +84,7 @@ def test_a_withdrawal_that_changes_nothing_is_a_fault(asked: JobWithdrawalReques
     bench.send(asked)
     (answer,) = answers(bench, asked, before)
     with pytest.raises(CommandError, match=fault):
-        tell(asked.job_id, answer, False)
+        print_answer(asked.job_id, answer, False)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_job_that_is_done_before_the_withdrawal_is_read_is_not_withdrawn(
     bench.send(elastic.finished(order))
     (answer,) = answers(bench, elastic.withdraw("j"), before)
     with pytest.raises(CommandError, match=r"j: over before it was withdrawn: completed"):
-        tell("j", answer, False)
+        print_answer("j", answer, False)
 
 
 def test_a_bid_is_still_answered_by_what_admits_it_and_by_nothing_after() -> None:
@@ -126,6 +126,6 @@ def test_a_bid_is_still_answered_by_what_admits_it_and_by_nothing_after() -> Non
     bench.send(tick(0), bid())
     awaited = Awaited({"asked": bid()})
     bench.send(withdraw())
-    answered = [type(each.outcome) for each in bench.decisions if awaited.take(each) == "asked"]
+    answered = [type(each.outcome) for each in bench.decisions if awaited.resolve(each) == "asked"]
     assert answered == [JobAdmitted]
     assert not awaited.events

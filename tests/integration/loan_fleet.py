@@ -11,7 +11,7 @@ from typing import Any
 
 from executors.lora.default_base import default_base_directory
 from infra.demo.datasets import write_datasets
-from infra.demo.loans import HASTE
+from infra.demo.loans import FAST_LENDER
 from infra.deployment.folders import Folders
 from infra.log.publisher import EventPublisher
 from schemas.elastic.outcomes import JobResized
@@ -128,6 +128,6 @@ def running_fleet(bootstrap_servers: str, root: Path) -> Iterator[Fleet]:
     write_datasets(folders.datasets, seed=1)
     shutil.copytree(default_base_directory(), folders.models / "tiny-llama")
     with watched(
-        Fleet, bootstrap_servers, CELLS, folders, {**HASTE, "MILLRACE_CHECKPOINT_S": "1"}, executors=3
+        Fleet, bootstrap_servers, CELLS, folders, {**FAST_LENDER, "MILLRACE_CHECKPOINT_S": "1"}, executors=3
     ) as fleet:
         yield fleet

@@ -19,7 +19,7 @@ from executors.lora.default_base import default_base_directory
 from infra.demo.cell import CELL_FILE
 from infra.demo.datasets import write_datasets
 from infra.demo.experts import serving_workload, training_workload, write_texts
-from infra.demo.loans import HASTE
+from infra.demo.loans import FAST_LENDER
 from infra.demo.merging import tuning_workload, write_tasks
 from infra.demo.models import MODEL
 from infra.deployment.folders import Folders
@@ -159,7 +159,7 @@ def fleet(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flee
     write_texts(folders.datasets)
     shutil.copytree(default_base_directory(), folders.models / MODEL)
     cells = ROOT / "infra" / "cells" / CELL_FILE
-    settings = {**HASTE, "MILLRACE_CHECKPOINT_S": "1"}
+    settings = {**FAST_LENDER, "MILLRACE_CHECKPOINT_S": "1"}
     with watched(Fleet, kafka, cells, folders, settings, EXECUTORS) as fleet:
         fleet.datasets = datasets
         yield fleet

@@ -67,7 +67,7 @@ def play(
     for index, load in enumerate(loads):
         time_s = 86_400 + index * INTERVAL_S
         while due and due[0][0] <= time_s:
-            lender.take_outcome(_changed(zone, due.pop(0)[1], "returned", time_s), "", time_s)
+            lender.on_decision(_changed(zone, due.pop(0)[1], "returned", time_s), "", time_s)
         if load is None:
             events = lender.pass_time(time_s)
         else:
@@ -79,25 +79,25 @@ def play(
                 lent_s += away * INTERVAL_S
                 lendable_s += max(owned - needed - headroom, 0) * INTERVAL_S
             report = InferenceLoadReported(cell=CELL, zone=zone.id, time_s=time_s, load=load)
-            events = lender.take_load(report)
+            events = lender.on_load(report)
         for event in events:
             match event:
                 case CapacityOffered(servers=servers):
                     loans += len(servers) if index >= judged_from else 0
                     lent += servers
                     for server in servers:
-                        lender.take_outcome(_changed(zone, server, "on_loan", time_s), "", time_s)
+                        lender.on_decision(_changed(zone, server, "on_loan", time_s), "", time_s)
                     answer = OfferAnswered(owner=zone.id, offer_id=event.offer_id, lent=servers, refused=())
-                    lender.take_outcome(answer, event.offer_id, time_s)
+                    lender.on_decision(answer, event.offer_id, time_s)
                 case CapacityReclaimed(servers=count, due_s=due_s):
                     taken, lent = lent[-count:], lent[:-count]
                     due += [(due_s, server) for server in taken]
                     for server in taken:
-                        lender.take_outcome(_changed(zone, server, "draining", time_s), "", time_s)
+                        lender.on_decision(_changed(zone, server, "draining", time_s), "", time_s)
                     plan = ReclaimPlanned(
                         owner=zone.id, reclaim_id=event.reclaim_id, due_s=due_s, servers=tuple(taken)
                     )
-                    lender.take_outcome(plan, event.reclaim_id, time_s)
+                    lender.on_decision(plan, event.reclaim_id, time_s)
         watch(index, lender, events)
     return LendingRecord(counted, short, lent_s / 3_600, lendable_s / 3_600, loans)
 

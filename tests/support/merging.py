@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from infra.simulation.event_queue import EventQueue, Moments, Rank
+from infra.simulation.event_queue import EventQueue, EventRank, Moments
 from infra.simulation.merging.truth import SyntheticTruth, Truth
 from infra.simulation.merging.tuner import VirtualTuner
 from schemas.base import HOURS_PER_DAY, Event, Outcome
@@ -129,7 +129,7 @@ class World:
         self._tuner = VirtualTuner(CELL, 1.0, truth or SyntheticTruth())
         self.silent: set[str] = set()
         """Nodes that do nothing of what they are told, and whose reports are lost."""
-        self._queue.add_all(Rank.TICK, _ticks())
+        self._queue.add_all(EventRank.TICK, _ticks())
         self.send(cell)
 
     def send(self, *events: Event) -> list[Outcome]:
@@ -144,7 +144,7 @@ class World:
 
     def later(self, delay_s: float, event: Event) -> None:
         """Something happens then."""
-        self._queue.add(self.time_s + delay_s, Rank.SET_UP, event)
+        self._queue.add(self.time_s + delay_s, EventRank.SET_UP, event)
 
     def run(self, seconds: float) -> list[Outcome]:
         """Let time pass."""
@@ -171,11 +171,11 @@ class World:
             case Command() if outcome.node not in self.silent:
                 for event in self._crossing(outcome):
                     self.later(0.0, event)
-                self._queue.add_all(Rank.REPORT, self._tuner.carry_out(outcome, self.time_s))
+                self._queue.add_all(EventRank.REPORT, self._tuner.carry_out(outcome, self.time_s))
             case SolveRequested():
                 answered = self._answers(outcome)
                 if answered is not None:
-                    self._queue.add(self.time_s + answered[0], Rank.ANSWER, answered[1])
+                    self._queue.add(self.time_s + answered[0], EventRank.ANSWER, answered[1])
 
 
 def _ticks() -> Moments:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from infra.simulation.recording import Recording, timed
+from infra.simulation.recording import LedgerRecording, timed
 from infra.simulation.simulator import sent_at
 from infra.simulation.what_if import LedgerSimulation
 from schemas.base import Event
@@ -48,9 +48,9 @@ def asked(
 
 def played(cell: CellConfigured, outside: list[LedgerEvent]) -> tuple[list[LedgerEvent], list[Decision]]:
     """A whole log: with the reports of executors that do what the cell decides while they are there."""
-    recording = Recording(cell)
+    recording = LedgerRecording(cell)
     for time_s, entry in timed(outside):
-        recording.take(time_s, entry)
+        recording.add(time_s, entry)
     simulation = LedgerSimulation(cell, recording, pace=1.0)
     steps = [step for time_s, entry in timed(outside) for step in simulation.feed(time_s, entry.envelope)]
     steps += simulation.run_until(recording.end_s)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from bench.workloads.cell import with_policy
 from bench.workloads.paper import PaperSetting, draw
-from infra.workloads.auction.bids import Workload
+from infra.workloads.auction.bids import AuctionWorkload
 from schemas.auction.settings import AuctionPolicy
 from schemas.base import Event
 from schemas.cells import CellConfigured
@@ -18,14 +18,14 @@ from solvers.auction.offline.instance import Instance
 from solvers.auction.offline.optimum import offline_optimum
 
 
-def hindsight_of(cell: CellConfigured, workload: Workload) -> Instance:
+def hindsight_of(cell: CellConfigured, workload: AuctionWorkload) -> Instance:
     """The instance that the cell's ledger of this day makes: executors' reports say nothing of it, and of its
     policy only whether quotas are even."""
     (instance,) = instances_of(_events(cell, workload)).values()
     return instance
 
 
-def _events(cell: CellConfigured, workload: Workload) -> Iterator[Event]:
+def _events(cell: CellConfigured, workload: AuctionWorkload) -> Iterator[Event]:
     """Configuration, quotes, and the bids in the order of their times, each after the tick of its slot."""
     yield cell
     yield from workload.quotes

@@ -1,4 +1,4 @@
-"""A cell's configuration with its zones under another policy of the auction's family, or at other prices."""
+"""Changes of a cell's configuration to another policy of the auction's family, or to other prices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,40 +16,41 @@ from schemas.cells import CellConfigured, Zone
 from schemas.kind import PolicySettings
 
 PolicyName = Literal["auction", "published", "titan", "eft", "ntm", "fixed-price"]
-"""`published` is the auction as it is printed: its payment, its order and its search."""
+"""`published` is the auction of the paper, with its payment, its order and its search."""
 
 _BOUNDS = ("money_unit_micros", "max_value_per_compute_micros", "max_value_per_memory_micros")
-"""What the printed auction cannot do without."""
+"""Settings that the published auction requires."""
 _DECLARED = {*_BOUNDS, "max_density_units"}
 _FORECAST = {"steepness", "opening_prices"}
-"""Settings that the printed auction does not have."""
+"""Settings that the published auction does not have."""
 
 
 @dataclass(frozen=True)
 class OtherPolicies:
-    """What is to be changed; by default nothing.
+    """Changes to make; by default none.
 
-    An auction keeps the bounds that its zone declares, if it does, and what it foretells of prices, which the
-    printed one does without.
+    An auction keeps the bounds that its zone declares, if any. It also keeps its forecast of prices, which
+    the published one does not have.
     """
 
     policy: PolicyName | None = None
-    """Of every zone; None leaves each under its own."""
+    """Policy of every zone; None leaves each under its own."""
     price_per_thousand_samples_micros: int | None = None
-    """For `fixed-price` alone, which needs it."""
+    """Price of `fixed-price`, which requires it; None for the others."""
     prices: Mapping[str, int] = field(default_factory=dict)
     """Fields of `AuctionPolicy` to set in every zone."""
 
     def of(self, cell: CellConfigured, source: str = "the cell") -> CellConfigured:
-        """The configuration with the changes made.
+        """Return the changed configuration.
 
         Args:
-            source: what it was read from, for messages.
+            cell: Configuration to change.
+            source: Source of the configuration, for messages.
 
         Raises:
-            CommandError: the fixed price is missing or too many, or a zone declares no bounds for the printed
-                auction and some are missing in `prices` too, or a zone under another policy has no such
-                prices, or a zone is not fit for its new policy.
+            CommandError: the fixed price is missing or superfluous; or neither a zone nor `prices` has the
+                bounds for the published auction; or the policy of a zone has no such prices; or a zone is
+                invalid under its new policy.
         """
         if (self.price_per_thousand_samples_micros is None) == (self.policy == "fixed-price"):
             raise CommandError(

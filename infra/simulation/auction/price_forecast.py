@@ -1,4 +1,4 @@
-"""What prices the days to come begin with, from a recorded ledger."""
+"""Forecast of opening prices of future days, from a recorded ledger."""
 
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
@@ -16,17 +16,19 @@ from streams.cell.cell import Cell, LedgerEvent
 def forecast_from_ledger(
     path: Path, cell: str | None, left_out: Container[str] = ()
 ) -> dict[str, tuple[OpeningPrices, ...]]:
-    """The forecast for each zone of a cell that got any bids, whatever its policy was.
+    """Return the forecast for each zone of a cell that got any bids, under any policy.
 
-    Bids that were withdrawn later are demand like the others. A zone that finds its prices itself takes no
-    forecast from outside: see `own_forecasts`.
+    Bids that were withdrawn later are demand like the others. A zone that forecasts its prices itself needs
+    no other forecast: see `own_forecasts`.
 
     Args:
-        left_out: zones that need no forecast.
+        path: Ledger file.
+        cell: Cell that the user chose; None chooses the only one.
+        left_out: Zones that need no forecast.
 
     Raises:
-        ReplayError: the file is no ledger.
-        CommandError: it configures no such cell, or several, and none was chosen.
+        ReplayError: the file is not a valid ledger.
+        CommandError: the ledger does not configure the cell, or has several and none was chosen.
     """
     own = ledger_configuration(path, cell)
     events = _each_once(events_of_cell(path, own.cell, others_allowed=cell is not None))
@@ -38,12 +40,12 @@ def forecast_from_ledger(
 
 
 def own_forecasts(path: Path, cell: str | None) -> dict[str, tuple[PriceBasis, tuple[float, ...] | None]]:
-    """Of each zone that finds its prices itself, when its last slot opened, what they were read off and what
-    it expected of the hours of the day (`basis` and `expected_by_hour` of `ZonePriced`).
+    """Return, for each zone that forecasts its prices itself, the basis of its prices at its last slot and
+    the expected load by hour of day (`basis` and `expected_by_hour` of `ZonePriced`).
 
     Raises:
-        ReplayError: the file is no ledger.
-        CommandError: it configures no such cell, or several, and none was chosen.
+        ReplayError: the file is not a valid ledger.
+        CommandError: the ledger does not configure the cell, or has several and none was chosen.
     """
     own = ledger_configuration(path, cell)
     folded, latest = Cell(own.cell), dict[str, ZonePriced]()

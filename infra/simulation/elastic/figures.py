@@ -1,4 +1,4 @@
-"""What the measures of an elastic zone come to, in the thesis' terms (section 3.7)."""
+"""Results of an elastic zone in a simulation, in the thesis' terms (section 3.7)."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -8,46 +8,46 @@ from infra.simulation.distribution import Distribution
 
 
 @dataclass(frozen=True)
-class ElasticFigures:
-    """Of one zone and one simulation."""
+class ElasticResults:
+    """Results of one zone in one simulation."""
 
     jobs: int
-    """Submitted."""
+    """Number of submitted jobs."""
     completed: int
     queuing: Distribution
-    """Of the jobs that were completed, after preemptions too."""
+    """Queuing times of completed jobs, those after preemptions included."""
     jct: Distribution
-    """Job completion times of the same."""
+    """Completion times of completed jobs."""
     span_s: float
-    """From the start to the last job or load, which usage is measured over."""
+    """Time from the start to the last job or load, over which usage is measured."""
     training_usage: float
-    """The part of the zone's own GPUs that jobs had."""
+    """Part of the zone's own GPUs that jobs used."""
     overall_usage: float
-    """The part of all GPUs, of inference servers too, that jobs had or that served requests (Table 3.5,
-    note 1)."""
+    """Part of all GPUs, those of inference servers included, that jobs used or that served requests
+    (Table 3.5, note 1)."""
     on_loan_usage: float
-    """The part of the GPUs on loan that jobs had; 0 where there were none."""
+    """Part of the GPUs on loan that jobs used; 0 where there were none."""
     preemptions: int
     preemption_ratio: float
     """Preemptions over submitted jobs (Table 3.5, note 2)."""
     resizes: int
-    """How often running jobs got more, fewer or other workers."""
+    """Number of times that running jobs got more, fewer or other workers."""
     reclaims: int
-    """How often servers were wanted back."""
+    """Number of reclaims."""
     reclaimed_servers: int
     flexible_servers: int
-    """Those of them that were given back without a preemption."""
+    """Reclaimed servers that were returned without a preemption."""
     collateral_damage: float
-    """GPUs vacated beyond those that were wanted back, over these (section 3.7.3)."""
+    """GPUs vacated beyond the reclaimed ones, over the reclaimed ones (section 3.7.3)."""
     overdue_reclaims: int
-    """Those that were not met in time."""
+    """Reclaims that were not met in time."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return a JSON object."""
         return {**asdict(self), "queuing": self.queuing.as_json(), "jct": self.jct.as_json()}
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """For people."""
+        """Yield names and texts for people."""
         yield "queuing time", self.queuing.row()
         yield "job completion time", self.jct.row()
         yield "GPU usage: training", f"{self.training_usage:.1%}"

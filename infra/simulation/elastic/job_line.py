@@ -1,4 +1,4 @@
-"""One job of a simulation, as a line of a file."""
+"""Row of a file about one job of a simulation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from schemas.elastic.workload import ElasticWorkload
 
 
 @dataclass(slots=True)
-class JobLine:
+class ElasticJobRow:
     """A job from its submission to its end. Times are Unix seconds."""
 
     job_id: str
@@ -21,21 +21,21 @@ class JobLine:
     heterogeneous: bool
     state: str = "waiting"
     started_s: float | None = None
-    """When it was first given workers."""
+    """Time at which the job first got workers."""
     ended_s: float | None = None
-    """When its work was done, or it was rejected, refunded or withdrawn."""
+    """Time at which its work was done, or it was rejected, refunded or withdrawn."""
     queuing_s: float = 0.0
-    """How long it had no workers, after preemptions too."""
+    """Time without workers, that after preemptions included."""
     preemptions: int = 0
-    """How often it lost its base demand to a reclaim."""
+    """Number of times that it lost its base demand to a reclaim."""
     resizes: int = 0
-    """How often its workers changed while it ran."""
+    """Number of changes of its workers while it ran."""
     was_on_loaned: bool = False
     waits_since_s: float | None = None
 
     @classmethod
-    def of(cls, job_id: str, user: str, workload: ElasticWorkload, time_s: float) -> "JobLine":
-        """A job that is submitted now."""
+    def of(cls, job_id: str, user: str, workload: ElasticWorkload, time_s: float) -> "ElasticJobRow":
+        """Return the row of a job that is submitted at `time_s`."""
         return cls(
             job_id,
             user,
@@ -49,11 +49,11 @@ class JobLine:
 
     @property
     def jct_s(self) -> float | None:
-        """Job completion time: from submission to end."""
+        """Job completion time, from submission to end."""
         return None if self.ended_s is None else self.ended_s - self.submitted_s
 
     def resize(self, time_s: float, outcome: JobResized) -> None:
-        """It has other workers from now on, or none."""
+        """Apply a change of the job's workers."""
         if outcome.workers_before == 0 and self.waits_since_s is not None:
             self.queuing_s += time_s - self.waits_since_s
             self.waits_since_s = None
@@ -65,7 +65,7 @@ class JobLine:
             self.preemptions += outcome.reason == "preempted"
 
     def end(self, time_s: float, state: str) -> None:
-        """It is over; where its work was done before, that is when it ended."""
+        """End the job in `state`; if its work was done before, its end time stays."""
         self.state = state
         self.ended_s = time_s if self.ended_s is None else self.ended_s
         if self.waits_since_s is not None:
@@ -73,7 +73,7 @@ class JobLine:
             self.waits_since_s = None
 
     def as_row(self) -> dict[str, Any]:
-        """Plain values, for a file."""
+        """Return the columns of the row."""
         return {
             "job_id": self.job_id,
             "user": self.user,

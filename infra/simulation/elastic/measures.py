@@ -1,11 +1,11 @@
-"""What elastic scheduling is measured by (thesis, section 3.7): queuing time, JCT, usage, preemptions."""
+"""Measures of elastic scheduling (thesis, section 3.7): queuing time, JCT, usage, preemptions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infra.simulation.distribution import Distribution
-from infra.simulation.elastic.figures import ElasticFigures
-from infra.simulation.elastic.job_line import JobLine
+from infra.simulation.elastic.figures import ElasticResults
+from infra.simulation.elastic.job_line import ElasticJobRow
 from infra.simulation.elastic.usage import GpuSeconds, GpuUsage, Integral
 from infra.simulation.measures import Table
 from infra.simulation.simulator import Step
@@ -29,10 +29,10 @@ from schemas.loans import LoanChanged, ReclaimEnded, ReclaimPlanned
 
 
 class ElasticMeasures:
-    """See `ZoneMeasures`. Servers count as in the configuration that the cell begins with; inference is what
-    the zones report that lend.
+    """Measures of an elastic zone, as in `ZoneMeasures`.
 
-    Times are those of the events, not of the cell's clock, which stands still between two ticks.
+    Servers count as in the first configuration of the cell; the load of inference is what lending zones
+    report. Times are those of the events, not of the cell's clock, which stands still between two ticks.
     """
 
     def __init__(self, cell: CellConfigured, zone: str) -> None:
@@ -49,27 +49,29 @@ class ElasticMeasures:
         self._lent_gpus = {
             each.id: gpus[each.id] for each in cell.zones if each.lending is not None and each.id != zone
         }
-        """Of each zone that lends, all."""
+        """All GPUs of each zone that lends."""
         self._serving = dict.fromkeys(self._lent_gpus, 0.0)
         self._start_s = self._end_s = cell.epoch_s
-        self._jobs: dict[str, JobLine] = {}
+        self._jobs: dict[str, ElasticJobRow] = {}
         self._usage = GpuUsage(cell.epoch_s)
         self._until_last_input = (cell.epoch_s, GpuSeconds())
         self._placed: dict[str, list[tuple[Integral, int]]] = {}
-        """What each running job uses."""
+        """Uses of GPUs by each running job."""
         self._borrowed: set[str] = set()
-        """Servers that were on loan to the zone; where they are now does not matter."""
+        """Servers that were ever on loan to the zone."""
         self._reclaims = self._reclaimed_servers = self._reclaimed_gpus = self._overdue = 0
         self._preempting_servers = self._collateral_gpus = 0
 
     def take(self, step: Step) -> None:
-        """Take the next step of the simulation."""
+        """Add the next step of the simulation."""
         time_s, event = step.time_s, step.entry.envelope.event
         self._end_s = time_s
         self._usage.pass_time(time_s)
         match event:
             case JobSubmitted(zone=self._zone, workload=ElasticWorkload() as workload):
-                self._jobs.setdefault(event.job_id, JobLine.of(event.job_id, event.user, workload, time_s))
+                self._jobs.setdefault(
+                    event.job_id, ElasticJobRow.of(event.job_id, event.user, workload, time_s)
+                )
                 self._until_last_input = (time_s, self._usage.until(time_s))
             case InferenceLoadReported() if event.zone in self._lent_gpus:
                 serving = event.load * self._lent_gpus[event.zone]
@@ -81,16 +83,16 @@ class ElasticMeasures:
             case NodeRegistered() if event.gpu_type in self._gpus_of_type.get(event.zone, {}):
                 self._gpus_of.setdefault(event.node, self._gpus_of_type[event.zone][event.gpu_type])
         for decision in step.decisions:
-            self._decide(time_s, decision.outcome)
+            self._apply(time_s, decision.outcome)
 
-    def figures(self) -> ElasticFigures:
-        """All of it, so far."""
+    def figures(self) -> ElasticResults:
+        """Return the results so far."""
         done = [job for job in self._jobs.values() if job.state == "completed"]
         measured_s, used = self._until_last_input
         span_s = measured_s - self._start_s
         own, lent = self._own_gpus * span_s, sum(self._lent_gpus.values()) * span_s
         preemptions = sum(job.preemptions for job in self._jobs.values())
-        return ElasticFigures(
+        return ElasticResults(
             jobs=len(self._jobs),
             completed=len(done),
             queuing=Distribution.of([job.queuing_s for job in done]),
@@ -110,15 +112,15 @@ class ElasticMeasures:
         )
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """What a summary says, by name."""
+        """Yield names and texts for a summary."""
         return self.figures().rows()
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the results as a JSON object."""
         return self.figures().as_json()
 
     def tables(self) -> Mapping[str, Table]:
-        """`jobs`: a row per job, as submitted. `usage`: mean GPUs by the hour."""
+        """Return `jobs`, a row per job in the order of submission, and `usage`, mean GPUs by the hour."""
         lent_gpus = sum(self._lent_gpus.values())
         usage = [
             {
@@ -135,7 +137,7 @@ class ElasticMeasures:
         ]
         return {"jobs": [job.as_row() for job in self._jobs.values()], "usage": usage}
 
-    def _decide(self, time_s: float, outcome: Outcome) -> None:
+    def _apply(self, time_s: float, outcome: Outcome) -> None:
         match outcome:
             case JobAdmitted() if (job := self._jobs.get(outcome.job_id)) is not None:
                 job.state, job.waits_since_s = "admitted", time_s

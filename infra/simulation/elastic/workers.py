@@ -10,28 +10,28 @@ from schemas.elastic.commands import WorkersAssigned, WorkersReleased
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 
 PREEMPTION_S = 63.0
-"""What a job loses that is preempted: its checkpoint is written, its workers stop, others start elsewhere and
+"""Time that a preemption costs a job: its checkpoint is written, its workers end, others start elsewhere and
 load it (thesis, section 3.7.5, measured on a testbed)."""
 
 
 @dataclass
 class _Progress:
-    """How far a job is."""
+    """Progress of a job."""
 
     generation: int = 0
-    """Of the workers that run; 0 where none do."""
+    """Generation of the running workers; 0 where none run."""
     samples_done: float = 0.0
     since_s: float = 0.0
     samples_per_s: float = 0.0
-    """From then on."""
+    """Speed since `since_s`."""
 
     def by(self, time_s: float) -> float:
-        """Samples that are trained by a moment."""
+        """Return the samples done by a time."""
         return self.samples_done + max(time_s - self.since_s, 0.0) * self.samples_per_s
 
 
 class VirtualWorkers:
-    """See `VirtualRunner`. Nodes share their checkpoints, so a job goes on on one where another left it."""
+    """Simulated runner, as in `VirtualRunner`. Nodes share checkpoints, so a job resumes on any node."""
 
     def __init__(self, cell: str, pace: float) -> None:
         self._cell = cell
@@ -39,9 +39,9 @@ class VirtualWorkers:
         self._jobs: dict[str, _Progress] = {}
 
     def carry_out(self, command: Command, time_s: float, until_s: float = math.inf) -> Moments:
-        """A run's start, and its end with the job's work or with the command that takes the node out of it.
+        """Report a run's start, and its end with the job's work or with the command that releases the node.
 
-        A node that is lost reports nothing from then on.
+        A lost node sends no reports.
         """
         if isinstance(command, WorkersAssigned):
             reports = self._run(command, time_s)
@@ -63,14 +63,14 @@ class VirtualWorkers:
         if job.generation != command.generation:
             return
         place = self._place(command.node, command.run_id, command.job_id)
-        leads = command.node == command.members[0].node
-        if leads:
+        is_leader = command.node == command.members[0].node
+        if is_leader:
             yield job.since_s, RunStarted(**place, samples_done=min(int(job.samples_done), work))
         end_s = job.since_s + max(work - job.samples_done, 0.0) / job.samples_per_s
         yield end_s, None
         if job.generation != command.generation:
             return
-        if leads:
+        if is_leader:
             yield end_s, RunFinished(**place, samples_done=work)
             self._jobs.pop(command.job_id, None)
         else:

@@ -1,5 +1,5 @@
-"""What a zone of mixture-of-experts models is measured by: completion times, what services get through, and
-what placements do for the busiest device."""
+"""Measures of a zone of mixture-of-experts models: completion times, throughput of services, and the load of
+the busiest device before and after placements."""
 
 import math
 from collections import Counter
@@ -23,7 +23,7 @@ _REASONS = ("initial", "popularity_shifted", "devices_changed")
 
 @dataclass
 class _Line:
-    """One job, as a line of a file. Times are Unix seconds."""
+    """Row of a file about one job. Times are Unix seconds."""
 
     user: str
     is_service: bool
@@ -34,25 +34,26 @@ class _Line:
     state: str = "waiting"
     generations: int = 0
     gave_way: int = 0
-    """So often its ranks went to another user's job that had waited for too long."""
+    """Number of times that its ranks went to another user's job that had waited for too long."""
     batches: int = 0
-    """That were served after the profile stage, and in how many seconds."""
+    """Batches that were served after the profile stage."""
     interval_s: float = 0.0
+    """Time in which they were served."""
     placements: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """Decided placements by reason."""
 
 
 class ExpertsMeasures:
-    """See `ZoneMeasures`. Times are those of the events, not of the cell's clock."""
+    """Measures as in `ZoneMeasures`. Times are those of the events, not of the cell's clock."""
 
     def __init__(self, cell: CellConfigured, zone: str) -> None:  # noqa: ARG002
         self._zone = zone
         self._jobs: dict[str, _Line] = {}
         self._placements: list[dict[str, Any]] = []
-        """A row per decision and layer."""
+        """Rows per decision and layer."""
 
     def take(self, step: Step) -> None:
-        """Take the next step of the simulation."""
+        """Add the next step of the simulation."""
         event = step.entry.envelope.event
         match event:
             case JobSubmitted(zone=self._zone):
@@ -64,17 +65,17 @@ class ExpertsMeasures:
                 job.batches += event.batches
                 job.interval_s += event.interval_s
         for decision in step.decisions:
-            self._decide(step.time_s, decision.outcome)
+            self._apply(step.time_s, decision.outcome)
 
     @property
     def batch_s(self) -> float | None:
-        """The mean batch of services after their profile stages; None before the first."""
+        """Mean duration of services' batches after their profile stages; None before the first."""
         batches = sum(job.batches for job in self._jobs.values())
         return math.fsum(job.interval_s for job in self._jobs.values()) / batches if batches else None
 
     @property
     def jct(self) -> Distribution:
-        """Of completed jobs, from submission to end."""
+        """Completion times of jobs, from submission to end."""
         return Distribution.of(
             [
                 job.ended_s - job.submitted_s
@@ -85,22 +86,22 @@ class ExpertsMeasures:
 
     @property
     def gave_way(self) -> int:
-        """How often a job gave way for another user's."""
+        """Number of times that a job lost its ranks to another user's job."""
         return sum(job.gave_way for job in self._jobs.values())
 
     @property
     def placements(self) -> Counter[str]:
-        """Decisions by their reason."""
+        """Number of decided placements by reason."""
         return sum((job.placements for job in self._jobs.values()), Counter[str]())
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """What a summary says, by name."""
+        """Yield names and texts for a summary."""
         yield "job completion time", self.jct.row()
         if self.batch_s is not None:
             yield "batch of a service, mean", f"{1_000 * self.batch_s:,.0f} ms"
         counts = self.placements
-        told = ", ".join(f"{counts[reason]} {reason.replace('_', ' ')}" for reason in _REASONS)
-        yield "placements", told
+        text = ", ".join(f"{counts[reason]} {reason.replace('_', ' ')}" for reason in _REASONS)
+        yield "placements", text
         before, after = self._mean("load_before"), self._mean("load")
         if before is not None and after is not None:
             yield (
@@ -109,7 +110,7 @@ class ExpertsMeasures:
             )
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the results as a JSON object."""
         return {
             "jobs": len(self._jobs),
             "completed": sum(job.state == "completed" for job in self._jobs.values()),
@@ -122,7 +123,7 @@ class ExpertsMeasures:
         }
 
     def tables(self) -> Mapping[str, Table]:
-        """`jobs`: a row per job, as submitted. `placements`: a row per layer that a decision has placed."""
+        """Return `jobs`, a row per job as submitted, and `placements`, a row per placed layer."""
         jobs = [
             {
                 "job_id": job_id,
@@ -142,7 +143,7 @@ class ExpertsMeasures:
         ]
         return {"jobs": jobs, "placements": self._placements}
 
-    def _decide(self, time_s: float, outcome: Outcome) -> None:
+    def _apply(self, time_s: float, outcome: Outcome) -> None:
         match outcome:
             case RanksChanged(zone=self._zone) if outcome.members:
                 job = self._jobs[outcome.job_id]

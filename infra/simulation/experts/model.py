@@ -1,4 +1,4 @@
-"""What a simulated job does in a second. Figures are of a model, not measured."""
+"""Model of the speed and the routing of a simulated job. Its constants are assumed, not measured."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from infra.simulation.experts.routed_tokens import RoutedTokens
+from infra.simulation.experts.routed_tokens import SimulatedRouting
 from schemas.experts.commands import MoeWorkload
 from schemas.experts.reports import LayerRouting
 from schemas.experts.workload import MoeServeWorkload
@@ -14,56 +14,56 @@ from solvers.experts.placement import Placement
 from solvers.experts.splitting import device_loads, even_split
 
 LAYERS, EXPERTS = 4, 16
-"""Of every model."""
+"""Size of every model."""
 TRAINED_PER_S = 64.0
 """Samples that a rank trains in a second."""
 BALANCED_BATCH_S = 0.25
-"""A batch of requests takes so long if all devices have as many tokens."""
+"""Duration of a batch of requests if all devices have equal numbers of tokens."""
 _PARTS = 10_000
-"""Tokens by which a load is told."""
+"""Tokens from which a load is computed."""
 
 Layers = Mapping[int, Sequence[Sequence[int]]]
-"""The experts on each device, by layer; of others each expert is on one device, in turns."""
+"""Experts on each device, by layer; in other layers each expert is on one device, in turns."""
 
 
 @dataclass(frozen=True)
 class SimulatedModel:
-    """Of one job."""
+    """Model of one job."""
 
-    routed: RoutedTokens
+    routed: SimulatedRouting
     devices: int
     batch_samples: int
     batch_tokens: int
     profile_batches: int = 0
     until_s: float = math.inf
-    """When it ends at the latest."""
+    """Latest end."""
     most_per_s: float = math.inf
-    """Samples that there are in a second."""
+    """Rate of the requests."""
     is_served: bool = False
 
     @classmethod
     def of(cls, job_id: str, workload: MoeWorkload) -> "SimulatedModel":
-        """With no more experts than a service has room for."""
+        """Make the model of a job, with no more experts than a service has room for."""
         if not isinstance(workload, MoeServeWorkload):
             shape = workload.hyperparameters
             samples, tokens = shape.global_batch_size, shape.global_batch_size * shape.sequence_length
-            return cls(RoutedTokens(job_id, LAYERS, EXPERTS), workload.ranks, samples, tokens)
+            return cls(SimulatedRouting(job_id, LAYERS, EXPERTS), workload.ranks, samples, tokens)
         experts = min(EXPERTS, workload.ranks * workload.most_experts_per_device)
-        asked = workload.requests
+        requests = workload.requests
         return cls(
-            RoutedTokens(job_id, LAYERS, experts),
+            SimulatedRouting(job_id, LAYERS, experts),
             workload.ranks,
             workload.batch_size,
             workload.batch_size * workload.sequence_length,
             workload.profile_batches,
-            math.inf if asked.until_s is None else asked.until_s,
-            math.inf if asked.rate_per_s is None else asked.rate_per_s,
+            math.inf if requests.until_s is None else requests.until_s,
+            math.inf if requests.rate_per_s is None else requests.rate_per_s,
             is_served=True,
         )
 
     def samples_per_s(self, layers: Layers, time_s: float) -> float:
-        """What is done from this moment on, for a short while. A batch of requests takes as long as its
-        busiest device, so that a placement that follows popularity makes a service faster."""
+        """Return the speed at a time. A batch of requests takes as long as its busiest device, so a placement
+        by popularity makes a service faster."""
         if not self.is_served:
             return TRAINED_PER_S * self.devices
         loads = [
@@ -74,7 +74,7 @@ class SimulatedModel:
         return min(self.batch_samples / batch_s, self.most_per_s)
 
     def routing(self, batches: int, time_s: float) -> tuple[LayerRouting, ...]:
-        """What so many batches at about this moment are routed to."""
+        """Return the tokens of each expert for a number of batches at a time."""
         tokens = batches * self.batch_tokens
         return tuple(
             LayerRouting(tokens=self.routed.counts(layer, time_s, tokens))
@@ -83,11 +83,12 @@ class SimulatedModel:
 
 
 def busiest_load(experts: Sequence[Sequence[int]] | None, popularity: Sequence[float], devices: int) -> float:
-    """Tokens of the busiest device over the mean, split as well as can be.
+    """Return the tokens of the busiest device over the mean, under the best split.
 
     Args:
-        experts: those on each device; None where each is on one, in turns.
-        popularity: the part of the tokens of each expert.
+        experts: Experts on each device; None where each is on one, in turns.
+        popularity: Part of the tokens of each expert.
+        devices: Number of devices.
     """
     count = len(popularity)
     rows = (

@@ -1,4 +1,4 @@
-"""The simulated runner of mixture-of-experts models: it sends the same reports, but runs none."""
+"""The simulated runner of mixture-of-experts models: it sends the same reports, but runs no model."""
 
 import math
 from collections.abc import Sequence
@@ -13,25 +13,25 @@ from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 
 START_S = 20.0
-"""Until a model is loaded on all ranks."""
+"""Time until a model is loaded on all ranks."""
 PROFILE_ACCURACY = 0.6
-"""Of every profile stage."""
+"""Accuracy of every profile stage."""
 
 
 @dataclass
 class _Progress:
-    """A job on its ranks."""
+    """Progress of a job on its ranks."""
 
     generation: int = 0
-    """Of the ranks that run; 0 where none do."""
+    """Generation of the running ranks; 0 where none run."""
     samples_done: float = 0.0
     revision: int = 0
     layers: dict[int, list[list[int]]] = field(default_factory=dict)
-    """The experts on each device."""
+    """Experts on each device, by layer."""
 
 
 class VirtualRanks:
-    """See `VirtualRunner`. Nodes share their checkpoints, so a job goes on on one where another left it."""
+    """Simulated runner, as in `VirtualRunner`. Nodes share checkpoints, so a job resumes on any node."""
 
     def __init__(self, cell: str, pace: float) -> None:
         self._cell = cell
@@ -39,7 +39,7 @@ class VirtualRanks:
         self._jobs: dict[str, _Progress] = {}
 
     def carry_out(self, command: Command, time_s: float, until_s: float = math.inf) -> Moments:
-        """A leader's reports of all ranks, until they are released; and that released ones are gone."""
+        """Yield a leader's reports of all ranks until they are released, or the report of a released one."""
         match command:
             case RanksAssigned() if command.node == command.members[0].node:
                 reports = self._run(command, time_s)
@@ -81,20 +81,20 @@ class VirtualRanks:
                 yield from self._finish(command, now_s, left - samples <= 0.5)
                 return
             batches = max(1, round(samples / model.batch_samples))
-            told = {**place, "samples_done": int(job.samples_done), "layers": model.routing(batches, now_s)}
+            report = {**place, "samples_done": int(job.samples_done), "layers": model.routing(batches, now_s)}
             if unprofiled <= 0:
-                told |= {"batches": batches, "interval_s": now_s - began_s, "revision": job.revision}
-                yield now_s, ExpertsRouted(**told)
+                report |= {"batches": batches, "interval_s": now_s - began_s, "revision": job.revision}
+                yield now_s, ExpertsRouted(**report)
                 continue
             unprofiled -= batches
             if unprofiled <= 0:
                 yield (
                     now_s,
-                    ExpertsProfiled(**told, path_length=1, paths=batches, accuracy=PROFILE_ACCURACY),
+                    ExpertsProfiled(**report, path_length=1, paths=batches, accuracy=PROFILE_ACCURACY),
                 )
 
     def _finish(self, command: RanksAssigned, time_s: float, is_done: bool) -> Moments:
-        """The leader is through, and the other members with it."""
+        """Report the end of the leader and of the other members."""
         job, total = self._jobs.pop(command.job_id), command.workload.total_samples
         done = total if is_done and total is not None else int(job.samples_done)
         leader, *others = command.members

@@ -13,22 +13,22 @@ from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from schemas.lora_commands import RunOrder, SlotAssigned
 
 NO_LOSS = 0.0
-"""Nothing is trained, so no loss is measured; no summary shows it."""
+"""Loss in reports, as nothing is trained; no summary shows it."""
 
 
 class VirtualSlots:
-    """See `VirtualRunner`. Nodes share their checkpoints, so a job goes on on one where another left it."""
+    """Simulated runner, as in `VirtualRunner`. Nodes share checkpoints, so a job resumes on any node."""
 
     def __init__(self, cell: str, pace: float) -> None:
         self._cell = cell
         self._pace = pace
         self._samples_done: dict[str, int] = {}
-        """By job."""
+        """Samples done by job."""
 
     def carry_out(
         self, command: Command, time_s: float, until_s: float = math.inf
     ) -> Iterator[tuple[float, Event]]:
-        """Each run's start, and its end with the slot or its work.
+        """Yield each run's start, and its end with the slot or its work.
 
         A run that does not end by `until_s`, when the node is lost, reports no end and leaves no checkpoint.
         """
@@ -58,7 +58,7 @@ class VirtualSlots:
             return
         self._samples_done[order.job_id] = done
         if not finished:
-            # A slow node is no slow task: what it was too slow for counts as time that the run did not have.
+            # A slow node does not make a task slow: the missing samples count as time without the node.
             node_s = (end_s - start_s) * min((done - base) / order.quota_samples, 1.0)
             yield (
                 report_s,
@@ -77,7 +77,7 @@ class VirtualSlots:
         )
 
     def _reach(self, base: int, order: RunOrder) -> int:
-        """Samples trained in a whole slot: batch by batch, to the first one at or after the quota."""
+        """Return the samples of a whole slot: whole batches, to the first one at or after the quota."""
         batch = order.hyperparameters.batch_size
         if self._pace < 1:
             return int(self._pace * order.quota_samples) // batch * batch

@@ -29,11 +29,11 @@ _CAUSES = {
     "failed": "jobs at fault",
     "withdrawn": "withdrawals",
 }
-"""How a difference between planned and realised welfare is called."""
+"""Texts for the causes of a difference between planned and realised welfare."""
 
 
 def certified(decision: Outcome) -> dict[str, Certificate]:
-    """How its zone stands after a decision, by zone; empty where the decision does not say so."""
+    """Return the certificate of the decision's zone, by zone; empty if the decision has none."""
     if isinstance(decision, ZonePriced):
         return {decision.zone: decision.certificate}
     certificate = evidence_of(decision).certificate
@@ -43,31 +43,31 @@ def certified(decision: Outcome) -> dict[str, Certificate]:
 
 
 class AuctionFigures(PolicyFigures):
-    """Welfare over all zones as the latest certificate of each has it, prices, and the slots of runs."""
+    """Welfare over all zones by their latest certificates, prices, and the slots of runs."""
 
     NAME = "auction"
 
     def __init__(self) -> None:
         self._certificates: dict[str, Certificate] = {}
         self._own_prices: dict[str, str] = {}
-        """By zone that finds its prices itself, what they are read off, in words."""
+        """Text about the basis of the prices of each zone that forecasts them itself."""
         self._prices: dict[tuple[str, str, str], ClassPrices] = {}
-        """The latest of each zone, GPU type and tariff, for the slots ahead."""
+        """Latest prices of future slots, by zone, GPU type and tariff."""
         self._replanned: Counter[str] = Counter()
-        """By job."""
+        """Number of new plans by job."""
         self._lowest_winning_bids: dict[str, int] = {}
-        """By job that was rejected."""
+        """Lowest winning bids of rejected jobs, by job."""
         self._slot_of_node: dict[str, int] = {}
         self._slot_of_run: dict[str, int] = {}
 
     @property
     def planned_welfare_micros(self) -> int:
-        """Of the plans as admitted, which the bound is compared with."""
+        """Welfare of the plans as admitted, with which the bound is compared."""
         return sum(certificate.planned_welfare_micros for certificate in self._certificates.values())
 
     @property
     def dual_bound_micros(self) -> int:
-        """What no schedule of the same bids exceeds."""
+        """Upper bound on the welfare of any schedule of the same bids."""
         return sum(certificate.dual_bound_micros for certificate in self._certificates.values())
 
     @property
@@ -78,12 +78,12 @@ class AuctionFigures(PolicyFigures):
 
     @property
     def realised_welfare_micros(self) -> int:
-        """What came of the plans; what is still planned counts as planned."""
+        """Welfare of finished work; unfinished work counts as planned."""
         return sum(certificate.realised_welfare_micros for certificate in self._certificates.values())
 
     @property
     def welfare_difference_micros(self) -> dict[str, int]:
-        """Realised less planned welfare, by cause: see `WelfareDifference`."""
+        """Realised less planned welfare, by the causes of `WelfareDifference`."""
         certificates = self._certificates.values()
         return {
             cause.removesuffix("_micros"): sum(getattr(one.difference, cause) for one in certificates)
@@ -92,11 +92,11 @@ class AuctionFigures(PolicyFigures):
 
     @property
     def replanned(self) -> int:
-        """How often a job's rest was planned again."""
+        """Number of times that the rest of a job was planned again."""
         return self._replanned.total()
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a decision; those of other policies say nothing here."""
+        """Fold a decision; those of other policies have no effect."""
         self._certificates |= certified(decision.outcome)
         match outcome := decision.outcome:
             case ZonePriced():
@@ -117,7 +117,7 @@ class AuctionFigures(PolicyFigures):
                     self._lowest_winning_bids[outcome.job_id] = lowest
 
     def headline(self) -> str:
-        """Welfare, how good the plans are proven to be, and what prices are read off."""
+        """Return welfare, the proven ratio of the plans, and the basis of prices."""
         if not self._certificates:
             return ""
         own_prices = "".join(
@@ -129,7 +129,7 @@ class AuctionFigures(PolicyFigures):
         )
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Likewise, with what made the difference."""
+        """Yield welfare, the proven ratio, and the causes of differences."""
         if not self._certificates:
             return
         yield "planned again", str(self.replanned)
@@ -141,7 +141,7 @@ class AuctionFigures(PolicyFigures):
                 yield f"  of the difference: {_CAUSES[cause]}", units(micros)
 
     def as_json(self) -> dict[str, Any]:
-        """All figures."""
+        """Return all figures."""
         if not self._certificates:
             return {}
         return {
@@ -154,7 +154,7 @@ class AuctionFigures(PolicyFigures):
         }
 
     def job_cells(self, job: Job) -> dict[str, str]:
-        """The least bid that would have won, how often it was planned again, when its work was done."""
+        """Return the lowest winning bid, the number of new plans, and the slot in which the work was done."""
         cells = {}
         if job.state == "rejected" and job.job_id in self._lowest_winning_bids:
             cells["would have won"] = units(self._lowest_winning_bids[job.job_id])
@@ -165,8 +165,7 @@ class AuctionFigures(PolicyFigures):
         return cells
 
     def node_cells(self, node: Node) -> dict[str, str]:
-        """What node-slots ahead of its class cost and how full they are, and the slot that it was last told
-        of."""
+        """Return price and use of future node-slots of the node's class, and its latest slot."""
         cells = {}
         prices = self._prices.get((node.zone, node.gpu_type, node.tariff))
         if prices is not None:

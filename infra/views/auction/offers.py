@@ -17,7 +17,7 @@ _WORD = {
 
 
 def describe_offer(offer: Offer | None) -> Iterator[str]:
-    """A line for each thing that the market looked at; none where nothing was offered."""
+    """Yield a line for each part of an offer; none without an offer."""
     if offer is None:
         return
     room = offer.room
@@ -54,11 +54,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def describe_basis(basis: PriceBasis, expected_by_hour: tuple[float, ...] | None = None) -> str:
-    """What prices are read off: the demand that is remembered, what is expected of each hour of the day, and
-    the levels that follow.
+    """Return a text about the basis of prices: the remembered demand, the expected demand by hour of the day,
+    and the resulting levels.
 
     Args:
-        expected_by_hour: see `ZonePriced`; shown as bars, the highest for the busiest hour.
+        basis: Basis of the prices.
+        expected_by_hour: Field of `ZonePriced`; shown as bars, the highest for the busiest hour.
     """
     demand = (
         f"the demand of {basis.remembered_slots:.3g} slots: lately {basis.asked_share:.0%} of all room was "
@@ -78,7 +79,7 @@ def describe_basis(basis: PriceBasis, expected_by_hour: tuple[float, ...] | None
         )
     if basis.guard_micros_per_thousand_samples == 0:
         return f"{demand}room costs its least, which follows from energy (base and guard level 0)"
-    # Three digits, however small the amounts are: units' four decimals may hide all of a level.
+    # Three digits also of small amounts: the four decimals of `units` may hide a whole level.
     base = basis.base_micros_per_thousand_samples / MICROS_PER_UNIT
     guard = basis.guard_micros_per_thousand_samples / MICROS_PER_UNIT
     return (
@@ -88,7 +89,7 @@ def describe_basis(basis: PriceBasis, expected_by_hour: tuple[float, ...] | None
 
 
 def describe_plan(plan: Plan) -> str:
-    """Which node in which slots."""
+    """Return a text with nodes and their slots."""
     runs = [(node, [slot for slot, _ in held]) for node, held in groupby(plan.node_slots, key=itemgetter(1))]
     places = "; ".join(f"{node} in {_ranges(slots)}" for node, slots in runs)
     vendor = "" if plan.vendor is None else f", data prepared by {plan.vendor}"

@@ -17,7 +17,7 @@ from schemas.solves import Question, SolveFinished, SolveRequested
 
 
 class AuctionView(PolicyView):
-    """See `PolicyView`."""
+    """`PolicyView` of the auction."""
 
     figures = AuctionFigures
     sentences = SENTENCES
@@ -35,7 +35,7 @@ class AuctionView(PolicyView):
         return None
 
     def words(self, told: Record) -> list[str] | None:
-        """Return words for records that are about one job alone: see `part_of`."""
+        """Return words for records about one job alone, as `part_of` returns them."""
         match told:
             case LoraWorkload():
                 return [_workload(told)]

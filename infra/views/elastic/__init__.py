@@ -1,1 +1,1 @@
-"""How the elastic policy is shown."""
+"""Displays of zones under the elastic policy."""

@@ -1,4 +1,4 @@
-"""Figures computed from the sizes of elastic jobs: who runs on how much, and how long jobs wait and take."""
+"""Figures of elastic jobs: their workers, waiting times and completion times."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -27,14 +27,14 @@ class _Course:
 
     admitted_s: float
     waits_since_s: float | None
-    """None while it has workers, and when it is over."""
+    """Start of the present wait; None while it has workers, and when it is over."""
     queuing_s: float = 0.0
-    """How long it waited before it last got workers."""
+    """Time that it waited before it last got workers."""
     size: JobResized | None = None
-    """Its latest; None before its first workers, and when it is over."""
+    """Latest size; None before its first workers, and when it is over."""
 
     def waited_s(self, time_s: float) -> float:
-        """All of its waiting, until now."""
+        """Return its whole waiting time until `time_s`."""
         return self.queuing_s + (0.0 if self.waits_since_s is None else time_s - self.waits_since_s)
 
 
@@ -42,7 +42,7 @@ class ElasticFigures(PolicyFigures):
     """Jobs, workers and preemptions over all elastic zones of a cell, and mean times.
 
     Times are those of the cell's clock, which stands still between two ticks: a job that starts within the
-    interval in which it came has not waited.
+    interval of its submission has not waited.
     """
 
     NAME = "elastic"
@@ -51,58 +51,58 @@ class ElasticFigures(PolicyFigures):
         self._courses: dict[str, _Course] = {}
         self._live: dict[str, None] = {}
         self._node_workers: dict[str, dict[str, int]] = {}
-        """By node, what each job has there."""
+        """Workers of each job, by node."""
         self._resizes: Counter[str] = Counter()
-        """By reason."""
+        """Number of changes of workers, by reason."""
         self._staffed: dict[str, ZoneStaffed] = {}
-        """The latest of each zone."""
+        """Latest state of each zone."""
         self._completed = 0
         self._jct_s = 0.0
-        """Of all completed jobs."""
+        """Sum of the completion times of completed jobs."""
         self._queued_s = 0.0
-        """Likewise, what they waited."""
+        """Sum of the waiting times of completed jobs."""
         self._time_s = 0.0
-        """Of the decision that was last taken."""
+        """Time of the last folded decision."""
         self._now_s = 0.0
 
     @property
     def running(self) -> int:
-        """Jobs that have workers."""
+        """Number of jobs with workers."""
         return sum(self._courses[job_id].waits_since_s is None for job_id in self._live)
 
     @property
     def waiting(self) -> int:
-        """Jobs that have none."""
+        """Number of jobs without workers."""
         return len(self._live) - self.running
 
     @property
     def workers(self) -> int:
-        """Of all jobs, each counted as one on a training server."""
+        """Number of workers of all jobs, each counted as one on a training server."""
         sizes = (self._courses[job_id].size for job_id in self._live)
         return sum(size.workers for size in sizes if size is not None)
 
     @property
     def preemptions(self) -> int:
-        """How often a job was put back into the queue because of servers that were wanted back."""
+        """Number of times that a reclaim put a job back into the queue."""
         return self._resizes["preempted"]
 
     @property
     def scalings(self) -> int:
-        """How often a job went on with other workers than before."""
+        """Number of changes of the workers of running jobs."""
         return sum(self._resizes[reason] for reason in _SCALINGS)
 
     @property
     def mean_queuing_s(self) -> float | None:
-        """How long completed jobs had no workers, on average; None before the first."""
+        """Mean time of completed jobs without workers; None before the first."""
         return self._queued_s / self._completed if self._completed else None
 
     @property
     def mean_jct_s(self) -> float | None:
-        """From the admission of completed jobs to their end, on average; None before the first."""
+        """Mean time from admission to end of completed jobs; None before the first."""
         return self._jct_s / self._completed if self._completed else None
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a decision; those of other policies say nothing here."""
+        """Fold a decision; those of other policies have no effect."""
         if decision.time_s is not None:
             self._time_s = decision.time_s
         match outcome := decision.outcome:
@@ -117,11 +117,11 @@ class ElasticFigures(PolicyFigures):
                 self._staffed[outcome.zone] = outcome
 
     def read_clock(self, time_s: float) -> None:
-        """So late it is for those who wait."""
+        """Set the time until which jobs have waited."""
         self._now_s = time_s
 
     def headline(self) -> str:
-        """What runs and waits, and whom the next reclaim would preempt."""
+        """Return running and waiting jobs, and those that the next reclaim would preempt."""
         if not self._courses:
             return ""
         parts = [f"{self.running} running on {self.workers} workers", f"{self.waiting} queued"]
@@ -129,7 +129,7 @@ class ElasticFigures(PolicyFigures):
         return ", ".join(parts)
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """All figures."""
+        """Yield all figures."""
         if not self._courses:
             return
         yield "jobs with workers, and without", f"{self.running}, {self.waiting}"
@@ -141,7 +141,7 @@ class ElasticFigures(PolicyFigures):
             yield "mean completion time, by ticks", lasting(self.mean_jct_s)
 
     def as_json(self) -> dict[str, Any]:
-        """The same."""
+        """Return all figures."""
         if not self._courses:
             return {}
         return {
@@ -155,7 +155,7 @@ class ElasticFigures(PolicyFigures):
         }
 
     def job_cells(self, job: Job) -> dict[str, str]:
-        """Its workers and where they are, how long it has waited, and whether a reclaim would hit it soon."""
+        """Return its workers and their servers, its waiting time, and whether a reclaim would preempt it."""
         course = self._courses.get(job.job_id)
         if course is None:
             return {}
@@ -174,7 +174,7 @@ class ElasticFigures(PolicyFigures):
         return cells
 
     def node_cells(self, node: Node) -> dict[str, str]:
-        """How many workers are placed there."""
+        """Return the number of workers on the node."""
         workers = self._node_workers.get(node.node)
         return {"workers": str(sum(workers.values()))} if workers else {}
 
@@ -207,14 +207,14 @@ class ElasticFigures(PolicyFigures):
 
 
 def servers_of(members: tuple[Member, ...]) -> str:
-    """Where workers are, the first few servers by name."""
+    """Return a text about the servers of workers, the first few by name."""
     shown = ", ".join(f"{member.node} x{member.workers}" for member in members[:_SHOWN_SERVERS])
     more = len(members) - _SHOWN_SERVERS
     return f"{shown} and {more} more servers" if more > 0 else shown
 
 
 def pools_of(size: JobResized) -> str:
-    """The pools that a job's workers are in."""
+    """Return the names of the pools of a job's workers."""
     return " + ".join(dict.fromkeys(pool for pool in (size.pool, size.flexible_pool) if pool is not None))
 
 

@@ -18,14 +18,14 @@ _MOST_NAMES = 5
 
 
 class ElasticView(PolicyView):
-    """See `PolicyView`."""
+    """`PolicyView` of the elastic policy."""
 
     figures = ElasticFigures
     sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
-        """Of servers that are cleared all, since it tells whom the job was preempted for, and with whom. Of a
-        zone's staffing the queue up to the job, or the reclaims that would preempt it."""
+        """Return a clearing of servers whole, as it names the jobs that are preempted together; of a zone's
+        staffing, the queue up to the job, or the reclaims that would preempt it."""
         match record:
             case ServersCleared() if job_id in (*record.preempted, *record.scaled_in):
                 return record
@@ -34,7 +34,7 @@ class ElasticView(PolicyView):
         return None
 
     def words(self, told: Record) -> list[str] | None:
-        """Of records that are about one job alone: see `part_of`."""
+        """Return words for records about one job alone, as `part_of` returns them."""
         match told:
             case ElasticWorkload():
                 return list(_workload(told))
@@ -72,7 +72,7 @@ class ElasticView(PolicyView):
         return None
 
     def happening(self, outcome: Outcome) -> str | None:
-        """Of jobs whose workers change, of servers that are cleared, and how the zone stands."""
+        """Return words for changes of workers, cleared servers, and the zone's state."""
         match outcome:
             case JobAdmitted(evidence=QueuedJob() as place):
                 others = counted(place.jobs_waiting, "other job")
@@ -121,7 +121,7 @@ def _forecast(forecast: ElasticForecast) -> str:
 
 
 def _resized(size: JobResized) -> Iterator[str]:
-    """What happened, and further lines on why and what is left."""
+    """Yield a line about the change, and further lines about its reason and the remaining work."""
     difference = size.workers - size.workers_before
     workers, before = counted(size.workers, "worker"), counted(size.workers_before, "worker")
     where = f" on {servers_of(size.servers)} ({pools_of(size)})" if size.servers else ""

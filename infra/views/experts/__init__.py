@@ -1,1 +1,1 @@
-"""How zones of the experts policy are shown."""
+"""Displays of zones under the experts policy."""

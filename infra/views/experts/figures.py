@@ -1,4 +1,4 @@
-"""Figures of mixture-of-experts jobs: who has ranks and who waits, and how often placements change."""
+"""Figures of mixture-of-experts jobs: their ranks, waiting jobs, and changes of placements."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -25,9 +25,9 @@ class _Course:
     """Ranks that it waits for, or has."""
     members: tuple[RankMember, ...] = ()
     revision: int = 0
-    """Of the placement that stands."""
+    """Revision of the present placement."""
     loads: dict[int, float] = field(default_factory=dict)
-    """Of the busiest device over the mean when a layer was placed, by layer."""
+    """Load of the busiest device over the mean at the last placement of a layer, by layer."""
 
 
 class ExpertsFigures(PolicyFigures):
@@ -38,29 +38,29 @@ class ExpertsFigures(PolicyFigures):
     def __init__(self) -> None:
         self._live: dict[str, _Course] = {}
         self._placements: Counter[str] = Counter()
-        """By reason."""
+        """Number of placements, by reason."""
         self._changes: Counter[str] = Counter()
-        """Of ranks, by reason."""
+        """Number of changes of ranks, by reason."""
         self._served: dict[str, ZoneServed] = {}
-        """The latest of each zone."""
+        """Latest state of each zone."""
 
     @property
     def running(self) -> int:
-        """Jobs that have ranks."""
+        """Number of jobs with ranks."""
         return sum(bool(job.members) for job in self._live.values())
 
     @property
     def waiting(self) -> int:
-        """Jobs that have none."""
+        """Number of jobs without ranks."""
         return len(self._live) - self.running
 
     @property
     def ranks(self) -> int:
-        """Of all jobs."""
+        """Number of ranks of all jobs."""
         return sum(member.ranks for job in self._live.values() for member in job.members)
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a decision; those of other policies say nothing here."""
+        """Fold a decision; those of other policies have no effect."""
         match outcome := decision.outcome:
             case JobAdmitted(evidence=QueuedRanks() as place):
                 self._live[outcome.job_id] = _Course(place.ranks)
@@ -78,7 +78,7 @@ class ExpertsFigures(PolicyFigures):
                 self._served[outcome.zone] = outcome
 
     def headline(self) -> str:
-        """What runs and waits, and how even services are."""
+        """Return running and waiting jobs, and the load of the busiest devices of services."""
         if not (self._live or self._changes):
             return ""
         parts = [f"{self.running} running on {counted(self.ranks, 'rank')}", f"{self.waiting} queued"]
@@ -88,7 +88,7 @@ class ExpertsFigures(PolicyFigures):
         return ", ".join(parts)
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """What a summary says, by name."""
+        """Yield names and texts for a summary."""
         if self._changes:
             yield "ranks lost with nodes", str(self._changes["node_lost"] + self._changes["preempted"])
             yield "jobs that gave way", str(self._changes["gave_way"])
@@ -96,7 +96,7 @@ class ExpertsFigures(PolicyFigures):
             yield "placements, of them for popularity", f"{self._placements.total()}, {moved}"
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs; nothing where no such job came."""
+        """Return all figures; none without any such job."""
         if not (self._live or self._changes):
             return {}
         return {
@@ -108,7 +108,7 @@ class ExpertsFigures(PolicyFigures):
         }
 
     def job_cells(self, job: Job) -> Mapping[str, str]:
-        """Its ranks, and the placement that stands."""
+        """Return its ranks, and its present placement."""
         course = self._live.get(job.job_id)
         if course is None:
             return {}
@@ -119,7 +119,7 @@ class ExpertsFigures(PolicyFigures):
         return cells
 
     def node_cells(self, node: Node) -> Mapping[str, str]:
-        """How many ranks it has."""
+        """Return the number of ranks on the node."""
         ranks = sum(
             member.ranks for job in self._live.values() for member in job.members if member.node == node.node
         )
@@ -127,7 +127,7 @@ class ExpertsFigures(PolicyFigures):
 
 
 def placed_on(members: tuple[RankMember, ...]) -> str:
-    """How many ranks a job has, and on which nodes."""
+    """Return a text about the number of a job's ranks and their nodes."""
     shown = ", ".join(f"{member.node} x{member.ranks}" for member in members[:_SHOWN_NODES])
     more = len(members) - _SHOWN_NODES
     total = counted(sum(member.ranks for member in members), "rank")

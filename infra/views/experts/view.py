@@ -24,20 +24,20 @@ _REASONS = {
 
 
 class ExpertsView(PolicyView):
-    """See `PolicyView`."""
+    """`PolicyView` of the experts policy."""
 
     figures = ExpertsFigures
     sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
-        """Of a zone's standing the service alone."""
+        """Return the job's service alone from a zone's state."""
         if not isinstance(record, ZoneServed):
             return None
         mine = tuple(model for model in record.serving if model.job_id == job_id)
         return record.model_copy(update={"serving": mine}) if mine else None
 
     def words(self, told: Record) -> list[str] | None:
-        """Of records that are about one job alone: see `part_of`."""
+        """Return words for records about one job alone, as `part_of` returns them."""
         match told:
             case MoeTrainWorkload():
                 return list(_training(told))
@@ -72,7 +72,7 @@ class ExpertsView(PolicyView):
         return None
 
     def happening(self, outcome: Outcome) -> str | None:
-        """Of jobs whose ranks or placements change, and how the zone stands."""
+        """Return words for changes of ranks and placements, and the zone's state."""
         match outcome:
             case JobAdmitted(evidence=QueuedRanks() as place):
                 others = counted(place.jobs_waiting, "other job")

@@ -1,1 +1,1 @@
-"""How the merging policy is shown."""
+"""Displays of zones under the merging policy."""

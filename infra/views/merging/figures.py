@@ -1,4 +1,4 @@
-"""Figures of merging zones: who runs on which GPUs, who is merged with whom, and what it was worth."""
+"""Figures of merging zones: the jobs' GPUs, the merges, and the time that merges saved."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,15 +25,15 @@ class _Course:
 
     admitted_s: float
     waits_since_s: float | None
-    """None while it has GPUs, and when it is over."""
+    """Start of the present wait; None while it has GPUs, and when it is over."""
     waited_s: float = 0.0
-    """Before it last got GPUs."""
+    """Time that it waited before it last got GPUs."""
     task: str | None = None
     profiled_on: tuple[str, int] | None = None
-    """The node of its profile run, and its GPUs there."""
+    """Node of its profile run, and number of GPUs there."""
 
     def waited_until(self, time_s: float) -> float:
-        """All of its waiting, until now."""
+        """Return its whole waiting time until `time_s`."""
         return self.waited_s + (0.0 if self.waits_since_s is None else time_s - self.waits_since_s)
 
 
@@ -47,49 +47,49 @@ class MergingFigures(PolicyFigures):
 
     def __init__(self) -> None:
         self._courses: dict[str, _Course] = {}
-        """Of all jobs."""
+        """Courses of all jobs, by job."""
         self._live: dict[str, None] = {}
         self._tasks: dict[str, TaskChanged] = {}
-        """By zone and id, those that have GPUs."""
+        """Tasks with GPUs, by zone and id."""
         self._gpus: dict[str, int] = {}
-        """By zone, as last told."""
+        """Latest number of GPUs of each zone."""
         self._judged: Counter[str] = Counter()
-        """Merges that are over, by reason."""
+        """Number of ended merges, by reason."""
         self._completed = 0
         self._jct_s = 0.0
         self.saved_s = 0.0
-        """What all merges that are over were worth, in time with one GPU."""
+        """Time with one GPU that all ended merges saved (s)."""
         self._time_s = 0.0
         self._now_s = 0.0
 
     @property
     def profiling(self) -> int:
-        """Jobs in a profile run."""
+        """Number of jobs in a profile run."""
         return sum(self._courses[job_id].profiled_on is not None for job_id in self._live)
 
     @property
     def running(self) -> int:
-        """Jobs that are trained; the receiver of a temporal merge waits for its donor."""
+        """Number of jobs in training; the receiver of a temporal merge waits for its donor."""
         return sum(len(_active(task)) for task in self._tasks.values())
 
     @property
     def waiting(self) -> int:
-        """All others that are not over."""
+        """Number of other jobs that are not over."""
         return len(self._live) - self.profiling - self.running
 
     @property
     def used_gpus(self) -> int:
-        """By tasks and profile runs."""
+        """Number of GPUs in use by tasks and profile runs."""
         profiles = (self._courses[job_id].profiled_on for job_id in self._live)
         return sum(task.gpus for task in self._tasks.values()) + sum(place[1] for place in profiles if place)
 
     @property
     def mean_jct_s(self) -> float | None:
-        """From the admission of completed jobs to their end, on average; None before the first."""
+        """Mean time from admission to end of completed jobs; None before the first."""
         return self._jct_s / self._completed if self._completed else None
 
     def take_decision(self, decision: Decision) -> None:
-        """Take a decision; those of other policies say nothing here."""
+        """Fold a decision; those of other policies have no effect."""
         if decision.time_s is not None:
             self._time_s = decision.time_s
         match outcome := decision.outcome:
@@ -115,11 +115,11 @@ class MergingFigures(PolicyFigures):
                 self._end(outcome.job_id, isinstance(outcome, JobCompleted))
 
     def read_clock(self, time_s: float) -> None:
-        """So late it is for those who wait."""
+        """Set the time until which jobs have waited."""
         self._now_s = time_s
 
     def headline(self) -> str:
-        """What runs, and what merges have brought."""
+        """Return running jobs and merges, and the time that merges saved."""
         if not self._courses:
             return ""
         parts = [f"{self.profiling} profiling, {self.running} running, {self.waiting} waiting"]
@@ -135,7 +135,7 @@ class MergingFigures(PolicyFigures):
         return "; ".join(parts)
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """All figures."""
+        """Yield all figures."""
         if not self._courses:
             return
         yield "jobs profiling, running and waiting", f"{self.profiling}, {self.running}, {self.waiting}"
@@ -147,7 +147,7 @@ class MergingFigures(PolicyFigures):
             yield "mean completion time, by ticks", lasting(self.mean_jct_s)
 
     def as_json(self) -> dict[str, Any]:
-        """The same."""
+        """Return all figures."""
         if not self._courses:
             return {}
         return {
@@ -163,7 +163,7 @@ class MergingFigures(PolicyFigures):
         }
 
     def job_cells(self, job: Job) -> dict[str, str]:
-        """Its GPUs and where they are, with whom it is merged, and how long it has waited."""
+        """Return its GPUs and their nodes, its merge, and its waiting time."""
         course = self._courses.get(job.job_id)
         if course is None:
             return {}
@@ -180,7 +180,7 @@ class MergingFigures(PolicyFigures):
         return cells
 
     def node_cells(self, node: Node) -> dict[str, str]:
-        """How many of its GPUs are in use, by tasks and profile runs."""
+        """Return the number of the node's GPUs in use by tasks and profile runs."""
         used = sum(
             member.gpus
             for task in self._tasks.values()
@@ -209,7 +209,7 @@ class MergingFigures(PolicyFigures):
                 course.waited_s, course.waits_since_s = course.waited_until(self._time_s), None
 
     def _clear(self, key: str) -> None:
-        """A task is gone, or becomes another."""
+        """Remove a task that has ended or changes."""
         before = self._tasks.pop(key, None)
         for job_id in () if before is None else before.job_ids:
             course = self._courses[job_id]
@@ -219,7 +219,7 @@ class MergingFigures(PolicyFigures):
                     course.waits_since_s = self._time_s
 
     def _lose(self, node: str) -> None:
-        """Profile runs there are over; of tasks there is a word for each."""
+        """End the profile runs on a lost node; each of its tasks has a decision of its own."""
         for job_id in self._live:
             place = self._courses[job_id].profiled_on
             if place is not None and place[0] == node:
@@ -240,23 +240,23 @@ class MergingFigures(PolicyFigures):
 
 
 def chain(task: TaskChanged) -> str:
-    """Its jobs: `a -> b` where b starts from what a leaves, `a || b` where both are in one run."""
+    """Return the task's jobs: `a -> b` if b starts from a's weights, `a || b` if both are in one run."""
     return _SIGNS[task.mode].join(task.job_ids)
 
 
 def places(members: tuple[TaskMember, ...]) -> str:
-    """Where GPUs are, the first few nodes by name."""
+    """Return a text about the nodes of GPUs, the first few by name."""
     shown = ", ".join(f"{member.node} x{member.gpus}" for member in members[:_SHOWN_NODES])
     more = len(members) - _SHOWN_NODES
     return f"{shown} and {counted(more, 'more node')}" if more > 0 else shown
 
 
 def worth(saved_s: float) -> str:
-    """What merges were worth, in time with one GPU."""
+    """Return a text about the time with one GPU that merges saved or cost."""
     verb = "saved" if saved_s >= 0 else "cost"
     return f"{verb} {lasting(abs(saved_s))} of one GPU"
 
 
 def _active(task: TaskChanged) -> tuple[str, ...]:
-    """The jobs that are trained now."""
+    """Return the jobs that are trained now."""
     return task.job_ids[:1] if task.mode == "temporal" else task.job_ids

@@ -1,4 +1,4 @@
-"""A picture of who helps whom: donors by row, receivers by column, a map for each way to merge."""
+"""Picture of gains between tasks: donors by row, receivers by column, a map for each mode of merges."""
 
 import warnings
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from infra.views.text import signed_percent
 from schemas.text import plain
 
 MOST_TASKS = 40
-"""On a map; of more, those with the most merges."""
+"""Most tasks on a map; of more, those with the most merges are shown."""
 _LONGEST_LABEL = 36
 _LEAST_SCALE = 0.01
-"""Gains below a hundredth are no strong colours, even if there are no others."""
+"""Least end of the colour scale: smaller gains have no strong colours, even without larger ones."""
 _COLOURS = "RdBu"
-"""From loss to gain."""
+"""Colour map from loss to gain."""
 _UNKNOWN = "0.8"
-"""Grey, which is no colour of a gain."""
+"""Grey, for unknown gains."""
 _DARK = 0.6
-"""Of the largest gain: colours beyond it hide black figures."""
+"""Part of the largest gain from which on colours are too dark for black figures."""
 _CELL_INCHES, _LEAST_SIDE_INCHES, _GAP_INCHES, _BAR_INCHES = 0.42, 4.0, 0.4, 0.2
 _TITLE_INCHES, _NOTE_INCHES = 0.75, 0.45
 _TITLES = {"temporal": "A -> B: B starts from what A leaves", "spatial": "A || B: both in one run"}
@@ -27,17 +27,19 @@ _NOTE = "outside: foretold; square inside, of pairs that were merged: what came,
 
 
 def draw(transfers: Sequence[Transfer], path: Path, title: str) -> None:
-    """Write a PNG. The colour of a cell is the foretold gain; of pairs that were merged, the square inside
-    has the colour of the gain that came, and the number of merges, those that were undone in brackets.
+    """Write a PNG. The colour of a cell is the forecast gain. For merged pairs, the square inside has the
+    colour of the measured gain, and the number of merges, with that of undone ones in brackets.
 
     Args:
-        transfers: one at least.
+        transfers: Transfers to show, one at least.
+        path: File to write.
+        title: Title of the picture.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
         OSError: the file cannot be written.
     """
-    # Loaded here alone: it takes a second, and is only installed with the extra `bench`.
+    # A late import: it takes a second, and is only installed with the extra `bench`.
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Which jobs were merged with whom, folded from a cell's decisions."""
+"""Merges of jobs, folded from a cell's decisions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,46 +14,46 @@ class Merge:
 
     mode: MergeMode
     jobs: tuple[str, str]
-    """Of a temporal merge the donor first."""
+    """Ids of the jobs; in a temporal merge, the donor is first."""
     foretold: dict[str, MergeForetold] = field(default_factory=dict)
-    """By job."""
+    """Forecasts by job."""
     judged: dict[str, MergeJudged] = field(default_factory=dict)
-    """By job; of a temporal merge only the receiver is."""
+    """Results by job; in a temporal merge, only the receiver has one."""
     has_begun: bool = False
-    """Whether the merge has touched both: in a temporal one, the receiver trains from its donor's weights."""
+    """Whether both jobs are affected: in a temporal merge, the receiver trains from its donor's weights."""
     is_dissolved: bool = False
-    """The jobs were parted before the receiver of a temporal merge had begun, as by a later plan."""
+    """Whether a later plan separated the jobs before the receiver of a temporal merge started."""
 
     @property
     def is_undone(self) -> bool:
-        """Whether it brought no gain to one of its jobs at least."""
+        """Whether the merge was undone for one of its jobs at least."""
         return any(told.reason == "undone" for told in self.judged.values())
 
     def is_undone_for(self, job_id: str) -> bool:
-        """Whether a job was to begin anew. Of a spatial merge one may, where the other keeps what it has
-        learned; in a temporal one, what came of it for the receiver goes for its donor too."""
+        """Return whether a job was to start again. In a spatial merge, one job may be, and the other keeps
+        its weights; in a temporal merge, the receiver's result holds for its donor too."""
         told = self.judged.get(job_id if self.mode == "spatial" else self.jobs[1])
         return told is not None and told.reason == "undone"
 
     def holds_for(self, job_id: str) -> bool:
-        """Whether a job is, or was to its end, merged."""
+        """Return whether a job is, or was to its end, merged."""
         return not (self.is_undone_for(job_id) or self.is_dissolved)
 
     def partner_of(self, job_id: str) -> str:
-        """The other job."""
+        """Return the other job."""
         first, second = self.jobs
         return second if job_id == first else first
 
 
 class Merges:
-    """Takes a cell's decisions in their order."""
+    """Folds a cell's decisions in their order."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Merge] = {}
-        """The last merge of each job that was in any."""
+        """Last merge of each job that was in any."""
 
     def take(self, outcome: Outcome) -> None:
-        """Take a decision; those of other kinds say nothing here."""
+        """Fold a decision; those of other types have no effect."""
         match outcome:
             case TaskChanged(reason="merged", mode="temporal" | "spatial" as mode, job_ids=(first, second)):
                 merge = Merge(
@@ -76,7 +76,7 @@ class Merges:
     @staticmethod
     def _change(merge: Merge, change: TaskChanged) -> None:
         if change.reason == "undone":
-            return  # which jobs it is undone for, is judged next
+            return  # the next decisions name the jobs that it is undone for
         if change.reason == "job_over" and change.mode == "temporal":
             merge.has_begun = True
         elif not merge.has_begun and (len(change.job_ids) < len(merge.jobs) or not change.gpus):

@@ -12,7 +12,7 @@ _PLANS = ("merge", "rival_allocation")
 
 
 def competing_words(record: SolveRequested) -> list[str] | None:
-    """A request for a plan, as one of its jobs sees it; None of other requests."""
+    """Return words about a request for a plan, from the view of one of its jobs; None for other requests."""
     counts = record.question.counts
     if record.question.kind not in _PLANS:
         return None
@@ -21,7 +21,7 @@ def competing_words(record: SolveRequested) -> list[str] | None:
 
 
 def requested_words(record: SolveRequested) -> list[str] | None:
-    """A request to a solver, as the zone sees it."""
+    """Return words about a request to a solver, from the view of the zone."""
     counts = record.question.counts
     match record.question.kind:
         case "merge":
@@ -39,7 +39,7 @@ def requested_words(record: SolveRequested) -> list[str] | None:
 
 
 def _left_out(counts: Mapping[str, int]) -> Iterator[str]:
-    """Parts of a zone that a problem has no room for."""
+    """Yield words about the parts of a zone that a problem has no room for."""
     if counts["jobs_left_out"]:
         yield f"{counted(counts['jobs_left_out'], 'job')} that have waited least are left out"
     if counts["kinds_restricted"]:

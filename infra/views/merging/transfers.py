@@ -1,4 +1,4 @@
-"""Who helps whom in a merging zone: what was foretold for each pair of tasks, and what came of merges."""
+"""Gains between tasks of a merging zone: the forecast of each pair of tasks, and the results of merges."""
 
 import math
 from collections import Counter
@@ -14,7 +14,7 @@ from schemas.merging.workload import TuningWorkload
 from schemas.solves import SolveFinished
 
 _MODES: tuple[MergeMode, ...] = ("temporal", "spatial")
-"""In the order in which they are told."""
+"""Modes in the order in which they are shown."""
 
 Pair = tuple[MergeMode, str, str]
 """Mode, donor and receiver. Both tasks of a spatial merge are each other's donor."""
@@ -22,29 +22,29 @@ Pair = tuple[MergeMode, str, str]
 
 @dataclass
 class Transfer:
-    """Gain of one task by another, by the records of their jobs."""
+    """Gain of one task by another, from the records of their jobs."""
 
     mode: MergeMode
     donor: str
     """Path of its training data."""
     receiver: str
     foretold: float | None = None
-    """The latest gain foretold of the receiver's accuracy (G, Eq. 1), on average over kinds of jobs."""
+    """Latest forecast gain of the receiver's accuracy (G, Eq. 1), the mean over kinds of jobs."""
     gains: list[float] = field(default_factory=list)
-    """Gains of merges that were not undone, where they are known."""
+    """Known gains of merges that were not undone."""
     merges: int = 0
-    """That are over for the receiver, in whatever way."""
+    """Number of merges that have ended for the receiver, in any way."""
     undone: int = 0
     saved_s: float = 0.0
-    """Time that they saved, with one GPU."""
+    """Time with one GPU that they saved."""
 
     @property
     def gain(self) -> float | None:
-        """Mean gain; None where it is not known of any merge."""
+        """Mean gain; None where all are unknown."""
         return math.fsum(self.gains) / len(self.gains) if self.gains else None
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return a JSON object."""
         return {
             "mode": self.mode,
             "donor": self.donor,
@@ -58,25 +58,25 @@ class Transfer:
 
 
 class Transfers:
-    """Takes what the log of a cell says about one zone; events and decisions are each given in their order,
-    but the log keeps no common one.
+    """Folds the events and decisions about one zone, each in their order; the log has no common order.
 
     Args:
-        task_of: the name by which estimates speak of a job's task.
+        zone: Id of the zone.
+        task_of: Function to the name of a job's task in estimates.
     """
 
     def __init__(self, zone: str, task_of: Callable[[TuningWorkload], str]) -> None:
         self._zone = zone
         self._task_of = task_of
         self._tasks: dict[str, TuningWorkload] = {}
-        """By task, the first job's workload."""
+        """Workload of the first job of each task."""
         self._task_of_job: dict[str, str] = {}
         self._foretold: dict[Pair, tuple[int, float]] = {}
-        """The gain, and how many requests there had been."""
+        """Number of the request, and gain."""
         self._judged: list[MergeJudged] = []
 
     def take_event(self, event: Event) -> None:
-        """Take a ledger event."""
+        """Fold a ledger event."""
         match event:
             case JobSubmitted(zone=self._zone, workload=TuningWorkload() as workload):
                 task = self._task_of(workload)
@@ -86,13 +86,13 @@ class Transfers:
                 self._note(event.request_id, solution)
 
     def take_decision(self, outcome: Outcome) -> None:
-        """Take a decision."""
+        """Fold a decision."""
         match outcome:
             case MergeJudged(zone=self._zone):
                 self._judged.append(outcome)
 
     def found(self) -> list[Transfer]:
-        """All pairs that something is known of, by mode and by the names of the tasks."""
+        """Return all pairs with a forecast or a merge, by mode and by the names of the tasks."""
         names = self._names()
         found: dict[Pair, Transfer] = {}
 
@@ -132,7 +132,7 @@ class Transfers:
                 self._foretold[pair] = place, math.fsum(values) / len(values)
 
     def _names(self) -> dict[str, str]:
-        """By task the path of its training data, with that of its validation data where it is not unique."""
+        """Return the path of each task's training data, with its validation data if not unique."""
         paths = Counter(workload.dataset.path for workload in self._tasks.values())
         return {
             task: workload.dataset.path
@@ -143,7 +143,7 @@ class Transfers:
 
 
 def tasks_in(transfers: Sequence[Transfer]) -> list[str]:
-    """All donors and receivers: those with the most merges first, then by name."""
+    """Return all donors and receivers: those with the most merges first, then by name."""
     merges: Counter[str] = Counter()
     for transfer in transfers:
         merges[transfer.donor] += transfer.merges

@@ -33,14 +33,14 @@ from schemas.solves import SolveFinished, SolveRequested
 
 
 class MergingView(PolicyView):
-    """See `PolicyView`."""
+    """`PolicyView` of the merging policy."""
 
     figures = MergingFigures
     sentences = SENTENCES
 
     def part_of(self, record: Event | Outcome, job_id: str) -> Event | Outcome | None:
-        """Return a record of a task whole, as it names the jobs of the merge, and a merge's result for its
-        donor, too."""
+        """Return a record of a task whole, as it names the jobs of the merge, and the result of a merge for
+        its donor too."""
         match record:
             case TaskChanged() | TaskReleased() if job_id in record.job_ids:
                 return record
@@ -53,7 +53,7 @@ class MergingView(PolicyView):
         return None
 
     def words(self, told: Record) -> list[str] | None:
-        """See `PolicyView`."""
+        """Return words for records about one job, or about the zone."""
         match told:
             case TuningWorkload():
                 return list(workload_words(told))

@@ -33,11 +33,11 @@ _ERRORS = {
     "transfer_iterations_mean_pct": "merged by {:.3g}%",
     "transfer_iterations_max_pct": "at worst {:.3g}%",
 }
-"""Of `ForetellingErrors`, in the order of its fields."""
+"""Texts for the fields of `ForetellingErrors`, in their order."""
 
 
 def workload_words(job: TuningWorkload) -> Iterator[str]:
-    """What a job trains, and when it is done."""
+    """Yield words about a job's training and its target."""
     tuned = job.hyperparameters
     data = counted(job.dataset.samples, "sample")
     yield (
@@ -57,13 +57,13 @@ def workload_words(job: TuningWorkload) -> Iterator[str]:
 
 
 def queued_words(place: QueuedTask) -> str:
-    """How a new job joins the others."""
+    """Return words about a new job in the queue."""
     profile = "needs no profile run" if place.is_profiled else "is profiled first"
     return f"jobs that wait beside it: {place.jobs_waiting}; it {profile}"
 
 
 def foretold_words(told: JobForetold) -> Iterator[str]:
-    """What is expected of a job, and by what."""
+    """Yield words about the forecast of a job, and its source."""
     iterations = counted(told.iterations, "iteration")
     match told.reason:
         case "profiled":
@@ -85,7 +85,7 @@ def foretold_words(told: JobForetold) -> Iterator[str]:
 
 
 def profile_words(report: ProfileReported) -> Iterator[str]:
-    """What a profile run has shown."""
+    """Yield words about the results of a profile run."""
     steps = counted(len(report.losses), "iteration")
     yield f"{report.node} has profiled it: loss {report.losses[0]:.4f} to {report.losses[-1]:.4f} in {steps}"
     for step in report.steps:
@@ -105,7 +105,7 @@ def profile_words(report: ProfileReported) -> Iterator[str]:
 
 
 def evaluated_words(report: TaskEvaluated) -> str:
-    """How a job does, measured in between."""
+    """Return words about an intermediate evaluation of a job."""
     at = f"accuracy {report.accuracy:.4f}"
     if report.phase == "donor":
         donor = f"the weights that {report.partner} has after {_epochs(report)}"
@@ -122,7 +122,7 @@ def _epochs(report: TaskEvaluated) -> str:
 
 
 def changed_words(change: TaskChanged) -> Iterator[str]:
-    """What happened to a task, and further lines on what is expected of it."""
+    """Yield a line about the change of a task, and further lines about its forecasts."""
     gpus, before = counted(change.gpus, "GPU"), counted(change.gpus_before, "GPU")
     where = f" on {places(change.members)}" if change.members else ""
     why = f": {words}" if (words := sentence(change)) else ""
@@ -157,7 +157,7 @@ def changed_words(change: TaskChanged) -> Iterator[str]:
 
 
 def judged_words(told: MergeJudged) -> Iterator[str]:
-    """What came of a merge for one of its jobs, beside what was foretold."""
+    """Yield words about the result of a merge for one of its jobs, compared with the forecast."""
     pair = merge_name(told)
     match told.reason:
         case "finished":
@@ -177,13 +177,13 @@ def judged_words(told: MergeJudged) -> Iterator[str]:
 
 
 def merge_name(told: MergeJudged) -> str:
-    """`a -> b` or `a || b`."""
+    """Return `a -> b` or `a || b`."""
     sign = "->" if told.mode == "temporal" else "||"
     return f"{told.partner} {sign} {told.job_id}"
 
 
 def plan_words(plan: PlanDecided) -> Iterator[str]:
-    """What came of asking for an allocation."""
+    """Yield words about the result of a request for an allocation."""
     match plan.reason:
         case "applied":
             dropped = f", {plan.dropped} of it cannot be given any more" if plan.dropped else ""
@@ -198,7 +198,7 @@ def plan_words(plan: PlanDecided) -> Iterator[str]:
 
 
 def standing_words(zone: ZoneMerged) -> Iterator[str]:
-    """How a zone stands, and how good its foretelling was."""
+    """Yield words about the state of a zone, and the errors of its forecasts."""
     yield (
         f"{zone.jobs_profiling} profiling, {zone.jobs_running} running, {zone.jobs_waiting} waiting; GPUs in "
         f"use: {zone.used_gpus} of {zone.gpus}; merged now: {counted(zone.temporal_merges, 'chain')}, "

@@ -1,1 +1,1 @@
-"""Bids drawn for the arrivals of a workload: what a trace does not say of an auction's jobs."""
+"""Bids drawn for the arrivals of a workload: the properties of an auction's jobs that no trace records."""

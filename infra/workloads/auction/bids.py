@@ -1,7 +1,6 @@
-"""The properties of a job that no trace records, drawn from seeded distributions: shape, size, deadline,
-data, bid.
+"""Properties of jobs that no trace records, from seeded distributions: shape, size, deadline, data, bid.
 
-The papers leave these distributions open (erratum P7). Each is stated beside its constant; docs/workloads.md
+The papers leave these distributions open (erratum P7). Each is stated with its constant; docs/workloads.md
 gives the reasons.
 """
 
@@ -22,7 +21,7 @@ from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 
 SLACK = (1.5, 6.0)
-"""A deadline leaves a uniform draw of so many times the work's own time on the slowest GPU type."""
+"""Bounds of the time until the deadline, uniform, over the running time on the slowest GPU type."""
 
 MEDIAN_MARKUP = 4.0
 LOG_MARKUP_DEVIATION = 0.8
@@ -33,7 +32,7 @@ PREPROCESSING_SHARE = 0.25
 """Probability that a job needs a labour vendor, in a cell that has any."""
 
 LEARNING_RATES = (3e-4, 3e-3)
-"""Log-uniform between these, unless the demands say otherwise."""
+"""Bounds of the log-uniform learning rates, unless the demands have others."""
 
 MEDIAN_DATASET_SAMPLES = 2_000
 LOG_DATASET_DEVIATION = 1.0
@@ -41,32 +40,33 @@ LOG_DATASET_DEVIATION = 1.0
 
 VENDOR_FIXED_PRICE_UNITS = (0.02, 0.10)
 VENDOR_PRICE_PER_THOUSAND_UNITS = (0.01, 0.05)
-"""Uniform, in money units: that of the first zone's policy, or else what some node-slots cost to run."""
+"""Bounds of uniform prices, in money units: the unit of the first zone's policy, or else the operational cost
+of `NODE_SLOTS_PER_UNIT`."""
 
 NODE_SLOTS_PER_UNIT = 5.0
-"""So many full node-slots of the first GPU type cost a money unit to run at the mean tariff."""
+"""Full node-slots of the first GPU type whose operational cost at the mean tariff is one money unit."""
 
 VENDOR_FIXED_DELAY_SLOTS = (0.0, 1.0)
 VENDOR_DELAY_PER_THOUSAND_SLOTS = (0.0, 0.5)
-"""Uniform; the dearest vendor gets the shortest delays."""
+"""Bounds of uniform delays; the dearest vendor gets the shortest ones."""
 
 MOST_WORK_TO_HORIZON = 0.5
-"""No job takes more than this part of the horizon on the slowest GPU type: the trace's longest are cut."""
+"""Most of the horizon that a job takes on the slowest GPU type: the trace's longest jobs are cut."""
 
 
 @dataclass(frozen=True)
-class Demands:
-    """How large the drawn jobs are, and what they train on."""
+class BidDemands:
+    """Sizes of the drawn jobs, and their datasets."""
 
     median_work_slots: float = 3.0
-    """On the slowest GPU type. The GPU time of the arrivals is scaled so that its median takes this long."""
+    """Duration of the job of median GPU time on the slowest GPU type; the others are in proportion."""
     longest_work_slots: float = math.inf
-    """Longer jobs are cut to it, as they are to `MOST_WORK_TO_HORIZON`."""
+    """Longest duration: longer jobs are cut to it, as they are to `MOST_WORK_TO_HORIZON`."""
     slack: tuple[float, float] = SLACK
     learning_rates: tuple[float, float] = LEARNING_RATES
     target_modules: tuple[str, ...] = ("q_proj", "v_proj")
     datasets: tuple[Dataset, ...] = ()
-    """What to choose from; empty draws sizes of datasets that exist nowhere."""
+    """Datasets to choose from; empty draws sizes of datasets that exist only in the simulation."""
 
 
 @dataclass(frozen=True)
@@ -77,24 +77,24 @@ class BidDraw:
     zone: Zone
     quotes: Sequence[VendorQuoted]
     seed: int
-    demands: Demands = field(default_factory=Demands)
+    demands: BidDemands = field(default_factory=BidDemands)
 
     def jobs(
         self, arrivals: Sequence[Arrival], start_s: float, id_prefix: str = "job"
     ) -> list[TimedEvent[JobSubmitted]]:
-        """One job per arrival; the workload's time 0 is `start_s`.
+        """Return a job for each arrival; the workload's time 0 is `start_s`.
 
         Raises:
             WorkloadError: the zone has no throughput table to size the work by.
         """
         shapes = _shapes(self.zone)
         draws = random.Random(f"{self.seed}/bids/{self.zone.id}")
-        middle_gpu_s = median(arrival.gpu_s for arrival in arrivals) or 1.0
+        median_gpu_s = median(arrival.gpu_s for arrival in arrivals) or 1.0
         bids = []
         for index, arrival in enumerate(arrivals):
-            wanted_slots = self.demands.median_work_slots * arrival.gpu_s / middle_gpu_s
+            work_slots = self.demands.median_work_slots * arrival.gpu_s / median_gpu_s
             time_s = start_s + arrival.offset_s
-            workload, terms = self._task(draws, draws.choice(shapes), wanted_slots, time_s)
+            workload, terms = self._task(draws, draws.choice(shapes), work_slots, time_s)
             bid = JobSubmitted(
                 cell=self.cell.cell,
                 job_id=f"{id_prefix}-{index:04d}",
@@ -107,11 +107,11 @@ class BidDraw:
         return bids
 
     def _task(
-        self, draws: random.Random, row: ThroughputRow, wanted_slots: float, time_s: float
+        self, draws: random.Random, row: ThroughputRow, work_slots: float, time_s: float
     ) -> tuple[LoraWorkload, BidTerms]:
         slot_s = self.cell.slot_s
         most_slots = min(self.demands.longest_work_slots, MOST_WORK_TO_HORIZON * self.zone.horizon_slots)
-        samples = min(wanted_slots, most_slots) * slot_s * row.samples_per_s
+        samples = min(work_slots, most_slots) * slot_s * row.samples_per_s
         work_samples = max(round(samples / row.batch_size), 1) * row.batch_size
         work_s = work_samples / row.samples_per_s
         dataset = self._dataset(draws)
@@ -148,7 +148,7 @@ class BidDraw:
         return Dataset(path=f"drawn/{draws.randrange(10**6):06d}.jsonl", samples=max(samples, 1))
 
     def _vendor(self, dataset: Dataset) -> tuple[float, float]:
-        """What the vendors ask and how long they take for a dataset, on average."""
+        """Return the mean price (micros) and the mean delay (s) of the vendors for a dataset."""
         thousands = dataset.samples / 1_000
         return (
             fmean(
@@ -161,13 +161,13 @@ class BidDraw:
         return next(gpu for gpu in self.zone.gpu_types if gpu.name == row.gpu_type)
 
     def _cost_micros(self, row: ThroughputRow, work_s: float) -> float:
-        """Operational cost of the work at the mean tariff of the cell."""
+        """Return the operational cost of the work at the mean tariff of the cell."""
         gpu = self._gpu(row)
         micros_per_kwh = fmean(fmean(tariff.micros_per_kwh) for tariff in self.cell.tariffs)
         return micros_per_kwh * gpu.power_kw * row.samples_per_s / gpu.samples_per_s * work_s / 3_600
 
     def _within_bounds(self, row: ThroughputRow, work_s: float, bid_micros: float) -> int:
-        """A bid by the declared bounds on value per resource, which the prices' guarantees rest on."""
+        """Cut a bid to the declared bounds on value per resource, which the prices' guarantees need."""
         gpu, policy = self._gpu(row), _auction(self.zone)
         if not policy.is_declared:
             return int(bid_micros)
@@ -176,7 +176,7 @@ class BidDraw:
         memory = work_slots * row.memory_gib / (gpu.memory_gib - self.zone.base_model_memory_gib)
         per_compute, per_memory = policy.max_value_per_compute_micros, policy.max_value_per_memory_micros
         assert per_compute is not None, "it is declared"
-        assert per_memory is not None, "likewise"
+        assert per_memory is not None, "it is declared"
         return int(min(bid_micros, per_compute * compute, per_memory * memory))
 
 
@@ -190,7 +190,7 @@ def _unit_micros(cell: CellConfigured) -> float:
 
 
 def draw_quotes(cell: CellConfigured, seed: int) -> list[VendorQuoted]:
-    """A standing quote of each of a cell's vendors, the dearer the faster."""
+    """Draw a standing quote of each of a cell's vendors; a dearer vendor is faster."""
     draws = random.Random(f"{seed}/vendors")
     unit_micros = _unit_micros(cell)
 
@@ -218,22 +218,22 @@ def draw_quotes(cell: CellConfigured, seed: int) -> list[VendorQuoted]:
 
 
 def _auction(zone: Zone) -> AuctionPolicy:
-    """The policy that states a zone's unit of money and its bounds on bids."""
+    """Return a zone's auction policy, which states its money unit and its bounds on bids."""
     if not isinstance(zone.policy, AuctionPolicy):
         raise WorkloadError(
-            f"zone {zone.id} is under policy {zone.policy.kind}, and bids are drawn by what an auction "
-            "declares: give it policy auction, and choose another for the run"
+            f"zone {zone.id} is under policy {zone.policy.kind}, and bids are drawn from the settings of an "
+            "auction: give it policy auction, and choose another for the run"
         )
     return zone.policy
 
 
 def _shapes(zone: Zone) -> list[ThroughputRow]:
-    """Of each shape that the throughput table knows, the slowest row."""
+    """Return the slowest row of each shape in the throughput table."""
     slowest: dict[tuple[int, int, int], ThroughputRow] = {}
     for row in zone.throughput:
         shape = (row.rank, row.batch_size, row.sequence_length)
-        held = slowest.get(shape)
-        if held is None or row.samples_per_s < held.samples_per_s:
+        found = slowest.get(shape)
+        if found is None or row.samples_per_s < found.samples_per_s:
             slowest[shape] = row
     if not slowest:
         raise WorkloadError(f"zone {zone.id} has no throughput table to size a workload by")
@@ -241,16 +241,16 @@ def _shapes(zone: Zone) -> list[ThroughputRow]:
 
 
 @dataclass(frozen=True)
-class Workload:
-    """What a cell is asked."""
+class AuctionWorkload:
+    """Events for the auction zones of a cell."""
 
     quotes: list[VendorQuoted]
-    """Standing from the start on."""
+    """Quotes that stand from the start on."""
     jobs: list[TimedEvent[JobSubmitted]]
-    """In the order of their times."""
+    """Jobs in the order of their times."""
 
     def inputs(self, start_s: float) -> list[TimedEvent[Event]]:
-        """All of it; the workload's time 0 is `start_s`."""
+        """Return all events; the workload's time 0 is `start_s`."""
         return [*(TimedEvent(start_s, quote) for quote in self.quotes), *self.jobs]
 
 
@@ -259,9 +259,9 @@ def draw_workload(
     arrivals: Sequence[Arrival],
     start_s: float,
     seed: int,
-    demands: Demands | None = None,
-) -> Workload:
-    """Draw what no trace tells of `arrivals`, from `start_s` on. A zone gets bids in proportion to its nodes.
+    demands: BidDemands | None = None,
+) -> AuctionWorkload:
+    """Draw bids for `arrivals`, from `start_s` on. A zone gets bids in proportion to its nodes.
 
     Raises:
         WorkloadError: a zone that gets bids has no throughput table.
@@ -274,6 +274,6 @@ def draw_workload(
     for index, zone in enumerate(cell.zones):
         share = [arrival for arrival, chosen in zip(arrivals, zones, strict=True) if chosen == index]
         if share:
-            draw = BidDraw(cell, zone, quotes, seed, demands or Demands())
+            draw = BidDraw(cell, zone, quotes, seed, demands or BidDemands())
             bids += draw.jobs(share, start_s, id_prefix=f"{zone.id}-{seed}")
-    return Workload(quotes, sorted(bids, key=lambda timed: timed.time_s))
+    return AuctionWorkload(quotes, sorted(bids, key=lambda timed: timed.time_s))

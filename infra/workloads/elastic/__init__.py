@@ -1,1 +1,1 @@
-"""Workloads of elastic zones: data-parallel jobs, and the load of the inference servers beside them."""
+"""Workloads of elastic zones: data-parallel jobs, and the load of the inference servers next to them."""

@@ -1,4 +1,4 @@
-"""What the jobs of a workload are able to do: drawn by seed, as no trace tells it (thesis, section 3.7.1)."""
+"""Abilities of the jobs of a workload: drawn by seed, as no trace records them (thesis, section 3.7.1)."""
 
 import math
 import random
@@ -11,22 +11,22 @@ from infra.workloads.timed import WorkloadError
 from schemas.elastic.settings import Scenario
 
 FUNGIBLE_SHARE = 0.21
-"""Of the jobs, and of the load (section 3.7.1)."""
+"""Share of the jobs, and of the load (section 3.7.1)."""
 
 ADDED_WORKER_LOSS = 0.20
-"""What each worker beyond the base demand loses of its throughput where scaling is imperfect
+"""Share of its throughput that each worker beyond the base demand loses where scaling is imperfect
 (section 3.7.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingRange:
-    """What the scaling of an elastic job may depend on."""
+    """Properties of an elastic job that its scaling may depend on."""
 
     min_workers: int
     max_workers: int
     gpus_per_worker: int
     family_draw: float
-    """From 0 to 1, evenly drawn for the job: for curves that differ by the family of its model."""
+    """Uniform draw from 0 to 1 for the job: for curves that differ by the family of its model."""
 
 
 Scaling = Callable[[ScalingRange], tuple[float, ...]]
@@ -34,12 +34,12 @@ Scaling = Callable[[ScalingRange], tuple[float, ...]]
 
 
 def linear(workers: ScalingRange) -> tuple[float, ...]:  # noqa: ARG001
-    """Each worker brings as much as the first: the thesis' assumption (section 3.5)."""
+    """Return linear scaling, the thesis' assumption (section 3.5)."""
     return ()
 
 
 def lossy(workers: ScalingRange) -> tuple[float, ...]:
-    """Each worker beyond the base demand brings 20 % less than those within it (section 3.7.2)."""
+    """Return scaling in which each worker beyond the base demand adds 20 % less (section 3.7.2)."""
     base = workers.min_workers
     return tuple(
         min(count, base) + (1 - ADDED_WORKER_LOSS) * max(count - base, 0)
@@ -49,27 +49,27 @@ def lossy(workers: ScalingRange) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Abilities:
-    """How many jobs can do what. The defaults are the thesis' Basic scenario."""
+    """Shares of the jobs with each ability. The defaults are the thesis' Basic scenario."""
 
     scenario: Scenario = "basic"
     """`basic`: fungible and elastic jobs. `advanced`: heterogeneous ones too. `heterogeneous`: elastic and
-    heterogeneous ones, none is fungible. `ideal`: all jobs can do all."""
+    heterogeneous ones, but no fungible ones. `ideal`: all jobs have all abilities."""
     elastic_share: float | None = None
-    """Of the jobs; None for the scalable ones of the workload. More than these are drawn from the others,
-    fewer from among them (Figures 3.14 and 3.15). `ideal` ignores it."""
+    """Share of elastic jobs; None for the scalable ones of the workload. A larger share adds other jobs, a
+    smaller one leaves out scalable ones (Figures 3.14 and 3.15). `ideal` ignores it."""
     heterogeneous_share: float = 0.10
-    """Of each day's jobs, in the scenarios that have such jobs."""
+    """Share of each day's jobs, in the scenarios that have heterogeneous jobs."""
     checkpoint_share: float = 0.0
-    """Of the jobs; the thesis assumes none (section 3.7.3)."""
+    """Share of jobs that keep checkpoints; the thesis assumes 0 (section 3.7.3)."""
     wrong_prediction_share: float = 0.0
-    """Of the jobs: their declared speed is wrong (Table 3.9)."""
+    """Share of jobs whose declared speed is wrong (Table 3.9)."""
     prediction_error: float = 0.25
-    """At most so much a wrong running time is off, either way."""
+    """Largest relative error of a wrong running time, either way."""
     scaling: Scaling = linear
-    """Of elastic jobs."""
+    """Scaling of elastic jobs."""
 
     def __post_init__(self) -> None:
-        """Refuse shares that are none.
+        """Check the shares.
 
         Raises:
             WorkloadError: one is not from 0 to 1.
@@ -89,54 +89,54 @@ class Abilities:
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """What one job can do."""
+    """Abilities of one job."""
 
     elastic: bool
     fungible: bool
     heterogeneous: bool
     keeps_checkpoints: bool
     predicted_over_true: float
-    """Its declared running time over the true one."""
+    """Declared running time over the true one."""
     family_draw: float
-    """See `ScalingRange`."""
+    """Draw for the family of the job's model, as in `ScalingRange`."""
 
 
 def draw_abilities(requests: Sequence[JobRequest], abilities: Abilities, seed: int) -> list[Ability]:
-    """What each of the jobs can do, in their order.
+    """Draw the abilities of each of the jobs, in their order.
 
-    Each ability has draws of its own, and a larger share of jobs contains the smaller one of the same seed,
-    so that workloads differ in nothing but what is varied.
+    Each ability has draws of its own, and a larger share of jobs contains the smaller one of the same seed:
+    workloads differ only in the share that is varied.
 
-    Which jobs are fungible: 21 % of all jobs with 21 % of the load, none of them scalable; and whatever is
-    elastic, on top of that, as the thesis places elastic jobs on loaned servers first (section 3.5.3). So in
-    Basic a quarter of the jobs, with 57 % of the load, may run there.
+    Fungible are 21 % of all jobs with 21 % of the load, none of them scalable; and all elastic jobs, because
+    the thesis places elastic jobs on loaned servers first (section 3.5.3). In Basic, a quarter of the jobs,
+    with 57 % of the load, may run on loaned servers.
     """
-    everyone = range(len(requests))
+    indices = range(len(requests))
     ideal = abilities.scenario == "ideal"
-    elastic = set(everyone) if ideal else _elastic(requests, abilities.elastic_share, seed)
+    elastic = set(indices) if ideal else _elastic(requests, abilities.elastic_share, seed)
     if abilities.scenario == "heterogeneous":
         fungible: set[int] = set()
     else:
         fungible = elastic | set(
             chosen_by_share(
                 requests,
-                [index for index in everyone if not requests[index].scalable],
+                [index for index in indices if not requests[index].scalable],
                 FUNGIBLE_SHARE,
                 FUNGIBLE_SHARE,
                 random.Random(f"{seed}/elastic/fungible"),
             )
         )
     if ideal:
-        heterogeneous = set(everyone)
+        heterogeneous = set(indices)
     elif abilities.scenario == "basic":
         heterogeneous = set()
     else:
         heterogeneous = _by_day(requests, abilities.heterogeneous_share, seed)
-    checkpoints = _first(everyone, abilities.checkpoint_share, random.Random(f"{seed}/elastic/checkpoints"))
+    checkpoints = _first(indices, abilities.checkpoint_share, random.Random(f"{seed}/elastic/checkpoints"))
     errors = random.Random(f"{seed}/elastic/errors")
-    wrong = _first(everyone, abilities.wrong_prediction_share, errors)
+    wrong = _first(indices, abilities.wrong_prediction_share, errors)
     families = random.Random(f"{seed}/elastic/families")
-    drawn_errors = [errors.uniform(-1.0, 1.0) * abilities.prediction_error for _ in everyone]
+    drawn_errors = [errors.uniform(-1.0, 1.0) * abilities.prediction_error for _ in indices]
     return [
         Ability(
             elastic=index in elastic,
@@ -146,7 +146,7 @@ def draw_abilities(requests: Sequence[JobRequest], abilities: Abilities, seed: i
             predicted_over_true=1.0 + drawn_errors[index] if index in wrong else 1.0,
             family_draw=families.random(),
         )
-        for index in everyone
+        for index in indices
     ]
 
 
@@ -162,14 +162,14 @@ def _elastic(requests: Sequence[JobRequest], share: float | None, seed: int) -> 
 
 
 def _first(indices: Sequence[int], share: float, draws: random.Random) -> set[int]:
-    """The first ones of a drawn order."""
+    """Return a share of the indices, drawn as the first ones of a random order."""
     order = list(indices)
     draws.shuffle(order)
     return set(order[: round(share * len(order))])
 
 
 def _by_day(requests: Sequence[JobRequest], share: float, seed: int) -> set[int]:
-    """The same share of each day's jobs ("distributed evenly across 15 days")."""
+    """Draw an equal share of each day's jobs ("distributed evenly across 15 days")."""
     draws = random.Random(f"{seed}/elastic/heterogeneous")
     chosen: set[int] = set()
     for _, day in groupby(

@@ -11,24 +11,24 @@ from schemas.kind import PolicySettings
 SERVER_GPUS = 8
 
 TRAINING_GPU = GpuType(name="V100", samples_per_s=2_400.0, memory_gib=256.0, power_kw=2.4, gpus=SERVER_GPUS)
-"""The GPU that jobs' profiles speak of: 300 samples/s each, as `SAMPLES_PER_GPU_S` says."""
+"""The GPU type of the jobs' profiles: 300 samples/s per GPU, as `SAMPLES_PER_GPU_S`."""
 
 INFERENCE_GPU = GpuType(name="T4", samples_per_s=800.0, memory_gib=128.0, power_kw=0.6, gpus=SERVER_GPUS)
 """A third as fast, so that three loaned servers make a training server (erratum L4)."""
 
 TARIFF = Tariff(name="site", micros_per_kwh=(100_000,) * HOURS_PER_DAY)
-"""Every node needs one; neither policy looks at it."""
+"""Tariff of every node; neither policy uses it."""
 
 NODE_TIMEOUT_S = 86_400.0
-"""No server of a simulated cluster fails."""
+"""Longer than any gap between reports: no server of a simulated cluster fails."""
 
 LEAST_MODEL_GIB = 1e-3
-"""A zone must name a base model; its jobs bring their own."""
+"""Size of the base model that a zone must have; its jobs have models of their own."""
 
 
 @dataclass(frozen=True)
 class ElasticCluster:
-    """How many servers there are, and what they are called. The defaults are the thesis' clusters."""
+    """Numbers of servers, and names. The defaults are the thesis' clusters."""
 
     training_servers: int = 443
     inference_servers: int = 520
@@ -38,16 +38,16 @@ class ElasticCluster:
 
     @property
     def training_gpus(self) -> int:
-        """3,544 by default."""
+        """GPUs of the training cluster, 3,544 by default."""
         return self.training_servers * SERVER_GPUS
 
     @property
     def inference_gpus(self) -> int:
-        """4,160 by default."""
+        """GPUs of the inference cluster, 4,160 by default."""
         return self.inference_servers * SERVER_GPUS
 
     def scaled(self, factor: float) -> "ElasticCluster":
-        """The same with so many times as many servers, one of each kind at least.
+        """Return the cluster with `factor` times as many servers, one of each kind at least.
 
         Raises:
             WorkloadError: the factor is not above 0.
@@ -71,15 +71,15 @@ def cluster_configuration(
     lending: Lending | None = None,
     slot_s: float = 60.0,
 ) -> CellConfigured:
-    """The cell: a training zone under the elastic policy, and an inference zone that lends to it.
+    """Return the cell: a training zone under the elastic policy, and an inference zone that lends to it.
 
     Args:
-        cluster: its servers.
-        inference: the settings of the inference zone's policy.
-        start_s: when its slot 0 begins.
-        policy: of the training zone; by default, Lyra's on the training GPU.
-        lending: on what conditions servers are lent; by default, to the training zone at the usual ones.
-        slot_s: how long a slot of the cell is.
+        cluster: Servers and names.
+        inference: Settings of the inference zone's policy.
+        start_s: Start of the cell's slot 0.
+        policy: Policy of the training zone; by default, Lyra's on the training GPU.
+        lending: Conditions of loans; by default, to the training zone at the usual conditions.
+        slot_s: Length of a slot of the cell.
 
     Raises:
         ValueError: the configuration contradicts itself.
@@ -96,7 +96,7 @@ def cluster_configuration(
             _zone(
                 cluster.training_zone,
                 _nodes("train", cluster.training_servers, TRAINING_GPU),
-                # Lent servers are of a type that the training zone must know.
+                # The type of lent servers must be in the training zone's settings.
                 (TRAINING_GPU, INFERENCE_GPU),
                 policy,
                 None,

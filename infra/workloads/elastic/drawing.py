@@ -1,4 +1,4 @@
-"""The jobs of elastic zones, as simulations draw them."""
+"""Drawing of the jobs of elastic zones for simulations."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
@@ -11,7 +11,12 @@ from infra.workloads.elastic.abilities import Abilities, linear, lossy
 from infra.workloads.elastic.calibrated import generate_requests
 from infra.workloads.elastic.jobs import draw_jobs, submissions
 from infra.workloads.elastic.requests import DAY_S, JobRequest
-from infra.workloads.elastic.traces import LOAD, requests_as_recorded, requests_from_trace, rounding_note
+from infra.workloads.elastic.trace_requests import (
+    LOAD,
+    requests_as_recorded,
+    requests_from_trace,
+    rounding_note,
+)
 from infra.workloads.timed import TimedEvent, WorkloadError
 from infra.workloads.trace import TraceJob, read_trace
 from schemas.base import Event
@@ -26,26 +31,26 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class ElasticOptions(DrawingOptions):
-    """Demands and abilities of jobs; see `Abilities` for the shares. The scenario is that
-    of the zone's policy."""
+    """Demands and abilities of jobs, with the shares of `Abilities`. The scenario is that of the zone's
+    policy."""
 
     elastic_share: _Share | None = None
     heterogeneous_share: _Share = 0.10
     checkpoint_share: _Share = 0.0
     scaling: Literal["linear", "lossy"] = "linear"
     load: Annotated[float, Field(gt=0, le=100)] = LOAD
-    """GPU time that the jobs taken from a trace ask for, over that of the zone's own servers."""
+    """GPU time that the jobs of a trace request, over that of the zone's own servers."""
     as_recorded: bool = False
-    """Whether all jobs of the trace are taken, at its own times, for files that were made for the zone."""
+    """Whether all jobs of the trace are used, at its own times, for files that were made for the zone."""
 
 
 def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
-    """Jobs for each zone by the size of its own servers: generated like those of the thesis' trace
-    (section 3.7.1), or taken from another trace, as many as load it.
+    """Draw jobs for each zone by the size of its own servers: generated like those of the thesis' trace
+    (section 3.7.1), or as many from another trace as give the load.
 
     Raises:
-        WorkloadError: an option is none, or the trace has too little work.
-        TraceError: the trace is none.
+        WorkloadError: an option is invalid, or the trace has too little work.
+        TraceError: the trace is invalid.
     """
     options = drawing.options_as(ElasticOptions)
     traced = None if drawing.trace is None else read_trace(drawing.trace)
@@ -61,7 +66,7 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
             checkpoint_share=options.checkpoint_share,
             scaling=_SCALING[options.scaling],
         )
-        # Zones beside each other must not get the same jobs.
+        # Zones of one cell must not get the same jobs.
         seed = drawing.seed + number
         requests = _requests(drawing, traced, options, _gpus(zone), jobs, seed)
         elastic_jobs = draw_jobs(
@@ -96,12 +101,12 @@ def _requests(
 
 
 def _shares(zones: Sequence[Zone], jobs: int | None) -> Iterator[tuple[Zone, int | None]]:
-    """A number of jobs in proportion to the zones' GPUs, for each zone that gets any."""
+    """Yield each zone that gets any jobs with its number of jobs, in proportion to its GPUs."""
     if jobs is None:
         yield from ((zone, None) for zone in zones)
         return
-    passed = [0, *accumulate(_gpus(zone) for zone in zones)]
-    ends = [jobs * gpus // passed[-1] for gpus in passed]
+    cumulative = [0, *accumulate(_gpus(zone) for zone in zones)]
+    ends = [jobs * gpus // cumulative[-1] for gpus in cumulative]
     for zone, (first, end) in zip(zones, pairwise(ends), strict=True):
         if end > first:
             yield zone, end - first

@@ -1,4 +1,4 @@
-"""Jobs of an elastic zone: requests with what they are able to do, as workloads and submissions."""
+"""Jobs of an elastic zone: requests with their abilities, as workloads and submissions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,33 +13,33 @@ from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset
 
 SAMPLES_PER_GPU_S = 300.0
-"""How fast a job trains on one reference GPU. It says only how many samples a GPU second is, which no trace
-tells: so many that rounding to whole samples changes no running time by more than 2 ms."""
+"""Speed of a job on one reference GPU. Traces record no samples, so it only converts GPU time to samples. It
+is so high that rounding to whole samples changes no running time by more than 2 ms."""
 
 SCALING_RANGE = 2
 """The most workers of an elastic job over its requested demand (section 3.7.1)."""
 
 SEQUENCES_PER_WORKER = 32
-"""Of the global batch, at the requested demand."""
+"""Sequences of the global batch per worker, at the requested demand."""
 
 MODEL_FAMILIES = ("resnet50", "vgg16", "bert", "gnmt16")
-"""What scalable jobs train, in turn (Figure 3.3)."""
+"""Models of scalable jobs, in turn (Figure 3.3)."""
 OTHER_MODEL = "other"
 
 _DATASET_SAMPLES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class ElasticJob:
+class DrawnElasticJob:
     """One job of the workload."""
 
     offset_s: float
-    """When it is submitted, since the workload's start."""
+    """Time of submission since the workload's start."""
     job_id: str
     user: str
     workload: ElasticWorkload
     true_speed: float = 1.0
-    """How fast it really trains, over what its workload declares: only a simulated run may know it."""
+    """True speed over the one that its workload declares: only a simulated run may read it."""
 
 
 def draw_jobs(
@@ -48,17 +48,16 @@ def draw_jobs(
     seed: int,
     server_gpus: int = 8,
     id_prefix: str = "job",
-) -> list[ElasticJob]:
-    """A job for each request, in their order.
+) -> list[DrawnElasticJob]:
+    """Return a job for each request, in their order.
 
-    The requested demand is the base demand w_min, and the running time of the trace is that at w_min; an
-    elastic job may have twice the workers (section 3.7.1 says so of jobs without a range of their own, and
-    names no range for the others). A baseline that never scales thus runs every job as the trace has it,
-    whatever the share of elastic jobs and however they scale: work is what is done in that time by the
-    workers of w_min.
+    The requested demand is the base demand w_min, and the running time of the trace is that at w_min. An
+    elastic job may have twice the workers: section 3.7.1 has this range for jobs without one of their own,
+    and no range for the others. The work is what w_min workers do in the running time. A baseline that never
+    scales thus runs every job as the trace has it, regardless of the share of elastic jobs and their scaling.
     """
     return [
-        ElasticJob(
+        DrawnElasticJob(
             request.offset_s,
             f"{id_prefix}-{index:05d}",
             request.user,
@@ -72,12 +71,12 @@ def draw_jobs(
 
 
 def submissions(
-    jobs: Sequence[ElasticJob], cell: str, zone: str, start_s: float
+    jobs: Sequence[DrawnElasticJob], cell: str, zone: str, start_s: float
 ) -> list[TimedEvent[JobSubmitted]]:
-    """The jobs as events for a zone under the elastic policy; the workload's time 0 is `start_s`.
+    """Return the jobs as events for a zone under the elastic policy; the workload's time 0 is `start_s`.
 
     Raises:
-        WorkloadError: the last one comes too late for events.
+        WorkloadError: the last time is too late for events.
     """
     if jobs:
         check_time(start_s + jobs[-1].offset_s)
@@ -93,8 +92,8 @@ def submissions(
     ]
 
 
-def true_speeds(jobs: Sequence[ElasticJob]) -> dict[str, float]:
-    """By id, the jobs that do not train as fast as they declare: their true speed over the declared one."""
+def true_speeds(jobs: Sequence[DrawnElasticJob]) -> dict[str, float]:
+    """Return the true speed over the declared one, by id, of jobs whose declared speed is wrong."""
     return {job.job_id: job.true_speed for job in jobs if job.true_speed != 1.0}
 
 
@@ -117,7 +116,7 @@ def _workload(
         min_workers=workers,
         max_workers=max_workers,
         gpus_per_worker=gpus_per_worker,
-        # Whoever is slower than predicted declared too high a speed.
+        # A job that is slower than predicted declared too high a speed.
         samples_per_s=worker_samples_per_s / ability.predicted_over_true,
         speedup=speedup,
         keeps_checkpoints=ability.keeps_checkpoints,

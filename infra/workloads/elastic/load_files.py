@@ -1,4 +1,4 @@
-"""Reading the load of inference servers from files of three forms, which their headers tell apart."""
+"""Reading the load of inference servers from files of three forms, which differ by their headers."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from infra.workloads.elastic.loads import PEAK, LoadSample, resampled
 from infra.workloads.elastic.requests import DAY_S, HOUR_S
-from infra.workloads.rows import Row, TraceError, opened_rows
+from infra.workloads.rows import TraceError, TraceRow, opened_rows
 from infra.workloads.timed import WorkloadError
 
 LOAD_COLUMNS = ("time_s", "load")
-"""Our own: the load itself, from 0 to 1."""
+"""Millrace's own form: the load itself, from 0 to 1."""
 RATE_COLUMNS = ("timestamp_s", "model", "rate_rps", "active_clients", "rate_weighted_client_cv")
 """ServeGen: requests per second of each model; a rate of zero is missing data."""
 PODS_COLUMNS = (
@@ -22,26 +22,26 @@ PODS_COLUMNS = (
     "gen_qps_anon",
     "api_qps_anon",
 )
-"""Alibaba's inference fleet of 2026: how many pods there are, and how many of them are busy."""
+"""Alibaba's inference fleet of 2026: the number of pods, and of busy ones."""
 
 MAX_OFFSET_S = 366 * DAY_S
-"""A load that lasts for longer is none."""
+"""Longest valid load."""
 MAX_RATE = 1e12
 MAX_PODS = 1e9
 SHORT_GAP_S = HOUR_S
-"""Missing data for no longer than this are interpolated; more are taken from the day before or after."""
+"""Longest gap that is interpolated; a longer one is filled from the day before or after."""
 
 
 def read_load(path: Path, days: float, peak: float = PEAK) -> list[LoadSample]:
-    """The load of a file every five minutes for so many days, repeated by whole days where it is shorter.
+    """Return the load of a file every five minutes for `days`, repeated by whole days where it is shorter.
 
-    Our own files say the load itself. Of ServeGen's, each model has an equal share of the servers and loads
-    it in proportion to its rate; of the pods, the busy fraction counts. Both are scaled so that the highest
-    load is `peak`, and the trough follows. Missing rates are interpolated over an hour at most; longer gaps
-    are filled with the same times of the nearest other day that has them.
+    Millrace's own files have the load itself. In ServeGen's, each model has an equal share of the servers and
+    loads it in proportion to its rate. In files of pods, the load is the fraction of busy pods. Both are
+    scaled so that the highest load is `peak`. Missing rates are interpolated over an hour at most; longer
+    gaps are filled with the same times of the nearest other day that has them.
 
     Raises:
-        TraceError: the file cannot be read, or a row of it is no load.
+        TraceError: the file cannot be read, or a row of it is invalid.
         WorkloadError: there is no time, or no peak.
     """
     if not 0 < peak <= 1:
@@ -60,16 +60,16 @@ def read_load(path: Path, days: float, peak: float = PEAK) -> list[LoadSample]:
 
 
 def read_load_samples(path: Path) -> list[LoadSample]:
-    """The loads of a file of our own form, at its own times.
+    """Return the loads of a file of Millrace's own form, at its own times.
 
     Raises:
-        TraceError: the file cannot be read, or a row of it is no load.
+        TraceError: the file cannot be read, or a row of it is invalid.
     """
     with opened_rows(path, LOAD_COLUMNS) as (_, rows):
         return _in_order(path, "time_s", _loads(rows))
 
 
-def _in_order(path: Path, column: str, numbered: Iterable[tuple[Row, LoadSample]]) -> list[LoadSample]:
+def _in_order(path: Path, column: str, numbered: Iterable[tuple[TraceRow, LoadSample]]) -> list[LoadSample]:
     samples: list[LoadSample] = []
     for row, sample in numbered:
         if samples and sample.offset_s <= samples[-1].offset_s:
@@ -80,21 +80,21 @@ def _in_order(path: Path, column: str, numbered: Iterable[tuple[Row, LoadSample]
     return samples
 
 
-def _loads(rows: Iterable[Row]) -> Iterable[tuple[Row, LoadSample]]:
+def _loads(rows: Iterable[TraceRow]) -> Iterable[tuple[TraceRow, LoadSample]]:
     for row in rows:
         yield row, LoadSample(row.real("time_s", MAX_OFFSET_S), row.real("load", 1))
 
 
-def _pods(rows: Iterable[Row]) -> Iterable[tuple[Row, LoadSample]]:
+def _pods(rows: Iterable[TraceRow]) -> Iterable[tuple[TraceRow, LoadSample]]:
     for row in rows:
         pods = row.whole("gpu_pods", MAX_PODS)
         busy = row.real("busy_pods_ge5pct", pods)
         yield row, LoadSample(row.real("timestamp_s", MAX_OFFSET_S), busy / pods)
 
 
-def _rates(path: Path, rows: Iterable[Row]) -> list[LoadSample]:
-    """The mean over all models of their rates, each by its highest."""
-    numbered: dict[str, list[tuple[Row, LoadSample]]] = {}
+def _rates(path: Path, rows: Iterable[TraceRow]) -> list[LoadSample]:
+    """Return the mean over all models of their rates, each divided by its highest."""
+    numbered: dict[str, list[tuple[TraceRow, LoadSample]]] = {}
     for row in rows:
         rate = row.real("rate_rps", MAX_RATE)
         numbered.setdefault(row.fields["model"], []).append(
@@ -119,7 +119,7 @@ def _rates(path: Path, rows: Iterable[Row]) -> list[LoadSample]:
 
 
 def _completed(samples: Sequence[LoadSample]) -> list[LoadSample]:
-    """Without the samples of missing data, but for those of long gaps, which have values of other days."""
+    """Return the samples without missing data; those of long gaps have values of other days."""
     known = [sample for sample in samples if sample.load > 0]
     by_time = {sample.offset_s: sample.load for sample in known}
     edges = [samples[0].offset_s, *(sample.offset_s for sample in known), samples[-1].offset_s]
@@ -137,7 +137,7 @@ def _completed(samples: Sequence[LoadSample]) -> list[LoadSample]:
 
 
 def _other_day(time_s: float, by_time: dict[float, float], last_s: float) -> float | None:
-    """What is known at this time of the nearest day, the one before rather than the one after."""
+    """Return the load at this time of the nearest day that has one; of two, the earlier."""
     for days in range(1, math.ceil(last_s / DAY_S) + 1):
         for other_s in (time_s - days * DAY_S, time_s + days * DAY_S):
             if other_s in by_time:

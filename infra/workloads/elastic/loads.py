@@ -1,4 +1,4 @@
-"""The load of a cluster that serves inference, every five minutes: by the hour of day, and as events.
+"""Load of a cluster that serves inference, every five minutes: by the hour of day, and as events.
 
 A load is the fraction of GPUs that serve at least one request (thesis, Figure 3.1).
 """
@@ -16,23 +16,23 @@ from infra.workloads.timed import TimedEvent, WorkloadError, check_time
 from schemas.inference import InferenceLoadReported
 
 INTERVAL_S = 300.0
-"""Loads are reported so often (Figure 3.1), and the lender acts on them."""
+"""Interval of the reports of loads (Figure 3.1), on which the lender acts."""
 
 TROUGH = 0.42
 PEAK = 0.95
-"""Figure 3.1."""
+"""Lowest and highest load (Figure 3.1)."""
 
 HOUR_LEVELS = (
     *(0.86, 0.68, 0.48, 0.30, 0.19, 0.04, 0.00, 0.04, 0.13, 0.22, 0.29, 0.35),
     *(0.39, 0.37, 0.34, 0.31, 0.31, 0.35, 0.46, 0.70, 0.94, 1.00, 1.00, 0.98),
 )
-"""Where between trough and peak the load is at each full hour, linear in between. The peak lasts for about
-four hours at night, the trough is before dawn, and the mean load is 65 % (section 3.2.1)."""
+"""Load at each full hour, from 0 (trough) to 1 (peak), linear in between. The peak lasts for about four hours
+at night, the trough is before dawn, and the mean load is 65 % (section 3.2.1)."""
 
 BURST_DEVIATION = 0.033
 BURST_MEMORY = 0.5
-"""Standard deviation and autocorrelation, from one report to the next, of what comes on top: half of the
-changes within five minutes are larger than 2 % of the capacity (section 3.7.1)."""
+"""Standard deviation and autocorrelation, from one report to the next, of the bursts on top of the daily
+curve: half of the changes within five minutes are larger than 2 % of the capacity (section 3.7.1)."""
 
 
 _offset_s = attrgetter("offset_s")
@@ -43,16 +43,16 @@ class LoadSample:
     """The load at one time."""
 
     offset_s: float
-    """Since the start of the workload: midnight, local time."""
+    """Time since the start of the workload: midnight, local time."""
     load: float
-    """From 0 to 1."""
+    """Load from 0 to 1."""
 
 
 def generate_load(seed: int, days: float, trough: float = TROUGH, peak: float = PEAK) -> list[LoadSample]:
-    """A seeded load of so many days that rises and falls with the hour of day, between trough and peak.
+    """Generate a load that rises and falls with the hour of day, between trough and peak.
 
     Raises:
-        WorkloadError: there is no time, or no such range.
+        WorkloadError: the days or the range are invalid.
     """
     if not 0 < days < math.inf or not 0 <= trough < peak <= 1:
         raise WorkloadError(
@@ -78,13 +78,13 @@ def _level(offset_s: float) -> float:
 
 
 def resampled(samples: Sequence[LoadSample], days: float) -> list[LoadSample]:
-    """The load every five minutes for so many days: linear between samples, and repeated where they end.
+    """Return the load every five minutes for `days`: linear between samples, and repeated where they end.
 
-    What is repeated is as many whole days as the samples span, one at least, so that hours of day stay in
-    place; the end of it goes over linearly into its beginning.
+    The period is as many whole days as the samples span, one at least, so that hours of day stay in place.
+    Its end goes over linearly into its beginning.
 
     Raises:
-        WorkloadError: there are no samples, they are out of order, or there is no time.
+        WorkloadError: there are no samples, they are out of order, or the days are invalid.
     """
     if not samples or any(later.offset_s <= sooner.offset_s for sooner, later in pairwise(samples)):
         raise WorkloadError("a load needs samples, each later than the one before")
@@ -120,10 +120,10 @@ def _between(time_s: float, samples: Sequence[LoadSample]) -> float:
 def load_reports(
     samples: Sequence[LoadSample], cell: str, zone: str, start_s: float
 ) -> list[TimedEvent[InferenceLoadReported]]:
-    """The samples as events of a zone that lends, each sent when it was measured.
+    """Return the samples as events of a zone that lends, each sent when it was measured.
 
     Raises:
-        WorkloadError: the last one comes too late for events.
+        WorkloadError: the last time is too late for events.
     """
     if samples:
         check_time(start_s + samples[-1].offset_s)

@@ -1,4 +1,4 @@
-"""What users asked a cluster for, so far as a trace tells, and choosing some of it by seed."""
+"""Requests of users to a cluster, as a trace records them, and seeded samples of them."""
 
 import math
 import random
@@ -9,7 +9,7 @@ DAY_S = 86_400.0
 HOUR_S = 3_600.0
 
 BIG_SHARE = 0.15
-"""The requests of most GPU time, which hold nearly all of it, are drawn from apart from the others."""
+"""Share of the requests, those with most GPU time, that are sampled apart: they have nearly all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,26 +17,26 @@ class JobRequest:
     """One job, as it was submitted and ran."""
 
     offset_s: float
-    """When it was submitted, since the start of the workload: midnight, local time."""
+    """Time of submission since the start of the workload: midnight, local time."""
     user: str
     gpus: int
     """The requested demand."""
     duration_s: float
     """The running time at the requested demand, on the reference GPU."""
     scalable: bool
-    """Whether it is of the few large jobs whose models scale well to more workers (thesis, section 3.2.2)."""
+    """Whether the job is one of the few large ones whose models scale well (thesis, section 3.2.2)."""
 
     @property
     def gpu_s(self) -> float:
-        """GPU time: what the job takes of the cluster."""
+        """GPU time that the job takes."""
         return self.gpus * self.duration_s
 
 
 def window(requests: Sequence[JobRequest], first_day: float, days: float) -> list[JobRequest]:
-    """What a cluster has to do that is first looked at on `first_day`, and for so many days.
+    """Return the requests of `days` from `first_day` on.
 
-    Jobs from before that would still run, had they never waited, are submitted first of all, with what is
-    left of them: a cluster that is looked at for a day is not empty then.
+    Jobs from before that would still run, had they never waited, are submitted first, with the rest of their
+    duration: a cluster is not empty at the start of a day.
     """
     start_s, end_s = first_day * DAY_S, (first_day + days) * DAY_S
     left = [
@@ -61,28 +61,28 @@ def chosen_by_share(
     """Draw some of the requests at the indices `among`: `job_share` of all requests by count, and
     `load_share` of all GPU time.
 
-    The big ones and the others are drawn from apart, each evenly over its sizes, at the two rates that give
-    both shares. Where no such rates exist the GPU time counts.
+    The big ones and the others are sampled apart, each evenly over its sizes, at the two rates that give both
+    shares. Where no such rates exist, the share of GPU time has priority.
     """
-    wanted_jobs = job_share * len(requests)
-    wanted_gpu_s = load_share * math.fsum(request.gpu_s for request in requests)
+    target_jobs = job_share * len(requests)
+    target_gpu_s = load_share * math.fsum(request.gpu_s for request in requests)
     ranked = sorted(among, key=lambda index: (-requests[index].gpu_s, index))
     border = math.ceil(BIG_SHARE * len(ranked))
     big, small = ranked[:border], ranked[border:]
     big_gpu_s, small_gpu_s = (math.fsum(requests[index].gpu_s for index in part) for part in (big, small))
-    # Rates times counts make the jobs wanted, and rates times GPU times the load wanted.
+    # Two equations: rates times counts give the target jobs, rates times GPU times the target GPU time.
     determinant = len(big) * small_gpu_s - len(small) * big_gpu_s
     if small_gpu_s == 0 or determinant == 0:
-        return sorted(_evenly(ranked, min(wanted_gpu_s / ((big_gpu_s + small_gpu_s) or 1.0), 1.0), draws))
-    big_rate = (wanted_jobs * small_gpu_s - len(small) * wanted_gpu_s) / determinant
-    least, most = (wanted_gpu_s - small_gpu_s) / big_gpu_s, wanted_gpu_s / big_gpu_s
+        return sorted(_evenly(ranked, min(target_gpu_s / ((big_gpu_s + small_gpu_s) or 1.0), 1.0), draws))
+    big_rate = (target_jobs * small_gpu_s - len(small) * target_gpu_s) / determinant
+    least, most = (target_gpu_s - small_gpu_s) / big_gpu_s, target_gpu_s / big_gpu_s
     big_rate = min(max(big_rate, least, 0.0), most, 1.0)
-    small_rate = min((wanted_gpu_s - big_rate * big_gpu_s) / small_gpu_s, 1.0)
+    small_rate = min((target_gpu_s - big_rate * big_gpu_s) / small_gpu_s, 1.0)
     return sorted([*_evenly(big, big_rate, draws), *_evenly(small, small_rate, draws)])
 
 
 def _evenly(ranked: Sequence[int], rate: float, draws: random.Random) -> list[int]:
-    """So large a part of them, spread over all ranks: a systematic sample from a random start."""
+    """Return a systematic sample at `rate`, spread over all ranks, from a random start."""
     start = draws.random()
     return [
         index

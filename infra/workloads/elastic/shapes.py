@@ -1,16 +1,16 @@
-"""Which workers a demand for GPUs becomes."""
+"""Workers of a job from its demand for GPUs."""
 
 from infra.workloads.elastic.requests import JobRequest
 
 SCALABLE_WORKER_GPUS = 2
-"""Of a worker of a scalable job (thesis, Figure 3.3)."""
+"""GPUs of a worker of a scalable job (thesis, Figure 3.3)."""
 
 
 def shape(request: JobRequest, server_gpus: int) -> tuple[int, int]:
-    """Workers, and GPUs of each: together the requested demand.
+    """Return the number of workers and the GPUs of each; their product is the requested demand.
 
-    A scalable job has workers of two GPUs. Any other has as few workers as fit on servers, all alike: one up
-    to a server's GPUs, else of the largest size that divides its demand.
+    A scalable job has workers of two GPUs. Any other has as few equal workers as fit on servers: one up to a
+    server's GPUs, else workers of the largest size that divides its demand.
     """
     if request.scalable and request.gpus % SCALABLE_WORKER_GPUS == 0 and server_gpus >= SCALABLE_WORKER_GPUS:
         return request.gpus // SCALABLE_WORKER_GPUS, SCALABLE_WORKER_GPUS

@@ -1,4 +1,4 @@
-"""The jobs of experts zones, as simulations draw them."""
+"""Drawing of the jobs of experts zones for simulations."""
 
 import random
 from typing import Annotated
@@ -28,28 +28,29 @@ RANKS = {1: 0.2, 2: 0.3, 4: 0.3, 8: 0.2}
 """Shares of the jobs by their number of ranks; a zone with fewer devices gets no larger ones."""
 EXPERTS = 16
 LEAST_S, MOST_S = 300.0, 7_200.0
-"""How long a drawn job runs, if its ranks are as fast as the model of simulations has them. Of a trace the
-GPU time is brought into this range."""
+"""Bounds of the duration of a drawn job at the speed of simulated ranks. A trace's GPU times are cut to this
+range."""
 _TRAINED_PER_S = 64
-"""Samples of a rank in a second, and requests of a service, as simulations have them."""
+"""Samples of a simulated rank in a second."""
 _SERVED_PER_S = 24
+"""Requests of a simulated service in a second."""
 
 
 class ExpertsOptions(DrawingOptions):
-    """What jobs are."""
+    """Shares of the kinds of drawn jobs."""
 
     serving_share: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Of the jobs, services; the others train."""
+    """Share of services; the other jobs train."""
     adaptive_share: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Of the jobs that train, those with adaptive gating; the others have two experts for each token."""
+    """Share of the jobs that train with adaptive gating; the others have two experts for each token."""
 
 
 def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
-    """Jobs that arrive in bursts like those of a real cluster, or as a trace has them.
+    """Draw jobs that arrive in bursts like those of a real cluster, or as a trace has them.
 
     Raises:
-        WorkloadError: an option is none, or the trace is too short.
-        TraceError: the trace is none.
+        WorkloadError: an option is invalid, or the trace is too short.
+        TraceError: the trace is invalid.
     """
     options = drawing.options_as(ExpertsOptions)
     jobs = DEFAULT_JOBS if drawing.jobs is None else drawing.jobs
@@ -82,8 +83,8 @@ def _workload(options: ExpertsOptions, ranks: int, duration_s: float, draws: ran
     name = f"drawn/moe-{draws.randrange(4)}"
     if serves:
         requests = round(duration_s * _SERVED_PER_S)
-        asked = Requests(dataset=Dataset(path=f"{name}-prompts.jsonl", samples=1_000), most=requests)
-        return MoeServeWorkload(model=name, requests=asked, ranks=ranks, most_experts_per_device=EXPERTS)
+        prompts = Requests(dataset=Dataset(path=f"{name}-prompts.jsonl", samples=1_000), most=requests)
+        return MoeServeWorkload(model=name, requests=prompts, ranks=ranks, most_experts_per_device=EXPERTS)
     gating = GatingRule(mode="adaptive", threshold=0.2) if is_adaptive else GatingRule(mode="top2")
     return MoeTrainWorkload(
         work_samples=round(duration_s * _TRAINED_PER_S * ranks),

@@ -1,4 +1,4 @@
-"""The jobs of merging zones, as simulations draw them."""
+"""Drawing of the jobs of merging zones for simulations."""
 
 import random
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from infra.workloads.arrivals import arrivals_of
 from infra.workloads.drawing import Drawing, DrawingOptions
-from infra.workloads.merging.tasks import GPUS_ASKED, LEARNING_RATES, draw_tasks, tasks_by_size
+from infra.workloads.merging.tasks import GPU_COUNTS, LEARNING_RATES, draw_tasks, tasks_by_size
 from infra.workloads.timed import TimedEvent, WorkloadError, check_time
 from schemas.base import Event
 from schemas.cells import Zone
@@ -17,30 +17,30 @@ from schemas.merging.settings import STAGES_PER_PIPELINE
 from schemas.merging.workload import MergingTerms
 
 DEFAULT_JOBS = 160
-"""With the default options and span they ask for about 0.8 of the GPU time of 32 GPUs, each alone on one."""
+"""Number of jobs that, with the default options and span, request about 0.8 of the GPU time of 32 GPUs, each
+alone on one."""
 DEFAULT_SPAN_S = 3 * 3_600.0
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class MergingOptions(DrawingOptions):
-    """What jobs are."""
+    """Datasets and shares of the kinds of drawn jobs."""
 
     datasets: Annotated[int, Field(ge=1, le=1_000)] = 12
     sharing_share: _Share = 0.9
-    """Of the jobs, those that may be merged with others."""
+    """Share of jobs that may be merged with others."""
     pipeline_share: _Share = 0.0
-    """Of the jobs, those that are cut into stages over GPUs."""
+    """Share of jobs that are cut into stages over GPUs."""
 
 
 def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
-    """Jobs that arrive in bursts like those of a real cluster, or as a trace has them. What a job takes is
-    that of its dataset; of a trace only the order of GPU times is kept.
+    """Draw jobs that arrive in bursts like those of a real cluster, or as a trace has them. The work of a job
+    depends on its dataset; only the order of a trace's GPU times is kept.
 
     Raises:
-        WorkloadError: an option is none, the trace is too short, or no zone can run pipelines that are
-            wanted.
-        TraceError: the trace is none.
+        WorkloadError: an option is invalid, the trace is too short, or a zone cannot run the pipelines.
+        TraceError: the trace is invalid.
     """
     options = drawing.options_as(MergingOptions)
     if options.pipeline_share > 0:
@@ -58,7 +58,7 @@ def draw(drawing: Drawing) -> list[TimedEvent[Event]]:
         zip(arrivals, tasks_by_size(tasks, [arrival.gpu_s for arrival in arrivals]), strict=True)
     ):
         (zone,) = draws.choices(zones, weights)
-        (gpus,) = draws.choices(list(GPUS_ASKED), list(GPUS_ASKED.values()))
+        (gpus,) = draws.choices(list(GPU_COUNTS), list(GPU_COUNTS.values()))
         workload = task.workload(
             zone.base_model,
             draws.choice(LEARNING_RATES),

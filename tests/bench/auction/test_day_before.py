@@ -47,7 +47,7 @@ def test_a_trace_too_short_for_both_is_one_line_for_either_day(trace):
     setting = replace(TINY, trace=TraceArrivals(trace, JOBS // 2 + 1))
     for day in ((setting, 0), day_before(setting, 0)):
         with pytest.raises(
-            TraceError, match=r"t.csv: the trace has 40 jobs, 42 are wanted: a run of 21, and"
+            TraceError, match=r"t.csv: the trace has 40 jobs, 42 are needed: a run of 21, and"
         ):
             draw(*day)
 

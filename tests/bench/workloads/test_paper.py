@@ -13,7 +13,7 @@ from bench.workloads.vendors import UNIT_MICROS, mean_price_units
 from infra.simulation.simulator import Simulation
 from infra.views.board import Board
 from infra.views.summary import summarise
-from infra.workloads.auction.bids import Workload
+from infra.workloads.auction.bids import AuctionWorkload
 from schemas.auction.bids import Task
 from schemas.cells import CellConfigured
 from schemas.jobs import JobSubmitted
@@ -26,13 +26,13 @@ DAY = PaperSetting(arrivals_per_slot=80.0)
 SMALL = PaperSetting(nodes=6, slots=36, arrivals_per_slot=4.0, work_scale=0.5)
 
 
-def digest(drawn: tuple[CellConfigured, Workload]) -> list[str]:
+def digest(drawn: tuple[CellConfigured, AuctionWorkload]) -> list[str]:
     cell, workload = drawn
     events = [cell, *workload.quotes, *(timed.event for timed in workload.jobs)]
     return [repr(timed.time_s) for timed in workload.jobs] + [event.model_dump_json() for event in events]
 
 
-def workloads_of(workload: Workload) -> list[LoraWorkload]:
+def workloads_of(workload: AuctionWorkload) -> list[LoraWorkload]:
     return [timed.event.workload for timed in workload.jobs]
 
 
@@ -45,7 +45,7 @@ def load_of(setting: PaperSetting, seed: int) -> float:
 
 
 @pytest.fixture(scope="module")
-def day() -> tuple[CellConfigured, Workload]:
+def day() -> tuple[CellConfigured, AuctionWorkload]:
     return draw(DAY, seed=11)
 
 

@@ -66,11 +66,11 @@ BAD = {
     "no GPU": (HEADER + row(1, 5, "60,0,"), "row 2: column gpus: '0' is not above 0"),
     "too few jobs": (
         HEADER + row(1, 5) + row(2, 6),
-        "the trace has 2 jobs, 6 are wanted: a run of 3, and the day",
+        "the trace has 2 jobs, 6 are needed: a run of 3, and the day",
     ),
     "no room for the day before": (
         HEADER + "".join(row(number, number) for number in range(5)),
-        "the trace has 5 jobs, 6 are wanted: a run of 3, and the day before it",
+        "the trace has 5 jobs, 6 are needed: a run of 3, and the day before it",
     ),
     "no time passes": (
         HEADER + "".join(row(number, 5) for number in range(6)),

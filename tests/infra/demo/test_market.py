@@ -9,7 +9,7 @@ from infra.commands.options import CELLS_DIRECTORY
 from infra.demo import market as market_module
 from infra.demo import stage as stage_module
 from infra.demo.cell import CELL_FILE, write_cell
-from infra.demo.market import Market
+from infra.demo.market import MarketScene
 from infra.errors import CommandError
 from infra.workloads.arrivals import generate
 from schemas.changes import ZoneConfigured
@@ -35,7 +35,7 @@ class Play:
         self.log = VirtualLog(CellsFile.read(file).cell("demo", EPOCH_S), self.clock)
         self.said: list[str] = []
         self.stage = virtual_stage(self.log, self.said)
-        self.market = Market(self.stage, generate(12, 10.0, seed=1), 1, DATASETS)
+        self.market = MarketScene(self.stage, generate(12, 10.0, seed=1), 1, DATASETS)
         monkeypatch.setattr(os, "kill", lambda pid, _number: self.log.kill(self.log.nodes[pid - 1]))
 
     def planned(self) -> dict[str, set[str]]:

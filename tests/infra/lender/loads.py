@@ -20,7 +20,7 @@ def history(loads: Iterable[float | None], kept_intervals: int = 14 * PER_DAY) -
     past = LoadHistory(INTERVAL_S, kept_intervals)
     for index, load in enumerate(loads):
         if load is not None:
-            past.take(START_S + index * INTERVAL_S, load)
+            past.add(START_S + index * INTERVAL_S, load)
     return past
 
 

@@ -17,21 +17,21 @@ def means(past: LoadHistory) -> list[float | None]:
 def test_an_interval_has_the_mean_and_the_peak_of_its_reports():
     past = LoadHistory(INTERVAL_S, 10)
     for offset_s, load in ((10.0, 0.2), (100.0, 0.6), (299.0, 0.4), (301.0, 0.5)):
-        assert past.take(START_S + offset_s, load)
+        assert past.add(START_S + offset_s, load)
     assert means(past) == pytest.approx([0.4, 0.5])
     assert past.peak(past.last - 1) == 0.6
 
 
 def test_an_earlier_report_changes_nothing():
     past = history([0.5])
-    assert not past.take(START_S - 0.001, 0.9)
-    assert not past.take(START_S - 1_000.0, 0.9)
+    assert not past.add(START_S - 0.001, 0.9)
+    assert not past.add(START_S - 1_000.0, 0.9)
     assert means(past) == [0.5]
 
 
 def test_reports_of_the_same_time_all_count():
     past = history([0.5])
-    assert past.take(START_S, 0.9)
+    assert past.add(START_S, 0.9)
     assert means(past) == pytest.approx([0.7])
 
 
@@ -74,7 +74,7 @@ def test_whatever_comes_the_grid_is_whole_and_its_loads_are_among_the_reported(s
     time_s = START_S
     for step_s, load in steps:
         time_s += step_s
-        past.take(time_s, load)
+        past.add(time_s, load)
     assert past.last == math.floor(past.latest_s / INTERVAL_S)
     assert past.mean(past.last) is not None
     assert len(means(past)) <= kept

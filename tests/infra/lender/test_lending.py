@@ -56,7 +56,7 @@ class House:
     def report(self, load, serving=(), after_s=INTERVAL_S) -> list[InferenceEvent]:
         """Report a load, `after_s` after the one before, and return what the lender says."""
         self.time_s += after_s
-        return self.lender.take_load(
+        return self.lender.on_load(
             InferenceLoadReported(cell=CELL, zone=ZONE, time_s=self.time_s, load=load, serving=serving)
         )
 
@@ -65,7 +65,7 @@ class House:
             match event:
                 case CapacityOffered(servers=servers, offer_id=name):
                     outcome = OfferAnswered(owner=ZONE, offer_id=name, lent=servers, refused=())
-                    self.lender.take_outcome(outcome, name, self.time_s)
+                    self.lender.on_decision(outcome, name, self.time_s)
                     for server in servers:
                         self.loan(server, "on_loan")
                     self.lent += servers
@@ -73,7 +73,7 @@ class House:
                     assert count <= len(self.lent)
                     taken, self.lent = self.lent[:count], self.lent[count:]
                     plan = ReclaimPlanned(owner=ZONE, reclaim_id=name, due_s=due_s, servers=tuple(taken))
-                    self.lender.take_outcome(plan, name, self.time_s)
+                    self.lender.on_decision(plan, name, self.time_s)
                     for server in taken:
                         self.loan(server, "draining")
                     self.draining += taken
@@ -82,7 +82,7 @@ class House:
         change = LoanChanged(
             server=server, owner=ZONE, borrower="training", status=status, since_s=self.time_s
         )
-        self.lender.take_outcome(change, "e1", self.time_s)
+        self.lender.on_decision(change, "e1", self.time_s)
 
     def bring_back(self) -> None:
         for server in self.draining:
@@ -122,7 +122,7 @@ def test_a_sender_whose_clock_is_ahead_does_not_silence_the_others(ahead_s: floa
     house = lending(load=0.3)
     assert len(house.lent) == 6
     ahead = InferenceLoadReported(cell=CELL, zone=ZONE, time_s=house.time_s + 60.0 + ahead_s, load=0.3)
-    assert house.lender.take_load(ahead, house.time_s + 60.0) == []
+    assert house.lender.on_load(ahead, house.time_s + 60.0) == []
     assert house.lender.history.latest_s == house.time_s + 60.0
     # Not even where both are received at once.
     (reclaim,) = house.report(0.6, after_s=60.0)
@@ -132,9 +132,9 @@ def test_a_sender_whose_clock_is_ahead_does_not_silence_the_others(ahead_s: floa
 def test_loads_from_before_a_start_count_as_of_when_they_were_received():
     lender = House().lender
     ahead = InferenceLoadReported(cell=CELL, zone=ZONE, time_s=START_S + 86_400.0, load=0.1)
-    assert lender.remember(ahead, START_S)
+    assert lender.record_load(ahead, START_S)
     own = InferenceLoadReported(cell=CELL, zone=ZONE, time_s=START_S + INTERVAL_S, load=0.9)
-    assert lender.remember(own, START_S + INTERVAL_S + 1.0)
+    assert lender.record_load(own, START_S + INTERVAL_S + 1.0)
     assert lender.history.latest_s == own.time_s
     assert lender.history.mean(lender.history.last) == 0.9
 
@@ -187,7 +187,7 @@ def test_more_servers_than_one_event_names_are_wanted_back_by_several_at_once():
 
 def test_reclaims_look_ahead_by_the_notice_and_one_interval():
     house = lending(forecaster=LastValue(), notice_s=900.0)
-    house.lender.use(Rising(0.1))
+    house.lender.use_forecaster(Rising(0.1))
     (reclaim,) = house.report(0.3)
     assert reclaim.servers == 4
     assert reclaim.due_s == house.time_s + 900.0
@@ -212,7 +212,7 @@ def test_an_offer_whose_loans_are_not_read_yet_is_not_made_again():
     house.live(*[0.3] * STEADY)
     (offer,) = house.report(0.3)
     answer = OfferAnswered(owner=ZONE, offer_id=offer.offer_id, lent=offer.servers, refused=())
-    house.lender.take_outcome(answer, offer.offer_id, house.time_s)
+    house.lender.on_decision(answer, offer.offer_id, house.time_s)
     assert house.report(0.3) == []
     assert house.lender.lent == set(offer.servers)
 
@@ -223,7 +223,7 @@ def test_a_reclaim_whose_loans_are_not_read_yet_is_not_made_again():
     plan = ReclaimPlanned(
         owner=ZONE, reclaim_id=reclaim.reclaim_id, due_s=reclaim.due_s, servers=tuple(house.lent[:2])
     )
-    house.lender.take_outcome(plan, plan.reclaim_id, house.time_s)
+    house.lender.on_decision(plan, plan.reclaim_id, house.time_s)
     assert house.report(0.5) == []
 
 
@@ -234,14 +234,14 @@ def test_a_new_process_finds_what_is_lent_and_offers_none_of_it():
         for server in house.lent
     ]
     successor = Lender(CELL, house.zone, LastValue(), parameters())
-    successor.find(elsewhere=house.lent, loans=loans)
+    successor.restore_loans(elsewhere=house.lent, loans=loans)
     assert successor.lent == set(house.lent)
     said = []
     for index in range(STEADY + 2):
         report = InferenceLoadReported(
             cell=CELL, zone=ZONE, time_s=START_S + (index + 1) * INTERVAL_S, load=0.3
         )
-        said += successor.take_load(report)
+        said += successor.on_load(report)
     assert said == []
 
 
@@ -257,7 +257,7 @@ def test_a_reclaim_that_the_cell_ignored_is_made_again_with_the_next_report():
     house = lending()
     (refused,) = house.report(0.5)
     ignored = EventIgnored(reason="more_than_on_loan")
-    house.lender.take_outcome(ignored, refused.reclaim_id, house.time_s)
+    house.lender.on_decision(ignored, refused.reclaim_id, house.time_s)
     (again,) = house.report(0.5, after_s=10.0)
     assert again.due_s == refused.due_s + 10.0
 
@@ -267,12 +267,12 @@ def test_what_others_ask_for_counts_until_the_cell_answers_the_event_that_asked(
     none of them keeps the lender from its own reclaim."""
     house = lending()
     foreign = CapacityReclaimed(cell=CELL, zone=ZONE, reclaim_id="theirs", servers=6, due_s=house.time_s)
-    house.lender.take_reclaim(foreign, "event-1", house.time_s)
-    house.lender.take_reclaim(foreign, "event-2", house.time_s)
+    house.lender.on_reclaim(foreign, "event-1", house.time_s)
+    house.lender.on_reclaim(foreign, "event-2", house.time_s)
     assert house.report(0.5, after_s=10.0) == []
     for event_id in ("event-1", "event-2"):
         ignored = EventIgnored(reason="more_than_on_loan")
-        house.lender.take_outcome(ignored, event_id, house.time_s)
+        house.lender.on_decision(ignored, event_id, house.time_s)
     (reclaim,) = house.report(0.5, after_s=10.0)
     assert reclaim.servers == 2
 
@@ -293,7 +293,7 @@ def test_refused_servers_are_not_offered_again_for_a_while():
     (offer,) = house.report(0.3)
     refused = RefusedServers(reason="down", servers=("s009", "s008"))
     answer = OfferAnswered(owner=ZONE, offer_id=offer.offer_id, lent=offer.servers[2:], refused=(refused,))
-    house.lender.take_outcome(answer, offer.offer_id, house.time_s)
+    house.lender.on_decision(answer, offer.offer_id, house.time_s)
     for server in answer.lent:
         house.loan(server, "on_loan")
     (others,) = house.report(0.3)
@@ -332,7 +332,7 @@ def test_the_margin_is_learned_from_loads_that_exceeded_plans():
 def test_while_no_report_comes_the_forecast_stands_in_and_nothing_is_offered():
     house = lending(forecaster=LastValue(), unknown_s=3_600.0)
     house.lender.pass_time(house.time_s)
-    house.lender.use(Rising(0.09))
+    house.lender.use_forecaster(Rising(0.09))
     assert house.live(0.1) == []
     assert house.lender.pass_time(house.time_s + 1.5 * INTERVAL_S) == []
     (reclaim,) = house.lender.pass_time(house.time_s + 2 * INTERVAL_S)
@@ -371,16 +371,16 @@ def test_a_new_process_goes_on_where_the_one_before_it_ended():
         change = LoanChanged(
             server=server, owner=ZONE, borrower="training", status="on_loan", since_s=START_S
         )
-        successor.take_outcome(change, "e1", house.time_s)
+        successor.on_decision(change, "e1", house.time_s)
     for index in range(6):
         load = 0.5 if index == 5 else 0.3
         time_s = START_S + (index + 1) * INTERVAL_S
-        successor.remember(InferenceLoadReported(cell=CELL, zone=ZONE, time_s=time_s, load=load))
+        successor.record_load(InferenceLoadReported(cell=CELL, zone=ZONE, time_s=time_s, load=load))
     unanswered = successor.pass_time(house.time_s)
     assert [event.servers for event in unanswered] == [2]
     ignored = EventIgnored(reason="more_than_on_loan")
-    successor.take_outcome(ignored, unanswered[0].reclaim_id, house.time_s)
-    successor.take_reclaim(reclaim, "of-the-one-before", house.time_s)
+    successor.on_decision(ignored, unanswered[0].reclaim_id, house.time_s)
+    successor.on_reclaim(reclaim, "of-the-one-before", house.time_s)
     assert successor.pass_time(house.time_s + 2 * INTERVAL_S) == []
 
 
@@ -388,7 +388,7 @@ def test_answers_that_are_read_before_their_questions_count():
     house = lending()
     (reclaim,) = house.report(0.5)
     house.answer([reclaim])
-    house.lender.take_reclaim(reclaim, reclaim.reclaim_id, house.time_s)
+    house.lender.on_reclaim(reclaim, reclaim.reclaim_id, house.time_s)
     assert not house.lender.awaits(reclaim.reclaim_id)
 
 
@@ -396,7 +396,7 @@ def test_a_server_that_an_operator_lends_by_hand_is_missed_but_not_reclaimed():
     house = House()
     for name in ("s000", "s001"):
         moved = NodeMoved(node=name, from_zone=ZONE, to_zone="training", reason="lent")
-        house.lender.take_outcome(moved, "e1", START_S)
+        house.lender.on_decision(moved, "e1", START_S)
     (offer,) = house.live(*[0.3] * 5)
     assert len(offer.servers) == 4
     assert [event.servers for event in house.live(0.9)] == [4]
@@ -407,7 +407,7 @@ def test_servers_that_join_and_leave_the_zone_count():
     joins = NodeMoved(node="s100", from_zone=None, to_zone=ZONE, reason="registered")
     leaves = NodeMoved(node="s000", from_zone=ZONE, to_zone=None, reason="retired")
     for moved in (joins, leaves, joins.model_copy(update={"to_zone": "training", "node": "s200"})):
-        house.lender.take_outcome(moved, "e1", START_S)
+        house.lender.on_decision(moved, "e1", START_S)
     (offer,) = house.live(*[0.3] * 5)
     assert offer.servers[0] == "s100"
     assert len(offer.servers) == 6
@@ -416,7 +416,7 @@ def test_servers_that_join_and_leave_the_zone_count():
 def test_other_zones_are_passed_over():
     house = lending()
     change = LoanChanged(server="x1", owner="other", borrower="training", status="on_loan", since_s=START_S)
-    house.lender.take_outcome(change, "e1", START_S)
+    house.lender.on_decision(change, "e1", START_S)
     assert len(house.lender.lent) == 6
 
 

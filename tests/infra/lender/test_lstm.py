@@ -38,7 +38,7 @@ class Always:
 def run(selection: Selection, loads: list[float]) -> LoadHistory:
     past = LoadHistory(INTERVAL_S)
     for index, load in enumerate(loads):
-        past.take(START_S + index * INTERVAL_S, load)
+        past.add(START_S + index * INTERVAL_S, load)
         selection.forecast(past, 1)
     return past
 
@@ -145,10 +145,10 @@ def test_it_is_trained_anew_on_a_schedule():
 
 
 def test_gaps_are_not_compared():
-    selection = Selection(Always(0.3), lambda _past, _until: Always(0.5), judged_s=50 * INTERVAL_S)
+    selection = Selection(Always(0.3), lambda _past, _until: Always(0.5), evaluated_s=50 * INTERVAL_S)
     past = LoadHistory(INTERVAL_S)
     for index in [*range(60), *range(80, 90)]:
-        past.take(START_S + index * INTERVAL_S, 0.5)
+        past.add(START_S + index * INTERVAL_S, 0.5)
         selection.forecast(past, 1)
     assert selection.comparison.seasonal_error == pytest.approx(0.2)
 

@@ -16,8 +16,8 @@ def judged(margin: Margin, loads: list[float | None], planned: float, ahead: int
     past = LoadHistory(INTERVAL_S)
     for index, load in enumerate(loads):
         if load is not None:
-            past.take(START_S + index * INTERVAL_S, load)
-            margin.planned(past, ahead, planned)
+            past.add(START_S + index * INTERVAL_S, load)
+            margin.add_plan(past, ahead, planned)
     return margin
 
 

@@ -25,16 +25,16 @@ def test_all_servers_are_expected_but_those_that_an_operator_lent():
 def test_a_server_is_expected_again_when_it_has_had_time_to_start():
     zone = presence()
     for status in ("on_loan", "draining"):
-        zone.take_loan(changed("s001", status))
+        zone.update_loan(changed("s001", status))
         assert zone.expected(START_S + 86_400.0) == {"s000", "s002"}
-    zone.take_loan(changed("s001", "returned"))
+    zone.update_loan(changed("s001", "returned"))
     assert zone.expected(START_S + STARTS_IN_S - 1.0) == {"s000", "s002"}
     assert zone.expected(START_S + STARTS_IN_S) == {"s000", "s001", "s002"}
 
 
 def test_a_zone_that_changes_is_followed():
     zone = presence()
-    zone.take_loan(changed("s002", "on_loan"))
-    zone.take_zone(ZoneState(cell=CELL, zone=lending_zone(4), elsewhere=("s000",)))
+    zone.update_loan(changed("s002", "on_loan"))
+    zone.update_zone(ZoneState(cell=CELL, zone=lending_zone(4), elsewhere=("s000",)))
     assert zone.owned == ["s000", "s001", "s002", "s003"]
     assert zone.expected(START_S) == {"s001", "s003"}

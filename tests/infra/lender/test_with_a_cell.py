@@ -44,12 +44,12 @@ def test_a_swing_of_days_is_lent_and_reclaimed_without_a_refusal_or_a_delay():
         said = tell(ClockTicked(cell="c", time_s=time_s))
         report = InferenceLoadReported(cell="c", zone="serving", time_s=time_s, load=sample.load)
         said += tell(report)
-        for event in lender.take_load(report):
+        for event in lender.on_load(report):
             said += tell(event, event_id_of(event))
         # So that what is due between two reports is seen to be back, or not.
         said += tell(ClockTicked(cell="c", time_s=time_s + INTERVAL_S - 1.0))
         for decision in said:
-            lender.take_outcome(decision.outcome, decision.cause, time_s)
+            lender.on_decision(decision.outcome, decision.cause, time_s)
             decided.append(decision.outcome)
 
     assert not [outcome for outcome in decided if isinstance(outcome, EventIgnored)]

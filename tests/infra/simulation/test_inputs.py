@@ -4,7 +4,7 @@ from itertools import count, takewhile
 
 import pytest
 
-from infra.simulation.event_queue import EventQueue, Rank
+from infra.simulation.event_queue import EventQueue, EventRank
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.workloads.timed import TimedEvent, WorkloadError
 from schemas.auction.quotes import QuoteAccepted
@@ -132,10 +132,10 @@ def test_events_that_follow_one_another_are_asked_for_one_at_a_time():
             asked.append((first_s, number))
             yield first_s + number * step_s, ClockTicked(cell="c", time_s=first_s)
 
-    queue.add_all(Rank.REPORT, endless(1.0, 2.0))
-    queue.add_all(Rank.REPORT, endless(3.0, 1.0))
-    queue.add_all(Rank.REPORT, iter([]))
-    queue.add(4.0, Rank.SET_UP, ClockTicked(cell="c", time_s=0.0))
+    queue.add_all(EventRank.REPORT, endless(1.0, 2.0))
+    queue.add_all(EventRank.REPORT, endless(3.0, 1.0))
+    queue.add_all(EventRank.REPORT, iter([]))
+    queue.add(4.0, EventRank.SET_UP, ClockTicked(cell="c", time_s=0.0))
     popped = takewhile(lambda timed: timed[0] < 6, iter(queue.pop, None))
     assert [(time_s, event.time_s) for time_s, event in popped] == [
         *((1.0, 1.0), (3.0, 1.0), (3.0, 3.0), (4.0, 0.0), (4.0, 3.0), (5.0, 1.0), (5.0, 3.0))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from infra.simulation.recording import BEFORE_ALL, Recording, timed
+from infra.simulation.recording import BEFORE_ALL, LedgerRecording, timed
 from infra.simulation.simulator import sent_at
 from schemas.base import Event
 from schemas.codec import Envelope
@@ -68,16 +68,16 @@ def test_before_the_first_tick_a_time_may_be_unknown():
     assert [time_s for time_s, _ in timed(entries(("", bid())))] == [BEFORE_ALL]
 
 
-def recording_of(*heard: tuple[float, Event], ids: tuple[str, ...] = ()) -> Recording:
-    recording = Recording(configuration())
+def recording_of(*heard: tuple[float, Event], ids: tuple[str, ...] = ()) -> LedgerRecording:
+    recording = LedgerRecording(configuration())
     for number, (offset_s, event) in enumerate(heard):
         id = ids[number] if ids else f"e{number}"
-        recording.take(EPOCH_S + offset_s, LedgerEvent(number, Envelope(id, "test", "", event)))
+        recording.add(EPOCH_S + offset_s, LedgerEvent(number, Envelope(id, "test", "", event)))
     return recording
 
 
-def until(recording: Recording, offset_s: float) -> float | None:
-    until_s = recording.there_until_s("a1", EPOCH_S + offset_s)
+def until(recording: LedgerRecording, offset_s: float) -> float | None:
+    until_s = recording.present_until_s("a1", EPOCH_S + offset_s)
     return None if until_s is None else until_s - EPOCH_S
 
 
@@ -121,4 +121,4 @@ def test_generations_of_what_ifs_count_up():
 
 def test_a_ledger_knows_nodes_that_it_configures_or_hears():
     recording = recording_of((0.0, heard("stray")))
-    assert [recording.knows(node) for node in ("a1", "stray", "added-1")] == [True, True, False]
+    assert [recording.has_node(node) for node in ("a1", "stray", "added-1")] == [True, True, False]

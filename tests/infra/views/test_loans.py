@@ -1,6 +1,6 @@
 """What `watch` and `explain` say of loans."""
 
-from infra.views.loans import Loans
+from infra.views.loans import CellLoans
 from schemas.base import Event
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope
@@ -8,7 +8,7 @@ from schemas.inference import InferenceLoadReported
 
 
 def test_a_load_that_is_stamped_ahead_does_not_hide_those_that_follow():
-    loans = Loans()
+    loans = CellLoans()
     events: list[Event] = [
         ClockTicked(cell="c", time_s=60.0),
         InferenceLoadReported(cell="c", zone="z", time_s=1_000_000.0, load=0.1),

@@ -81,7 +81,7 @@ def test_a_cut_never_lies_within_a_single_instant():
 
 
 @pytest.mark.parametrize(
-    ("jobs", "fault"), [(trace(1, 2), "has 2 jobs, 3 are wanted"), (trace(1, 1, 1), "at the same time")]
+    ("jobs", "fault"), [(trace(1, 2), "has 2 jobs, 3 are needed"), (trace(1, 1, 1), "at the same time")]
 )
 def test_a_trace_that_cannot_be_cut_is_refused(jobs, fault):
     with pytest.raises(ValueError, match=fault):

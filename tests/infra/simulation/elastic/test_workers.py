@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from infra.simulation.elastic.workers import PREEMPTION_S, VirtualWorkers
-from infra.simulation.event_queue import EventQueue, Rank
+from infra.simulation.event_queue import EventQueue, EventRank
 from schemas.elastic.commands import Member, WorkersAssigned, WorkersReleased
 from schemas.fleet import RunFinished, RunProgressed, RunStarted
 from tests.support.elastic import workload
@@ -55,7 +55,7 @@ def played(
         until(time_s)
         for command in together:
             moments = workers.carry_out(command, time_s, (lost_s or {}).get(command.node, math.inf))
-            queue.add_all(Rank.REPORT, moments)
+            queue.add_all(EventRank.REPORT, moments)
     until(math.inf)
     return said
 

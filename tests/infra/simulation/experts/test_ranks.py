@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from infra.simulation.event_queue import EventQueue, Rank
+from infra.simulation.event_queue import EventQueue, EventRank
 from infra.simulation.experts.model import BALANCED_BATCH_S, LAYERS, TRAINED_PER_S, busiest_load
 from infra.simulation.experts.ranks import START_S, VirtualRanks
-from infra.simulation.experts.routed_tokens import RoutedTokens
+from infra.simulation.experts.routed_tokens import SimulatedRouting
 from schemas.base import Event
 from schemas.experts.commands import ExpertsPlaced, LayerPlacement, RankMember, RanksAssigned, RanksReleased
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
@@ -83,7 +83,7 @@ def test_a_balanced_placement_makes_a_service_faster():
     workload = serving(2, None, until_s=200.0, most_experts_per_device=16, profile_batches=0)
     runner = VirtualRanks("c", 1.0)
     queue = EventQueue()
-    queue.add_all(Rank.REPORT, runner.carry_out(assigned(workload), 0.0))
+    queue.add_all(EventRank.REPORT, runner.carry_out(assigned(workload), 0.0))
     routed: list[ExpertsRouted] = []
     while (due := queue.pop(1e6)) is not None:
         if isinstance(due[1], ExpertsRouted):
@@ -97,12 +97,12 @@ def test_a_balanced_placement_makes_a_service_faster():
 def test_released_ranks_say_that_they_are_gone_and_nothing_more():
     runner = VirtualRanks("c", 1.0)
     queue = EventQueue()
-    queue.add_all(Rank.REPORT, runner.carry_out(assigned(training(2, 10**6)), 0.0))
+    queue.add_all(EventRank.REPORT, runner.carry_out(assigned(training(2, 10**6)), 0.0))
     told: list[tuple[float, Event]] = []
     while (due := queue.pop(START_S + 14.0)) is not None:
         told.append(due)
     for node in ("n0", "n1"):
-        queue.add_all(Rank.REPORT, runner.carry_out(released(node), START_S + 14.0))
+        queue.add_all(EventRank.REPORT, runner.carry_out(released(node), START_S + 14.0))
     while (due := queue.pop(1e6)) is not None:
         told.append(due)
     over = [event for _, event in told if isinstance(event, RunProgressed)]
@@ -128,14 +128,14 @@ def test_a_service_that_is_asked_less_than_it_can_serves_as_much_as_it_is_asked(
 
 
 def test_popularity_adds_up_and_drifts_from_one_order_to_the_next():
-    routed = RoutedTokens("s", 1, 16, drift_s=100.0)
+    routed = SimulatedRouting("s", 1, 16, drift_s=100.0)
     for time_s in (0.0, 50.0, 75.0, 99.0, 100.0):
         assert math.isclose(math.fsum(routed.popularity(0, time_s)), 1.0)
     assert routed.popularity(0, 0.0) == routed.popularity(0, 49.0), "it stands still for half of a period"
     assert routed.popularity(0, 0.0) != routed.popularity(0, 100.0)
     end, begin = routed.popularity(0, 99.999), routed.popularity(0, 100.0)
     assert max(abs(one - other) for one, other in zip(end, begin, strict=True)) < 1e-3
-    again = RoutedTokens("s", 1, 16, drift_s=100.0)
+    again = SimulatedRouting("s", 1, 16, drift_s=100.0)
     assert again.counts(0, 60.0, 1_000) == routed.counts(0, 60.0, 1_000)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from infra.simulation.event_queue import EventQueue, Rank
+from infra.simulation.event_queue import EventQueue, EventRank
 from infra.simulation.merging.truth import Truth
 from infra.simulation.merging.tuner import VirtualTuner
 from schemas.base import Event
@@ -31,7 +31,7 @@ class Nodes:
 
     def tell(self, *commands: TaskAssigned | TaskReleased) -> None:
         for command in commands:
-            self.queue.add_all(Rank.REPORT, self.tuner.carry_out(command, self.time_s))
+            self.queue.add_all(EventRank.REPORT, self.tuner.carry_out(command, self.time_s))
 
     def run(self, until_s: float) -> list[RunReport]:
         reports: list[Event] = []

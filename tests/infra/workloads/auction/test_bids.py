@@ -1,7 +1,7 @@
 import pytest
 
 from infra.workloads.arrivals import Arrival, generate
-from infra.workloads.auction.bids import SLACK, Demands, draw_quotes, draw_workload
+from infra.workloads.auction.bids import SLACK, BidDemands, draw_quotes, draw_workload
 from infra.workloads.timed import WorkloadError
 from schemas.cells import CellConfigured, ThroughputRow
 from schemas.lora import Dataset
@@ -85,7 +85,7 @@ def test_the_dearest_vendor_is_the_fastest(cell):
 
 def test_the_given_datasets_are_used(cell, arrivals):
     datasets = (Dataset(path="a.jsonl", samples=10), Dataset(path="b.jsonl", samples=20))
-    bids = draw_workload(cell, arrivals, EPOCH_S, 1, Demands(datasets=datasets)).jobs
+    bids = draw_workload(cell, arrivals, EPOCH_S, 1, BidDemands(datasets=datasets)).jobs
     assert {timed.event.workload.dataset for timed in bids} == set(datasets)
 
 

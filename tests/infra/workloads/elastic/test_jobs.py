@@ -4,7 +4,13 @@ import pytest
 
 from infra.workloads.elastic.abilities import Abilities, ScalingRange, lossy
 from infra.workloads.elastic.calibrated import generate_requests
-from infra.workloads.elastic.jobs import SAMPLES_PER_GPU_S, ElasticJob, draw_jobs, submissions, true_speeds
+from infra.workloads.elastic.jobs import (
+    SAMPLES_PER_GPU_S,
+    DrawnElasticJob,
+    draw_jobs,
+    submissions,
+    true_speeds,
+)
 from infra.workloads.elastic.requests import JobRequest
 from infra.workloads.elastic.shapes import shape
 from schemas.kinds import KINDS
@@ -15,12 +21,12 @@ def requests() -> list[JobRequest]:
     return generate_requests(0, days=1)
 
 
-def one(gpus: int, abilities: Abilities | None = None, scalable: bool = False) -> ElasticJob:
+def one(gpus: int, abilities: Abilities | None = None, scalable: bool = False) -> DrawnElasticJob:
     (job,) = draw_jobs([JobRequest(5.0, "u", gpus, 100.0, scalable)], abilities or Abilities(), 0)
     return job
 
 
-def running_s(job: ElasticJob, workers: int) -> float:
+def running_s(job: DrawnElasticJob, workers: int) -> float:
     """How long the job really takes, from start to end on so many workers."""
     workload = job.workload
     speedup = workload.speedup[workers - 1] if workload.speedup else workers

@@ -11,30 +11,28 @@ from infra.workloads.timed import WorkloadError
 from infra.workloads.trace import TraceJob
 
 LOAD = 0.78
-"""GPU time that is asked for, over that of the cluster: as in the generated workload, of which the
-baseline gets 72 % of the cluster's GPU time done while jobs are submitted."""
+"""Requested GPU time over that of the cluster, as in the generated workload. With it, the baseline uses 72 %
+of the cluster's GPU time while jobs are submitted."""
 
 SCALABLE_SHARE = 0.05
 SCALABLE_LOAD_SHARE = 0.36
-"""Large jobs of models that scale: so many of the jobs, with so much of the GPU time (section 3.2.2)."""
+"""Shares of the jobs, and of the GPU time, that large jobs of scalable models have (section 3.2.2)."""
 
 
 def requests_from_trace(
     jobs: Sequence[TraceJob], gpus: int, days: float, seed: int, load: float = LOAD
 ) -> list[JobRequest]:
-    """A run of consecutive jobs from a seeded place in the trace, as many as load a cluster of so many GPUs
-    for so many days.
+    """Return consecutive jobs from a seeded place in the trace that give a cluster `load` for `days`.
 
-    Real are the order, the proportions of the gaps, the users, the GPUs and the running times. Scaled is the
-    time between arrivals: one factor stretches the run to the days, so bursts are kept, but the trace's hours
-    are no hours of the workload's day. No job asks for more than half of the cluster (section 3.7.5) or runs
-    for longer than the days; jobs that took no time are left out. A worker needs a whole GPU, so demands are
-    rounded up to whole GPUs. Drawn by seed is what the trace does not
-    tell: which of the jobs with several GPUs are scalable, together a twentieth of all jobs with 36 % of the
-    GPU time, as far as the trace allows.
+    The order, the proportions of the gaps, the users, the GPUs and the running times are the trace's. One
+    factor scales the time between arrivals to the days: bursts are kept, but hours of the trace are not hours
+    of the workload's day. No job requests more than half of the cluster (section 3.7.5) or runs for longer
+    than the days; jobs that took no time are left out. A worker needs a whole GPU, so demands are rounded up
+    to whole GPUs. Traces do not record which jobs are scalable: the seed draws them among the jobs with
+    several GPUs, a twentieth of all jobs with 36 % of the GPU time, as far as the trace allows.
 
     Raises:
-        WorkloadError: the whole trace has not so much work, or there are no GPUs, days or load.
+        WorkloadError: the whole trace has too little work, or there are no GPUs, days or load.
     """
     if gpus < 2 or not 0 < days < math.inf or not 0 < load < math.inf:
         raise WorkloadError(
@@ -47,7 +45,7 @@ def requests_from_trace(
 
 
 def requests_as_recorded(jobs: Sequence[TraceJob], gpus: int, seed: int) -> list[JobRequest]:
-    """All jobs of a file at their own times, for files that were made for a cluster of so many GPUs.
+    """Return all jobs of a file at their own times, for files that were made for a cluster of this size.
 
     Demands are cut and scalable jobs are drawn as by `requests_from_trace`; running times are kept.
 
@@ -63,7 +61,7 @@ def requests_as_recorded(jobs: Sequence[TraceJob], gpus: int, seed: int) -> list
 
 
 def rounding_note(jobs: Sequence[TraceJob]) -> str | None:
-    """Say how many jobs of a trace have their GPUs rounded up, and what it adds; None if none has.
+    """Return a line on the jobs whose GPUs are rounded up, and the GPU time that it adds; None without any.
 
     Jobs that took no time are not counted: they are left out.
     """
@@ -98,22 +96,22 @@ def _requests(run: Sequence[TraceJob], offsets: Sequence[float], seed: int) -> l
     return requests
 
 
-def _run(jobs: Sequence[TraceJob], wanted_gpu_s: float, seed: int) -> Sequence[TraceJob]:
-    """Consecutive jobs with at least this GPU time, and not more than the last of them makes it."""
+def _run(jobs: Sequence[TraceJob], target_gpu_s: float, seed: int) -> Sequence[TraceJob]:
+    """Return consecutive jobs with this GPU time at least, and less than it without the last."""
     total_gpu_s = math.fsum(job.gpu_s for job in jobs)
-    if total_gpu_s < wanted_gpu_s:
+    if total_gpu_s < target_gpu_s:
         raise WorkloadError(
             f"the trace has {total_gpu_s / HOUR_S:.0f} GPU hours that fit the cluster, "
-            f"{wanted_gpu_s / HOUR_S:.0f} are wanted: ask for fewer days or GPUs, or for less load"
+            f"{target_gpu_s / HOUR_S:.0f} are needed: request fewer days or GPUs, or less load"
         )
-    # The last place from which there is enough: any before it has more.
+    # The last place from which there is enough work: any place before it has more.
     rest_gpu_s, last = 0.0, len(jobs)
-    while rest_gpu_s < wanted_gpu_s and last > 0:
+    while rest_gpu_s < target_gpu_s and last > 0:
         last -= 1
         rest_gpu_s += jobs[last].gpu_s
     first = random.Random(f"{seed}/elastic/trace").randrange(last + 1)
     run_gpu_s, end = 0.0, first
-    while run_gpu_s < wanted_gpu_s and end < len(jobs):
+    while run_gpu_s < target_gpu_s and end < len(jobs):
         run_gpu_s += jobs[end].gpu_s
         end += 1
     return jobs[first:end]

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from infra.workloads.elastic.requests import DAY_S, HOUR_S, JobRequest
-from infra.workloads.elastic.traces import requests_as_recorded, requests_from_trace, rounding_note
+from infra.workloads.elastic.trace_requests import requests_as_recorded, requests_from_trace, rounding_note
 from infra.workloads.timed import WorkloadError
 from infra.workloads.trace import TraceJob, read_trace
 
@@ -52,7 +52,7 @@ def test_seeds_choose_the_place_in_the_trace():
 
 
 def test_a_trace_with_too_little_work_is_refused_with_what_it_has():
-    with pytest.raises(WorkloadError, match="has 10 GPU hours that fit the cluster, 1536 are wanted"):
+    with pytest.raises(WorkloadError, match="has 10 GPU hours that fit the cluster, 1536 are needed"):
         requests_from_trace(trace(10), gpus=64, days=1, seed=0, load=1.0)
 
 
