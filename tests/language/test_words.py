@@ -10,7 +10,11 @@ from tests.language.words import faults
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
-REVISED: tuple[str, ...] = ("tests/language",)
+REVISED: tuple[str, ...] = (
+    "solvers/common",
+    "solvers/experts",
+    "tests/language",
+)
 """Folders without a fault; every folder of the product is to be among them."""
 DOUBLED = ROOT / "tests" / "language" / "doubled_class_names.txt"
 
