@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
     "solvers/common",
+    "solvers/elastic",
     "solvers/experts",
     "tests/language",
 )
