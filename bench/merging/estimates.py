@@ -28,7 +28,7 @@ from solvers.merging.errors import GainErrors, GainFigures, IterationErrors
 from solvers.merging.gain import PairEffects
 from solvers.merging.iterations import iterations_to_converge
 from solvers.merging.loss_curve import FittedCurve, fit_loss_curve
-from solvers.merging.merged_target import WATCHED_EPOCHS, ForetoldTarget
+from solvers.merging.merged_target import WATCHED_EPOCHS, TargetForecast
 
 CLEAR_GAIN = 0.005
 """Smaller ones are hardly beyond what a second run of the same merge would differ by."""
@@ -335,7 +335,7 @@ def saved_epochs(merge: KnownMerge) -> float:
     return -WATCHED_EPOCHS if merge.epochs is None else float(merge.own_epochs - merge.epochs)
 
 
-def _row(split: str, model: str, merge: KnownMerge, told: ForetoldTarget) -> tuple[float | str | None, ...]:
+def _row(split: str, model: str, merge: KnownMerge, told: TargetForecast) -> tuple[float | str | None, ...]:
     candidate = merge.candidate
     return (
         split,

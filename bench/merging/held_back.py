@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from bench.merging.known import KnownMerge
-from solvers.merging.gain import ForetoldGain, GainModel, GainOutcome
-from solvers.merging.merged_target import ForetoldTarget, MergeQuestion, MergeResult, foretell_targets
+from solvers.merging.gain import GainForecast, GainModel, GainOutcome
+from solvers.merging.merged_target import MergeQuestion, MergeResult, TargetForecast, forecast_targets
 
 Split = Literal["pair", "receiver", "newcomer"]
 SPLITS: tuple[Split, ...] = ("pair", "receiver", "newcomer")
@@ -35,23 +35,23 @@ def visible(merges: Sequence[KnownMerge], asked: KnownMerge, split: Split) -> li
     return [other for other in merges if seen(other)]
 
 
-def foretold_gains(merges: Sequence[KnownMerge], split: Split, model: GainModel) -> list[ForetoldGain]:
+def foretold_gains(merges: Sequence[KnownMerge], split: Split, model: GainModel) -> list[GainForecast]:
     """Of each merge, from what it may see."""
     return _each(
         merges,
         split,
-        lambda seen, asked: model.foretell(
+        lambda seen, asked: model.forecast(
             [GainOutcome(merge.candidate, merge.gain) for merge in seen], [merge.candidate for merge in asked]
         ),
     )
 
 
-def foretold_targets(merges: Sequence[KnownMerge], split: Split) -> list[ForetoldTarget]:
+def foretold_targets(merges: Sequence[KnownMerge], split: Split) -> list[TargetForecast]:
     """Of each merge, from what it may see; how long the receiver takes alone is known."""
     return _each(
         merges,
         split,
-        lambda seen, asked: foretell_targets(
+        lambda seen, asked: forecast_targets(
             [MergeResult(m.candidate, m.target, m.best, m.epochs, m.own_epochs) for m in seen],
             [MergeQuestion(merge.candidate, merge.own_epochs) for merge in asked],
         ),
@@ -61,7 +61,7 @@ def foretold_targets(merges: Sequence[KnownMerge], split: Split) -> list[Foretol
 def _each(
     merges: Sequence[KnownMerge],
     split: Split,
-    foretell: Callable[[list[KnownMerge], list[KnownMerge]], list[T]],
+    forecast: Callable[[list[KnownMerge], list[KnownMerge]], list[T]],
 ) -> list[T]:
     """Merges that may see the same are foretold with one fit."""
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -71,6 +71,6 @@ def _each(
     found: dict[int, T] = {}
     for indices in groups.values():
         seen = visible(merges, merges[indices[0]], split)
-        answers = foretell(seen, [merges[index] for index in indices])
+        answers = forecast(seen, [merges[index] for index in indices])
         found |= dict(zip(indices, answers, strict=True))
     return [found[index] for index in range(len(merges))]

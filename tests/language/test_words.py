@@ -14,6 +14,7 @@ REVISED: tuple[str, ...] = (
     "solvers/common",
     "solvers/elastic",
     "solvers/experts",
+    "solvers/merging",
     "tests/language",
 )
 """Folders without a fault; every folder of the product is to be among them."""

@@ -5,7 +5,7 @@ import pytest
 from bench.merging.held_back import SPLITS, foretold_gains, foretold_targets, visible
 from bench.merging.known import KnownMerge, known_merges, known_tasks
 from bench.merging.measured import read_profiles, read_workload
-from solvers.merging.gain import ForetoldGain, GainOutcome
+from solvers.merging.gain import GainForecast, GainOutcome
 from solvers.merging.pairs import Candidate
 from tests.support.profiles import FILES, write_profiles
 
@@ -87,8 +87,8 @@ def test_each_split_shows_what_it_says():
 class Recorder:
     """A model that answers with how many outcomes it saw."""
 
-    def foretell(self, outcomes: list[GainOutcome], asked: list[Candidate]) -> list[ForetoldGain]:
-        return [ForetoldGain(float(len(outcomes)), 0.5) for _ in asked]
+    def forecast(self, outcomes: list[GainOutcome], asked: list[Candidate]) -> list[GainForecast]:
+        return [GainForecast(float(len(outcomes)), 0.5) for _ in asked]
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -13,13 +13,13 @@ from solvers.merging import options as options_module
 from solvers.merging.growth import grown
 from solvers.merging.incumbent import incumbent
 from solvers.merging.merger import merge
-from solvers.merging.options import Options, options_of
+from solvers.merging.options import PlanOptions, options_of
 from tests.solvers.merging.test_merger import Costs, helped, kind, problem, problems, unit
 from tests.support.examples import examples
 
 
-def offered(asked: MergeProblem, options: Options) -> offers.Offers:
-    return offers.offers_of(asked, options, offers.Prices(0.0, np.zeros(len(asked.units))), 1_000)
+def offered(asked: MergeProblem, options: PlanOptions) -> offers.Offers:
+    return offers.offers_of(asked, options, offers.UnitPrices(0.0, np.zeros(len(asked.units))), 1_000)
 
 
 @settings(deadline=None, max_examples=examples(150))
@@ -43,7 +43,7 @@ def test_no_share_shrinks_no_plan_gets_worse_and_none_has_more_gpus_than_there_a
 @given(problems(), st.integers(1, 3))
 def test_what_a_grown_plan_is_said_to_cost_it_costs(asked: MergeProblem, of_each: int) -> None:
     """Where each unit is offered few numbers of GPUs, and there is no time to look for better ones."""
-    with mock.patch.multiple(offers, _MANY=0, _OF_EACH=of_each):
+    with mock.patch.multiple(offers, _MOST_OFFERS=0, _MOST_PER_UNIT=of_each):
         solution = merge(asked, 0.0)
     costs = Costs(asked)
     assert costs.of(solution) == pytest.approx(solution.objective, rel=1e-9)
@@ -62,7 +62,7 @@ def test_the_bound_is_below_all_plans_where_merges_are_left_out(asked: MergeProb
     assert solution.bound <= solution.objective
 
 
-def smallest_shares(asked: MergeProblem, options: Options) -> np.ndarray:
+def smallest_shares(asked: MergeProblem, options: PlanOptions) -> np.ndarray:
     """Each unit alone with the fewest GPUs that it may have."""
     rows = offered(asked, options).rows
     alone = rows[rows["second"] < 0]
