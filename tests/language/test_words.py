@@ -11,10 +11,7 @@ from tests.language.words import faults
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
-    "solvers/common",
-    "solvers/elastic",
-    "solvers/experts",
-    "solvers/merging",
+    "solvers",
     "tests/language",
 )
 """Folders without a fault; every folder of the product is to be among them."""

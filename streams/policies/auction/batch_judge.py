@@ -79,7 +79,7 @@ class BatchJudge:
         optimum would schedule the task from here on, to the end of the horizon as it is now. So no later slot
         is used either, though the horizon moves on while the bid waits."""
         appraisal = self._auctioneer.appraise(request)
-        counted = self._auctioneer.judge(bid.bid_micros, request, appraisal)
+        counted = self._auctioneer.count_bid(bid.bid_micros, request, appraisal)
         option = drawn_vendor(request, slots_for(request, self._market))
         if option is None:
             self._outcomes.add(self._verdicts.rejected(bid, *why_not(appraisal, bid.bid_micros), appraisal))
