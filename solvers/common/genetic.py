@@ -18,8 +18,7 @@ _HALF_BITS = np.uint64(32)
 
 
 class Options(NamedTuple):
-    """Options of each job. Its first option is its smallest. Options of one pool are adjacent, by ascending
-    size."""
+    """Options of each job. The first is the smallest. Options of one pool are adjacent, by ascending size."""
 
     starts: Ints
     """Index at which each job's options begin, (jobs + 1,)."""
@@ -121,8 +120,7 @@ def _mutate(options: Options, genes: Ints, mutations: int, state: Words) -> None
 
 @kernel
 def _repaired_worth(options: Options, capacity_gpus: Ints, genes: Ints, order: Ints, state: Words) -> float:
-    """Cut a choice to the capacity and return its value: jobs in random order are reduced as far as
-    necessary."""
+    """Cut a choice to the capacity, reducing jobs in random order as far as necessary; return its value."""
     left = capacity_gpus.copy()
     for job in range(genes.size):
         left[options.pools[genes[job]]] -= options.gpus[genes[job]]

@@ -1,5 +1,4 @@
-"""AFS (NSDI '21), as the thesis adapts it: base demands, then single workers to the job that gains the
-most."""
+"""AFS (NSDI '21), as the thesis adapts it: base demands, then single workers by the largest gain."""
 
 import heapq
 from collections.abc import Mapping, Sequence

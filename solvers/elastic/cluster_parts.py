@@ -36,7 +36,7 @@ class Server:
 
     @property
     def jobs(self) -> list[str]:
-        """Return the jobs that have workers here, by id."""
+        """Jobs that have workers here, by id."""
         return sorted(self.parts)
 
 

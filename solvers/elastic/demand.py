@@ -44,12 +44,12 @@ class Demand(NamedTuple):
 
     @property
     def most_workers(self) -> int:
-        """Return the most workers that it may be granted."""
+        """Most workers that it may be granted."""
         return self.max_workers if self.room_workers is None else min(self.max_workers, self.room_workers)
 
     @property
     def open_pools(self) -> tuple[Pool, ...]:
-        """Return the pools where it may start in this round, preferred first."""
+        """Pools where it may start in this round, preferred first."""
         if not self.barred_pools:
             return self.pools
         return tuple(pool for pool in self.pools if pool not in self.barred_pools)

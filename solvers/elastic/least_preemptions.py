@@ -209,8 +209,7 @@ def _filled(hosting: Hosting, preempted: Bools, order: Ints, count: int) -> Sear
 
 @kernel
 def _preempt(hosting: Hosting, state: SearchState, blocks: Bools, server: int, left: int) -> int:
-    """Take a server and preempt its blockers, then take free servers, up to `left`; return the number
-    taken."""
+    """Take a server and preempt its blockers, then take free servers, up to `left`; return their number."""
     for index in range(hosting.server_starts[server], hosting.server_starts[server + 1]):
         place = hosting.server_places[index]
         if blocks[place]:

@@ -51,8 +51,7 @@ class MovableWorkers:
             self._enter(server)
 
     def room(self, gpus_per_worker: int, pool: Pool) -> int:
-        """Return the most workers of a job, normalised, that fit in a pool if all flexible ones are
-        removed."""
+        """Return the most workers of a job, normalised, that fit in a pool without the flexible ones."""
         gains = self._gains(gpus_per_worker, pool)
         rooms = self._cluster.class_rooms(gpus_per_worker, pool)
         most = self._cluster.most_workers

@@ -16,8 +16,7 @@ WAITING_SPEEDUP = 0.1
 """Speedup of a waiting job in the harmonic mean, which would be zero with any speedup of zero."""
 
 MOST_JOBS = 600
-"""Most jobs of one search: half of them running and half waiting, or more if there are fewer of the other
-kind."""
+"""Most jobs of one search: half running and half waiting, or more of one kind if the other has fewer."""
 MOST_OPTIONS = 20_000
 """Most options of all jobs in one search, divided in the same way; building one takes about 0.1 us."""
 MOST_GENES = 16_000_000
@@ -80,7 +79,7 @@ class Pollux:
         allocation = Allocation(running, free_gpus)
         capacity_gpus = {pool: allocation.idle_gpus(pool) + allocation.flexible_gpus(pool) for pool in POOLS}
         fair_gpus = _fair_gpus(waiting, running, capacity_gpus)
-        menus = _looked_at(running, waiting, capacity_gpus)
+        menus = _examined(running, waiting, capacity_gpus)
         if not menus:
             return []
         left_out = {job.job_id: job for job in running}
@@ -176,11 +175,11 @@ class _Menu(NamedTuple):
 
     @property
     def options(self) -> int:
-        """Return the number of options."""
+        """Number of options."""
         return sum(section.most - section.least + 1 for section in self.sections)
 
 
-def _looked_at(
+def _examined(
     running: Sequence[Demand], waiting: Sequence[Demand], capacity_gpus: Mapping[Pool, int]
 ) -> list[_Menu]:
     """Return the menus of the jobs in the search: of those with a choice, the first of each kind."""

@@ -84,8 +84,7 @@ class DriftDecision(NamedTuple):
 
 
 class LayerDrift:
-    """Popularity of one layer's experts, and its placement. Deterministic: without a clock or random
-    numbers."""
+    """Popularity of one layer's experts, and their placement. Without a clock or random numbers."""
 
     def __init__(self, rule: DriftRule, cluster: Cluster, experts: int) -> None:
         cluster.check(experts)

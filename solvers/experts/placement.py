@@ -25,8 +25,7 @@ class Demand:
     loads: Ints
     """Load of each expert, (experts,), in tokens or any other unit; 0 if it gets none or it is unknown."""
     total: int
-    """Load of the whole batch in the same unit. More than the sum of the loads if a part of them is
-    unknown."""
+    """Load of the whole batch in the same unit; more than the sum of the loads if some are unknown."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.loads.size <= MAX_EXPERTS:
@@ -205,11 +204,11 @@ class Placement:
         return int(self.experts.shape[1])
 
     def replicas(self) -> Ints:
-        """Number of devices that have each expert, (experts,)."""
+        """Return the number of devices that have each expert, (experts,)."""
         return np.bincount(self.experts[self.experts != FREE], minlength=self.count).astype(np.int64)
 
     def held(self) -> Bools:
-        """Whether each device has each expert, (devices, experts)."""
+        """Return whether each device has each expert, (devices, experts)."""
         held = np.zeros((self.devices, self.count), np.bool_)
         device, slot = np.nonzero(self.experts != FREE)
         held[device, self.experts[device, slot]] = True

@@ -38,8 +38,7 @@ class Settled(NamedTuple):
 
 @dataclass(frozen=True)
 class Scheme:
-    """Method of placing experts for a batch: before its layer is reached, and after the gating network
-    chose."""
+    """Method of placing experts for a batch, before its layer is reached and after the gating network."""
 
     place: Callable[[Demand, Cluster], Placement]
     basis: Basis

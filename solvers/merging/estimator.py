@@ -256,8 +256,7 @@ def _needed(result: MergeResult) -> float:
 
 
 def _candidate(problem: EstimateProblem, pair: Pair, scores: Mapping[tuple[int, int], float]) -> Candidate:
-    """Return a merge as input of the regressions; the score of a spatial one is the mean of both
-    directions."""
+    """Return a merge as input of the regressions; a spatial one has the mean score of both directions."""
     mode, donor, receiver = pair
     giver, taker = problem.kinds[donor], problem.kinds[receiver]
     score, back = scores.get((donor, receiver)), scores.get((receiver, donor))

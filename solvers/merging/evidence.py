@@ -26,8 +26,7 @@ CONFIDENCE: Final = 1.0
 LEAST_SAVING: Final = 0.05
 """Least saving, as a part of a receiver's epochs, that outweighs the delay of a merge."""
 MOST_LOST: Final = 2.0
-"""Largest counted loss, as a part of a receiver's epochs: a larger one, of a short job, is no more
-evidence."""
+"""Largest counted loss, as a part of a receiver's epochs: a larger one, of a short job, adds no evidence."""
 MOST_TRIALS: Final = 3
 """Most trials of a receiving task in a mode: after so many that all paid, the bound decides."""
 _FAILURES_AHEAD: Final = 1
@@ -55,7 +54,7 @@ class _Count(NamedTuple):
 
     @property
     def mostly_pays(self) -> bool:
-        """Return whether the lower bound of the share that has paid is above one half (Wilson 1927)."""
+        """Whether the lower bound of the share that has paid is above one half (Wilson 1927)."""
         count = self.paid + self.failed
         if not count:
             return False

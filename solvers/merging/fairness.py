@@ -1,5 +1,4 @@
-"""Finish-time fairness, as Shockwave (Zheng et al., NSDI '23) computes it: the effect of sharing on each
-job."""
+"""Finish-time fairness, as Shockwave (Zheng et al., NSDI '23) computes it: effects of sharing on jobs."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence

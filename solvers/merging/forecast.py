@@ -167,8 +167,7 @@ class _Forecaster:
         return self._epoch(unit) * self._alone_s(unit, gpus) / unit.iterations
 
     def _joint_epoch_s(self, donor: Unit, receiver: Unit, gpus: int) -> float:
-        """Return the duration of an epoch of a spatial merge: joint steps of both jobs (Eq. 4, erratum
-        Y3)."""
+        """Return the duration of an epoch of a spatial merge, of joint steps (Eq. 4, erratum Y3)."""
         kinds = [self._problem.kinds[unit.kind] for unit in (donor, receiver)]
         samples = sum(kind.dataset_samples for kind in kinds)
         batch = sum(kind.samples_per_step for kind in kinds)

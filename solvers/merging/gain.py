@@ -76,8 +76,7 @@ class PairEffects:
 
 
 class ScoreRegression:
-    """Straight line on S(A, B) for each mode, as in the paper. A pair without a score gets the mean of its
-    mode."""
+    """Straight line on S(A, B) per mode (paper). Pairs without a score get the mean of their mode."""
 
     def forecast(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[GainForecast]:
         _check(outcomes)

@@ -18,7 +18,7 @@ larger ones."""
 _PRICE_STEPS = 20
 
 
-def grown(problem: MergeProblem, options: PlanOptions, shares: NDArray[np.void]) -> NDArray[np.void]:
+def grow_shares(problem: MergeProblem, options: PlanOptions, shares: NDArray[np.void]) -> NDArray[np.void]:
     """Return the shares of a plan, some with more GPUs; the plan never gets worse.
 
     Args:
@@ -27,7 +27,7 @@ def grown(problem: MergeProblem, options: PlanOptions, shares: NDArray[np.void])
     idle = problem.gpus - int(shares["gpus"].sum())
     if not shares.size or not idle:
         return shares
-    sizes = _looked_at(options.gpus.size, shares.size)
+    sizes = _examined(options.gpus.size, shares.size)
     savings = _savings(problem, options, shares, sizes)
     more = options.gpus[sizes] - shares["gpus"][:, None]
     gains = np.where(more > 0, savings - shares["saving"][:, None], -np.inf)
@@ -40,7 +40,7 @@ def grown(problem: MergeProblem, options: PlanOptions, shares: NDArray[np.void])
     return rows
 
 
-def _looked_at(sizes: int, shares: int) -> Ints:
+def _examined(sizes: int, shares: int) -> Ints:
     """Return the indices of the sizes examined, (sizes examined,)."""
     most = max(_MOST_CELLS // shares, 1)
     if sizes <= most:

@@ -18,7 +18,7 @@ import numpy as np
 
 from schemas.merging.commands import TransferMode
 from schemas.merging.problems import MergeProblem, MergeSolution, Share
-from solvers.merging.growth import grown
+from solvers.merging.growth import grow_shares
 from solvers.merging.incumbent import incumbent
 from solvers.merging.offers import Offers, UnitPrices, offers_of
 from solvers.merging.options import PlanOptions, options_of
@@ -71,7 +71,7 @@ def merge(problem: MergeProblem, time_limit_s: float) -> MergeSolution:
     is_optimal = _is_optimal(options, bound, columns, chosen)
     rows = offers.rows[list(chosen)]
     # An optimal plan stays: a gain by mere rounding is not worth a switch.
-    plan = Offers(rows if is_optimal else grown(problem, options, rows), is_all=False)
+    plan = Offers(rows if is_optimal else grow_shares(problem, options, rows), is_all=False)
     shares = plan.columns()
     objective = all_wait - _saved(shares, range(len(shares)))
     return MergeSolution(

@@ -309,8 +309,7 @@ def _candidates(problem: MergeProblem, sizes: int) -> tuple[Ints, Ints, bool]:
 
 
 def _most_promising(problem: MergeProblem, indices: Sequence[int], count: int) -> list[int]:
-    """Return the transfers of a donor after which the receivers need the smallest part of their
-    iterations."""
+    """Return the transfers of a donor whose receivers need the smallest part of their iterations."""
 
     def needed(index: int) -> float:
         one = problem.transfers[index]

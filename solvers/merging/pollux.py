@@ -11,8 +11,7 @@ from solvers.merging.scheme import Contender
 from solvers.merging.sizes import by_arrival, size_within
 
 SPEEDUP_FLOOR = 1e-3
-"""Addend of every speedup, as in Pollux's simulator: with any speedup of zero, the harmonic mean would be
-0."""
+"""Addend of every speedup, as in Pollux's simulator: any speedup of 0 would make the harmonic mean 0."""
 
 
 @dataclass(frozen=True)

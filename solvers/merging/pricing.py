@@ -32,8 +32,7 @@ def first_prices(options: PlanOptions, gpus: int) -> tuple[UnitPrices, UnitPrice
 
 
 def first_bound(options: PlanOptions, problem: MergeProblem, prices: UnitPrices) -> float:
-    """Return a lower bound on the objective of every plan, from prices near these; at least 0, as all
-    costs."""
+    """Return a lower bound on the objective of every plan, from prices near these; at least 0."""
     bounds = (bound_at(options, problem, _at(options, factor * prices.gpu)) for factor in _BOUNDING_PRICES)
     return max(0.0, *bounds)
 

@@ -16,8 +16,7 @@ MOMENT_S = 1e-3
 """Least counted time, so that all have logarithms."""
 
 _EXACT = Context(prec=25)
-"""Context of exact logarithms: `decimal` rounds them correctly, and so equally on every machine; `math` need
-not."""
+"""Context of logarithms: `decimal` rounds them correctly, so equally on every machine, unlike `math`."""
 
 
 @dataclass(frozen=True)

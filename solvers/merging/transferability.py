@@ -40,8 +40,7 @@ class Task2Vec:
     alpha: float = 0.15
     """Weight of the first term, as in the original; with 0 the score is symmetric."""
     trivial: tuple[float, ...] | None = None
-    """Embedding of a task without particular needs of the backbone. None: the information of A, evenly
-    spread."""
+    """Embedding of a task without particular needs of the backbone. None: the information of A, spread."""
 
     def score(self, donor: Embedding, receiver: Embedding) -> float:
         _check_lengths(donor, receiver)

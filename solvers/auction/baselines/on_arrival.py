@@ -17,8 +17,7 @@ from solvers.auction.mechanism.search import Schedule, describe
 from solvers.compiled import Ints, kernel
 
 VendorChoice = Callable[[Request, int], VendorOption | None]
-"""Function that chooses the vendor of a request with a number of slots; None if no vendor leaves enough
-time."""
+"""Function that chooses the vendor of a request with a number of slots; None if none is in time."""
 
 
 def fastest_vendor(request: Request, slots: int) -> VendorOption | None:

@@ -120,8 +120,7 @@ def pruned(instance: Instance, max_variables: int) -> Instance:
 
 
 def _solve(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
-    """Return the better solution of columns and the program, which runs only if columns leave the gap
-    open."""
+    """Return the better solution of columns and the program; it runs only if columns leave the gap open."""
     started_s = time.perf_counter()
     by_columns = solve_by_columns(instance, COLUMNS_SHARE * time_limit_s, relative_gap)
     if by_columns.status == "optimal":
@@ -181,7 +180,7 @@ def _roomiest(instance: Instance, ratio: float) -> Bools:
         samples, gib = instance.free_samples[:, rows], instance.free_gib[:, rows]
         scarcer = np.minimum(samples / node_class.capacity_samples, gib / node_class.capacity_gib)
         order = np.argsort(-scarcer, axis=1, kind="stable")
-        wanted_samples, wanted_gib = _wanted(instance, index)
+        wanted_samples, wanted_gib = _demanded(instance, index)
         # A node is kept while those before it hold too little.
         enough = (_held_before(samples, order) >= ratio * wanted_samples[:, None]) & (
             _held_before(gib, order) >= ratio * wanted_gib[:, None]
@@ -197,7 +196,7 @@ def _held_before(room: Floats, order: Ints) -> Floats:
     return np.cumsum(ordered, axis=1) - ordered
 
 
-def _wanted(instance: Instance, index: int) -> tuple[Floats, Floats]:
+def _demanded(instance: Instance, index: int) -> tuple[Floats, Floats]:
     """Return the samples and GiB that all possible tasks of a class take there together, (slots,) each."""
     samples, gib = np.zeros(instance.slots), np.zeros(instance.slots)
     for task in instance.tasks:

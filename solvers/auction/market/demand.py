@@ -119,8 +119,7 @@ class Demand(NamedTuple):
 
     work_samples: int
     samples: Ints
-    """Whole samples s_ik trained per slot, by the policy's `quotas`; 0 where the task cannot run on the
-    class."""
+    """Whole samples s_ik trained per slot, by the policy's `quotas`; 0 if the class cannot run the task."""
     compute_share: Floats
     """Share s_ik / C_kp."""
     memory_gib: float
@@ -179,7 +178,7 @@ class Demand(NamedTuple):
 
     @property
     def larger_share(self) -> Floats:
-        """Return the larger of the shares of a node's compute and memory, (classes,): the loss of others."""
+        """Larger of the shares of a node's compute and memory, (classes,): the loss of others."""
         return np.maximum(self.compute_share, self.memory_share)
 
     def least_node_slots(self) -> float:

@@ -108,8 +108,7 @@ class Market:
         return len(self.compute_price)
 
     def advance(self, first_slot: int) -> None:
-        """Move the window to `first_slot`, no earlier than now. New slots are free, at their opening
-        prices."""
+        """Move the window to `first_slot`, no earlier than now. New slots are free, at opening prices."""
         passed = min(first_slot - self.first_slot, self.horizon_slots)
         if passed <= 0:
             return
@@ -258,8 +257,7 @@ class Market:
         self.full_costs = self._by_class(self._full_cost, self.first_slot, self.horizon_slots)
 
     def _by_row(self, value: ClassSlotValue, first_slot: int, slots: int) -> Floats:
-        """Return values as (slots, rows), contiguous by slot as all node-slots: kernels are compiled per
-        layout."""
+        """Return values as (slots, rows), contiguous by slot: kernels are compiled per layout."""
         return np.ascontiguousarray(self._by_class(value, first_slot, slots)[:, self._class_of_row])
 
     def _by_class(self, value: ClassSlotValue, first_slot: int, slots: int) -> Floats:

@@ -271,8 +271,7 @@ def _cover(problem: ScheduleProblem, costs: Floats, effort: int, left_steps: int
 
 @kernel
 def _first_under(memory: Floats, low: int, high: int, ceiling: float) -> int:
-    """Return the first node-slot of a front whose memory price is under a ceiling: the cheapest of those in
-    compute."""
+    """Return the cheapest node-slot of a front in compute whose memory price is under a ceiling."""
     while low < high:
         middle = (low + high) // 2
         if memory[middle] <= ceiling:

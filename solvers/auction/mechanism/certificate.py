@@ -113,8 +113,7 @@ class WelfareSums:
     replanned_micros: int = 0
     """Saved operation of new or shortened plans, compared with the former ones."""
     refunded_micros: int = 0
-    """Loss by jobs that could not be finished without their own fault: their bids, less operation not
-    spent."""
+    """Loss by jobs that ended without their own fault: their bids, less operation not spent."""
     failed_micros: int = 0
     """Loss, counted likewise, by jobs that failed because of their task, its data or its declaration."""
     withdrawn_micros: int = 0
@@ -122,7 +121,7 @@ class WelfareSums:
 
     @property
     def realised_micros(self) -> int:
-        """Return the present welfare: unfinished plans count as planned."""
+        """Present welfare: unfinished plans count as planned."""
         return (
             self.planned_micros
             + self.finished_early_micros

@@ -71,10 +71,10 @@ def cover_by_counts(costs: Floats, order: Ints, samples: Ints, work_samples: int
     bound, counts, tried = _least_counts(offers, speeds, work_samples, usable, limit_steps)
     cost = np.inf
     if counts[0] >= 0:
-        cost = _shared_out(offers, counts, False, chosen)
+        cost = _cover_of_counts(offers, counts, False, chosen)
         if speeds.size > 1 and cost > bound * (1.0 + EQUAL):
             other = np.full(slots, NO_CHOICE, np.int64)
-            other_cost = _shared_out(offers, counts, True, other)
+            other_cost = _cover_of_counts(offers, counts, True, other)
             if other_cost < cost:
                 cost, chosen = other_cost, other
     return Cover(bound, cost, chosen, steps + tried)
@@ -124,7 +124,7 @@ def _cheapest_slots(costs: Floats, order: Ints, samples: Ints, speeds: Ints, wor
                     if (
                         costs[slot, index] < np.inf
                         and taken[slot] != speed
-                        and (speed == 0 or not _outdone(costs, samples, slot, index))
+                        and (speed == 0 or not _is_dominated(costs, samples, slot, index))
                     ):
                         if costs[slot, index] < least:
                             least, cheapest = costs[slot, index], index
@@ -143,7 +143,7 @@ def _cheapest_slots(costs: Floats, order: Ints, samples: Ints, speeds: Ints, wor
 
 
 @kernel
-def _outdone(costs: Floats, samples: Ints, slot: int, index: int) -> bool:
+def _is_dominated(costs: Floats, samples: Ints, slot: int, index: int) -> bool:
     """Return whether a faster class is as cheap in a slot."""
     for other in range(samples.size):
         if samples[other] > samples[index] and costs[slot, other] <= costs[slot, index]:
@@ -234,14 +234,13 @@ def _least_counts(
 
 @kernel
 def _excess(offers: _Offers, speeds: Ints, rate: float, at: Ints, speed: int, count: int) -> float:
-    """Return the cost of a count of a speed beyond the relaxation, which uses `at` of it at `rate` per
-    sample."""
+    """Return the cost of a count of a speed beyond the relaxation, which uses `at` of it at `rate`."""
     spent = offers.sums[speed, count] - offers.sums[speed, at[speed]]
     return float(max(spent - rate * speeds[speed] * (count - at[speed]), 0.0))
 
 
 @kernel
-def _shared_out(offers: _Offers, counts: Ints, slowest_first: bool, chosen: Ints) -> float:
+def _cover_of_counts(offers: _Offers, counts: Ints, slowest_first: bool, chosen: Ints) -> float:
     """Write a cover with these counts, speed by speed in its cheapest free slots, and return its cost.
 
     Infinite where too few slots are free.

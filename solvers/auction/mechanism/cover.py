@@ -116,7 +116,7 @@ def _searched(
     for turn in range(core.slots.size):
         limit = min(best, cutoff)
         slot = core.slots[turn]
-        ways = _ways(costs, samples, relaxed, slot, limit - least, delta_samples, delta_cost, choice)
+        ways = _write_choices(costs, samples, relaxed, slot, limit - least, delta_samples, delta_cost, choice)
         size = sums.size * ways
         if steps + _LABEL_STEPS * size > limit_steps or size > MAX_LABELS or changes + size > MAX_CHANGES:
             open_bound = _open_bound(sums, spent, needed, relaxed, core, turn)
@@ -290,8 +290,7 @@ def _core_of(costs: Floats, samples: Ints, relaxed: _Relaxed, gap: float) -> _Co
 
 @kernel
 def _change(costs: Floats, samples: Ints, relaxed: _Relaxed, slot: int, index: int) -> tuple[int, float]:
-    """Return the samples gained by another choice in a slot, and its cost beyond their rate, never
-    negative."""
+    """Return the samples gained by another choice in a slot, and its cost beyond their rate (>= 0)."""
     held = relaxed.chosen[slot]
     gained, cost = 0, 0.0
     if index != NO_CHOICE:
@@ -302,7 +301,7 @@ def _change(costs: Floats, samples: Ints, relaxed: _Relaxed, slot: int, index: i
 
 
 @kernel
-def _ways(
+def _write_choices(
     costs: Floats,
     samples: Ints,
     relaxed: _Relaxed,

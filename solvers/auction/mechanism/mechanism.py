@@ -52,7 +52,7 @@ class Price(NamedTuple):
 
     @property
     def lowest_winning_bid_micros(self) -> int:
-        """Return the least whole bid above the price."""
+        """Least whole bid above the price."""
         return math.floor(self.micros) + 1
 
 

@@ -41,7 +41,7 @@ class Prices(Protocol):
 
     @property
     def bound_micros(self) -> int:
-        """Return the value of the dual point: no schedule of the counted bids has more welfare."""
+        """Value of the dual point: no schedule of the counted bids has more welfare."""
 
     def advance(self) -> None:
         """Update the prices after the market's window has moved."""
@@ -83,7 +83,7 @@ class Prices(Protocol):
 
     @property
     def basis(self) -> "PostedBasis | None":
-        """Return the values that determine prices; None if prices follow from settings and awards only."""
+        """Values that determine prices; None if prices follow from settings and awards only."""
 
     def of_class(self, index: int) -> "ClassPrice":
         """Return the prices of the future node-slots of a class of nodes."""
@@ -108,8 +108,7 @@ class PostedBasis(NamedTuple):
     """Part of compute in the price of a unit; the rest is for memory."""
     span_slots: int
     remembered_slots: float
-    """Number of slots from which demand is estimated; older ones count less, and each by its expected
-    demand."""
+    """Slots from which demand is estimated; older ones count less, and each by its expected demand."""
     expected_slots: float
     """Expected demand of the span ahead, in slots of mean demand, if all of it were like its busiest stretch
     that begins now."""

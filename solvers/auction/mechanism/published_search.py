@@ -124,8 +124,7 @@ def _transitions(sums: Ints, samples: Ints) -> Ints:
 
 @kernel
 def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
-    """Return cost and samples of the relaxed cover at `rate` per sample: node-slots of negative reduced
-    cost."""
+    """Return cost and samples of the relaxed cover at a rate: node-slots of negative reduced cost."""
     total, taken = 0.0, 0
     for slot in range(costs.shape[0]):
         least, by = 0.0, -1

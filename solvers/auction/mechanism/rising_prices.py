@@ -61,7 +61,7 @@ class RisingPrices:
             offer_micros = (bid_micros - schedule.vendor_micros) / demand.least_node_slots()
             welfare_micros = bid_micros - schedule.vendor_micros - schedule.operational_micros
             density_micros = self._density_micros(schedule, welfare_micros)
-            self._steepness.note_award(offer_micros, density_micros, self._opening_micros(schedule))
+            self._steepness.count_award(offer_micros, density_micros, self._opening_micros(schedule))
         return counted
 
     def withdrawn(self, counted: Counted) -> None:
@@ -69,8 +69,7 @@ class RisingPrices:
         self.dual_bound.take_back(counted.gain_micros)
 
     def released(self, placement: Placement, demand: Demand) -> None:
-        """Change nothing: a plan pays for its node-slots by the rise of their prices, whatever uses them
-        later."""
+        """Change nothing: a plan has paid for its node-slots by the rise of their prices."""
 
     def replan(
         self,

@@ -34,8 +34,7 @@ class Schedule(NamedTuple):
     samples: int
     placement: Placement
     gap_micros: float | None = None
-    """Largest possible saving by another plan: 0 if this one is proven optimal. None if the search was for no
-    optimum."""
+    """Bound on the saving by another plan: 0 if this one is proven optimal. None without such a search."""
     search_steps: int = 0
     """Steps of the search, of its budget."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from solvers.auction.mechanism.mechanism import PriceRises
 
-_DEAREST_PART = 0.8
+_REACHED_PART = 0.8
 """Part of the winners, from the highest offer down, whose least offer prices reach."""
 _LEAST_AWARDS = 20
 """Least awards; with fewer, the declared bounds are used."""
@@ -48,11 +48,11 @@ class LearnedSteepness:
         """Return the parameters of the rise of prices with the next award."""
         if self._awards < _LEAST_AWARDS or self._award_micros <= 0 or self._opening_micros <= 0:
             return self._declared
-        missing_micros = self._dear_offer_micros() - math.e * self._opening_micros / self._awards
+        missing_micros = self._reached_offer_micros() - math.e * self._opening_micros / self._awards
         steepness = max(missing_micros / ((math.e - 1) * self._award_micros / self._awards), _LEAST_STEEPNESS)
         return PriceRises(steepness, steepness, self._declared.max_density_micros)
 
-    def note_award(self, offer_micros: float, density_micros: float, opening_micros: float) -> None:
+    def count_award(self, offer_micros: float, density_micros: float, opening_micros: float) -> None:
         """Count a winner.
 
         Args:
@@ -90,9 +90,9 @@ class LearnedSteepness:
         self._offers = Counter(dict(state["offers"]))
         self._awards, self._award_micros, self._opening_micros = state["awards"]
 
-    def _dear_offer_micros(self) -> float:
+    def _reached_offer_micros(self) -> float:
         """Return the least offer of the part of the winners with the highest offers."""
-        left = self._offers.total() * _DEAREST_PART
+        left = self._offers.total() * _REACHED_PART
         for place in sorted(self._offers, reverse=True):
             left -= self._offers[place]
             if left <= 0:

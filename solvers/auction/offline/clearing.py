@@ -19,8 +19,7 @@ from solvers.compiled import Floats
 _FIRST_STEP = 1.0
 """First step, as a part of a typical price, for node-slots with no demand or with twice their capacity."""
 _MOST_EXCESS = 3.0
-"""Largest counted excess of demand over capacity: with few nodes, prices would otherwise rise far too
-high."""
+"""Largest counted excess of demand over capacity: otherwise few nodes would get far too high prices."""
 _KEPT_DIRECTION = 0.7
 """Momentum: part of the last round's direction that is kept, since all tasks move between cheap slots."""
 
@@ -93,8 +92,7 @@ def _better(best: ClearingPrices | None, prices: Floats, bound_micros: int) -> C
 
 
 def _dual(prices: Floats, nodes: Floats, buyers: Sequence[_Buyer]) -> tuple[int, Floats]:
-    """Return the dual's value, and the node-slots that the tasks buy: compute and memory, per slot and
-    class."""
+    """Return the dual's value, and the compute and memory that the tasks buy, per slot and class."""
     used = np.zeros_like(prices)
     surplus = []
     for task, window in buyers:

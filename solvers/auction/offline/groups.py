@@ -17,8 +17,7 @@ from solvers.auction.offline.instance import Instance
 from solvers.compiled import Bools, Floats, Ints
 
 HIGHEST_ORDER = 6
-"""Highest order of the dual feasible functions. Higher orders only distinguish tasks below a seventh of a
-node."""
+"""Highest order of the dual feasible functions. Higher ones only distinguish tasks below 1/7 of a node."""
 VIEWS = 2 * (1 + HIGHEST_ORDER)
 """Number of views: compute and memory directly, then by each function."""
 

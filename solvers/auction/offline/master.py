@@ -11,8 +11,7 @@ from solvers.auction.offline.groups import NodeGroups
 from solvers.compiled import Bools, Floats, Ints
 
 LARGEST_COEFFICIENT = 1_000.0
-"""Largest coefficient of the objective: HiGHS's tolerances are absolute, and meant for numbers of this
-size."""
+"""Largest coefficient of the objective: HiGHS's absolute tolerances are meant for such numbers."""
 PRIMAL_SIMPLEX = 4
 """HiGHS's code of the primal simplex: with new columns, the basis stays feasible for the primal."""
 
@@ -32,12 +31,11 @@ class PlanColumn:
     value_micros: int
     """Value b_il."""
     gain_micros: float
-    """Value b_il less the resources at the prices at which it was found: the best of the task's plans
-    there."""
+    """Value b_il less the resources at its prices: the largest gain of the task's plans there."""
 
     @property
     def key(self) -> tuple[int, int, bytes]:
-        """Return the identity of the column: a group implies its slot."""
+        """Identity of the column: a group implies its slot."""
         return self.task, self.option, self.groups.tobytes()
 
 
@@ -110,7 +108,7 @@ class Master:
 
     @property
     def value_micros(self) -> float:
-        """Return the value of the last relaxation."""
+        """Value of the last relaxation."""
         return -float(self._highs.getInfo().objective_function_value) * self._scale
 
     def parts(self) -> list[tuple[float, PlanColumn]]:

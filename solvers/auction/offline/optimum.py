@@ -1,5 +1,4 @@
-"""Offline optimum of problem P: the welfare of the best plans in hindsight, as a reference for the
-auction."""
+"""Offline optimum of problem P: the welfare of the best plans in hindsight, a reference of the auction."""
 
 import time
 

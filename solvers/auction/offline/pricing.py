@@ -65,8 +65,7 @@ def price(task: OfferedTask, window: Window, costs: Floats) -> PricedPlan | None
 
 
 def trivial_bound_micros(instance: Instance) -> int:
-    """Return the sum of max(0, b_i - least q + e of any plan): the dual objective (Eq. 6) at prices of
-    zero."""
+    """Return the dual objective (Eq. 6) at prices of zero: the sum of max(0, b_i - least q + e of a plan)."""
     total = 0
     for task in instance.tasks:
         window = window_of(instance, task)

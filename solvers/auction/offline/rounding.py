@@ -53,7 +53,7 @@ class Rounding:
 
     @property
     def value_micros(self) -> int:
-        """Return the welfare of the best plans."""
+        """Welfare of the best plans."""
         return self._best.value_micros
 
     def plans(self) -> list[PlannedTask]:

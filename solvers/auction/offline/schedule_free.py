@@ -26,8 +26,7 @@ from solvers.auction.offline.solution import Solution
 from solvers.compiled import Ints
 
 LARGEST_COEFFICIENT = 1_000.0
-"""Largest coefficient of the objective: HiGHS's tolerances are absolute, and meant for numbers of this
-size."""
+"""Largest coefficient of the objective: HiGHS's absolute tolerances are meant for such numbers."""
 BOUND_TOLERANCE = 1e-6
 """Relative error of HiGHS's bound."""
 

@@ -32,7 +32,7 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """Return (bound - welfare) / welfare; infinite without welfare."""
+        """Relative gap (bound - welfare) / welfare; infinite without welfare."""
         if self.bound_micros == self.welfare_micros:
             return 0.0
         if self.welfare_micros <= 0:

@@ -135,7 +135,7 @@ class ConstantPrices:
 
     @property
     def bound_micros(self) -> int:
-        """Return the least value of the points, rounded up."""
+        """Least value of the points, rounded up."""
         return min(
             point.settled_micros + point.gain_micros + self._room_micros(point, point.price)
             for point in self._points
@@ -154,7 +154,7 @@ class ConstantPrices:
             self._open += [[units_per_slot, units_per_slot] for _ in range(opened)]
             self._own = [units + opened * units_per_slot for units in self._own]
 
-    def go_on_from(self, micros: int, first_slot: int) -> None:
+    def add_earlier_bound(self, micros: int, first_slot: int) -> None:
         """Add a bound for earlier bids that were counted elsewhere: no schedule of all bids has more welfare
         than one of the earlier and one of the later bids.
 

@@ -71,8 +71,7 @@ class DayPattern:
         """Cumulative expected demand from the present slot on, (slots,)."""
 
     def expected(self, slots: int) -> Floats:
-        """Return the expected demand of each slot from the present one on, as a part of the mean,
-        (slots,)."""
+        """Return the expected demand of the slots from the present one on, in parts of the mean, (slots,)."""
         hours = self._calendar.hours_of(np.arange(self._present_slot, self._present_slot + slots))
         return np.array(self.by_hour)[hours]
 
@@ -106,8 +105,8 @@ class DayPattern:
                 self._pass(slot, end - slot, units)
                 slot, units = end, 0.0
         self._present_slot += slots
-        self._believe()
-        self._look_ahead()
+        self._update_weight()
+        self._update_expected()
 
     def state(self) -> dict[str, Any]:
         """Everything that changes, of types that msgpack writes."""
@@ -130,8 +129,8 @@ class DayPattern:
         self._mean_units, self._mean_days = state["mean"]
         self._days, self._slots = (np.array(state[name], np.int64) for name in ("days", "slots"))
         self._present_slot, self._day, self._is_whole = state["present"]
-        self._believe()
-        self._look_ahead()
+        self._update_weight()
+        self._update_expected()
 
     def _end_of_hour(self, slot: int) -> int:
         """Return the first slot that begins in another hour."""
@@ -182,7 +181,7 @@ class DayPattern:
         self._mean_days = min(self._mean_days + 1, _MEMORY_DAYS)
         self._mean_units += (mean - self._mean_units) / self._mean_days
 
-    def _believe(self) -> None:
+    def _update_weight(self) -> None:
         pairs, before_squared, product, now_squared = self._sums.tolist()
         self.believed_part = 0.0
         if pairs > 2 and before_squared > 0:
@@ -195,7 +194,7 @@ class DayPattern:
         by_hour = np.maximum(1 + self.believed_part * (self._shape - 1), _QUIETEST)
         self.by_hour = tuple(by_hour.tolist())
 
-    def _look_ahead(self) -> None:
+    def _update_expected(self) -> None:
         self._ahead = np.cumsum(self.expected(len(self._ahead)))
 
 

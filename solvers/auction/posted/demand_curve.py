@@ -77,28 +77,28 @@ class DemandCurve:
 
     @property
     def sold_units(self) -> float:
-        """Return the remembered units sold at a price."""
+        """Remembered units sold at a price."""
         return self._reading.sold_units
 
     @property
     def mean_window_slots(self) -> float | None:
-        """Return the mean number of slots in which sold units might have run; None before the first sale."""
+        """Mean number of slots in which sold units might have run; None before the first sale."""
         return self._reading.mean_window_slots
 
     @property
     def mean_sale_units(self) -> float:
-        """Return the mean size of the sale that a sold unit was part of; 0 before the first sale."""
+        """Mean size of the sale that a sold unit was part of; 0 before the first sale."""
         sold_units = self.sold_units
         return self._squared_units / sold_units if sold_units > 0 else 0.0
 
     @property
     def units_per_slot(self) -> float:
-        """Return the recent demand per slot at any price, with losers counted at most as much as winners."""
+        """Recent demand per slot at any price, with losers counted at most as much as winners."""
         return self._recent_units / self._recent_weight if self._recent_weight else 0.0
 
     @property
     def forgets_after_slots(self) -> int:
-        """Return the number of slots after which nothing is remembered, if they pass at once."""
+        """Number of slots after which nothing is remembered, if they pass at once."""
         return 4 * self._memory_slots
 
     def asked_units(self, most_lost_units: float) -> float:
@@ -119,7 +119,7 @@ class DemandCurve:
         if density > 0:
             self._count(density, {_LOST: units})
 
-    def turn_away(self, density: float, units: float, window_slots: int) -> None:
+    def count_full_offer(self, density: float, units: float, window_slots: int) -> None:
         """Count the full offer of a loser above the level at which it lost: only plans depend on it."""
         self._count(density, {_AWAY: units, _AWAY_WINDOWS: units * window_slots})
 
@@ -198,8 +198,7 @@ class DemandCurve:
         self._forget(kept)
 
     def density_at(self, units: float) -> float:
-        """Return the density of the first unit, from the highest down, that exceeds so many units; 0 if all
-        fit."""
+        """Return the density of the first unit, from the highest down, beyond so many; 0 if all fit."""
         return self._classes.density_at(self._reading.asked_above, units)
 
     def sold_density(self, part: float) -> float:
@@ -245,8 +244,7 @@ class DemandCurve:
         return self._read
 
     def _counted_part(self, losers: int, most: float) -> float:
-        """Return the counted part of a sum of losers' units, of which at most a multiple of the sold ones
-        counts."""
+        """Return the part of losers' units that counts: at most a multiple of the sold ones."""
         return _counted_part(self._classes.sums, losers, most)
 
     def _count(self, density: float, units: dict[int, float]) -> None:

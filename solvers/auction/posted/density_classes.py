@@ -15,8 +15,7 @@ CLASSES_PER_OCTAVE = 32
 A_CLASS_LOWER = 1 - 1 / CLASSES_PER_OCTAVE
 """Factor that lowers a density by one class or two."""
 MOST_CLASSES = 512
-"""Most classes: sixteen octaves without gaps. With more, two neighbours are merged, since a state is
-bounded."""
+"""Most classes, to bound the state: sixteen octaves without gaps. With more, two neighbours are merged."""
 _ROUNDING = 1e-12
 """Relative tolerance. Losers are counted at the level, which is the edge of a class: rounding must not put
 them below it in one currency and not in another."""
@@ -41,7 +40,7 @@ class DensityClasses:
 
     @property
     def units(self) -> Floats:
-        """Return all units of each class, (classes,)."""
+        """All units of each class, (classes,)."""
         units: Floats = self.sums[: self._units_sums].sum(axis=0)
         return units
 

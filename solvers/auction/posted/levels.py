@@ -27,7 +27,7 @@ _SPAN_WINDOWS = 2.2
 """Span ahead as a multiple of the mean window of sales: bids are planned over it."""
 _UNOBSERVED_PART = 0.2
 """Part of the span added to the observed one at the start, so that early demand counts less."""
-_GOES_ON = 1 / 3
+_CONTINUATION_CHANCE = 1 / 3
 """Chance that a burst continues. If it ends, there is no demand for the room that prices kept."""
 _BUSIEST = 5
 """Divisor of the span for the shortest busy stretch: a fifth of the span, nearly half of a mean window. Tasks
@@ -68,15 +68,15 @@ class Levels:
 
     def span_slots(self, curve: DemandCurve) -> int:
         """Return the span ahead that prices consider."""
-        return min(self._wanted_span_slots(curve), self.horizon_slots)
+        return min(self._unbounded_span_slots(curve), self.horizon_slots)
 
     def busiest_slots(self, curve: DemandCurve) -> int:
         """Return the least length of the busiest stretch of the span."""
-        return min(-(-self._wanted_span_slots(curve) // _BUSIEST), self.horizon_slots)
+        return min(-(-self._unbounded_span_slots(curve) // _BUSIEST), self.horizon_slots)
 
     @property
     def lost_at(self) -> float:
-        """Return the density to which a losing bid is clipped: no level computed from it is higher."""
+        """Density to which a losing bid is clipped: no level computed from it is higher."""
         return self.base / A_CLASS_LOWER
 
     def recent_slots(self, curve: DemandCurve) -> float:
@@ -87,7 +87,7 @@ class Levels:
         """Return the part by which prices may fall in a slot."""
         return min(_FALL_SLOTS / (_FALL_SLOTS + self.span_slots(curve)), _FASTEST_FALL)
 
-    def sink(self, kept: float) -> None:
+    def lower(self, kept: float) -> None:
         """Lower the levels to a part of their values."""
         self.base *= kept
         self.guard *= kept
@@ -99,29 +99,28 @@ class Levels:
             sold_units: units just sold.
             least: level to which they rise at once.
         """
-        wanted = self._wanted(curve, ahead)
+        target = self._target(curve, ahead)
         factor = 1.0 + RISE_PER_SHARE * sold_units / max(ahead.whole, 1.0)
-        self.base = _risen(self.base, wanted.base, least, factor)
+        self.base = _risen(self.base, target.base, least, factor)
         most = max(_MOST_GUARD * self.base, _FIRST_GUARD * least)
-        self.guard = _risen(self.guard, min(wanted.guard, most), least, factor)
+        self.guard = _risen(self.guard, min(target.guard, most), least, factor)
 
     def undo(self, rise: "Rise", curve: DemandCurve, ahead: Ahead) -> float:
-        """Undo a rise, down to the levels of the curve without it, and return the part to which prices
-        fall."""
-        wanted = self._wanted(curve, ahead)
-        base = max(self.base * rise.base_part, min(self.base, wanted.base))
+        """Undo a rise, down to the levels of the curve, and return the part to which prices fall."""
+        target = self._target(curve, ahead)
+        base = max(self.base * rise.base_part, min(self.base, target.base))
         # Not below the base, which other bids may have raised by more than the guard since.
-        guard = max(self.guard * rise.guard_part, min(self.guard, wanted.guard), base)
+        guard = max(self.guard * rise.guard_part, min(self.guard, target.guard), base)
         parts = [now / before for now, before in ((base, self.base), (guard, self.guard)) if before > 0]
         self.base, self.guard = base, guard
         return max(parts, default=1.0)
 
-    def _wanted_span_slots(self, curve: DemandCurve) -> int:
+    def _unbounded_span_slots(self, curve: DemandCurve) -> int:
         """Return the span for an unlimited horizon."""
         window = curve.mean_window_slots
         return self.horizon_slots if window is None else max(int(_SPAN_WINDOWS * window), 1)
 
-    def _part_that_goes_on(self, curve: DemandCurve, ahead: Ahead) -> float:
+    def _continuing_part(self, curve: DemandCurve, ahead: Ahead) -> float:
         """Return the part of the sales for which equal demand is expected to continue.
 
         Losers are left out: otherwise free bids could make a burst and lower prices.
@@ -129,9 +128,9 @@ class Levels:
         room_per_slot = ahead.whole / self.span_slots(curve)
         sustained = MOST_SUSTAINED * room_per_slot * max(curve.slots, 1.0)
         sold = curve.sold_units
-        return 1.0 if sold <= sustained else (sustained + _GOES_ON * (sold - sustained)) / sold
+        return 1.0 if sold <= sustained else (sustained + _CONTINUATION_CHANCE * (sold - sustained)) / sold
 
-    def _wanted(self, curve: DemandCurve, ahead: Ahead) -> "Levels":
+    def _target(self, curve: DemandCurve, ahead: Ahead) -> "Levels":
         expected = ahead.expected_slots
         fitting = max(ahead.free, 0.0) * (curve.slots + _UNOBSERVED_PART * expected) / expected
         high = curve.density_at(_GUARD_ROOM * fitting)
@@ -143,7 +142,7 @@ class Levels:
         fitting /= 1.0 + _MARGIN_DEVIATIONS * spread * deviation
         # A class lower, so that bids at the density of the level can win: as many equal ones as there is room
         # for.
-        part = A_CLASS_LOWER * self._part_that_goes_on(curve, ahead)
+        part = A_CLASS_LOWER * self._continuing_part(curve, ahead)
         return Levels(
             self.horizon_slots,
             part * curve.density_at(fitting),
@@ -178,8 +177,8 @@ def least_level(operational_per_unit: float, low_offer: float) -> float:
     return _FIRST_OFFER * low_offer
 
 
-def _risen(level: float, wanted: float, least: float, factor: float) -> float:
-    return max(level, min(wanted, max(level, least) * factor))
+def _risen(level: float, target: float, least: float, factor: float) -> float:
+    return max(level, min(target, max(level, least) * factor))
 
 
 def _part(before: float, after: float) -> float:

@@ -77,8 +77,8 @@ class PostedPrices:
             self._first_slot = self._market.first_slot
             kept = power(1.0 - self.levels.fall(self.curve), passed)
             for prices in (self.compute_price, self.memory_price):
-                _move_on(prices, passed, kept)
-            self.levels.sink(kept)
+                _advance_prices(prices, passed, kept)
+            self.levels.lower(kept)
             self.curve.advance(expected, self.levels.recent_slots(self.curve))
             self._certificate.advance(self._first_slot)
         self._room.measure()
@@ -109,7 +109,7 @@ class PostedPrices:
             density, lost_at = counted.net_micros / units, self.levels.lost_at
             self.curve.lose(min(density, lost_at), units)
             if density > lost_at > 0:
-                self.curve.turn_away(min(density, MOST_COUNTED * lost_at), units, counted.window_slots)
+                self.curve.count_full_offer(min(density, MOST_COUNTED * lost_at), units, counted.window_slots)
 
     def rise(self, schedule: Schedule, demand: Demand, counted: Counted, welfare_micros: int) -> float:  # noqa: ARG002
         return 0.0
@@ -252,13 +252,13 @@ class PostedPrices:
         After prices of another kind, prices start again.
         """
         if isinstance(before, PostedPrices):
-            self._go_on_from(before)
+            self._take_over_posted(before)
         else:
-            self._certificate.go_on_from(before.bound_micros, self._first_slot)
+            self._certificate.add_earlier_bound(before.bound_micros, self._first_slot)
         self._room.measure()
         self._post()
 
-    def _go_on_from(self, before: "PostedPrices") -> None:
+    def _take_over_posted(self, before: "PostedPrices") -> None:
         self.curve.restore(before.curve.state())
         self.pattern.restore(before.pattern.state())
         self.levels.base, self.levels.guard = before.levels.base, before.levels.guard
@@ -416,7 +416,7 @@ def _eighth(value: float) -> float:
     return fourth * fourth
 
 
-def _move_on(prices: Floats, passed: int, kept: float) -> None:
+def _advance_prices(prices: Floats, passed: int, kept: float) -> None:
     """Lower prices, and open new slots at the price of the last one, so that waiting for them pays no more
     than waiting for any other."""
     prices *= kept

@@ -42,7 +42,7 @@ class MarketRoom:
 
     @property
     def units_per_slot(self) -> float:
-        """Return the units of all nodes of the zone, up or not."""
+        """Units of all nodes of the zone, up or not."""
         return self._units_per_slot
 
     def measure(self) -> None:

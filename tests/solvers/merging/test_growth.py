@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schemas.merging.problems import MergeProblem
 from solvers.merging import growth, offers
 from solvers.merging import options as options_module
-from solvers.merging.growth import grown
+from solvers.merging.growth import grow_shares
 from solvers.merging.incumbent import incumbent
 from solvers.merging.merger import merge
 from solvers.merging.options import PlanOptions, options_of
@@ -31,7 +31,7 @@ def test_no_share_shrinks_no_plan_gets_worse_and_none_has_more_gpus_than_there_a
     every = offered(asked, options)
     order = np.random.default_rng(seed).permutation(len(every.rows)).tolist()
     rows = every.rows[list(incumbent(every.columns(), asked.gpus, order))]
-    after = grown(asked, options, rows)
+    after = grow_shares(asked, options, rows)
     assert (after["gpus"] >= rows["gpus"]).all()
     assert (after["saving"] >= rows["saving"]).all()
     assert after["gpus"].sum() <= asked.gpus
@@ -76,7 +76,7 @@ def test_idle_gpus_go_to_whom_they_help_most() -> None:
     options = options_of(asked)
     rows = smallest_shares(asked, options)
     assert rows["gpus"].tolist() == [1, 1]
-    assert grown(asked, options, rows)["gpus"].tolist() == [4, 1]
+    assert grow_shares(asked, options, rows)["gpus"].tolist() == [4, 1]
 
 
 def test_a_merge_grows_as_one() -> None:
@@ -85,7 +85,7 @@ def test_a_merge_grows_as_one() -> None:
     options = options_of(asked)
     rows = offered(asked, options).rows
     merged = rows[(rows["second"] >= 0) & (rows["gpus"] == 1)][:1]
-    after = grown(asked, options, merged)
+    after = grow_shares(asked, options, merged)
     assert after["gpus"].tolist() == [8]
     (same,) = rows[(rows["first"] == merged["first"][0]) & (rows["second"] >= 0) & (rows["gpus"] == 8)]
     assert after["saving"][0] == pytest.approx(same["saving"])
@@ -95,7 +95,7 @@ def test_a_gain_that_is_less_than_a_switch_grows_nothing() -> None:
     asked = problem(2, [kind({1: 1.0, 2: 0.99})], [unit("a", part="donor", gpus=1)], switch_s=30.0)
     options = options_of(asked)
     rows = smallest_shares(asked, options)
-    assert grown(asked, options, rows)["gpus"].tolist() == [1]
+    assert grow_shares(asked, options, rows)["gpus"].tolist() == [1]
 
 
 def test_of_very_many_numbers_of_gpus_some_are_looked_at_the_first_and_the_last_among_them() -> None:
@@ -104,7 +104,7 @@ def test_of_very_many_numbers_of_gpus_some_are_looked_at_the_first_and_the_last_
     options = options_of(asked)
     rows = smallest_shares(asked, options)
     with mock.patch.object(growth, "_MOST_CELLS", 8):
-        assert grown(asked, options, rows)["gpus"].tolist() == [100]
-        looked_at = growth._looked_at(100, 1)
+        assert grow_shares(asked, options, rows)["gpus"].tolist() == [100]
+        looked_at = growth._examined(100, 1)
     assert len(looked_at) <= 8
     assert {0, 99} <= set(looked_at.tolist())

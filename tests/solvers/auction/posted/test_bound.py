@@ -339,7 +339,7 @@ def test_it_goes_on_from_a_state_of_more_classes_than_are_told_apart():
 @given(OFFERS, st.integers(0, 10**12))
 def test_what_was_counted_elsewhere_is_added_and_none_of_it_is_forgotten_twice(offers, micros):
     prices = ConstantPrices(5, 10)
-    prices.go_on_from(micros, 5)
+    prices.add_earlier_bound(micros, 5)
     assert prices.bound_micros == micros
     for offer in offers:
         prices.take_back(*offer, slot=5)
