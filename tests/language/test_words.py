@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
     "solvers",
+    "streams/replay",
+    "streams/solver",
     "tests/language",
 )
 """Folders without a fault; every folder of the product is to be among them."""
