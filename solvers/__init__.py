@@ -1,1 +1,1 @@
-"""What to decide: pure algorithms and Pyomo models. No Kafka, no clock, no global random state, no I/O."""
+"""Algorithms of decisions: pure functions and Pyomo models. No Kafka, clock, global random state or I/O."""

@@ -1,4 +1,4 @@
-"""How kernels are compiled, when machine code takes over from the interpreter, and their arrays' types."""
+"""Compilation of kernels, the change from the interpreter to machine code, and the types of arrays."""
 
 import math
 import threading
@@ -21,14 +21,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 class _Thread(threading.local):
     compiles = False
-    """Whether it compiles and runs machine code while the process interprets."""
+    """State of a thread: whether it runs machine code while the process interprets."""
 
 
 _thread = _Thread()
 _held_back: list[Callable[[], None]] | None = None
-"""Machine code that waits for `change_over`; None where the process does not interpret."""
+"""Machine code that waits for `change_over`; None if the process does not interpret."""
 _left = math.inf
-"""Numbers that kernels may still be given before `interpreting` ends."""
+"""Numbers that kernels may still receive before `interpreting` ends."""
 
 
 class Kernel(CPUDispatcher):
@@ -47,18 +47,18 @@ class Kernel(CPUDispatcher):
 
     def _run_interpreted(self, *args: Any) -> Any:
         given = (arg.value if isinstance(arg, OmittedArg) else arg for arg in args)
-        # Hashes of 64 bits overflow, in machine code without a warning.
+        # Hashes of 64 bits overflow. Machine code does not warn either.
         with np.errstate(over="ignore"):
             return _as_returned(self._interpreted(*given))
 
     def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
-        """Return what numba calls where it has no machine code for the types of these arguments."""
+        """Return the function that numba calls if it has no machine code for the types of these arguments."""
         if _held_back is None or _thread.compiles or _is_spent(args):
             return super()._compile_for_args(*args, **kws)  # type: ignore[misc]
         return self._run_interpreted
 
     def _insert(self, *overload: Any) -> None:
-        """Have numba call machine code for arguments of its types from now on."""
+        """Register machine code, which numba then calls for arguments of its types."""
         insert = partial(super()._insert, *overload)  # type: ignore[misc]
         if _held_back is None:
             insert()
@@ -69,8 +69,8 @@ class Kernel(CPUDispatcher):
 def kernel(function: F) -> "Dispatcher[F]":
     """Decorate a function that is compiled on its first call, and then runs without holding the interpreter.
 
-    The machine code is kept on disk, by a digest of all sources of the function's package: whatever it calls
-    is in there, or in none of ours.
+    The machine code is kept on disk, by a digest of all sources of the function's package. A kernel calls
+    only functions of its package or of other projects.
     """
     dispatcher = Kernel(function, targetoptions={"nopython": True, "nogil": True})
     dispatcher.enable_caching()
@@ -78,15 +78,17 @@ def kernel(function: F) -> "Dispatcher[F]":
 
 
 def interpret() -> None:
-    """Have all kernels interpreted that were not compiled before: the same results, without a compiler."""
+    """Interpret all kernels that were not compiled before: the same results, without a compiler."""
     global _held_back
     _held_back = []
 
 
 @contextmanager
 def interpreting(most_elements: float = math.inf) -> Iterator[None]:
-    """Have all kernels interpreted in the block that were not compiled before it, until they have been given
-    so many numbers and elements of arrays: from then on they are compiled."""
+    """Interpret all kernels in the block that were not compiled before it.
+
+    Once they have received more than `most_elements` numbers and elements of arrays, they are compiled.
+    """
     global _held_back, _left
     interpret()
     _left = most_elements
@@ -97,7 +99,7 @@ def interpreting(most_elements: float = math.inf) -> Iterator[None]:
 
 
 def _is_spent(args: tuple[Any, ...]) -> bool:
-    """Count what a kernel is given, and end the interpretation if that is too much."""
+    """Count the numbers that a kernel receives, and end the interpretation if they are too many."""
     global _held_back, _left
     _left -= _elements(args)
     if _left >= 0:
@@ -114,14 +116,14 @@ def _elements(value: Any) -> int:
 
 
 def change_over() -> None:
-    """Have the kernels run as machine code whose code is there. The others are still interpreted."""
+    """Run kernels as machine code where it is present. The others are still interpreted."""
     while _held_back:
         _held_back.pop()()
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Have kernels compiled that this thread calls in the block, while other threads interpret them."""
+    """Compile kernels that this thread calls in the block, while other threads interpret them."""
     _thread.compiles = True
     try:
         yield
@@ -130,7 +132,7 @@ def compiling() -> Iterator[None]:
 
 
 class NotKeptError(BaseException):
-    """The machine code of a kernel is not on disk. No Exception, since a cell records those as an event's."""
+    """The machine code of a kernel is not on disk. No `Exception`, since a cell records those of events."""
 
 
 class _Refusal(Listener):
@@ -143,10 +145,10 @@ class _Refusal(Listener):
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Have kernels loaded from disk that this thread calls in the block. Meanwhile no thread may compile.
+    """Load kernels from disk that this thread calls in the block. Meanwhile no thread may compile.
 
     Raises:
-        NotKeptError: one is not there.
+        NotKeptError: the machine code of a kernel is missing.
     """
     with compiling(), install_listener("numba:compile", _Refusal()):
         yield
@@ -156,16 +158,16 @@ _globals: dict[str, dict[str, Any]] = {}
 
 
 def _interpreted_globals(module: str, named: dict[str, Any]) -> dict[str, Any]:
-    """The globals of a module, its kernels interpreted and without what they do at their entry."""
+    """Return the globals of a module, with kernels replaced by their plain functions."""
     if module not in _globals:
         found = _globals[module] = dict(named)
-        # Kernels may call each other in a circle: the dictionary is there before it is complete.
+        # Kernels may call each other in a circle: the dictionary is stored before it is complete.
         found.update((name, each._interpreted) for name, each in named.items() if isinstance(each, Kernel))
     return _globals[module]
 
 
 def _as_returned(value: Any) -> Any:
-    """A result as machine code returns it: numbers are Python's."""
+    """Convert a result to the types that machine code returns: numbers of Python."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""The machine code of kernels on disk: by the sources, wherever they lie, so that installations share it."""
+"""Machine code of kernels on disk, by a digest of the sources, so that installations share it."""
 
 import hashlib
 import logging
@@ -13,7 +13,8 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvid
 from platformdirs import user_cache_path
 
 COMPILED_WITHIN_S = 1_800.0
-"""A process that compiles kernels for longer hangs: it takes two minutes of a core, at low priority."""
+"""Timeout: a process that compiles kernels for longer hangs. It usually takes two minutes of a core, at low
+priority."""
 _DIGEST_BYTES = 16
 _SOLVERS = Path(__file__).parent
 
@@ -26,7 +27,7 @@ def kernels_folder() -> Path:
 
 
 def keeping_fault() -> str:
-    """Return why no machine code can be kept on disk, and what to do; empty where it can be."""
+    """Return why no machine code can be kept on disk, and the remedy; empty if it can be."""
     folder = kernels_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +69,7 @@ class _CacheFiles(CompileResultCacheImpl):
 
 
 class KernelCache(FunctionCache):
-    """Machine code on disk; a full or damaged one costs time alone."""
+    """Machine code on disk. A full disk or damaged file costs time only."""
 
     _impl_class = _CacheFiles
 

@@ -15,7 +15,7 @@ from schemas.fleet import NodeOnline, RunStarted
 from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset
 from solvers.elastic.cluster import Cluster
-from solvers.elastic.knapsack import Group
+from solvers.elastic.knapsack import ItemGroup
 from streams.cell.cell import Cell, LedgerEvent
 
 SERVER_GPUS = 8
@@ -88,10 +88,10 @@ def job_size(rng: random.Random) -> tuple[int, int]:
     return gpus, rng.choice([each for each in (1, 2, 4, 8) if each <= gpus])
 
 
-def knapsack_groups(seed: int, items: int = 354) -> list[Group]:
+def knapsack_groups(seed: int, items: int = 354) -> list[ItemGroup]:
     """Elastic jobs with so many items together; the thesis's largest knapsack has 354 (section 3.5.2)."""
     rng = random.Random(f"knapsack/{seed}")
-    groups: list[Group] = []
+    groups: list[ItemGroup] = []
     left = items
     while left:
         extra = min(left, rng.choice((2, 4, 8, 16)))
@@ -100,7 +100,7 @@ def knapsack_groups(seed: int, items: int = 354) -> list[Group]:
         gpus_per_worker = rng.choice((1, 2, 4, 8))
         work_s = rng.lognormvariate(9.0, 1.5)
         groups.append(
-            Group(
+            ItemGroup(
                 [gpus_per_worker * more for more in range(1, extra + 1)],
                 [work_s / least - work_s / (least + more) for more in range(1, extra + 1)],
             )

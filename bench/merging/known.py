@@ -18,7 +18,7 @@ from bench.merging.curves import Curve
 from bench.merging.measured import Profiles, WorkloadJob
 from bench.merging.measured_truth import workload_of
 from schemas.merging.estimates import MAX_OUTCOMES, PastMerge
-from solvers.merging.gain import ForetoldGain, GainModel, GainOutcome
+from solvers.merging.gain import GainForecast, GainModel, GainOutcome
 from solvers.merging.pairs import Candidate, MergeMode
 from streams.policies.merging.kind_of_jobs import task_key
 
@@ -115,15 +115,15 @@ def visible(merges: Sequence[KnownMerge], asked: KnownMerge) -> list[KnownMerge]
     return [other for other in merges if other.tasks != asked.tasks]
 
 
-def foretold_gains(merges: Sequence[KnownMerge], model: GainModel) -> list[ForetoldGain]:
+def foretold_gains(merges: Sequence[KnownMerge], model: GainModel) -> list[GainForecast]:
     """The gain of each merge, from the merges that it may see. Merges of one pair share a fit."""
     by_pair: dict[frozenset[str], list[int]] = {}
     for index, merge in enumerate(merges):
         by_pair.setdefault(merge.tasks, []).append(index)
-    found: dict[int, ForetoldGain] = {}
+    found: dict[int, GainForecast] = {}
     for indices in by_pair.values():
         seen = [GainOutcome(other.candidate, other.gain) for other in visible(merges, merges[indices[0]])]
-        answers = model.foretell(seen, [merges[index].candidate for index in indices])
+        answers = model.forecast(seen, [merges[index].candidate for index in indices])
         found |= dict(zip(indices, answers, strict=True))
     return [found[index] for index in range(len(merges))]
 

@@ -21,7 +21,7 @@ from infra.commands.output import print_json, remark, say
 from infra.errors import CommandError, disk_faults
 from streams.replay.export import export
 from streams.replay.files import verify_files
-from streams.replay.heads import written
+from streams.replay.heads import head_lines
 from streams.replay.replay import LIVE, Verdict
 from streams.replay.sources import verify_kafka
 
@@ -131,5 +131,5 @@ def _show(verdict: Verdict, json: bool) -> None:
             place = f"{stretch.cell} {stretch.first_offset} to {stretch.last_offset}"
             say(f"stretch {place}: {rules}, {state}")
     if not verdict.has_faults:
-        for head in written(verdict.heads):
+        for head in head_lines(verdict.heads):
             say(f"head {head}")

@@ -1,20 +1,20 @@
-"""A correctly rounded sum for compiled code: the same bits as `math.fsum`, in whatever order."""
+"""Correctly rounded sum for compiled code: the same bits as `math.fsum`, in any order."""
 
 import numpy as np
 
 from solvers.compiled import Floats, kernel
 
 _MOST_PARTIALS = 40
-"""Partials do not overlap, so no more of 53 bits each fit into a double's 2,098 bits."""
+"""Most partials: they do not overlap, and no more of 53 bits each fit into a double's 2,098 bits."""
 
 
 @kernel
 def exact_sum(values: Floats) -> float:
-    """The sum of finite numbers, rounded once (J. R. Shewchuk, "Adaptive Precision Floating-Point Arithmetic
-    and Fast Robust Geometric Predicates", 1997).
+    """Return the sum of finite numbers, rounded once (J. R. Shewchuk, "Adaptive Precision Floating-Point
+    Arithmetic and Fast Robust Geometric Predicates", 1997).
 
     Args:
-        values: one-dimensional; no sum of some of them may overflow.
+        values: one-dimensional; no partial sum may overflow.
     """
     partials = np.empty(_MOST_PARTIALS)
     count = 0
@@ -52,5 +52,5 @@ def exact_sum(values: Floats) -> float:
         rounded = total + twice
         if twice == rounded - total:
             total = rounded
-    # The sum of negative zeros is zero, as that of no numbers.
+    # The sum of negative zeros is zero, as the empty sum.
     return total + 0.0

@@ -1,4 +1,4 @@
-"""A forecast of a day's prices from the day before: the prices at which its demand would just have fitted."""
+"""Forecast of a day's prices: the prices at which the demand of the day before would just have fitted."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,15 +15,15 @@ from solvers.auction.offline.pricing import window_of
 from solvers.compiled import Floats, Ints
 
 ROUNDS = 40
-"""More would sharpen what is a rough picture of how tasks choose: tried on other days, it brings no more."""
+"""Rounds of the price search. More do not help on other days, since the model of choices is rough."""
 
 OPENING_PART = 0.8
-"""Of those prices. A node-slot gets dearer as it fills, and a day that asks for less than the day before must
-not be priced out."""
+"""Opening price as a part of the forecast price. A node-slot gets dearer as it fills, and a day with less
+demand than the day before must not be priced out."""
 
 
 def forecast_opening_prices(instance: Instance, calendar: Calendar) -> tuple[OpeningPrices, ...]:
-    """Opening prices for a day like that of `instance`, whose nodes are taken to be free."""
+    """Return opening prices for a day like that of `instance`, whose nodes count as free."""
     fleet = instance.fleet
     nodes = np.array([c.stop - c.start for c in fleet.classes], np.float64)
     demand = EvenDemand(instance)
@@ -44,7 +44,7 @@ def forecast_opening_prices(instance: Instance, calendar: Calendar) -> tuple[Ope
 def _by_hour(
     prices: Floats, fleet: Fleet, gpu_type: str, first_slot: int, calendar: Calendar
 ) -> tuple[float, ...]:
-    """The mean price of a type per hour of the day; of hours that the day has not, the mean of all."""
+    """Return the mean price of a type per hour of the day; for hours without slots, the mean of all."""
     columns = [index for index, c in enumerate(fleet.classes) if c.gpu_type == gpu_type]
     by_hour: list[list[float]] = [[] for _ in range(HOURS_PER_DAY)]
     hours = calendar.hours_of(np.arange(first_slot, first_slot + len(prices)))
@@ -63,11 +63,11 @@ _Choice = tuple[int, int, int, int, float, float, float]
 
 
 class EvenDemand:
-    """The tasks that can be done in time, each with its classes and the vendors that no other undercuts.
+    """Tasks that can be done in time, each with its classes and undominated vendors.
 
-    A task asks for even parts of all slots that its vendor leaves it. In hindsight every task goes where
-    others leave room. Online nobody knows those to come: node-slots get dearer as they fill, so each task
-    goes where least has been taken, and they level the load over their windows.
+    A task demands even parts of all slots that its vendor leaves it. In hindsight, every task runs where
+    others leave room. Online, later tasks are unknown: node-slots get dearer as they fill, so each task runs
+    where the least is taken, and tasks level the load over their windows.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -88,13 +88,13 @@ class EvenDemand:
         self._full_costs = instance.full_costs
 
     def asked(self, prices: Floats) -> Floats:
-        """The node-slots of compute and of memory that the tasks ask for, each as it is cheapest for it.
+        """Return the node-slots of compute and of memory that the tasks demand, each by its cheapest choice.
 
         Args:
             prices: (2, slots, classes) in micros per node-slot of compute and of memory.
 
         Returns:
-            Of the same shape.
+            Node-slots, in the shape of `prices`.
         """
         asked = np.zeros((2, prices.shape[1] + 1, prices.shape[2]))
         chosen = self._chosen(prices)
@@ -103,11 +103,11 @@ class EvenDemand:
             per_slot = self._slots[chosen] * self._shares[resource, chosen] / (stop - start)
             np.add.at(asked[resource], (start, index), per_slot)
             np.add.at(asked[resource], (stop, index), -per_slot)
-        # What begins and ends cancels but for rounding.
+        # Starts and ends cancel except for rounding.
         return np.asarray(np.maximum(np.cumsum(asked, axis=1)[:, :-1], 0.0))
 
     def _chosen(self, prices: Floats) -> Ints:
-        """The choice of each task that buys."""
+        """Return the choice of each task that buys."""
         if not self.tasks:
             return np.zeros(0, np.int64)
         compute, memory = (self._sums(each) for each in (prices[0] + self._full_costs, prices[1]))
@@ -120,7 +120,7 @@ class EvenDemand:
         return np.asarray(cheapest[first][least < self._bids_micros])
 
     def _sums(self, values: Floats) -> Floats:
-        """(choices,) the sum of (slots, classes) over each choice's slots, on its class."""
+        """Sum (slots, classes) over each choice's slots, on its class, (choices,)."""
         sums = np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(values, axis=0)])
         return np.asarray(sums[self._stop, self._class] - sums[self._start, self._class])
 

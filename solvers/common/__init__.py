@@ -1,1 +1,1 @@
-"""Algorithms that more than one of the systems use."""
+"""Algorithms that more than one policy uses."""

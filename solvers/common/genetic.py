@@ -1,8 +1,8 @@
-"""A genetic search: of each job one option, so that they fit and are worth the most together.
+"""Genetic search for one option per job: the options fit together, and their total value is largest.
 
 Selection by tournament, crossover job by job, mutation, repair to the capacity, and survival of the best, as
 Pollux searches (OSDI '21). Random numbers are drawn by integer arithmetic from the seed, and values are added
-in the order of the jobs, so that a search ends alike on every machine.
+in the order of the jobs, so the result of a search is the same on every machine.
 """
 
 from typing import NamedTuple
@@ -18,34 +18,33 @@ _HALF_BITS = np.uint64(32)
 
 
 class Options(NamedTuple):
-    """What each job may get. Its first option is its least, and those of one pool follow each other, the
-    smaller ones first."""
+    """Options of each job. The first is the smallest. Options of one pool are adjacent, by ascending size."""
 
     starts: Ints
-    """(jobs + 1,) where each job's options begin."""
+    """Index at which each job's options begin, (jobs + 1,)."""
     pools: Ints
-    """(options,) which capacity an option takes from."""
+    """Pool whose capacity an option uses, (options,)."""
     gpus: Ints
-    """(options,) how much of it; the first options of all jobs fit together."""
+    """GPUs that an option uses, (options,). The first options of all jobs fit together."""
     siblings: Ints
-    """(options,) the first option of the same job in the same pool."""
+    """First option of the same job in the same pool, (options,)."""
     values: Floats
-    """(options,)"""
+    """Value of each option, (options,)."""
 
 
 @kernel
 def search(
     options: Options, capacity_gpus: Ints, start: Ints, generations: int, population: int, seed: np.uint64
 ) -> Ints:
-    """The best choice that was found: (jobs,) options, never worth less than where the search starts.
+    """Return the best choice found, (jobs,) options. It is never worth less than the start.
 
     Args:
         capacity_gpus: (pools,)
-        start: (jobs,) the options to start from, which fit. The first population is it and its mutations,
-            from few genes to nearly all.
-        generations: how often parents have as many offspring as there are parents.
-        population: how many choices survive a generation, two at least.
-        seed: of all that is drawn.
+        start: (jobs,) options to start from, which fit. The first population is the start and mutations of
+            it, from few genes to nearly all.
+        generations: number of generations. In each, there are as many offspring as parents.
+        population: number of choices that survive a generation, at least 2.
+        seed: seed of all random numbers.
     """
     jobs = start.size
     state = np.array([seed], np.uint64)
@@ -56,8 +55,8 @@ def search(
         genes[member] = start
         _mutate(options, genes[member], member * jobs // population, state)
         worth[member] = _repaired_worth(options, capacity_gpus, genes[member], order, state)
-    # The rows of those that live, and then those for their offspring. Ranks are sorted but for the first
-    # generation, in which a draw is as good as a tournament.
+    # Rows of the survivors, then rows for their offspring. Ranks are sorted except in the first generation,
+    # in which a draw is as good as a tournament.
     ranks = np.arange(2 * population)
     for _ in range(generations):
         for child in ranks[population:]:
@@ -73,7 +72,7 @@ def search(
 
 @kernel
 def _draw_bits(state: Words) -> np.uint64:
-    """The next 64 bits (splitmix64)."""
+    """Return the next 64 bits (splitmix64)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     bits: np.uint64 = state[0]
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -83,25 +82,25 @@ def _draw_bits(state: Words) -> np.uint64:
 
 @kernel
 def _draw(state: Words, below: int) -> int:
-    """An integer below a bound that is much smaller than 2^32."""
+    """Return a random integer below a bound that is much smaller than 2^32."""
     return int((_draw_bits(state) >> _HALF_BITS) * np.uint64(below) >> _HALF_BITS)
 
 
 @kernel
 def _cross(mother: Ints, father: Ints, child: Ints, state: Words) -> None:
-    """Each job as in one of the parents."""
+    """Copy the option of each job from one of the parents."""
     bits = np.uint64(0)
     for job in range(child.size):
         if job % 64 == 0:
             bits = _draw_bits(state)
-        # Without a branch, which would be mispredicted every other time.
+        # No branch: it would be mispredicted half of the time.
         child[job] = father[job] + (mother[job] - father[job]) * np.int64(bits & np.uint64(1))
         bits >>= np.uint64(1)
 
 
 @kernel
 def _draw_mutations(state: Words) -> int:
-    """How many jobs change: 1 on average, each number half as likely as the one before."""
+    """Return the number of jobs to change: 1 on average, each number half as likely as the one before."""
     bits = _draw_bits(state)
     mutations = 0
     while bits & np.uint64(1):
@@ -112,7 +111,7 @@ def _draw_mutations(state: Words) -> int:
 
 @kernel
 def _mutate(options: Options, genes: Ints, mutations: int, state: Words) -> None:
-    """Any of their options for so many jobs."""
+    """Replace the options of so many random jobs by random ones."""
     for _ in range(mutations):
         job = _draw(state, genes.size)
         first = options.starts[job]
@@ -121,8 +120,7 @@ def _mutate(options: Options, genes: Ints, mutations: int, state: Words) -> None
 
 @kernel
 def _repaired_worth(options: Options, capacity_gpus: Ints, genes: Ints, order: Ints, state: Words) -> float:
-    """The worth of a choice that is first cut to the capacity: jobs in random order get less, by what is too
-    much and no more."""
+    """Cut a choice to the capacity, reducing jobs in random order as far as necessary; return its value."""
     left = capacity_gpus.copy()
     for job in range(genes.size):
         left[options.pools[genes[job]]] -= options.gpus[genes[job]]
@@ -146,7 +144,7 @@ def _repaired_worth(options: Options, capacity_gpus: Ints, genes: Ints, order: I
 
 @kernel
 def _lessened(options: Options, job: int, option: int, room_gpus: int) -> int:
-    """The largest option in the same pool that fits, else the job's least."""
+    """Return the largest option in the same pool that fits, else the job's smallest."""
     first = options.siblings[option]
     while option >= first:
         if options.gpus[option] <= room_gpus:
@@ -158,7 +156,7 @@ def _lessened(options: Options, job: int, option: int, room_gpus: int) -> int:
 
 @kernel
 def _ranked(ranks: Ints, worth: Floats) -> Ints:
-    """All rows, the best first, but after them those that are worth as much as another: most are copies.
+    """Sort the rows by value, the best first. Rows with the value of an earlier row come last as copies.
 
     Ties by former rank.
     """

@@ -1,1 +1,1 @@
-"""Elastic scheduling (Lyra; thesis, chapter 3): how many workers each job has, where, and who gives way."""
+"""Elastic scheduling (Lyra; thesis, chapter 3): number and placement of workers, and reclaimed servers."""

@@ -1,4 +1,4 @@
-"""AFS (NSDI '21), as the thesis adapts it: base demands, then worker by worker to who gains the most."""
+"""AFS (NSDI '21), as the thesis adapts it: base demands, then single workers by the largest gain."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,13 @@ from solvers.elastic.demand import Demand, Grant, Pool
 
 
 class Afs:
-    """Base demands, and then one more worker at a time to the job with the largest gain of throughput per GPU
-    (thesis, section 3.7.1).
+    """Allocation of base demands, then of one worker at a time to the job with the largest gain of throughput
+    per GPU (thesis, section 3.7.1).
 
-    Every round starts over with all flexible workers. Base demands go to the shortest job first, as AFS
-    prefers where jobs outnumber GPUs, and a job that does not fit is passed over; the nearly equal queuing
-    times of AFS and Lyra (Table 3.5, rows 11 and 13) tell the same. Throughput is in units of the job's own
-    with one worker, the only ones that compare between models. A worker that gains nothing is not given.
+    Every round allocates all flexible workers again. Base demands go to the shortest job first, as AFS
+    prefers where jobs outnumber GPUs, and a job that does not fit is skipped; the nearly equal queuing times
+    of AFS and Lyra (Table 3.5, rows 11 and 13) agree with that. Throughput is in units of the job's own with
+    one worker, the only unit that compares between models. A worker without a gain is not allocated.
     """
 
     keeps_order: ClassVar[bool] = False
@@ -43,7 +43,7 @@ class Afs:
 
 
 def _share_out(allocation: Allocation, jobs: Sequence[Demand]) -> None:
-    """Idle GPUs, worker by worker; ties by arrival."""
+    """Allocate the idle GPUs, worker by worker; ties by arrival."""
     steps = [
         (-_gain_per_gpu(allocation, job), job.arrival, index)
         for index, job in enumerate(jobs)

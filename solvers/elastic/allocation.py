@@ -1,4 +1,4 @@
-"""What a round of allocation has decided so far: who has how many workers where, and what is left."""
+"""State of a round of allocation: workers of each job by pool, and idle GPUs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from solvers.elastic.demand import Demand, Grant, Pool
 
 POOLS: tuple[Pool, ...] = get_args(Pool)
 ROUNDING_GPUS = 1e-6
-"""Sums of normalised GPUs may come out that much below the whole number that they are."""
+"""Rounding error by which sums of normalised GPUs may be below a whole number."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """What a job has now, in the round that is decided."""
+    """Workers of a job in the present round."""
 
     job: Demand
     workers: int
@@ -27,10 +27,10 @@ class _Held:
 
 
 class Allocation:
-    """Workers of each job, and idle GPUs of each pool, both as they are if the round ended here.
+    """Workers of each job and idle GPUs of each pool, as decided so far in a round.
 
     Flexible workers are in the pool where their job has some already, else in that of its base demand: no
-    scheme here sets out to place them apart. GPUs are counted whole, as workers take whole ones.
+    scheme here places them in different pools on purpose. GPUs are whole numbers.
 
     Raises:
         ValueError: the idle GPUs of a pool are below 0.
@@ -49,29 +49,29 @@ class Allocation:
             self._flexible_gpus[flexible_pool_of(job)] += more_workers * job.gpus_per_worker
 
     def idle_gpus(self, pool: Pool) -> int:
-        """Whole training GPUs that nobody has."""
+        """Return the whole training GPUs that no job has."""
         return self._idle_gpus[pool]
 
     def workers(self, job: Demand) -> int:
-        """What a started job has."""
+        """Return the workers of a started job."""
         return self._held[job.job_id].workers
 
     def flexible_gpus(self, pool: Pool) -> int:
-        """Training GPUs of all flexible workers in a pool."""
+        """Return the training GPUs of all flexible workers in a pool."""
         return self._flexible_gpus[pool]
 
     def roomy_pool(self, job: Demand) -> Pool | None:
-        """The first of the pools open to a job whose idle GPUs hold its base demand."""
+        """Return the first open pool of a job whose idle GPUs suffice for its base demand."""
         base_gpus = job.min_workers * job.gpus_per_worker
         return next((pool for pool in job.open_pools if self.idle_gpus(pool) >= base_gpus), None)
 
     def start(self, job: Demand, pool: Pool) -> None:
-        """Give a waiting job its base demand in a pool that has room for it."""
+        """Allocate the base demand of a waiting job in a pool that has room for it."""
         self._idle_gpus[pool] -= job.min_workers * job.gpus_per_worker
         self._held[job.job_id] = _Held(job, job.min_workers, pool, pool)
 
     def resize(self, job: Demand, workers: int) -> None:
-        """Give a started job so many workers, between its bounds and with room for those that are new."""
+        """Set the workers of a started job, between its bounds and with room for new ones."""
         held = self._held[job.job_id]
         taken_gpus = (workers - held.workers) * job.gpus_per_worker
         self._idle_gpus[held.flexible_pool] -= taken_gpus
@@ -79,10 +79,10 @@ class Allocation:
         held.workers = workers
 
     def grow(self, job: Demand, workers: int) -> int:
-        """Give a started job up to so many workers more, as far as its bound and the idle GPUs allow.
+        """Add up to so many workers to a started job, as far as its bound and the idle GPUs allow.
 
         Returns:
-            How many it got.
+            Number of workers added.
         """
         held = self._held[job.job_id]
         room_workers = self.idle_gpus(held.flexible_pool) // job.gpus_per_worker
@@ -91,28 +91,28 @@ class Allocation:
         return more
 
     def speed(self, job: Demand, workers: int) -> float:
-        """How fast a started job would be with so many workers, over one worker."""
+        """Return the speed of a started job with so many workers, over that of one worker."""
         held = self._held[job.job_id]
         return speed_with(job, workers, held.pool, held.flexible_pool)
 
     def grants(self) -> list[Grant]:
-        """To those whose workers the round changes, in the order of their arrival."""
+        """Return the grants of the jobs whose workers change, in the order of their arrival."""
         changed = [held for held in self._held.values() if held.is_changed]
         changed.sort(key=lambda held: held.job.arrival)
         return [Grant(held.job.job_id, held.workers, held.pool, held.flexible_pool) for held in changed]
 
 
 def whole_gpus(gpus: float) -> int:
-    """How many whole GPUs are in a sum of normalised ones."""
+    """Return the whole GPUs in a sum of normalised ones."""
     return math.floor(gpus + ROUNDING_GPUS)
 
 
 def flexible_pool_of(job: Demand) -> Pool:
-    """Where a running job's flexible workers are, or would come."""
+    """Return the pool of a running job's flexible workers, present or future."""
     return job.flexible_pool or job.pools[0]
 
 
 def speed_with(job: Demand, workers: int, pool: Pool, flexible_pool: Pool) -> float:
-    """How fast a job is with so many workers, over one worker; slower where it spans both pools."""
+    """Return the speed of a job with so many workers, over one worker; slower if it spans both pools."""
     is_spanning = workers > job.min_workers and flexible_pool != pool
     return job.speedup[workers] * job.spanning_speed if is_spanning else job.speedup[workers]

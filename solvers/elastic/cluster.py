@@ -1,8 +1,8 @@
-"""The servers of a zone, who is where on them, and best-fit placement (thesis, section 3.5.3).
+"""Servers of a zone, the workers on them, and best-fit placement (thesis, section 3.5.3).
 
-GPUs and workers of a server are counted as they are there, real ones. What callers ask and are told of a pool
-as a whole is normalised to training GPUs (erratum L4): on a server with `workers_per_worker` k, k workers do
-the work of one on a training server.
+GPUs and workers of a server are counted as real ones. Numbers of a whole pool, in arguments and results, are
+normalised to training GPUs (erratum L4): on a server with `workers_per_worker` k, k workers do the work of
+one on a training server.
 """
 
 import math
@@ -13,8 +13,8 @@ from typing import Any
 from solvers.elastic.cluster_parts import (
     Kind,
     Part,
+    PlacementTrial,
     Server,
-    Trial,
     class_of,
     emptied_first,
 )
@@ -25,39 +25,39 @@ _NO_PARTS: Mapping[Kind, Part] = MappingProxyType({})
 
 
 def placing_order(gpus_per_worker: int, arrival: int) -> tuple[int, int]:
-    """Sorts jobs into the order in which to place them: best fit *decreasing*, ties by arrival."""
+    """Return the key that sorts jobs for placement: best fit *decreasing*, ties by arrival."""
     return (-gpus_per_worker, arrival)
 
 
 class Cluster:
-    """Where the workers of a zone are.
+    """Placement of the workers of a zone.
 
-    Placement is best fit: a worker goes to the server that is in use, has room for it, and has the least room
-    left then; if there is none, to an empty one; ties go by server id. On loaned servers flexible workers and
-    all others are on separate groups of servers, so that servers of flexible workers can be given back with
-    no job preempted: a worker goes to the other group only where neither its own nor an empty server has
+    Placement is best fit: a worker goes to the server in use that has room for it and the least room left
+    afterwards; else to an empty one; ties by server id. On loaned servers, flexible workers and all others
+    are on separate groups of servers, so that servers of flexible workers can be reclaimed without preempting
+    a job: a worker goes to the other group only where neither a server of its own group nor an empty one has
     room. Without `separates_groups`, all servers in use are one group (the naive placement of Table 3.6).
     """
 
     def __init__(self, separates_groups: bool = True, most_workers: int | None = None) -> None:
         """
         Args:
-            most_workers: real ones that a job may have; None for any number.
+            most_workers: real workers that a job may have; None for any number.
         """
         self._separates_groups = separates_groups
         self.most_workers = math.inf if most_workers is None else most_workers
-        """Real ones that a job may have."""
+        """Real workers that a job may have."""
         self._servers: dict[str, Server] = {}
         self._classes: dict[Pool, dict[int, ServerClass]] = {"training": {}, "loaned": {}}
-        """By `workers_per_worker`, ascending."""
+        """Classes of each pool by `workers_per_worker`, ascending."""
         self._jobs: dict[str, dict[Kind, Part]] = {}
-        self._trial: Trial | None = None
+        self._trial: PlacementTrial | None = None
 
     def add_server(self, server_id: str, pool: Pool, gpus: int, workers_per_worker: int = 1) -> None:
-        """An empty server joins.
+        """Add an empty server.
 
         Raises:
-            ValueError: there is one of this id, or a number is below 1.
+            ValueError: a server has this id already, or a number is below 1.
         """
         if server_id in self._servers:
             raise ValueError(f"server {server_id} is in the cluster already")
@@ -74,7 +74,7 @@ class Cluster:
         self._count_in(server)
 
     def remove_server(self, server_id: str) -> None:
-        """An empty server leaves.
+        """Remove an empty server.
 
         Raises:
             KeyError: there is no such server.
@@ -87,7 +87,7 @@ class Cluster:
         del self._servers[server_id]
 
     def separate_groups(self, separates_groups: bool) -> None:
-        """Keep base and flexible workers on separate groups of servers from now on, or do not."""
+        """Set whether base and flexible workers are placed on separate groups of servers."""
         if separates_groups == self._separates_groups:
             return
         servers = list(self._servers.values())
@@ -98,7 +98,7 @@ class Cluster:
             self._count_in(server)
 
     def close(self, server_id: str) -> None:
-        """Place nothing new on a server; what is there stays."""
+        """Place nothing new on a server; its workers stay."""
         server = self._servers[server_id]
         self._count_out(server)
         server.is_open = False
@@ -115,15 +115,15 @@ class Cluster:
     ) -> dict[str, int] | None:
         """Place workers of a job, all or none.
 
-        Where the pool has several classes of servers, it is the fastest that has room for all; further
-        workers of a kind that the job has already join them in their class.
+        Of several classes of servers in the pool, the fastest that has room for all is used. If the job has
+        workers of this kind already, their class is used.
 
         Args:
-            workers: normalised, as many as it would be on training servers.
-            gpus_per_worker: of each.
+            workers: number of workers, normalised.
+            gpus_per_worker: GPUs of each worker.
 
         Returns:
-            The real workers by server, or None without room for all, or where the job would have too many.
+            The real workers by server; None without room for all, or if the job would have too many.
 
         Raises:
             ValueError: a number is below 1, or the job has workers of this kind of another size or pool.
@@ -138,7 +138,7 @@ class Cluster:
         wanted = workers * part.workers_per_worker
         while wanted:
             server = self._best_server(part, kind)
-            # With less room left it still is the best fit, until it is full.
+            # With less room left, the server is still the best fit until it is full.
             count = min(wanted, server.free // gpus_per_worker)
             self._put(server, job_id, kind, part, count)
             placed[server.server_id] = count
@@ -146,7 +146,7 @@ class Cluster:
         return placed
 
     def remove(self, job_id: str, kind: Kind | None = None) -> dict[str, int]:
-        """Take a job's workers away, all or those of one kind; returns real workers by server."""
+        """Remove a job's workers, all or those of one kind, and return the real workers by server."""
         removed: dict[str, int] = {}
         for each, part in list(self._jobs.get(job_id, {}).items()):
             if kind in (None, each):
@@ -156,11 +156,11 @@ class Cluster:
         return removed
 
     def shrink(self, job_id: str, workers: int) -> dict[str, int]:
-        """Take flexible workers of a job away, so that servers become free: first on closed servers, then on
-        those with flexible workers alone, there on those with the fewest GPUs in use; ties by id.
+        """Remove flexible workers of a job so that servers become empty: first from closed servers, then from
+        those with flexible workers only, in the order of their GPUs in use; ties by id.
 
         Args:
-            workers: normalised.
+            workers: number of workers, normalised.
 
         Returns:
             The real workers by server.
@@ -172,32 +172,34 @@ class Cluster:
         wanted = workers * (part.workers_per_worker if part else 1)
         have = sum(part.workers.values()) if part else 0
         if part is None or not 0 <= wanted <= have:
-            raise ValueError(f"job {job_id} has {have} flexible workers, of which {wanted} cannot be taken")
+            raise ValueError(f"job {job_id} has {have} flexible workers: {wanted} cannot be removed")
         return self._take_flexible(job_id, part, wanted)
 
     def drop_fractions(self, job_id: str) -> dict[str, int]:
-        """Take flexible workers away that are too few to do the work of one on a training server; returns the
+        """Remove flexible workers that are too few for the work of one on a training server, and return the
         real workers by server."""
         part = self._jobs.get(job_id, {}).get("flexible")
         if part is None:
             return {}
         return self._take_flexible(job_id, part, sum(part.workers.values()) % part.workers_per_worker)
 
-    def put(self, job_id: str, kind: Kind, server_id: str, workers: int, gpus_per_worker: int) -> None:
-        """Have so many real workers of a job be on a server, which has room for them."""
+    def add_workers(
+        self, job_id: str, kind: Kind, server_id: str, workers: int, gpus_per_worker: int
+    ) -> None:
+        """Add real workers of a job to a server, which has room for them."""
         server = self._servers[server_id]
         parts = self._jobs.setdefault(job_id, {})
         if kind not in parts:
             parts[kind] = Part(server.pool, server.workers_per_worker, gpus_per_worker)
         self._put(server, job_id, kind, parts[kind], workers)
 
-    def take(self, job_id: str, kind: Kind, server_id: str, workers: int) -> None:
-        """Take so many of the real workers that a job has on a server away."""
+    def remove_workers(self, job_id: str, kind: Kind, server_id: str, workers: int) -> None:
+        """Remove so many real workers of a job from a server."""
         self._take(self._servers[server_id], job_id, kind, workers)
 
     def make_firm(self, job_id: str, server_id: str, workers: int) -> None:
-        """Have so many of the real flexible workers that a job has on a server be part of its base demand,
-        which is in that server's class or nowhere."""
+        """Make so many real flexible workers of a job on a server part of its base demand, which is in that
+        server's class or nowhere."""
         server, parts = self._servers[server_id], self._jobs[job_id]
         flexible = parts["flexible"]
         if "base" not in parts:
@@ -206,11 +208,11 @@ class Cluster:
         self._put(server, job_id, "base", parts["base"], workers)
 
     def begin_trial(self) -> None:
-        """From now on workers are placed and taken away on trial."""
-        self._trial = Trial()
+        """Begin a trial: later placements and removals can be undone."""
+        self._trial = PlacementTrial()
 
     def end_trial(self, is_kept: bool) -> None:
-        """Leave what the trial has placed and taken away as it is, or undo all of it."""
+        """Keep the placements and removals of the trial, or undo all of them."""
         trial, self._trial = self._trial, None
         if trial is None or is_kept:
             return
@@ -228,19 +230,19 @@ class Cluster:
                 self._jobs.pop(job_id, None)
 
     def free_gpus(self, pool: Pool) -> float:
-        """Idle GPUs of the pool's open servers, in training GPUs."""
+        """Return the idle GPUs of the pool's open servers, in training GPUs."""
         return sum(each.free_gpus / factor for factor, each in self._classes[pool].items())
 
     def room(self, gpus_per_worker: int, pool: Pool) -> int:
-        """The most workers, normalised, that one call of `place` can place of a job that has none there."""
+        """Return the most workers, normalised, that one `place` can place of a job without workers there."""
         return _most_workers(self._classes[pool], gpus_per_worker, self.most_workers)
 
     def class_rooms(self, gpus_per_worker: int, pool: Pool) -> dict[int, int]:
-        """By the `workers_per_worker` of a pool's servers, ascending: how many real workers have room."""
+        """Return the real workers that fit, by the `workers_per_worker` of a pool's servers, ascending."""
         return {factor: each.room(gpus_per_worker) for factor, each in self._classes[pool].items()}
 
     def flexible_room(self, job_id: str, gpus_per_worker: int, pool: Pool) -> int:
-        """The most flexible workers, normalised, that `place` can place of a job."""
+        """Return the most flexible workers, normalised, that `place` can place of a job."""
         parts = self._jobs.get(job_id, {})
         more = self._more_workers(parts)
         classes = self._classes[pool]
@@ -250,50 +252,50 @@ class Cluster:
         return _most_workers(classes, gpus_per_worker, more)
 
     def servers(self, pool: Pool | None = None) -> list[str]:
-        """All servers, or those of a pool, by id."""
+        """Return all servers, or those of a pool, by id."""
         return sorted(each.server_id for each in self._servers.values() if pool in (None, each.pool))
 
     def server(self, server_id: str) -> Server:
-        """One of them, to be read at once: it changes as workers come and go."""
+        """Return a server, to be read at once: it changes with its workers."""
         return self._servers[server_id]
 
     def jobs(self) -> list[str]:
-        """Jobs that have workers, in the order in which they got their first."""
+        """Return the jobs that have workers, in the order of their first placement."""
         return list(self._jobs)
 
     def parts_of(self, job_id: str) -> Mapping[Kind, Part]:
-        """What a job has, by kind, to be read at once: it changes as workers come and go."""
+        """Return the parts of a job by kind, to be read at once: they change with its workers."""
         return self._jobs.get(job_id, _NO_PARTS)
 
     def workers_of(self, job_id: str) -> dict[Kind, dict[str, int]]:
-        """Real workers of a job, by kind and server."""
+        """Return the real workers of a job, by kind and server."""
         return {kind: dict(part.workers) for kind, part in self._jobs.get(job_id, {}).items()}
 
     def servers_of(self, job_id: str) -> list[str]:
-        """Servers on which a job has workers, in the order in which it came to them, kind by kind."""
+        """Return the servers of a job, kind by kind, in the order of its placements."""
         parts = self._jobs.get(job_id, {}).values()
         return list(dict.fromkeys(server_id for part in parts for server_id in part.workers))
 
     def normalised_workers(self, job_id: str, kind: Kind) -> int:
-        """A job's workers of a kind, as many as do their work on training servers."""
+        """Return a job's workers of a kind, normalised."""
         part = self._jobs.get(job_id, {}).get(kind)
         return sum(part.workers.values()) // part.workers_per_worker if part else 0
 
     def pool_of_workers(self, job_id: str, kind: Kind) -> Pool | None:
-        """Where a job's workers of a kind are; None where it has none."""
+        """Return the pool of a job's workers of a kind; None if it has none."""
         part = self._jobs.get(job_id, {}).get(kind)
         return part.pool if part else None
 
     def gpus_per_worker(self, job_id: str) -> int:
-        """Of a job that has workers."""
+        """Return the GPUs per worker of a job that has workers."""
         return next(iter(self._jobs[job_id].values())).gpus_per_worker
 
     def is_one_class(self, job_id: str) -> bool:
-        """Whether all workers of a job are in one pool, and equally fast."""
+        """Return whether all workers of a job are in one pool and equally fast."""
         return len({class_of(part) for part in self._jobs[job_id].values()}) == 1
 
     def state(self) -> dict[str, Any]:
-        """Everything but the servers themselves, of types that msgpack writes."""
+        """Return the state without the servers themselves, in types that msgpack writes."""
         return {
             "closed": sorted(each.server_id for each in self._servers.values() if not each.is_open),
             "jobs": [
@@ -304,17 +306,17 @@ class Cluster:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of another cluster of the same servers; this one must be empty and open."""
+        """Restore the state of another cluster of the same servers; this one must be empty and open."""
         for job_id, kind, gpus_per_worker, workers in state["jobs"]:
             for server_id, count in workers.items():
-                self.put(job_id, kind, server_id, count, gpus_per_worker)
+                self.add_workers(job_id, kind, server_id, count, gpus_per_worker)
         for server_id in state["closed"]:
             self.close(server_id)
 
     def _part_for(
         self, job_id: str, workers: int, gpus_per_worker: int, pool: Pool, kind: Kind
     ) -> Part | None:
-        """What the workers become a part of, if there is room for all."""
+        """Return the part that the workers join; None without room for all."""
         parts = self._jobs.get(job_id, {})
         part, more = parts.get(kind), self._more_workers(parts)
         if part is None:
@@ -331,11 +333,11 @@ class Cluster:
         return part if room >= workers * part.workers_per_worker else None
 
     def _more_workers(self, parts: Mapping[Kind, Part]) -> float:
-        """How many real workers a job may have beside those that it has."""
+        """Return the number of real workers that a job may get beyond its present ones."""
         return self.most_workers - sum(sum(part.workers.values()) for part in parts.values())
 
     def _best_server(self, part: Part, kind: Kind) -> Server:
-        """Where the next worker goes; there is room for it."""
+        """Return the server of the next worker; there is room for it."""
         servers = self._classes[part.pool][part.workers_per_worker]
         for group in self._preferred(part.pool, kind):
             server_id = servers.best_fit(group, part.gpus_per_worker)
@@ -344,7 +346,7 @@ class Cluster:
         raise AssertionError(f"no room for a worker of {part.gpus_per_worker} GPUs, where room was counted")
 
     def _preferred(self, pool: Pool, kind: Kind) -> Iterator[Group]:
-        """Groups of servers, in the order in which a worker tries them."""
+        """Yield groups of servers in the order in which a worker tries them."""
         own: Group = "flexible" if kind == "flexible" and self._keeps_apart(pool) else "firm"
         yield own
         yield "empty"
@@ -359,7 +361,7 @@ class Cluster:
         return "flexible" if server.firm_gpus == 0 and self._keeps_apart(server.pool) else "firm"
 
     def _take_flexible(self, job_id: str, part: Part, wanted: int) -> dict[str, int]:
-        """Take so many real ones; see `shrink`."""
+        """Remove so many real workers; see `shrink`."""
         removed: dict[str, int] = {}
         for server in sorted((self._servers[server_id] for server_id in part.workers), key=emptied_first):
             count = min(wanted, part.workers[server.server_id])
@@ -397,7 +399,7 @@ class Cluster:
         self._use(server, kind, -count * part.gpus_per_worker)
 
     def _use(self, server: Server, kind: Kind, gpus: int) -> None:
-        """So many more of a server's GPUs have workers of a kind now."""
+        """Add to the GPUs of a server that workers of a kind use."""
         group, free = server.group, server.free
         server.free -= gpus
         if kind != "flexible":
@@ -418,6 +420,6 @@ class Cluster:
 
 
 def _most_workers(classes: Mapping[int, ServerClass], gpus_per_worker: int, most_real: float) -> int:
-    """The most workers, normalised, that servers of one class have room for, of so many real ones at most."""
+    """Return the most workers, normalised, that fit on servers of one class, at most so many real ones."""
     rooms = (min(each.room(gpus_per_worker), most_real) // factor for factor, each in classes.items())
     return int(max(rooms, default=0))

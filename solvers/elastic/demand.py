@@ -1,7 +1,7 @@
-"""Questions to schemes of allocation, and their answers.
+"""Demands of jobs, and the grants by which schemes of allocation answer them.
 
 Jobs are allocated workers in two pools: the zone's own training servers, and servers on loan. All quantities
-are in training GPUs: a loaned GPU counts as the part of one that it is as fast as (erratum L4).
+are in training GPUs: a loaned GPU counts as the fraction of one that equals its speed (erratum L4).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,56 +15,56 @@ class Demand(NamedTuple):
 
     job_id: str
     arrival: int
-    """Rank by submission: smaller came earlier. No two jobs have the same."""
+    """Rank by submission, ascending. No two jobs have the same."""
     min_workers: int
-    """w_min."""
+    """Least workers (w_min)."""
     max_workers: int
-    """w_max."""
+    """Most workers (w_max)."""
     gpus_per_worker: int
     remaining_work_s: float
     """Seconds that the rest of the job takes with one worker on a training server."""
     speedup: Sequence[float]
     """`speedup[w]` is the speed of w workers over that of one: `max_workers + 1` values, the first 0."""
     pools: tuple[Pool, ...]
-    """Where it may run, preferred first. Of a running job, where its base demand is."""
+    """Pools where it may run, preferred first; for a running job, the pool of its base demand."""
     spans_pools: bool = False
     """Whether its flexible demand may be in another pool than its base demand."""
     comes_last: bool = False
-    """Whether all other jobs come before it (heterogeneous jobs, thesis, section 3.6)."""
+    """Whether all other jobs precede it (heterogeneous jobs, thesis, section 3.6)."""
     spanning_speed: float = 1.0
-    """Part of its speed that is left when it is in both pools."""
+    """Fraction of its speed that remains when it spans both pools."""
     workers: int = 0
-    """Workers that it has now; 0 for a job that waits."""
+    """Present workers; 0 for a job that waits."""
     flexible_pool: Pool | None = None
-    """Where its flexible workers are, if it has any."""
+    """Pool of its flexible workers, if it has any."""
     room_workers: int | None = None
-    """Scattered servers have no room for more workers than this; None where that is not known."""
+    """Bound on its workers because free GPUs are scattered over servers; None if unknown."""
     barred_pools: frozenset[Pool] = frozenset()
-    """Scattered servers of these pools have no room for its base demand, however many GPUs idle."""
+    """Pools whose free GPUs are too scattered for its base demand, however many there are."""
 
     @property
     def most_workers(self) -> int:
-        """That it may be granted."""
+        """Most workers that it may be granted."""
         return self.max_workers if self.room_workers is None else min(self.max_workers, self.room_workers)
 
     @property
     def open_pools(self) -> tuple[Pool, ...]:
-        """Where it may start in this round, preferred first."""
+        """Pools where it may start in this round, preferred first."""
         if not self.barred_pools:
             return self.pools
         return tuple(pool for pool in self.pools if pool not in self.barred_pools)
 
     def remaining_s(self, workers: int) -> float:
-        """Return how long the rest of the job takes with a number of workers, in seconds."""
+        """Return the duration of the rest of the job with a number of workers, in seconds."""
         return self.remaining_work_s / self.speedup[workers]
 
 
 class Grant(NamedTuple):
-    """Workers of a job from now on. A job without one keeps what it has, or goes on waiting."""
+    """Workers of a job from this round on. A job without a grant keeps its workers, or continues to wait."""
 
     job_id: str
     workers: int
-    """`min_workers` at least."""
+    """Number of workers, at least `min_workers`."""
     pool: Pool
     """Pool of the base demand."""
     flexible_pool: Pool
@@ -75,11 +75,11 @@ class Scheme(Protocol):
     """Scheme of allocating workers. Deterministic: ties go by `arrival`."""
 
     keeps_order: ClassVar[bool]
-    """Whether who finds no room on the servers holds up those that came later. Jobs are then placed in the
-    order of their arrival, else in that of decreasing sizes, of which more fit."""
+    """Whether a job without room on the servers blocks later ones. Jobs are then placed in the order of their
+    arrival, else by decreasing size, since more of them fit."""
 
     gives_turns: ClassVar[bool]
-    """Whether a job that waits may be overtaken for ever, unless it comes first at last."""
+    """Whether a waiting job could be overtaken for ever, and so gets a turn to be first."""
 
     def allocate(
         self,
@@ -92,10 +92,10 @@ class Scheme(Protocol):
 
         Args:
             waiting: jobs without workers, in the order of their arrival.
-            running: jobs whose workers beyond the base demand may be taken or moved, in the same order.
-            free_gpus: idle GPUs of each pool, in training GPUs; those of flexible workers are not among them.
-            trial: how many decisions of this round found no room on the servers before this one. A scheme
-                that bounds the work of a round divides it among the trials.
+            running: jobs whose workers beyond the base demand may be removed or moved, in the same order.
+            free_gpus: idle GPUs of each pool, in training GPUs, without those of flexible workers.
+            trial: number of earlier decisions of this round that found no room on the servers. A scheme that
+                bounds the work of a round divides it among the trials.
 
         Returns:
             Grants to waiting jobs that start and to running jobs that are resized, which fit into the idle

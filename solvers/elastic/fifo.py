@@ -1,7 +1,7 @@
 """First in, first out: the baseline, and opportunistic scheduling on idle servers (thesis, section 3.7.1).
 
-Neither scales jobs. An elastic job runs with its base demand: the thesis takes the demand that a job
-requested as its base demand, and scaling only ever adds to it.
+Neither scales jobs. An elastic job runs with its base demand, which in the thesis is the demand that the job
+requested; scaling only adds to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,11 @@ from solvers.elastic.demand import Demand, Grant, Pool
 
 
 class FirstInFirstOut:
-    """The thesis's baseline: strictly in the order of arrival, so that who does not fit holds up all others.
+    """Baseline of the thesis: strictly in the order of arrival. A job that does not fit blocks all later
+    ones.
 
-    A job starts in the first of its pools that has room. The baseline has no loans, which is to say that its
-    pool of loaned servers is empty.
+    A job starts in the first of its pools that has room. The baseline has no loans: its pool of loaned
+    servers is empty.
     """
 
     keeps_order: ClassVar[bool] = True
@@ -39,11 +40,11 @@ class FirstInFirstOut:
 
 
 class Opportunistic:
-    """Two queues, each first in, first out: jobs that may run on loaned servers get nothing else, and all
+    """Two queues, each first in, first out: jobs that may run on loaned servers get only those, and all
     others get training servers.
 
-    The thesis queues fungible jobs at the inference cluster, where they use whatever idles, at a lower
-    priority than inference: that is a pool of all idle servers, which are taken back at any time.
+    The thesis queues fungible jobs at the inference cluster, where they use idle servers at a lower priority
+    than inference: that is a pool of all idle servers, which are reclaimed at any time.
     """
 
     keeps_order: ClassVar[bool] = True

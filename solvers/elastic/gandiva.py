@@ -1,4 +1,4 @@
-"""Gandiva's elasticity (OSDI '18), as the thesis adapts it: jobs grow on what idles while nobody waits."""
+"""Gandiva's elasticity (OSDI '18), as the thesis adapts it: jobs grow on idle GPUs while no job waits."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -8,11 +8,11 @@ from solvers.elastic.demand import Demand, Grant, Pool
 
 
 class Gandiva:
-    """Grows jobs opportunistically, and never weighs which of them gains the most (thesis, section 3.7.1).
+    """Opportunistic growth of jobs, regardless of which gains the most (thesis, section 3.7.1).
 
-    Jobs start in the order of arrival, and one that does not fit holds up all others. Flexible workers are
-    given up for it, the latest job's first and no more than it takes, if that is enough for it to start. Only
-    when no job waits any more do jobs grow: the earliest first, as far as it can.
+    Jobs start in the order of arrival, and one that does not fit blocks all others. Flexible workers are
+    released for it if that suffices for its start: the latest job's first, and no more than necessary. Jobs
+    grow only when no job waits: the earliest first, as far as possible.
     """
 
     keeps_order: ClassVar[bool] = True
@@ -41,13 +41,14 @@ class Gandiva:
 
 
 def _vacated_pool(allocation: Allocation, job: Demand, givers: dict[Pool, list[Demand]]) -> Pool | None:
-    """The first of the pools open to a job where its base demand fits once flexible workers leave; they do.
+    """Release flexible workers so that a job's base demand fits in the first possible pool, and return the
+    pool.
 
-    None where it fits nowhere, and then all stay.
+    None if it fits in no pool; then all workers stay.
 
     Args:
-        givers: jobs by the pool of their flexible workers, the latest last. Those that have given up all of
-            them are taken off.
+        givers: jobs by the pool of their flexible workers, the latest last. Jobs without flexible workers
+            left are removed.
     """
     base_gpus = job.min_workers * job.gpus_per_worker
     for pool in job.open_pools:

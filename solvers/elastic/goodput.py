@@ -1,8 +1,8 @@
-"""Pollux's goodput (OSDI '21): throughput times statistical efficiency, and the speedups that follow from it.
+"""Pollux's goodput (OSDI '21): throughput times statistical efficiency, and the resulting speedups.
 
-The families are those that Pollux lists, and their shares those of its workload: small, medium, large and
-extra-large jobs at 72, 20, 6 and 2 of a hundred, with two families each for the small and the medium ones,
-which have equal parts here. Their parameters are chosen, not measured: plausible for one V100 per worker in
+The families are those that Pollux lists, with their shares of its workload: small, medium, large and
+extra-large jobs at 72, 20, 6 and 2 per cent. Small and medium jobs have two families each, with equal shares
+here. Parameters are chosen, not measured: plausible for one V100 per worker in
 servers of 8, such that small models gain little from many GPUs and large ones scale well.
 """
 
@@ -16,38 +16,38 @@ GPUS_PER_SERVER = 8
 
 @dataclass(frozen=True)
 class GoodputModel:
-    """A family of models: how fast it trains, and how much a sample is worth in a larger batch."""
+    """Model family: its speed of training, and the worth of a sample in a larger batch."""
 
     name: str
     share: float
-    """Of the jobs of Pollux's workload."""
+    """Share of the jobs of Pollux's workload."""
     initial_batch_samples: int
-    """M_0: no batch is smaller, and one of this size has efficiency 1."""
+    """Smallest batch M_0, whose efficiency is 1."""
     max_batch_samples: int
-    """Of all GPUs together, beyond which a model would not converge."""
+    """Largest batch over all GPUs; with a larger one, a model would not converge."""
     max_gpu_batch_samples: int
-    """That fit into the memory of a GPU. The rest of its part is accumulated."""
+    """Samples that fit into the memory of a GPU. The rest of its part is accumulated."""
     gradient_s: float
-    """Of each pass, whatever its size (alpha_grad)."""
+    """Fixed time of each pass (alpha_grad)."""
     gradient_per_sample_s: float
-    """(beta_grad)"""
+    """Time of a pass per sample (beta_grad)."""
     server_sync_s: float
-    """Of two GPUs of one server (alpha_sync, local)."""
+    """Synchronisation of two GPUs of one server (alpha_sync, local)."""
     server_sync_per_gpu_s: float
-    """Of each more (beta_sync, local)."""
+    """Synchronisation per further GPU (beta_sync, local)."""
     network_sync_s: float
-    """The same between servers (alpha_sync, node)."""
+    """Synchronisation between servers (alpha_sync, node)."""
     network_sync_per_gpu_s: float
-    """(beta_sync, node)"""
+    """Synchronisation between servers per further GPU (beta_sync, node)."""
     overlap: Literal[1, 2]
-    """Exponent gamma with which the times of the last pass and of synchronising are combined: 1 adds them,
-    2 has them overlap in part. Pollux fits it; with these two, no more than a root is needed."""
+    """Exponent gamma with which the times of the last pass and of synchronisation are combined: 1 adds them,
+    2 overlaps them in part. Pollux fits it; these two values need no more than a square root."""
     noise_scale_samples: float
-    """Gradient noise scale phi: the batch at which a sample is worth half of what it is in the smallest ones.
-    Pollux measures it while it grows; here it is its mean over the training."""
+    """Gradient noise scale phi: the batch size at which a sample has half of its worth in the smallest
+    batches. Pollux measures it as it grows; here it is its mean over the training."""
 
     def throughput(self, gpus: int, batch_samples: int) -> float:
-        """Samples per second on so many GPUs (Pollux, section 3.2)."""
+        """Return the samples per second on so many GPUs (Pollux, section 3.2)."""
         passes = -(-batch_samples // (gpus * self.max_gpu_batch_samples))
         pass_samples = max(batch_samples / (gpus * passes), 1.0)
         pass_s = self.gradient_s + self.gradient_per_sample_s * pass_samples
@@ -56,22 +56,22 @@ class GoodputModel:
         return batch_samples / ((passes - 1) * pass_s + last_s)
 
     def efficiency(self, batch_samples: int) -> float:
-        """What a sample is worth over one in a batch of the initial size (Pollux, section 3.1)."""
+        """Return the worth of a sample over one in a batch of the initial size (Pollux, section 3.1)."""
         return (self.noise_scale_samples + self.initial_batch_samples) / (
             self.noise_scale_samples + batch_samples
         )
 
     def goodput(self, gpus: int, batch_samples: int) -> float:
-        """Samples per second, in samples that are worth as much as those of the initial batch."""
+        """Return the samples per second, in samples worth as much as those of the initial batch."""
         return self.throughput(gpus, batch_samples) * self.efficiency(batch_samples)
 
     def best_batch_samples(self, gpus: int) -> int:
-        """The multiple of the initial batch with the highest goodput; of equal ones the smallest."""
+        """Return the multiple of the initial batch with the highest goodput; of equal ones the smallest."""
         batches = range(self.initial_batch_samples, self.max_batch_samples + 1, self.initial_batch_samples)
         return max(batches, key=lambda batch_samples: self.goodput(gpus, batch_samples))
 
     def _sync_s(self, gpus: int) -> float:
-        """Of a step; none where there is one GPU."""
+        """Return the synchronisation time of a step; 0 with one GPU."""
         if gpus == 1:
             return 0.0
         if gpus <= GPUS_PER_SERVER:
@@ -174,10 +174,10 @@ FAMILIES = (
 
 
 def family_at(fraction: float) -> GoodputModel:
-    """The family of a job that is so far along all jobs, which are in the order of `FAMILIES`.
+    """Return the family at a fraction of all jobs, which are in the order of `FAMILIES`.
 
     Args:
-        fraction: from 0 to 1; drawn evenly, the families have their shares.
+        fraction: from 0 to 1; if drawn uniformly, the families have their shares.
     """
     bound = 0.0
     for family in FAMILIES:
@@ -191,9 +191,9 @@ def family_at(fraction: float) -> GoodputModel:
 def fixed_batch_speedup(
     family: GoodputModel, min_workers: int, max_workers: int, gpus_per_worker: int
 ) -> tuple[float, ...]:
-    """The speedup of a job that is not tuned: its global batch is the best one for its base demand.
+    """Return the speedup of a job that is not tuned: its global batch is the best one for its base demand.
 
-    With that it trains as well as a tuned job, and with any other number of workers at most as well.
+    With its base demand it is as fast as a tuned job, and with any other number of workers at most as fast.
     """
     batch_samples = family.best_batch_samples(min_workers * gpus_per_worker)
     goodputs = [
@@ -204,11 +204,10 @@ def fixed_batch_speedup(
 
 @lru_cache(maxsize=4_096)
 def tuned_speedup(family: GoodputModel, max_workers: int, gpus_per_worker: int) -> tuple[float, ...]:
-    """The speedup of a job whose batch is the best one for each number of workers, as Pollux tunes it.
+    """Return the speedup of a job whose batch is the best one for each number of workers, as Pollux tunes it.
 
-    It is over the speed of one worker that is tuned as well. So the same job has less work left in seconds of
-    one worker if it is tuned: to compare the two, start from its running time with the base demand, which is
-    the same.
+    It is relative to one worker that is tuned as well. So a tuned job has less remaining work in seconds of
+    one worker. To compare the two, start from the running time with the base demand, which is the same.
     """
     goodputs = []
     for workers in range(1, max_workers + 1):
@@ -218,7 +217,7 @@ def tuned_speedup(family: GoodputModel, max_workers: int, gpus_per_worker: int) 
 
 
 def _speedup(goodputs: list[float]) -> tuple[float, ...]:
-    """Over the first. Where one more worker would make a job slower it idles, so that no curve falls."""
+    """Return goodputs over the first. A worker that would make a job slower idles, so no curve falls."""
     curve = [0.0]
     for goodput in goodputs:
         curve.append(max(goodput / goodputs[0], curve[-1]))

@@ -1,4 +1,4 @@
-"""Who is on servers on loan, as arrays for compiled code."""
+"""Jobs on servers on loan, as arrays for compiled code."""
 
 from itertools import chain, repeat
 from typing import NamedTuple
@@ -10,29 +10,29 @@ from solvers.elastic.lent import Lent
 
 
 class Hosting(NamedTuple):
-    """Who is where. Servers are numbered in the order of their ids. A job's places, the servers on which it
-    has workers, are numbered job by job; `server_places` lists them server by server."""
+    """Jobs on servers. Servers are numbered in the order of their ids. A job's places, the servers on which
+    it has workers, are numbered job by job; `server_places` lists them server by server."""
 
     job_starts: Ints
-    """(jobs + 1,) where each job's places start."""
+    """Index at which each job's places start, (jobs + 1,)."""
     place_job: Ints
     place_server: Ints
     place_workers: Ints
-    """That count as left."""
+    """Workers that count towards the base demand, (places,)."""
     place_gpus: Ints
     server_starts: Ints
-    """(servers + 1,) where each server's places start in `server_places`."""
+    """Index at which each server's places start in `server_places`, (servers + 1,)."""
     server_places: Ints
     spare: Ints
-    """(jobs,) workers beyond the base demand."""
+    """Workers beyond the base demand, (jobs,)."""
     hosts: Ints
-    """(jobs,) servers that host it, those that may not go too."""
+    """Number of servers that host each job, with those that may not be reclaimed, (jobs,)."""
     elsewhere_gpus: Ints
-    """(jobs,) on servers that may not go."""
+    """GPUs on servers that may not be reclaimed, (jobs,)."""
 
 
 def hosting_of(lent: Lent) -> tuple[Hosting, list[str]]:
-    """The arrays, and the ids of the servers that they number.
+    """Return the arrays, and the ids of the numbered servers.
 
     Raises:
         ValueError: a job has fewer workers than its base demand.
@@ -41,7 +41,7 @@ def hosting_of(lent: Lent) -> tuple[Hosting, list[str]]:
     number_of = {server_id: number for number, server_id in enumerate(ids)}
     everywhere = [job.all_workers() for job in lent.jobs]
     hosts = [len(workers) for workers in everywhere]
-    # Those that may not go are -1.
+    # Servers that may not be reclaimed are -1.
     servers = list(map(number_of.get, chain.from_iterable(everywhere), repeat(-1)))
     workers = list(chain.from_iterable(each.values() for each in everywhere))
     counted = [
@@ -77,7 +77,7 @@ def hosting_of(lent: Lent) -> tuple[Hosting, list[str]]:
 
 
 def _sums(values: Ints, job_of: Ints, jobs: int) -> Ints:
-    """(jobs,) the values of each job, added."""
+    """Return the sum of the values of each job, (jobs,)."""
     sums = np.zeros(jobs, np.int64)
     np.add.at(sums, job_of, values)
     return sums

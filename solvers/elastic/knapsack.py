@@ -1,7 +1,7 @@
-"""The multiple-choice knapsack: of each group one item at most, so that the values add up to the most.
+"""Multiple-choice knapsack: at most one item of each group, so that the sum of values is largest.
 
-Dynamic programming over the capacity (thesis, section 3.5.2): exact, in time of items x capacity and memory
-groups x capacity. Where that is too much, by efficiency (Sinha and Zoltners 1979), in time of the items.
+Dynamic programming over the capacity (thesis, section 3.5.2): exact, in time items x capacity and memory
+groups x capacity. Where that is too much: by efficiency (Sinha and Zoltners 1979), in time of the items.
 """
 
 import math
@@ -14,31 +14,31 @@ from numpy.typing import NDArray
 from solvers.compiled import Floats, Ints, kernel
 
 MAX_ITEMS_PER_GROUP = 2**16 - 1
-"""A choice is kept in 16 bits."""
+"""Bound because a choice is kept in 16 bits."""
 MOST_CELLS = 2**24
-"""Groups x capacity of an exact choice: 32 MiB. Beyond, thousands of groups share the capacity."""
+"""Most groups x capacity of an exact choice: 32 MiB. Beyond it, thousands of groups share the capacity."""
 
 
-class Group(NamedTuple):
-    """Items of which one may be taken."""
+class ItemGroup(NamedTuple):
+    """Items of which at most one is taken."""
 
     weights_gpus: Sequence[int]
-    """At least 1 each, ascending."""
+    """Weight of each item, at least 1, ascending."""
     values_s: Sequence[float]
-    """As many, finite. What is worth nothing is not taken."""
+    """Value of each item, finite. An item without value is not taken."""
 
 
-def best_choice(groups: Sequence[Group], capacity_gpus: int) -> list[int | None]:
-    """The index of the item taken of each group, None where none is.
+def best_choice(groups: Sequence[ItemGroup], capacity_gpus: int) -> list[int | None]:
+    """Return the index of the item taken of each group, or None.
 
-    Of choices that are worth the same, it is the one of fewer GPUs; of those, the one in which the first
-    group's item is heavier, then the second's, and so on. Values are added from the last group to the first.
+    Of choices of equal value, it is the one of fewer GPUs; of those, the one in which the first group's item
+    is heavier, then the second's, and so on. Values are added from the last group to the first.
 
-    Of more than `MOST_CELLS` groups x capacity that do not all fit it is not the best, but worth less by no
-    more than what one group's item is worth.
+    With more than `MOST_CELLS` groups x capacity that do not all fit, the choice may be worse than the best,
+    by at most the value of one group's item.
 
     Raises:
-        ValueError: weights and values of a group are not of the same length, its weights are not positive and
+        ValueError: weights and values of a group differ in length, its weights are not positive and
             ascending, or a value is not finite.
     """
     starts, weights, values = _flat(groups)
@@ -49,8 +49,8 @@ def best_choice(groups: Sequence[Group], capacity_gpus: int) -> list[int | None]
     return [None if item < 0 else item for item in taken.tolist()]
 
 
-def _flat(groups: Sequence[Group]) -> tuple[Ints, Ints, Floats]:
-    """(groups + 1,) where each group's items start, and (items,) their weights and values."""
+def _flat(groups: Sequence[ItemGroup]) -> tuple[Ints, Ints, Floats]:
+    """Return where each group's items start, (groups + 1,), and their weights and values, (items,)."""
     starts = np.zeros(len(groups) + 1, np.int64)
     all_weights: list[int] = []
     all_values: list[float] = []
@@ -78,7 +78,7 @@ def _flat(groups: Sequence[Group]) -> tuple[Ints, Ints, Floats]:
 
 @kernel
 def _first_wrong(starts: Ints, weights: Ints, values: Floats) -> int:
-    """The first item that breaks what `Group` demands, -1 where none does."""
+    """Return the first item that violates a rule of `ItemGroup`, or -1."""
     for group in range(starts.size - 1):
         least = 1
         for item in range(starts[group], starts[group + 1]):
@@ -90,7 +90,7 @@ def _first_wrong(starts: Ints, weights: Ints, values: Floats) -> int:
 
 @kernel
 def _choose(starts: Ints, weights: Ints, values: Floats, capacity: int, most_cells: int) -> Ints:
-    """(groups,) the item taken of each group, -1 for none."""
+    """Return the item taken of each group, -1 for none, (groups,)."""
     groups = starts.size - 1
     taken = np.full(groups, -1, np.int64)
     heaviest = np.zeros(groups, np.int64)
@@ -123,10 +123,11 @@ def _choose(starts: Ints, weights: Ints, values: Floats, capacity: int, most_cel
 
 @kernel
 def _by_efficiency(starts: Ints, weights: Ints, values: Floats, capacity: int) -> Ints:
-    """(groups,) the item taken of each group, -1 for none: the best choice of parts of items, less the parts.
+    """Return the item taken of each group, -1 for none, (groups,): the best choice of fractional items,
+    without the fractions.
 
-    A group goes from item to item of its upper concave hull, and all groups take those steps in the order of
-    what they gain per weight, ties by group; one whose step does not fit stays where it is.
+    A group advances from item to item of its upper concave hull. The steps of all groups are taken in the
+    order of their gain per weight, ties by group; a group whose step does not fit keeps its item.
     """
     groups, items = starts.size - 1, weights.size
     hull = np.zeros(items, np.int64)
@@ -162,7 +163,8 @@ def _by_efficiency(starts: Ints, weights: Ints, values: Floats, capacity: int) -
         group = owners[place]
         if gains[place] <= 0.0:
             break
-        # Steps of a group come in their order, as its hull is concave; after one that did not fit, none does.
+        # Steps of a group are in their order, since its hull is concave; after one that did not fit, none
+        # does.
         if place - starts[group] != steps[group]:
             continue
         item = hull[place]
@@ -178,18 +180,18 @@ def _by_efficiency(starts: Ints, weights: Ints, values: Floats, capacity: int) -
 def _tabulate(
     starts: Ints, weights: Ints, values: Floats, heaviest: Ints, choices: NDArray[np.uint16]
 ) -> Floats:
-    """(capacity + 1,) the most that is worth having within each capacity; `choices` gets 1 + the item that a
+    """Return the largest value within each capacity, (capacity + 1,). `choices` is set to 1 + the item that a
     group contributes there, with the groups after it.
 
-    The groups come last to first, so that the first chooses among all that is left to it; and of equals the
-    heavier item stays, which with the least capacity of that worth leaves less to later groups.
+    Groups are processed from the last to the first, so that ties are decided by the first group. Of equal
+    values the heavier item stays: at the least capacity of that value, later groups get less.
     """
     capacity = choices.shape[1] - 1
     most = np.zeros(capacity + 1)
     before = np.zeros(capacity + 1)
     reach = 0
     for group in range(starts.size - 2, -1, -1):
-        # Beyond what all groups so far weigh, nothing more is gained.
+        # Beyond the weight of all groups so far, there is no more gain.
         further = min(reach + heaviest[group], capacity)
         most[reach + 1 : further + 1] = most[reach]
         reach = further
@@ -207,7 +209,7 @@ def _tabulate(
 
 @kernel
 def _offer(before: Floats, value: float, number: np.uint16, most: Floats, row: NDArray[np.uint16]) -> None:
-    """Take an item where that is at least as good. All but `before` begin at the item's weight."""
+    """Take an item where that is at least as good. All arrays but `before` begin at the item's weight."""
     for index in range(most.size):
         worth = before[index] + value
         is_better = worth >= most[index]

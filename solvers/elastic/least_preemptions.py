@@ -1,7 +1,7 @@
-"""The search for servers to give back that preempt the fewest jobs; `reclaiming.py` says what it looks for.
+"""Search for reclaimed servers that preempt the fewest jobs; `reclaiming.py` states the objective.
 
-A job *blocks* a server if it would be preempted by its loss: if it has more workers there than it can still
-lose. A server without blockers is free to go.
+A job *blocks* a server if the loss of the server would preempt it: if it has more workers there than it can
+still lose. A server without blockers is free.
 """
 
 from typing import NamedTuple
@@ -13,43 +13,43 @@ from solvers.elastic.hosting import Hosting, hosting_of
 from solvers.elastic.lent import Lent
 
 _SAME_COST = 1e-9
-"""Costs are sums of fractions in different orders: so near each other, they are the same."""
+"""Tolerance within which costs are equal: they are sums of fractions in different orders."""
 
 MOST_STEPS = 10_000_000
-"""Of each of the two searches, and of each refinement. A step looks at a job on a server."""
+"""Step budget of each of the two searches and of each refinement. A step examines a job on a server."""
 
 
-class Progress(NamedTuple):
-    """How far a search is."""
+class SearchState(NamedTuple):
+    """State of a search."""
 
     taken: Bools
-    """(servers,)"""
+    """Servers taken, (servers,)."""
     preempted: Bools
-    """(jobs,)"""
+    """Jobs preempted, (jobs,)."""
     lost: Ints
-    """(jobs,) workers on the servers taken."""
+    """Workers on the servers taken, (jobs,)."""
 
 
 class Effects(NamedTuple):
-    """What it does to take each of the servers that are not taken yet."""
+    """Effects of taking each of the servers that are not taken yet."""
 
     jobs: Ints
-    """(servers,) that are preempted."""
+    """Jobs preempted, (servers,)."""
     freed: Ints
-    """(servers,) servers that are free to go then, with this one."""
+    """Servers that are free afterwards, with this one, (servers,)."""
     damage_gpus: Ints
-    """(servers,) that are vacated on servers that stay, as they are not free or not asked for."""
+    """GPUs vacated on servers that stay, because they are not free or not requested, (servers,)."""
     blocks: Bools
-    """(places,) which jobs blocked which servers when this was counted."""
+    """Places whose job blocked the server when the effects were counted, (places,)."""
     is_known: Bools
-    """(servers,) whether it has been."""
+    """Whether the effects of a server are counted, (servers,)."""
 
 
 def fewest_preempted(lent: Lent, count: int) -> list[str]:
-    """The servers to give back, in no particular order.
+    """Return the servers to give back, in no particular order.
 
-    A search that has used up its steps takes the rest of the servers in the order of their costs by then, and
-    whatever the jobs preempted leave free. A refinement spares fewer jobs.
+    A search that has used up its steps takes the rest of the servers in the order of their last costs, and
+    those that the preempted jobs leave free. A refinement without steps spares fewer jobs.
 
     Raises:
         ValueError: a job has fewer workers than its base demand.
@@ -60,7 +60,7 @@ def fewest_preempted(lent: Lent, count: int) -> list[str]:
 
 @kernel
 def _search(hosting: Hosting, count: int, most_steps: int) -> Bools:
-    """(servers,) the servers that go."""
+    """Return whether each server is taken, (servers,)."""
     by_cost = _begin(hosting, count)
     _pick_by_cost(hosting, by_cost, count, most_steps)
     first = _refined(hosting, by_cost, count, most_steps)
@@ -71,93 +71,96 @@ def _search(hosting: Hosting, count: int, most_steps: int) -> Bools:
 
 
 @kernel
-def _begin(hosting: Hosting, count: int) -> Progress:
-    """All that costs nobody more than flexible workers, up to so many servers."""
+def _begin(hosting: Hosting, count: int) -> SearchState:
+    """Take servers whose loss costs only flexible workers, up to `count`."""
     nobody = np.zeros(hosting.spare.size, np.bool_)
     return _filled(hosting, nobody, _by_use(hosting, nobody), count)
 
 
 @kernel
-def _pick_by_cost(hosting: Hosting, progress: Progress, count: int, most_steps: int) -> int:
+def _pick_by_cost(hosting: Hosting, state: SearchState, count: int, most_steps: int) -> int:
     """Take the server of least preemption cost, and those that its jobs leave free, until there are enough
-    (section 3.4; erratum L1). Returns the steps that it took."""
+    (section 3.4; erratum L1). Return the steps used."""
     effects = _no_effects(hosting)
     damage = effects.damage_gpus
-    left, steps = count - progress.taken.sum(), 0
+    left, steps = count - state.taken.sum(), 0
     while left > 0:
-        steps = _update(hosting, progress, left, effects, steps, most_steps)
+        steps = _update(hosting, state, left, effects, steps, most_steps)
         if steps > most_steps:
-            _pick_the_rest(hosting, progress, effects.blocks, left)
+            _pick_the_rest(hosting, state, effects.blocks, left)
             break
         costs = _costs(hosting, effects.blocks)
         best = -1
         for server in range(costs.size):
-            if progress.taken[server]:
+            if state.taken[server]:
                 continue
             if best < 0:
                 best = server
             saved = costs[best] - costs[server]
             if saved > _SAME_COST or (saved >= -_SAME_COST and damage[server] < damage[best]):
                 best = server
-        left -= _preempt(hosting, progress, effects.blocks, best, left)
+        left -= _preempt(hosting, state, effects.blocks, best, left)
     return steps
 
 
 @kernel
-def _pick_by_yield(hosting: Hosting, progress: Progress, count: int, most_steps: int) -> int:
-    """Take the server that with those that its jobs leave free brings the most for each job preempted, until
-    there are enough. Returns the steps that it took."""
+def _pick_by_yield(hosting: Hosting, state: SearchState, count: int, most_steps: int) -> int:
+    """Take the server that yields the most servers per preempted job, counting those that become free, until
+    there are enough. Return the steps used."""
     effects = _no_effects(hosting)
     jobs, freed, damage = effects.jobs, effects.freed, effects.damage_gpus
-    left, steps = count - progress.taken.sum(), 0
+    left, steps = count - state.taken.sum(), 0
     while left > 0:
-        steps = _update(hosting, progress, left, effects, steps, most_steps)
+        steps = _update(hosting, state, left, effects, steps, most_steps)
         if steps > most_steps:
-            _pick_the_rest(hosting, progress, effects.blocks, left)
+            _pick_the_rest(hosting, state, effects.blocks, left)
             break
         best = -1
         for server in range(jobs.size):
-            if progress.taken[server]:
+            if state.taken[server]:
                 continue
             if best < 0:
                 best = server
             gain = min(freed[server], left) * jobs[best] - min(freed[best], left) * jobs[server]
             if gain > 0 or (gain == 0 and damage[server] < damage[best]):
                 best = server
-        left -= _preempt(hosting, progress, effects.blocks, best, left)
+        left -= _preempt(hosting, state, effects.blocks, best, left)
     return steps
 
 
 @kernel
-def _pick_the_rest(hosting: Hosting, progress: Progress, blocks: Bools, left: int) -> None:
-    """Take so many servers in the order of their costs, which are not counted again, and before each those
+def _pick_the_rest(hosting: Hosting, state: SearchState, blocks: Bools, left: int) -> None:
+    """Take `left` servers in the order of their costs, which are not counted again, and before each those
     that the jobs preempted so far leave free."""
     starts, places, job_starts = hosting.server_starts, hosting.server_places, hosting.job_starts
     for server in np.argsort(_costs(hosting, blocks), kind="mergesort"):
         if left == 0:
             break
-        if progress.taken[server]:
+        if state.taken[server]:
             continue
         fresh = np.full(starts[server + 1] - starts[server], -1, np.int64)
         for index in range(starts[server], starts[server + 1]):
             place = places[index]
             job = hosting.place_job[place]
-            lacks = hosting.place_workers[place] > hosting.spare[job] - progress.lost[job]
-            if lacks and not progress.preempted[job]:
-                progress.preempted[job] = True
+            lacks = hosting.place_workers[place] > hosting.spare[job] - state.lost[job]
+            if lacks and not state.preempted[job]:
+                state.preempted[job] = True
                 fresh[index - starts[server]] = job
-        left -= _take_free(hosting, progress, np.array([server]), 1)
+        left -= _take_free(hosting, state, np.array([server]), 1)
         for job in fresh:
             if job >= 0:
                 others = hosting.place_server[job_starts[job] : job_starts[job + 1]]
-                left -= _take_free(hosting, progress, others, left)
+                left -= _take_free(hosting, state, others, left)
 
 
 @kernel
-def _refined(hosting: Hosting, found: Progress, count: int, most_steps: int) -> Progress:
-    """So many servers that preempt no other jobs than those found, without those that need not be; of servers
-    that may go, those that vacate the most GPUs of preempted jobs. What was found stays where the order of
-    this search brings fewer: which servers an elastic job can lose depends on which it has lost before."""
+def _refined(hosting: Hosting, found: SearchState, count: int, most_steps: int) -> SearchState:
+    """Return `count` servers that preempt only jobs already found, and spare those that need not be
+    preempted.
+
+    Of free servers, those that vacate the most GPUs of preempted jobs are taken. The servers found stay if
+    this search finds fewer: which servers an elastic job can lose depends on those it has lost before.
+    """
     needed = found.preempted.copy()
     use = _by_use(hosting, found.preempted)
     steps = 0
@@ -180,44 +183,44 @@ def _refined(hosting: Hosting, found: Progress, count: int, most_steps: int) -> 
 
 
 @kernel
-def _is_better(hosting: Hosting, one: Progress, other: Progress) -> bool:
-    """Whether it preempts fewer jobs, or as many with less damage."""
+def _is_better(hosting: Hosting, one: SearchState, other: SearchState) -> bool:
+    """Return whether `one` preempts fewer jobs, or as many with less damage."""
     difference = one.preempted.sum() - other.preempted.sum()
     return difference < 0 or (difference == 0 and _damage_gpus(hosting, one) < _damage_gpus(hosting, other))
 
 
 @kernel
-def _damage_gpus(hosting: Hosting, progress: Progress) -> int:
-    """That are vacated on servers that are not taken."""
-    total = hosting.elsewhere_gpus[progress.preempted].sum()
+def _damage_gpus(hosting: Hosting, state: SearchState) -> int:
+    """Return the GPUs vacated on servers that are not taken."""
+    total = hosting.elsewhere_gpus[state.preempted].sum()
     for place in range(hosting.place_job.size):
-        if progress.preempted[hosting.place_job[place]] and not progress.taken[hosting.place_server[place]]:
+        if state.preempted[hosting.place_job[place]] and not state.taken[hosting.place_server[place]]:
             total += hosting.place_gpus[place]
     return int(total)
 
 
 @kernel
-def _filled(hosting: Hosting, preempted: Bools, order: Ints, count: int) -> Progress:
-    """Servers that may go when these jobs are preempted, in an order, up to so many."""
-    progress = Progress(np.zeros(order.size, np.bool_), preempted.copy(), np.zeros(preempted.size, np.int64))
-    _take_free(hosting, progress, order, count)
-    return progress
+def _filled(hosting: Hosting, preempted: Bools, order: Ints, count: int) -> SearchState:
+    """Take servers that are free when these jobs are preempted, in an order, up to `count`."""
+    state = SearchState(np.zeros(order.size, np.bool_), preempted.copy(), np.zeros(preempted.size, np.int64))
+    _take_free(hosting, state, order, count)
+    return state
 
 
 @kernel
-def _preempt(hosting: Hosting, progress: Progress, blocks: Bools, server: int, left: int) -> int:
-    """Take a server and preempt its blockers, then whatever is free, up to so many; returns how many."""
+def _preempt(hosting: Hosting, state: SearchState, blocks: Bools, server: int, left: int) -> int:
+    """Take a server and preempt its blockers, then take free servers, up to `left`; return their number."""
     for index in range(hosting.server_starts[server], hosting.server_starts[server + 1]):
         place = hosting.server_places[index]
         if blocks[place]:
-            progress.preempted[hosting.place_job[place]] = True
-    _take_free(hosting, progress, np.array([server]), 1)
-    return 1 + _take_free(hosting, progress, np.arange(progress.taken.size), left - 1)
+            state.preempted[hosting.place_job[place]] = True
+    _take_free(hosting, state, np.array([server]), 1)
+    return 1 + _take_free(hosting, state, np.arange(state.taken.size), left - 1)
 
 
 @kernel
-def _take_free(hosting: Hosting, progress: Progress, order: Ints, count: int) -> int:
-    """Take servers that nobody blocks, in an order, up to so many; returns how many."""
+def _take_free(hosting: Hosting, state: SearchState, order: Ints, count: int) -> int:
+    """Take servers that no job blocks, in an order, up to `count`; return the number taken."""
     starts, places, jobs, workers, spare = (
         hosting.server_starts,
         hosting.server_places,
@@ -225,7 +228,7 @@ def _take_free(hosting: Hosting, progress: Progress, order: Ints, count: int) ->
         hosting.place_workers,
         hosting.spare,
     )
-    taken, preempted, lost = progress
+    taken, preempted, lost = state
     number = 0
     for server in order:
         if number == count:
@@ -248,7 +251,7 @@ def _take_free(hosting: Hosting, progress: Progress, order: Ints, count: int) ->
 
 @kernel
 def _costs(hosting: Hosting, blocks: Bools) -> Floats:
-    """(servers,) the preemption cost of each (erratum L1)."""
+    """Return the preemption cost of each server, (servers,) (erratum L1)."""
     costs = np.zeros(hosting.server_starts.size - 1)
     for place in range(blocks.size):
         if blocks[place]:
@@ -258,7 +261,7 @@ def _costs(hosting: Hosting, blocks: Bools) -> Floats:
 
 @kernel
 def _by_use(hosting: Hosting, preempted: Bools) -> Ints:
-    """(servers,) the servers by GPUs of jobs that are not preempted, then by id."""
+    """Sort the servers by GPUs of jobs that are not preempted, then by id, (servers,)."""
     gpus = np.zeros(hosting.server_starts.size - 1, np.int64)
     for place in range(hosting.place_job.size):
         if not preempted[hosting.place_job[place]]:
@@ -268,7 +271,7 @@ def _by_use(hosting: Hosting, preempted: Bools) -> Ints:
 
 @kernel
 def _no_effects(hosting: Hosting) -> Effects:
-    """Nothing is counted yet."""
+    """Return effects of which none is counted yet."""
     servers, places = hosting.server_starts.size - 1, hosting.place_job.size
     return Effects(
         np.zeros(servers, np.int64),
@@ -281,24 +284,24 @@ def _no_effects(hosting: Hosting) -> Effects:
 
 @kernel
 def _update(
-    hosting: Hosting, progress: Progress, left: int, effects: Effects, steps: int, most_steps: int
+    hosting: Hosting, state: SearchState, left: int, effects: Effects, steps: int, most_steps: int
 ) -> int:
-    """Count the effects that have changed, while `left` servers are asked for.
+    """Count the effects that have changed, while `left` servers are still to be taken.
 
     Returns:
-        The steps so far; more than the most if they have run out, and not all effects are counted.
+        The steps so far; more than `most_steps` if they have run out and not all effects are counted.
     """
     steps += hosting.place_job.size + hosting.server_starts.size
-    blockers, forgotten = _update_blocks(hosting, progress, effects)
+    blockers, forgotten = _update_blocks(hosting, state, effects)
     steps += forgotten
     starts, places, job_starts = hosting.server_starts, hosting.server_places, hosting.job_starts
     job_of, server_of, gpus_of = hosting.place_job, hosting.place_server, hosting.place_gpus
-    taken, blocks = progress.taken, effects.blocks
+    taken, blocks = state.taken, effects.blocks
     touched = np.zeros(taken.size, np.int64)
     gone = np.zeros(taken.size, np.int64)
     vacated = np.zeros(taken.size, np.int64)
     for server in range(taken.size):
-        # Of more servers than are asked for, some are damage: how many, changes with each pick.
+        # If more servers become free than are requested, the excess is damage. It changes with each pick.
         if taken[server] or (effects.is_known[server] and effects.freed[server] <= left):
             continue
         jobs, reached, damage_gpus = 0, 0, 0
@@ -343,19 +346,19 @@ def _update(
 
 
 @kernel
-def _update_blocks(hosting: Hosting, progress: Progress, effects: Effects) -> tuple[Ints, int]:
-    """Find out who blocks what, and forget the effects that change with it.
+def _update_blocks(hosting: Hosting, state: SearchState, effects: Effects) -> tuple[Ints, int]:
+    """Find the jobs that block servers, and discard the effects that change with them.
 
     Returns:
-        (servers,) how many jobs block each, and the steps that it took to forget.
+        The number of jobs that block each server, (servers,), and the steps used.
     """
     starts, places, job_starts = hosting.server_starts, hosting.server_places, hosting.job_starts
     job_of, server_of, workers = hosting.place_job, hosting.place_server, hosting.place_workers
-    blockers = np.zeros(progress.taken.size, np.int64)
-    has_changed = np.zeros(progress.taken.size, np.bool_)
+    blockers = np.zeros(state.taken.size, np.int64)
+    has_changed = np.zeros(state.taken.size, np.bool_)
     for place in range(job_of.size):
         job = job_of[place]
-        blocks = not progress.preempted[job] and workers[place] > hosting.spare[job] - progress.lost[job]
+        blocks = not state.preempted[job] and workers[place] > hosting.spare[job] - state.lost[job]
         blockers[server_of[place]] += blocks
         has_changed[server_of[place]] |= blocks != effects.blocks[place]
         effects.blocks[place] = blocks
@@ -363,7 +366,7 @@ def _update_blocks(hosting: Hosting, progress: Progress, effects: Effects) -> tu
     steps = 0
     for server in range(has_changed.size):
         if has_changed[server]:
-            # What a server's loss frees depends on who else is where its jobs are.
+            # The servers that a loss frees depend on the other jobs on the servers of its jobs.
             for index in range(starts[server], starts[server + 1]):
                 job = job_of[places[index]]
                 if is_forgotten[job]:

@@ -1,7 +1,7 @@
-"""What may be given back, who is on it, and what it does to give some of it back (thesis, section 3.4).
+"""Servers that may be given back, jobs on them, and the effects of giving some back (thesis, section 3.4).
 
-A job loses its workers on the servers that go. It is preempted if those that are left are fewer than its base
-demand, and then leaves all its servers; otherwise it is scaled in and goes on.
+A job loses its workers on the servers given back. It is preempted if fewer than its base demand are left, and
+then leaves all its servers; otherwise it is scaled in and continues.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,49 +17,49 @@ _NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class LentServer(NamedTuple):
-    """One that may be given back."""
+    """Server that may be given back."""
 
     server_id: str
     gpus: int
 
 
 class HostedJob(NamedTuple):
-    """A job with workers on servers on loan."""
+    """Job with workers on servers on loan."""
 
     job_id: str
     min_workers: int
-    """It is preempted if it is left with fewer."""
+    """Least workers; with fewer, it is preempted."""
     gpus_per_worker: int
     workers: Mapping[str, int]
-    """By server; those on servers that may not be given back are among them."""
+    """Workers by server, with those on servers that may not be given back."""
     spare_workers: Mapping[str, int] = _NONE
-    """Further ones that do not count as workers that are left: flexible ones in another pool, or not as
-    fast."""
+    """Further workers that do not count towards the base demand, by server: flexible ones in another pool, or
+    of another speed."""
     may_stand_in: bool = False
-    """Whether spare ones become the base demand if it is lost and they are enough."""
+    """Whether spare workers become the base demand if it is lost and they suffice."""
 
     def all_workers(self) -> Mapping[str, int]:
-        """Of both sorts, by server."""
+        """Return the workers of both sorts, by server."""
         if not self.spare_workers:
             return self.workers
         servers = dict.fromkeys((*self.workers, *self.spare_workers))
         return {each: self.workers.get(each, 0) + self.spare_workers.get(each, 0) for each in servers}
 
     def is_preempted_without(self, servers: Collection[str]) -> bool:
-        """Whether what is left without these servers is too little."""
+        """Return whether too few workers are left without these servers."""
         left = sum(count for each, count in self.workers.items() if each not in servers)
         return left < self.min_workers and not (
             self.may_stand_in and self.spare_outside(servers) >= self.min_workers
         )
 
     def spare_outside(self, servers: Collection[str]) -> int:
-        """Spare workers on other servers."""
+        """Return the number of spare workers on other servers."""
         return sum(count for each, count in self.spare_workers.items() if each not in servers)
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """What may be given back, and who is on it."""
+    """Servers that may be given back, and the jobs on them."""
 
     servers: tuple[LentServer, ...]
     jobs: tuple[HostedJob, ...]
@@ -67,22 +67,22 @@ class Lent:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """What is given back, and what that does to jobs."""
+    """Servers given back, and the effects on jobs."""
 
     servers: tuple[str, ...]
-    """Those that cost nobody more than flexible workers first, by what they cost, then by id."""
+    """Servers whose loss costs only flexible workers first; by cost, then by id."""
     harmless: int
-    """How many those are."""
+    """Number of servers whose loss costs only flexible workers."""
     preempted: tuple[str, ...]
-    """By id."""
+    """Preempted jobs, by id."""
     scaled_in: Mapping[str, Mapping[str, int]]
-    """Workers that are lost by jobs that go on, by server."""
+    """Workers lost by jobs that continue, by job and server."""
     collateral_damage: float
-    """GPUs that are vacated on servers that stay, over those of the servers that go."""
+    """GPUs vacated on servers that stay, over those of the servers given back."""
 
 
 def reclaim_of(lent: Lent, chosen: Collection[str]) -> Reclaim:
-    """What it does to give these servers back."""
+    """Return the effects of giving these servers back."""
     chosen = dict.fromkeys(chosen)
     asked_gpus = sum(server.gpus for server in lent.servers if server.server_id in chosen)
     preempted: list[str] = []
@@ -114,8 +114,8 @@ def reclaim_of(lent: Lent, chosen: Collection[str]) -> Reclaim:
 
 
 def lent_by(cluster: Cluster, servers: Sequence[str]) -> Lent:
-    """The picture of these servers of a cluster, and of all jobs on them. A job that workers on other servers
-    may stand in for has no base demand there that it could not lose."""
+    """Return these servers of a cluster, and all jobs on them. A job whose base demand workers on other
+    servers can replace has no base demand there that it could not lose."""
     going = frozenset(servers)
     places = list(map(cluster.server, servers))
     jobs = dict.fromkeys(chain.from_iterable(place.jobs for place in places))
@@ -131,7 +131,7 @@ def _to_give_back(job: HostedJob, servers: Collection[str]) -> HostedJob:
 
 
 def hosted_job(cluster: Cluster, job_id: str) -> HostedJob:
-    """A job of a cluster, as what it loses with its servers."""
+    """Return a job of a cluster with the workers that it would lose with its servers."""
     parts = cluster.parts_of(job_id)
     firm = parts["inelastic"] if "inelastic" in parts else parts["base"]
     workers, spare, stands_in = firm.workers.copy(), _NONE, False

@@ -13,17 +13,17 @@ from solvers.elastic.allocation import POOLS, Allocation, flexible_pool_of
 from solvers.elastic.demand import Demand, Grant, Pool
 
 WAITING_SPEEDUP = 0.1
-"""Speedup of a job that waits in the harmonic mean, which would be zero with any job that has nothing."""
+"""Speedup of a waiting job in the harmonic mean, which would be zero with any speedup of zero."""
 
 MOST_JOBS = 600
-"""Jobs in one search: half of them run and half wait, or more where there are fewer of the other kind."""
+"""Most jobs of one search: half running and half waiting, or more of one kind if the other has fewer."""
 MOST_OPTIONS = 20_000
-"""Options of all jobs in one search, divided in the same way; building one takes about 0.1 us."""
+"""Most options of all jobs in one search, divided in the same way; building one takes about 0.1 us."""
 MOST_GENES = 16_000_000
-"""Genes that all searches of a round may draw, one for each job of each choice. One takes about 5 ns."""
+"""Most genes that all searches of a round draw, one per job of each choice. One takes about 5 ns."""
 
 Term = Callable[[Floats], Floats]
-"""Terms of jobs' speedups, whose sum rises with a generalised mean of all speedups."""
+"""Function of jobs' speedups to terms whose sum rises with a generalised mean of all speedups."""
 
 
 def harmonic_term(speedups: Floats) -> Floats:
@@ -32,30 +32,30 @@ def harmonic_term(speedups: Floats) -> Floats:
 
 
 def arithmetic_term(speedups: Floats) -> Floats:
-    """Return the terms of the generalised mean with exponent 1: goodput alone, whoever waits for it."""
+    """Return the terms of the generalised mean with exponent 1: goodput only, regardless of waiting jobs."""
     return speedups
 
 
 @dataclass(frozen=True)
 class Pollux:
-    """Maximises the mean of speedups, each job's goodput over that with its fair share of the cluster.
+    """Allocation that maximises the mean speedup: each job's goodput over that with its fair share.
 
-    A job's goodput is its `Demand.speedup`, so whether it tunes its batch is told by that curve (see
-    `goodput`). A fair share is 1/J of the GPUs that J jobs have or may get, within the job's bounds. As the
-    thesis adapts it, no running job gets less than its base demand, and there are 250 generations where
-    Pollux has 100, too few for a large cluster (section 3.7.4).
+    A job's goodput is its `Demand.speedup`, so that curve states whether it tunes its batch (see `goodput`).
+    A fair share is 1/J of the GPUs that J jobs have or may get, within the job's bounds. As the thesis adapts
+    it, no running job gets less than its base demand, and there are 250 generations where Pollux has 100, too
+    few for a large cluster (section 3.7.4).
 
-    The work of a round is bounded. A search has `MOST_JOBS` jobs and `MOST_OPTIONS` options at most: of the
-    jobs that have a choice, those that arrived first. The others keep what they have. The first search of a
-    round draws half of `MOST_GENES` at most and each further one half of the one before, so it has fewer
-    generations than 250 where it has many jobs (the first one where it has more than 318).
+    The work of a round is bounded. A search has at most `MOST_JOBS` jobs and `MOST_OPTIONS` options: of the
+    jobs that have a choice, those that arrived first. The others keep their workers. The first search of a
+    round draws at most half of `MOST_GENES`, and each further one half of the one before. So a search with
+    many jobs has fewer than 250 generations (the first one with more than 318 jobs).
 
-    Three things differ from Pollux. A job has workers in a pool and not on nodes, so that its mean is a sum
-    over jobs, of which a dynamic program would find the best; the search is kept, since it is what Pollux is
-    known by. The population of the last round is not kept: a search starts from the present allocation, so a
-    round is a function of its arguments and the seed. And as a demand tells neither a job's age nor its
-    restarts, the cost of a restart is weighed against the rest of its running time: with workers that differ
-    from the present ones, a job's speedup counts as T / (T + `restart_s`) of itself, where T is that rest.
+    Three points differ from Pollux. A job has workers in a pool and not on nodes. The mean is then a sum over
+    jobs that a dynamic program could maximise; the search is kept because it characterises Pollux. The
+    population of the last round is not kept: a search starts from the present allocation, so a round is a
+    function of its arguments and the seed. And a demand has neither a job's age nor its restarts, so the cost
+    of a restart is compared with the rest T of its running time: with workers that differ from the present
+    ones, a job's speedup counts as T / (T + `restart_s`) of itself.
     """
 
     keeps_order: ClassVar[bool] = False
@@ -79,7 +79,7 @@ class Pollux:
         allocation = Allocation(running, free_gpus)
         capacity_gpus = {pool: allocation.idle_gpus(pool) + allocation.flexible_gpus(pool) for pool in POOLS}
         fair_gpus = _fair_gpus(waiting, running, capacity_gpus)
-        menus = _looked_at(running, waiting, capacity_gpus)
+        menus = _examined(running, waiting, capacity_gpus)
         if not menus:
             return []
         left_out = {job.job_id: job for job in running}
@@ -107,7 +107,7 @@ class Pollux:
         return min(self.generations, max(most, 0))
 
     def _options(self, menus: Sequence["_Menu"], fair_gpus: float) -> tuple[Options, Ints]:
-        """Return the options as the search takes them, and (options,) the workers of each."""
+        """Return the options of the search, and the workers of each, (options,)."""
         jobs = [menu.job for menu in menus]
         sections = [section for menu in menus for section in menu.sections]
         speedups: list[float] = []
@@ -143,14 +143,14 @@ class Pollux:
         return options, workers
 
     def _search(self, menus: Sequence["_Menu"], options: Options, capacity_gpus: Ints, trial: int) -> Ints:
-        """Return (jobs,) the option that each job takes."""
+        """Return the option of each job, (jobs,)."""
         present = [menu.job.workers - menu.job.min_workers if menu.job.workers else 0 for menu in menus]
         start = options.starts[:-1] + np.array(present, np.int64)
         generations = self.generations_of(len(menus), trial)
         return search(options, capacity_gpus, start, generations, self.population, self._seed(menus))
 
     def _seed(self, menus: Sequence["_Menu"]) -> np.uint64:
-        """Seed of this round: it depends on the jobs, their workers, and their remaining work."""
+        """Return the seed of this round. It depends on the jobs, their workers, and their remaining work."""
         digest = hashlib.blake2b(str(self.seed).encode(), digest_size=8)
         for menu in menus:
             job = menu.job
@@ -162,29 +162,29 @@ class _Section(NamedTuple):
     """Options of a job in one pool: each number of workers between two bounds."""
 
     pool: int
-    """Pool of the GPUs that the round gives out: an index of `POOLS`."""
+    """Pool of the GPUs that the round allocates: an index of `POOLS`."""
     least: int
     most: int
 
 
 class _Menu(NamedTuple):
-    """Allocations that a job may have after the round, its least first."""
+    """Allocations that a job may have after the round, the smallest first."""
 
     job: Demand
     sections: list[_Section]
 
     @property
     def options(self) -> int:
-        """Return the number of options."""
+        """Number of options."""
         return sum(section.most - section.least + 1 for section in self.sections)
 
 
-def _looked_at(
+def _examined(
     running: Sequence[Demand], waiting: Sequence[Demand], capacity_gpus: Mapping[Pool, int]
 ) -> list[_Menu]:
-    """Return the menus of the jobs that enter the search: of those with a choice, the first of each kind."""
+    """Return the menus of the jobs in the search: of those with a choice, the first of each kind."""
     jobs_left, options_left = MOST_JOBS, MOST_OPTIONS
-    # Half for each kind, and what one kind leaves for the other. So both are looked at twice at most.
+    # Half for each kind; the other kind gets the unused part. So each kind is examined at most twice.
     waiting_menus = _within(waiting, capacity_gpus, MOST_JOBS // 2, MOST_OPTIONS // 2)
     jobs_left -= len(waiting_menus)
     options_left -= sum(menu.options for menu in waiting_menus)
@@ -213,8 +213,8 @@ def _within(
 
 
 def _menu(job: Demand, capacity_gpus: Mapping[Pool, int]) -> _Menu:
-    """Return a job's options: of one that runs its base demand and more; of one that waits nothing, or in
-    each of its open pools its base demand and more. None takes more than a pool's capacity."""
+    """Return a job's options. A running job has its base demand and more; a waiting one has nothing, or in
+    each of its open pools its base demand and more. No option exceeds a pool's capacity."""
     if job.workers:
         pool = flexible_pool_of(job)
         most = min(job.most_workers, job.min_workers + capacity_gpus[pool] // job.gpus_per_worker)
@@ -228,12 +228,12 @@ def _menu(job: Demand, capacity_gpus: Mapping[Pool, int]) -> _Menu:
 
 
 def _spanning_speed(job: Demand) -> float:
-    """Return what is left of its speed with more workers than its base demand."""
+    """Return the fraction of a job's speed that remains with more workers than its base demand."""
     return job.spanning_speed if job.workers and flexible_pool_of(job) != job.pools[0] else 1.0
 
 
 def _fair_speed(job: Demand, fair_gpus: float) -> float:
-    """Return its speed with its fair share, over one worker."""
+    """Return the speed of a job with its fair share, over one worker."""
     fair_workers = int(fair_gpus / job.gpus_per_worker)
     return job.speedup[min(max(fair_workers, job.min_workers), job.max_workers)]
 
@@ -241,13 +241,13 @@ def _fair_speed(job: Demand, fair_gpus: float) -> float:
 def _fair_gpus(
     waiting: Sequence[Demand], running: Sequence[Demand], capacity_gpus: Mapping[Pool, int]
 ) -> float:
-    """Return the GPUs that each job would have if all had the same."""
+    """Return the GPUs per job if all jobs had equally many."""
     base_gpus = sum(job.min_workers * job.gpus_per_worker for job in running)
     return (sum(capacity_gpus.values()) + base_gpus) / max(len(waiting) + len(running), 1)
 
 
 def _best(options: Options) -> Ints:
-    """Return (jobs,) the option of each job that is worth the most; ties by their order."""
+    """Return the most valuable option of each job, (jobs,); ties by their order."""
     firsts = options.starts[:-1]
     best = np.repeat(np.maximum.reduceat(options.values, firsts), np.diff(options.starts))
     places = np.flatnonzero(options.values == best)
@@ -255,7 +255,7 @@ def _best(options: Options) -> Ints:
 
 
 def _fit(options: Options, taken: Ints, capacity_gpus: Ints) -> bool:
-    """Whether no pool has less than these options take."""
+    """Return whether the options fit into the capacities of all pools."""
     taken_gpus = np.zeros_like(capacity_gpus)
     np.add.at(taken_gpus, options.pools[taken], options.gpus[taken])
     return bool(np.all(taken_gpus <= capacity_gpus))

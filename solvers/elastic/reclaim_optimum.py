@@ -1,5 +1,5 @@
-"""The best servers to give back, by an exact model: the fewest preempted jobs, then the least collateral
-damage. A yardstick, slow to import and to solve.
+"""Exact model of the best servers to give back: the fewest preempted jobs, then the least collateral damage.
+It is a reference, slow to import and to solve.
 """
 
 import math
@@ -12,21 +12,21 @@ from solvers.elastic.lent import Lent, Reclaim, reclaim_of
 
 
 class ReclaimUnsolvedError(Exception):
-    """The time was too short for the optimum."""
+    """The optimum was not found within the time limit."""
 
 
 def reclaim_optimum(lent: Lent, count: int, time_limit_s: float = math.inf) -> Reclaim:
-    """The optimum of choosing so many servers.
+    """Return the optimal choice of `count` servers.
 
     Args:
-        time_limit_s: for each of the two solves.
+        time_limit_s: limit of each of the two solves.
 
     Raises:
-        ValueError: there are not so many servers.
-        ReclaimUnsolvedError: a solve was not over in time.
+        ValueError: there are fewer servers.
+        ReclaimUnsolvedError: a solve exceeded the time limit.
     """
     if not 0 <= count <= len(lent.servers):
-        raise ValueError(f"{count} servers are asked for, of {len(lent.servers)} that are on loan")
+        raise ValueError(f"{count} servers are requested, and {len(lent.servers)} are on loan")
     if not lent.jobs or count in (0, len(lent.servers)):
         return reclaim_of(lent, sorted(server.server_id for server in lent.servers)[:count])
     model = _model(lent, count)
@@ -40,7 +40,7 @@ def reclaim_optimum(lent: Lent, count: int, time_limit_s: float = math.inf) -> R
 
 
 def _model(lent: Lent, count: int) -> pyo.ConcreteModel:
-    """Which servers are gone, and which jobs are preempted by that."""
+    """Build the model of the servers given back, and of the jobs preempted by that."""
     model = pyo.ConcreteModel()
     model.gone = pyo.Var([server.server_id for server in lent.servers], domain=pyo.Binary)
     model.preempted = pyo.Var([job.job_id for job in lent.jobs], domain=pyo.Binary)
@@ -62,7 +62,7 @@ def _model(lent: Lent, count: int) -> pyo.ConcreteModel:
 
 
 def _damage_gpus(lent: Lent, model: pyo.ConcreteModel) -> object:
-    """GPUs that preempted jobs vacate on servers that stay."""
+    """Return the GPUs that preempted jobs vacate on servers that stay."""
     model.vacated = pyo.VarList(domain=pyo.NonNegativeReals)
     damage_gpus = 0
     for job in lent.jobs:
@@ -76,7 +76,7 @@ def _damage_gpus(lent: Lent, model: pyo.ConcreteModel) -> object:
 
 
 def _solved(model: pyo.ConcreteModel, time_limit_s: float) -> float:
-    """Solves the model and returns its least objective."""
+    """Solve the model and return its least objective."""
     solver = Highs()
     solver.config.rel_gap = 0.0
     solver.config.abs_gap = 0.0

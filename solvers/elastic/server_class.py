@@ -1,27 +1,27 @@
-"""Servers that are equally fast, found by how well they fit."""
+"""Index of servers of equal speed by their free GPUs."""
 
 from bisect import bisect_left, insort
 from typing import Literal
 
 Group = Literal["firm", "flexible", "empty"]
-"""Of servers: `firm` ones have a worker that a job cannot lose, `flexible` ones have none such."""
+"""Group of a server: `firm` with a worker that is not flexible, `flexible` with flexible workers only."""
 
 
 class ServerClass:
-    """The open servers of a pool that are equally fast, by group and by their free GPUs."""
+    """Open servers of a pool with equal speed, by group and free GPUs."""
 
     def __init__(self) -> None:
         self.free_gpus = 0
-        """Real ones of all."""
+        """Free GPUs of all servers, real ones."""
         self._servers: dict[Group, list[list[str]]] = {"firm": [], "flexible": [], "empty": []}
-        """`[group][free]`: in the order of their ids."""
+        """Servers in the order of their ids: `[group][free]`."""
         self._counts: list[int] = []
-        """`[free]`: how many there are in all groups."""
+        """Number of servers in all groups: `[free]`."""
         self._rooms: dict[int, int] = {}
-        """What `room` has found since the servers changed."""
+        """Results of `room` since the last change, by GPUs per worker."""
 
     def add(self, server_id: str, group: Group, free: int) -> None:
-        """Count a server in."""
+        """Add a server."""
         if free >= len(self._counts):
             more = free + 1 - len(self._counts)
             self._counts += [0] * more
@@ -33,7 +33,7 @@ class ServerClass:
         self._rooms.clear()
 
     def drop(self, server_id: str, group: Group, free: int) -> None:
-        """Count it out again."""
+        """Remove a server."""
         servers = self._servers[group][free]
         del servers[bisect_left(servers, server_id)]
         self._counts[free] -= 1
@@ -41,19 +41,19 @@ class ServerClass:
         self._rooms.clear()
 
     def move(self, server_id: str, before: tuple[Group, int], after: tuple[Group, int]) -> None:
-        """Count a server in another group, or with other free GPUs, than before."""
+        """Move a server to another group or another number of free GPUs."""
         self.drop(server_id, *before)
         self.add(server_id, *after)
 
     def best_fit(self, group: Group, gpus: int) -> str | None:
-        """The server of a group that has room for so many GPUs and the least left then."""
+        """Return the server of a group that has room for so many GPUs and the least room left afterwards."""
         for servers in self._servers[group][gpus:]:
             if servers:
                 return servers[0]
         return None
 
     def room(self, gpus_per_worker: int) -> int:
-        """How many real workers fit."""
+        """Return the number of real workers that fit."""
         if gpus_per_worker not in self._rooms:
             self._rooms[gpus_per_worker] = sum(
                 servers * (free // gpus_per_worker) for free, servers in enumerate(self._counts)

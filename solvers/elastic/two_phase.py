@@ -9,34 +9,35 @@ from typing import ClassVar
 
 from solvers.elastic.allocation import POOLS
 from solvers.elastic.demand import Demand, Grant, Pool
-from solvers.elastic.knapsack import MOST_CELLS, Group, best_choice
+from solvers.elastic.knapsack import MOST_CELLS, ItemGroup, best_choice
 
 MOST_STEPS = 50_000_000
-"""Items x capacity of one knapsack: a quarter of a second, however many jobs of wide ranges there are."""
+"""Most items x capacity of one knapsack: a quarter of a second, however many jobs have wide ranges."""
 MOST_ITEMS = 2**17
-"""Most items of one knapsack that is not a matter of steps."""
+"""Most items of one knapsack whose time does not depend on the capacity."""
 _WHOLE = 1e-9
-"""Parts of GPUs are sums of thirds and the like: so much below a whole number is that number."""
+"""Tolerance below a whole number: fractions of GPUs are sums of thirds and the like."""
 
 
 class TwoPhase:
-    """The scheme of the thesis. What it returns is a function of what it is asked; it keeps nothing.
+    """Scheme of the thesis. It is a pure function of its arguments.
 
     Phase 1 starts waiting jobs with their base demand, in the order of their running time with `max_workers`,
-    then of their arrival; one that does not fit is passed over. Idle GPUs and those of flexible workers are
-    there to be used, so a running job keeps its base demand and no more.
+    then of their arrival; a job that does not fit is skipped. Idle GPUs and those of flexible workers are
+    available, so a running job keeps only its base demand.
 
-    Phase 2 gives what is left of each pool to the flexible demand of jobs that run or start there, one
-    knapsack per pool: a group per job, an item per number of extra workers, worth what it takes off the job's
-    running time with `min_workers` (erratum L3). Of equal choices it is the one of fewer GPUs, then the one
-    that gives more to jobs that came earlier.
+    Phase 2 allocates the rest of each pool to the flexible demand of jobs that run or start there, by one
+    knapsack per pool: a group per job, an item per number of extra workers. The value of an item is its
+    saving in the job's running time with `min_workers` (erratum L3). Of equal choices, the one of fewer GPUs
+    is taken, then the one with more workers for earlier jobs.
 
-    In each phase heterogeneous jobs come after all others (section 3.6). The flexible demand of a job that
+    In each phase, heterogeneous jobs come after all others (section 3.6). The flexible demand of a job that
     may span pools goes to loaned servers if there is room for any of it, otherwise to training servers.
-    Beyond the thesis, it leaves what it has on training servers only for more on loaned ones; and in the end
-    such jobs take turns, by arrival, to change to the pool whose idle GPUs serve them better.
+    Beyond the thesis, it leaves its workers on training servers only for more on loaned ones. In the end,
+    such jobs change, by arrival, to the pool whose idle GPUs make them faster.
 
-    Capacity is in whole training GPUs: what is idle on loan, in parts of them (erratum L4), is rounded down.
+    Capacity is in whole training GPUs: idle loaned GPUs, which are fractions of them (erratum L4), are
+    rounded down.
     """
 
     keeps_order: ClassVar[bool] = False
@@ -45,8 +46,8 @@ class TwoPhase:
     def __init__(self, scaling_pause_s: float = 0.0) -> None:
         """
         Args:
-            scaling_pause_s: what a change of its workers costs a running job. The knapsack sets it against
-                the gain, so that no job is resized for less; the thesis has none.
+            scaling_pause_s: cost of a change of workers for a running job. The knapsack subtracts it from the
+                gain, so that no job is resized for less; the thesis has none.
 
         Raises:
             ValueError: the pause is negative or not finite.
@@ -62,7 +63,7 @@ class TwoPhase:
         free_gpus: Mapping[Pool, float],
         trial: int = 0,  # noqa: ARG002
     ) -> list[Grant]:
-        """Decide one round. Grants to running jobs come first, in their order, then those to jobs that start,
+        """Decide one round. Grants to running jobs come first, in their order, then those to starting jobs,
         in the order of phase 1.
         """
         left = _capacity(running, free_gpus)
@@ -83,7 +84,7 @@ class TwoPhase:
     def _scale(
         self, jobs: Sequence[tuple[Demand, Pool]], left: dict[Pool, int]
     ) -> dict[str, tuple[int, Pool]]:
-        """Phase 2: extra workers of the jobs that get any, and the pool of those; taken from what is left."""
+        """Return the extra workers of jobs that get any, and their pools (phase 2); `left` is reduced."""
         scaled: dict[str, tuple[int, Pool]] = {}
         for flexible_pool in reversed(POOLS):
             here = [
@@ -105,28 +106,30 @@ class TwoPhase:
                     left[flexible_pool] -= offered[item] * demand.gpus_per_worker
         return scaled
 
-    def _group(self, demand: Demand, base_pool: Pool, flexible_pool: Pool, offered: Sequence[int]) -> Group:
-        """A job's items in the knapsack of one pool (erratum L3): so many extra workers each."""
+    def _group(
+        self, demand: Demand, base_pool: Pool, flexible_pool: Pool, offered: Sequence[int]
+    ) -> ItemGroup:
+        """Return a job's items in the knapsack of one pool (erratum L3), one per offered extra workers."""
         least, speedup = demand.min_workers, demand.speedup
         kept = demand.workers - least
         if flexible_pool == "loaned" and demand.flexible_pool == "training":
-            # With nothing of this pool it goes on as it is.
+            # Without workers in this pool, the job continues unchanged.
             other_saved_s, other_pause_s = _saved_s(demand, base_pool, (kept, "training")), 0.0
         else:
             other_saved_s, other_pause_s = 0.0, self._scaling_pause_s if kept > 0 else 0.0
         least_s, work_s = demand.remaining_s(least), _work_s(demand, base_pool, flexible_pool)
         changing_s = (self._scaling_pause_s if demand.workers else 0.0) - other_pause_s
-        # As `_saved_s` and `_pause_s` have it, of all items at once.
+        # As `_saved_s` and `_pause_s`, for all items at once.
         values_s = [least_s - work_s / speedup[least + more] - other_saved_s - changing_s for more in offered]
         if demand.flexible_pool == flexible_pool and kept in offered:
             kept_s = least_s - work_s / speedup[demand.workers]
             values_s[offered.index(kept)] = kept_s - other_saved_s + other_pause_s
-        return Group([more * demand.gpus_per_worker for more in offered], values_s)
+        return ItemGroup([more * demand.gpus_per_worker for more in offered], values_s)
 
     def _settle(
         self, jobs: Sequence[tuple[Demand, Pool]], left: dict[Pool, int], extra: dict[str, tuple[int, Pool]]
     ) -> None:
-        """Have jobs that may span pools change to the other pool where what is left there is better."""
+        """Move extra workers of jobs that may span pools to the other pool if its rest is better."""
         for demand, base_pool in jobs:
             granted = extra.get(demand.job_id, (0, base_pool))
             other: Pool = "training" if granted[1] == "loaned" else "loaned"
@@ -145,7 +148,7 @@ class TwoPhase:
                 extra[demand.job_id] = best
 
     def _pause_s(self, demand: Demand, extra: tuple[int, Pool]) -> float:
-        """Return the pause of a job that gets another number of extra workers there."""
+        """Return the pause of a job for a change to so many extra workers."""
         has_now = demand.workers - demand.min_workers
         is_kept = extra[0] == has_now and (has_now == 0 or demand.flexible_pool == extra[1])
         return 0.0 if has_now < 0 or is_kept else self._scaling_pause_s
@@ -168,8 +171,8 @@ def _offers(demands: Sequence[Demand], capacity_gpus: int) -> list[Sequence[int]
     """Return the numbers of extra workers for each job: 1, 2, ... as far as they fit.
 
     The knapsack takes time of their number x capacity, unless all fit or there are too many jobs for an exact
-    choice. Where that is too much, every second number is left out, or more of them, but for the present one
-    and the largest: the result is then near the best.
+    choice. Where that is too much, every second number is left out, or more, except the present one and the
+    largest: the result is then near the best.
     """
     most = [
         min(demand.most_workers - demand.min_workers, capacity_gpus // demand.gpus_per_worker)
@@ -192,7 +195,7 @@ def _offers(demands: Sequence[Demand], capacity_gpus: int) -> list[Sequence[int]
 
 
 def _capacity(running: Sequence[Demand], free_gpus: Mapping[Pool, float]) -> dict[Pool, int]:
-    """Whole training GPUs of each pool that are idle or of flexible workers."""
+    """Return the whole training GPUs of each pool that are idle or of flexible workers."""
     held = dict.fromkeys(POOLS, 0)
     for demand in running:
         if demand.flexible_pool is not None:
@@ -201,7 +204,7 @@ def _capacity(running: Sequence[Demand], free_gpus: Mapping[Pool, float]) -> dic
 
 
 def _start(waiting: Sequence[Demand], left: dict[Pool, int]) -> list[tuple[Demand, Pool]]:
-    """Phase 1: the jobs that start, and where; their base demand is taken from what is left."""
+    """Return the jobs that start, and their pools (phase 1); their base demand is subtracted from `left`."""
     # Stable sorts by one key each take half as long as one sort by tuples.
     open_pools = {demand.job_id: pools for demand in waiting if (pools := demand.open_pools)}
     order = sorted((demand for demand in waiting if demand.job_id in open_pools), key=attrgetter("arrival"))

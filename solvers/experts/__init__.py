@@ -1,1 +1,1 @@
-"""Where the experts of a mixture-of-experts layer are placed, by popularity (thesis, chapter 4: Lina)."""
+"""Placement of the experts of a mixture-of-experts layer by popularity (thesis, chapter 4: Lina)."""

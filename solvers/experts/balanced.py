@@ -1,14 +1,16 @@
-"""Experts placed so that the device with the most tokens has as few as can be.
+"""Placement of experts that minimises the tokens of the busiest device.
 
 An expert's tokens may be split over its replicas in any proportion. So with room for two experts per device,
-and no more experts than devices, every device can be given exactly the mean: the argument is that of Walker's
-alias method (1977). Devices are filled one after another up to a level, each from the lightest neighbours in
-the order of loads that together reach it, of which only the last is split: the sliding window of packing with
-splittable items and cardinality constraints (Chung et al. 2006, Epstein and van Stee 2011). Where experts
-outnumber devices the window may fail at the mean. Then the least level at which it does not is looked for;
-experts are also placed whole, the heaviest first on the least loaded device, and by EPLB's greedy
-replication, with their tokens split anew. The best of the three is taken, so that it is never worse than
-EPLB's, and exchanges of experts between devices make it better still.
+and no more experts than devices, every device can get exactly the mean: the argument is that of Walker's
+alias method (1977). Devices are filled one after another up to a level. Each gets the lightest adjacent
+experts, in the order of loads, that together reach the level; only the last of them is split. This is the
+sliding window of packing with splittable items and cardinality constraints (Chung et al. 2006, Epstein and
+van Stee 2011).
+
+Where experts outnumber devices, the window may fail at the mean. Then the least feasible level is searched.
+Two other placements are computed too: whole experts, the heaviest first on the least loaded device; and
+EPLB's greedy replication, with its tokens split again. The best of the three is taken, so the result is never
+worse than EPLB's. Exchanges of experts between devices improve it further.
 """
 
 import numpy as np
@@ -19,14 +21,14 @@ from solvers.experts.placement import Cluster, Demand, Placement
 from solvers.experts.replicated import replicated_parts
 
 _HALVINGS = 12
-"""Of the range that the level is looked for in: 1/4096 of it is left."""
+"""Halvings of the search range of the level: 1/4096 of it is left."""
 
 
 def place_balanced(demand: Demand, cluster: Cluster) -> Placement:
-    """The placement of the least largest load, and shares by which it comes about.
+    """Return the placement with the least largest load, and its shares.
 
-    What is not known of a demand counts as spread evenly. With no more experts than devices, and two experts
-    on each or more, no device is planned more than the mean, rounded up; with more experts it is a heuristic.
+    The unknown part of a demand counts as spread evenly. With no more experts than devices, and room for two
+    experts on each, no device gets more than the mean, rounded up. With more experts it is a heuristic.
 
     Raises:
         ValueError: there is no room for all experts.
@@ -39,7 +41,7 @@ def place_balanced(demand: Demand, cluster: Cluster) -> Placement:
 
 @kernel
 def balanced_parts(loads: Ints, devices: int, slots: int) -> Ints:
-    """(devices, experts) parts of the loads, -1 where a device lacks the expert."""
+    """Return the parts of the loads, (devices, experts); -1 where a device lacks the expert."""
     order = np.argsort(loads, kind="mergesort")
     mean = -(-loads.sum() // devices)
     parts = np.empty((devices, loads.size), np.int64)
@@ -61,14 +63,14 @@ def balanced_parts(loads: Ints, devices: int, slots: int) -> Ints:
             best = parts.copy()
         else:
             low = middle
-    # No expert has more replicas than there are slots beside one for each of the others.
+    # No expert has more replicas than the slots that remain after one for each of the others.
     least = max(mean, -(-loads[order[-1]] // (devices * slots - loads.size + 1)))
     return exchanged(loads, best, slots, least)
 
 
 @kernel
 def _fill(loads: Ints, order: Ints, level: int, slots: int, parts: Ints) -> bool:
-    """Fills devices up to a level; whether all experts are placed.
+    """Fill devices up to a level, and return whether all experts are placed.
 
     Args:
         order: (experts,) the lightest first.
@@ -76,7 +78,7 @@ def _fill(loads: Ints, order: Ints, level: int, slots: int, parts: Ints) -> bool
     """
     devices = parts.shape[0]
     parts[:] = -1
-    waiting = order.copy()  # The lightest first; what remains of a split expert stays where it was picked.
+    waiting = order.copy()  # The lightest first; the rest of a split expert stays at its position.
     rest = loads[order]
     count = waiting.size
     for device in range(devices):
@@ -87,7 +89,7 @@ def _fill(loads: Ints, order: Ints, level: int, slots: int, parts: Ints) -> bool
                 first += 1
             held += rest[end]
             end += 1
-        # Without any load left, experts that nobody asks for are placed as many as fit.
+        # Without any load left, experts without load are placed, as many as fit.
         while end < count and end - first < slots and held + rest[end] <= level:
             held += rest[end]
             end += 1
@@ -95,7 +97,7 @@ def _fill(loads: Ints, order: Ints, level: int, slots: int, parts: Ints) -> bool
             parts[device, waiting[place]] = rest[place]
         kept = first
         if held > level:
-            # What is too much of the last stays. It is lighter than all after it.
+            # The excess of the last expert stays. It is lighter than all after it.
             last = end - 1
             parts[device, waiting[last]] -= held - level
             remaining, remainder = waiting[last], held - level
@@ -113,7 +115,7 @@ def _fill(loads: Ints, order: Ints, level: int, slots: int, parts: Ints) -> bool
 
 @kernel
 def _whole(loads: Ints, order: Ints, devices: int, slots: int) -> Ints:
-    """Each expert on one device, the heaviest first on the least loaded device that has room."""
+    """Place each expert on one device: the heaviest first, on the least loaded device that has room."""
     parts = np.full((devices, loads.size), -1, np.int64)
     held = np.zeros(devices, np.int64)
     taken = np.zeros(devices, np.int64)

@@ -1,8 +1,8 @@
-"""A layer's popularity as it drifts, and when its standing placement is to follow.
+"""Drift of a layer's popularity, and the rule by which its standing placement follows.
 
-The per-batch decisions are a serving job's own. This is what stands between batches: which devices have which
-experts to begin with, and how many replicas each. The thesis says nothing of it beyond the profile stage. A
-change costs swaps on many devices, so the placement follows only what lasts.
+The decisions per batch are made by a serving job. This module decides between batches: which devices have
+which experts to begin with, and the replicas of each. The thesis states nothing about it beyond the profile
+stage. A change costs swaps on many devices, so the placement follows only lasting shifts.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from solvers.experts.placement import Cluster, Demand, Placement
 from solvers.experts.splitting import device_loads, even_split
 
 KeptReason = Literal["too_few_tokens", "small_gain", "not_lasting_yet", "cooling_down", "postponed"]
-"""Why a placement stays. `too_few_tokens`: the reports so far are counted together with the next.
-`small_gain`: the busiest device would not get less by the least gain. `postponed`: more layers are to change
+"""Reason for keeping a placement. `too_few_tokens`: the reports so far are counted together with the next.
+`small_gain`: the gain of the busiest device is below the least gain. `postponed`: more layers are to change
 than may at a time."""
 
 
@@ -27,24 +27,26 @@ than may at a time."""
 class DriftRule:
     """Rule by which a placement follows popularity.
 
-    A shift that lasts, after which another placement would bring the gain G >= `least_gain` = g, is followed
-    with the report number r + `lasting_reports` - 1 at the latest, unless the layer is cooling down, where r
-    is the least with (1 - `newest_weight`) ** r <= (G - g) / (1 - g), and 1 at least. (The largest load of a
-    placement never falls where loads rise, and what is new is (1 - b) of the average, b that power. So the
-    standing placement is off by 1 - b of what it will be. It holds where the placement made anew is perfectly
-    balanced: as many devices as experts, with room for two on each.)
+    Suppose a shift lasts, and another placement would then bring a gain G >= `least_gain` = g. It is followed
+    with report number r + `lasting_reports` - 1 at the latest, unless the layer is cooling down. Here r is
+    the least number, 1 or more, with (1 - `newest_weight`) ** r <= (G - g) / (1 - g).
+
+    Proof: the largest load of a placement never falls where loads rise, and the new popularity is (1 - b) of
+    the average, where b is that power. So the standing placement is off by 1 - b of its final deviation. This
+    holds where the new placement is perfectly balanced: as many devices as experts, with room for two on
+    each.
     """
 
     newest_weight: float = 0.3
-    """Weight of the newest report in the average of all, in which older ones fade."""
+    """Weight of the newest report in the exponential average of all."""
     least_gain: float = 0.1
-    """The busiest device must get less by this share of its tokens."""
+    """Share of its tokens by which the busiest device must be relieved."""
     lasting_reports: int = 3
     """Number of reports in a row that must agree."""
     cool_down_s: float = 60.0
-    """Since the last change."""
+    """Time since the last change in which the placement stays."""
     least_tokens_per_device: int = 256
-    """Tokens of a report below which popularity is noise; one with fewer is added to the next."""
+    """Tokens of a report below which popularity is noise; a report with fewer is added to the next."""
 
     def __post_init__(self) -> None:
         if not 0 < self.newest_weight <= 1:
@@ -62,34 +64,34 @@ class DriftDecision(NamedTuple):
 
     reason: PlacementReason | KeptReason
     placement: Placement
-    """That stands from now on."""
+    """Placement that is valid from now on."""
     load_before: float
-    """Load of the busiest device over the mean, with the placement that stood and tokens split as well as can
-    be; 1 is balanced."""
+    """Load of the busiest device over the mean, with the former placement and tokens split as evenly as
+    possible; 1 is balanced."""
     load: float
-    """The same of the best placement that is known."""
+    """Load of the busiest device over the mean, with the best placement found."""
     gain: float
     """1 - load / load_before."""
     reports_in_a_row: int
-    """That have told of a gain worth a change."""
+    """Number of consecutive reports with a sufficient gain."""
     tokens: int
-    """Counted in the newest report, those that waited included."""
+    """Tokens counted in the newest report, with those of deferred reports."""
 
     @property
     def is_change(self) -> bool:
-        """Whether the placement is another one."""
+        """Whether the placement changes."""
         return self.reason in get_args(PlacementReason)
 
 
 class LayerDrift:
-    """The popularity of one layer's experts and its placement. Deterministic: time is told, nothing drawn."""
+    """Popularity of one layer's experts, and their placement. Without a clock or random numbers."""
 
     def __init__(self, rule: DriftRule, cluster: Cluster, experts: int) -> None:
         cluster.check(experts)
         self.rule = rule
         self.cluster = cluster
         self.average: Floats = np.zeros(experts)
-        """(experts,) parts of the tokens; zeros before anything is known."""
+        """Parts of the tokens, (experts,); zeros before the first report."""
         self._waiting: Ints = np.zeros(experts, np.int64)
         self._in_a_row = 0
         self._changed_s = 0.0
@@ -97,14 +99,14 @@ class LayerDrift:
 
     @property
     def changed_s(self) -> float:
-        """When the placement was last changed."""
+        """Time of the last change of the placement (s)."""
         return self._changed_s
 
     def begin(self, profiled: Ints, time_s: float, may_change: bool = True) -> DriftDecision:
-        """The first placement.
+        """Make the first placement.
 
         Args:
-            profiled: (experts,) tokens that chose each in the profile stage; all 0 where nothing is known.
+            profiled: (experts,) tokens that chose each in the profile stage; all 0 without a profile.
             may_change: False if the placement has to stay this time.
         """
         self._average(profiled)
@@ -115,14 +117,14 @@ class LayerDrift:
         return self._change("initial", placement, time_s, int(profiled.sum()))
 
     def report(self, tokens: Ints, time_s: float, may_change: bool = True) -> DriftDecision:
-        """Take the tokens that were routed since the last report.
+        """Add the tokens that were routed since the last report, and decide.
 
         Args:
             tokens: (experts,) that chose each expert.
             may_change: False if the placement has to stay this time.
 
         Raises:
-            ValueError: the number of experts is another one, or a count is negative.
+            ValueError: the number of experts differs, or a count is negative.
         """
         if tokens.shape != self.average.shape or int(tokens.min()) < 0:
             raise ValueError(f"expected {self.average.size} counts of 0 or more, one per expert")
@@ -149,7 +151,7 @@ class LayerDrift:
         return self._change("popularity_shifted", better, time_s, counted, largest)
 
     def resize(self, cluster: Cluster, time_s: float) -> DriftDecision:
-        """Devices have come or gone: the placement is made anew at once, from the average.
+        """Make a new placement at once, from the average: the devices have changed.
 
         Raises:
             ValueError: there is no room for all experts.
@@ -163,14 +165,14 @@ class LayerDrift:
 
     @property
     def busiest_load(self) -> float:
-        """Load of the busiest device over the mean, as experts stand and by the average popularity; 1 is
-        even."""
+        """Load of the busiest device over the mean, for the present placement and the average popularity; 1
+        is even."""
         return self._largest(self.placement) * self.placement.devices / self._demand().filled().total
 
     def to_json(self) -> dict[str, Any]:
-        """The state, which `from_json` goes on from, as values of JSON.
+        """Return the state as values of JSON, for `from_json`.
 
-        Shares are left out, which no decision depends on: tokens are split anew for each batch.
+        Shares are left out, since no decision depends on them: tokens are split again for each batch.
         """
         return {
             "average": self.average.tolist(),
@@ -216,11 +218,11 @@ class LayerDrift:
         counted: int,
         largest: tuple[int, int] | None = None,
     ) -> DriftDecision:
-        """Follow with another placement.
+        """Change to another placement.
 
         Args:
-            largest: tokens of the busiest device with the placement before, and with this one; they are
-                counted here where they are not known.
+            largest: tokens of the busiest device with the former placement, and with the new one; None: they
+                are counted here.
         """
         before, in_a_row = self.placement, self._in_a_row
         self.placement = placement
@@ -243,7 +245,7 @@ class LayerDrift:
         counted: int,
         largest: tuple[int, int],
     ) -> DriftDecision:
-        """Describe a decision by the placement that stood and the best that is known."""
+        """Describe a decision by the former placement and the best one found."""
         total = self._demand().filled().total
         before, best = (most * each.devices / total for most, each in zip(largest, placements, strict=True))
         return DriftDecision(

@@ -1,31 +1,31 @@
-"""A placement made better by exchanges: one expert of the busiest device for one of another device."""
+"""Improvement of a placement by exchanges: one expert of the busiest device for one of another device."""
 
 import numpy as np
 
 from solvers.compiled import Ints, kernel
 from solvers.experts.splitting import split_evenly
 
-_SLOTS_LOOKED_AT = 2_048
-"""Exchanges that are tried, times slots of the cluster. For a few devices that is all there are, several
-times over; with 64 devices a single exchange changes little."""
+_MAX_SLOTS_TRIED = 2_048
+"""Bound on exchanges tried, times slots of the cluster. For a few devices this covers all exchanges several
+times; with 64 devices a single exchange changes little."""
 
 
 @kernel
 def exchanged(loads: Ints, parts: Ints, slots: int, least: int) -> Ints:
-    """Parts of which the largest load on a device is as it was, or smaller.
+    """Return parts whose largest load on a device is as before, or smaller.
 
     An exchange is kept if the busiest device gets less, or fewer devices are as busy. A free slot gets
     another replica.
 
     Args:
         parts: (devices, experts) of the loads, -1 where a device lacks the expert.
-        slots: of each device.
-        least: nothing is looked for below this largest load.
+        slots: slots of each device.
+        least: largest load at which the search ends.
     """
     devices = parts.shape[0]
     experts = _slots_of(parts, slots)
     loads_of_devices = split_evenly(experts, loads).sum(axis=1)
-    tries = _SLOTS_LOOKED_AT // (devices * slots)
+    tries = _MAX_SLOTS_TRIED // (devices * slots)
     while tries > 0 and loads_of_devices.max() > least:
         tries = _exchange(loads, experts, loads_of_devices, tries)
     split = split_evenly(experts, loads)
@@ -39,7 +39,7 @@ def exchanged(loads: Ints, parts: Ints, slots: int, least: int) -> Ints:
 
 @kernel
 def _exchange(loads: Ints, experts: Ints, loads_of_devices: Ints, tries: int) -> int:
-    """Makes the first exchange that is better; how many tries are left, 0 if there is none.
+    """Make the first exchange that is better, and return the tries that are left; 0 if none is better.
 
     Args:
         experts: (devices, slots) is changed.
@@ -59,7 +59,7 @@ def _exchange(loads: Ints, experts: Ints, loads_of_devices: Ints, tries: int) ->
                 continue
             if theirs >= 0 and (experts[device] == theirs).any():
                 continue
-            # What comes in return takes a free slot, so that both have mine, where there is one.
+            # If the device has a free slot, it gets the returned expert and keeps its own: both then have it.
             taken = free if free >= 0 else slot
             before = experts[device, taken]
             experts[other, other_slot] = mine
@@ -79,7 +79,7 @@ def _exchange(loads: Ints, experts: Ints, loads_of_devices: Ints, tries: int) ->
 
 @kernel
 def even_out(loads: Ints, parts: Ints, slots: int) -> None:
-    """Splits the loads anew over the devices that have each expert.
+    """Split the loads again over the devices that have each expert.
 
     Args:
         parts: (devices, experts) is overwritten where it is not -1.
@@ -94,7 +94,7 @@ def even_out(loads: Ints, parts: Ints, slots: int) -> None:
 
 @kernel
 def largest_load(parts: Ints) -> int:
-    """Of parts (devices, experts): what the busiest device gets."""
+    """Return the load of the busiest device, from parts (devices, experts)."""
     loads = np.zeros(parts.shape[0], np.int64)
     for device in range(parts.shape[0]):
         for part in parts[device]:
@@ -104,7 +104,7 @@ def largest_load(parts: Ints) -> int:
 
 @kernel
 def _slots_of(parts: Ints, slots: int) -> Ints:
-    """(devices, slots) the experts that each device has, ascending, then -1."""
+    """Return the experts of each device, (devices, slots), ascending, then -1."""
     experts = np.full((parts.shape[0], slots), -1, np.int64)
     for device in range(parts.shape[0]):
         slot = 0

@@ -1,8 +1,8 @@
-"""Slots that a placement leaves free, used so that fewer tokens have to travel.
+"""Use of free slots of a placement, so that fewer tokens have to travel.
 
-A token whose expert is on its own device needs no all-to-all. The thesis asks of a placement only that loads
-are even; but a device that has the most popular experts beside those that it is to have keeps most of its
-tokens, and with more replicas tokens can be split at least as evenly.
+A token whose expert is on its own device needs no all-to-all. The thesis requires of a placement only even
+loads. But a device that also has the most popular experts keeps most of its tokens, and with more replicas
+tokens can be split at least as evenly.
 """
 
 import numpy as np
@@ -11,37 +11,38 @@ from solvers.compiled import Floats, Ints, kernel
 from solvers.experts.placement import FREE, Demand, Placement
 
 _KEPT_WEIGHT, _NEW_WEIGHT = 5, 4
-"""An expert that has to be loaded is worth it if it has a quarter more tokens than one that is there."""
+"""Weights of loaded and of new experts: a new one must have a quarter more tokens than a loaded one."""
 
 
 def fill_popular(placement: Placement, demand: Demand, loaded: Placement) -> Placement:
-    """With the most popular experts in the slots that are free, on each device those that it lacks.
+    """Fill the free slots of each device with the most popular experts that it lacks.
 
-    One that nobody asks for is not added. Those that a device has by the batch before are preferred. Shares
-    stay: tokens are to be split anew.
+    An expert without demand is not added. Experts that a device has from the batch before are preferred.
+    Shares stay: tokens are to be split again.
 
     Args:
-        loaded: what the devices have, as many as the placement's.
+        loaded: placement of the loaded experts, on as many devices.
     """
     worth = np.where(loaded.held(), _KEPT_WEIGHT, _NEW_WEIGHT) * demand.loads
     return _with(placement, worth)
 
 
 def fill_loaded(placement: Placement, demand: Demand, loaded: Placement) -> Placement:
-    """With experts that devices have already, the most popular first: nothing is to be loaded for it."""
+    """Fill free slots with experts that the devices have already, the most popular first, without loads."""
     return _with(placement, np.where(loaded.held(), demand.loads, 0))
 
 
 def fill_nothing(placement: Placement, demand: Demand, loaded: Placement) -> Placement:
-    """The placement as it is."""
+    """Return the placement unchanged."""
     del demand, loaded
     return placement
 
 
 def _with(placement: Placement, worth: Ints) -> Placement:
-    """
+    """Add the experts of the largest worth.
+
     Args:
-        worth: (devices, experts) of an expert more on a device; of what is not worth anything, 0.
+        worth: (devices, experts) worth of one more expert on a device; 0 for experts not to be added.
     """
     experts, shares = placement.experts.copy(), placement.shares.copy()
     _fill(experts, shares, np.where(placement.held(), 0, worth))
@@ -50,11 +51,11 @@ def _with(placement: Placement, worth: Ints) -> Placement:
 
 @kernel
 def _fill(experts: Ints, shares: Floats, worth: Ints) -> None:
-    """Puts the experts of the largest worth into free slots, ties by index.
+    """Put the experts of the largest worth into free slots, ties by index.
 
     Args:
         experts: (devices, slots) is changed, ascending as before.
-        shares: (devices, slots) move with their experts.
+        shares: (devices, slots) is moved with the experts.
         worth: (devices, experts) is set to 0 where an expert is added.
     """
     devices, slots = experts.shape

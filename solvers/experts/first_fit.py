@@ -1,7 +1,7 @@
 """Lina's placement: devices in proportion to popularity, and first-fit decreasing (thesis, section 4.5.2).
 
-The thesis leaves open how n_e of Eq. 4.1 becomes whole devices. Here an expert gets as many devices of its
-own as its n_e has whole ones, and the fraction is packed with those of others into devices that are left.
+The thesis does not define how n_e of Eq. 4.1 becomes whole devices. Here an expert gets the whole part of n_e
+as devices of its own, and the fraction is packed with those of other experts into the remaining devices.
 """
 
 import random
@@ -12,21 +12,21 @@ from solvers.experts.placement import FREE, Cluster, Demand, Placement
 
 
 def place_first_fit(demand: Demand, cluster: Cluster, seed: int = 0) -> Placement:
-    """A placement by the heuristic of the thesis.
+    """Return a placement by the heuristic of the thesis.
 
     1. Each expert gets the whole part of n_e = N x popularity (Eq. 4.1) as devices of its own, popular
        experts first.
-    2. The fractions are packed first-fit decreasing into the devices that are empty, each of which holds 1.
-       One that fits nowhere is left to the expert's own devices; without any it goes to the least loaded
-       device that has room.
-    3. Experts without estimate are spread evenly over the devices still empty. Where there are none, each
+    2. The fractions are packed first-fit decreasing into the empty devices, each of which holds 1. A fraction
+       that fits nowhere is added to the expert's own devices; without any, it goes to the least loaded device
+       that has room.
+    3. Experts without estimate are spread evenly over the devices still empty. Without such devices, each
        goes to a device drawn from those with room.
 
-    Ties by index. An expert's tokens are shared in proportion to its devices and its fraction of one. No
-    replica is placed that takes the room of an expert which is nowhere yet.
+    Ties by index. An expert's tokens are shared in proportion to its devices and its fraction of one. A
+    replica never takes the room of an expert that is not placed yet.
 
     Args:
-        seed: of the devices that are drawn.
+        seed: seed of the drawn devices.
 
     Raises:
         ValueError: there is no room for all experts.
@@ -41,7 +41,7 @@ def place_first_fit(demand: Demand, cluster: Cluster, seed: int = 0) -> Placemen
 
 
 class _Packing:
-    """A placement that is being made. Loads are N x the demand's, so that a device holds its total."""
+    """Placement under construction. Loads are N x the demand's, so that a device holds its total."""
 
     def __init__(self, demand: Demand, cluster: Cluster) -> None:
         self.count = demand.loads.size

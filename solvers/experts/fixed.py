@@ -1,14 +1,14 @@
-"""One expert per device, whatever is asked of them: the way of DeepSpeed-MoE (thesis, section 4.2.1)."""
+"""Placement of one expert per device, whatever the demand: as DeepSpeed-MoE does (thesis, section 4.2.1)."""
 
 from solvers.experts.placement import Cluster, Demand, Placement
 
 
 def place_one_per_device(demand: Demand, cluster: Cluster) -> Placement:
-    """Expert e is on device e.
+    """Place expert e on device e.
 
-    Of more experts than devices each device has as many as the others, or one more, in the order of their
-    numbers; with fewer, device d has expert d modulo their number, as data-parallel groups have. Of the
-    demand only the number of experts counts.
+    With more experts than devices, each device has equally many, or one more, in the order of their numbers.
+    With fewer, device d has expert d modulo their number, as in data-parallel groups. Only the number of
+    experts of the demand is used.
 
     Raises:
         ValueError: there is no room for all experts.

@@ -1,8 +1,8 @@
-"""A balanced placement that keeps tokens where they are.
+"""Balanced placement that keeps tokens on their devices.
 
-A token whose expert is on its own device takes part in no all-to-all. So the most popular experts are put on
-every device, and the others are balanced in the slots that are left: their tokens alone travel, and no device
-gets more of them than another. How many are put everywhere is tried out.
+A token whose expert is on its own device needs no all-to-all. So the most popular experts are put on every
+device, and the others are balanced in the remaining slots: only their tokens travel, and the devices get
+equally many. The number of experts on every device is searched.
 """
 
 import numpy as np
@@ -15,16 +15,16 @@ from solvers.experts.placement import Cluster, Demand, Placement
 _SLOTS_TO_BALANCE = 2
 """With so many slots on each device, and no more experts than devices, any loads can be balanced."""
 _AS_EVEN = 100
-"""A largest load is as good as the least if it is above by one part in so many at most."""
+"""Tolerance: a largest load counts as the least if it exceeds it by at most 1/100."""
 
 
 def place_local(demand: Demand, cluster: Cluster) -> Placement:
-    """The placement by which the fewest tokens travel, among those that are about as even as any tried.
+    """Return the placement by which the fewest tokens travel, among the most even ones tried.
 
-    With k = 0, 1, ... the k most popular experts are on all devices, each of which takes its own tokens; the
-    others are placed as by `place_balanced`, of which k = 0 is all. What travels is counted for the device
-    that sends or receives the most, as decides how long an all-to-all takes; all ranks are taken to have
-    tokens alike.
+    For k = 0, 1, ... the k most popular experts are on all devices, each of which processes its own tokens of
+    them; the others are placed as by `place_balanced` (k = 0: all of them). Travelling tokens are counted for
+    the device that sends or receives the most, since it decides the time of an all-to-all. All ranks are
+    assumed to have equal tokens.
 
     Raises:
         ValueError: there is no room for all experts.
@@ -36,7 +36,7 @@ def place_local(demand: Demand, cluster: Cluster) -> Placement:
 
 @kernel
 def _place(loads: Ints, devices: int, slots: int) -> Ints:
-    """(devices, experts) parts of the loads, -1 where a device lacks the expert."""
+    """Return the parts of the loads, (devices, experts); -1 where a device lacks the expert."""
     order = np.argsort(-loads, kind="mergesort")
     if loads.size <= slots:
         return _spread(loads, order, loads.size, devices, slots)
@@ -55,7 +55,7 @@ def _place(loads: Ints, devices: int, slots: int) -> Ints:
 
 @kernel
 def _spread(loads: Ints, order: Ints, common: int, devices: int, slots: int) -> Ints:
-    """Parts with the first so many experts of an order on all devices, the others balanced."""
+    """Return parts with the first `common` experts of an order on all devices, the others balanced."""
     parts = np.full((devices, loads.size), -1, np.int64)
     for expert in order[:common]:
         each, left = loads[expert] // devices, loads[expert] % devices
@@ -71,7 +71,7 @@ def _spread(loads: Ints, order: Ints, common: int, devices: int, slots: int) -> 
 
 @kernel
 def _travelling(loads: Ints, parts: Ints) -> int:
-    """Tokens, times the devices, that the device which sends or receives the most does."""
+    """Return the tokens that the busiest device sends or receives, times the number of devices."""
     devices = parts.shape[0]
     most = np.int64(0)
     for device in range(devices):

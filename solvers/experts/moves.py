@@ -1,4 +1,4 @@
-"""Cost of changing a placement: weights of experts that devices must load."""
+"""Cost of a change of placement: experts whose weights devices must load."""
 
 import numpy as np
 
@@ -8,10 +8,10 @@ from solvers.experts.splitting import slots_of_experts
 
 
 def loads_to_swap_in(placement: Placement, before: Placement | None) -> Ints:
-    """(devices,) experts that each device has to load, since it did not have them before.
+    """Return the number of experts that each device has to load, (devices,).
 
     Args:
-        before: what is loaded; None where nothing is.
+        before: placement of the loaded experts; None if none is loaded.
     """
     has = placement.held()
     if before is not None:
@@ -21,19 +21,19 @@ def loads_to_swap_in(placement: Placement, before: Placement | None) -> Ints:
 
 
 def near(placement: Placement, before: Placement) -> Placement:
-    """The same placement with the devices renumbered, so that few experts have to be loaded.
+    """Renumber the devices of a placement so that few experts have to be loaded.
 
-    Devices are equal, so any may have the experts of any other. Pairs of an old and a new device that have
-    the most experts in common are matched first, ties by number; where that takes more loads than the
-    numbers as they are, these stay. A match of the fewest loads would take an assignment problem.
+    Devices are equal, so any may have the experts of any other. Pairs of an old and a new device with the
+    most experts in common are matched first, ties by number. If that takes more loads than the present
+    numbers, these stay. The fewest loads would require an assignment problem.
 
     Raises:
-        ValueError: the placements are of other numbers of devices or experts.
+        ValueError: the placements differ in their number of devices or experts.
     """
     if (placement.devices, placement.count) != (before.devices, before.count):
         raise ValueError(
             f"{placement.count} experts on {placement.devices} devices after {before.count} on "
-            f"{before.devices}: both must be as many"
+            f"{before.devices}: both numbers must be equal"
         )
     common = _common(before.experts, placement.experts, placement.count)
     order = _matched(common)
@@ -45,12 +45,12 @@ def near(placement: Placement, before: Placement) -> Placement:
 
 @kernel
 def _common(before: Ints, after: Ints, count: int) -> Ints:
-    """(devices, devices) how many experts each old device, by row, has in common with each new one.
+    """Count the experts that each old device (row) has in common with each new one, (devices, devices).
 
     Args:
         before: (devices, slots) experts, `FREE` in empty slots.
-        after: the same of the new placement; the slots may be others.
-        count: how many experts there are.
+        after: the same of the new placement; its number of slots may differ.
+        count: number of experts.
     """
     devices, slots = after.shape
     starts, having = slots_of_experts(after, count)
@@ -65,15 +65,15 @@ def _common(before: Ints, after: Ints, count: int) -> Ints:
 
 @kernel
 def _matched(common: Ints) -> Ints:
-    """(devices,) for each row a column of its own, those with the largest entries first. Rows and columns
-    that have nothing in common with what is left are matched in order."""
+    """Match each row with a column of its own, (devices,), those with the largest entries first. Rows and
+    columns without a common expert are matched in order."""
     devices = common.shape[0]
     ends = np.zeros(common.max() + 2, np.int64)
     for row in range(devices):
         for column in range(devices):
             ends[common[row, column]] += 1
     ends[0] = 0
-    ends = ends[::-1].cumsum()[::-1]  # of each value, how many entries are as large
+    ends = ends[::-1].cumsum()[::-1]  # number of entries at least as large, by value
     places = np.empty(ends[0], np.int64)
     nexts = ends[1:].copy()
     for place in range(devices * devices):

@@ -1,4 +1,4 @@
-"""Sample paths: which experts tokens come to, by those that they had before (thesis, section 4.5.2).
+"""Sample paths: forecast of the experts of tokens from those that they chose before (thesis, section 4.5.2).
 
 Tokens that chose the same experts at the last l layers share a sample path. While a model is profiled, the
 experts that the tokens of each path choose at the next layer are counted (Psi). Later the popularity of a
@@ -16,18 +16,18 @@ from solvers.compiled import Bools, Ints, kernel
 from solvers.experts.placement import MAX_EXPERTS, Demand
 
 PUBLISHED_TOP = 1
-"""Experts of each path that count for its estimate: k. Gating is top-1 in inference (section 4.7.1, erratum
-I2), and the accuracy of section 4.7.3.2 is that of top-2k lists of two."""
+"""Number k of experts of each path that its estimate uses. Gating is top-1 in inference (section 4.7.1,
+erratum I2), and the accuracy of section 4.7.3.2 is that of top-2k lists of two."""
 LEAST_TOKENS = 4
-"""A path that fewer tokens took tells less than shorter ones that more took."""
+"""Least tokens of a path: with fewer, shorter paths with more tokens give better estimates."""
 _TOKEN = 2**20
-"""Parts that a token's probabilities are counted in."""
+"""Parts of a token in which its probabilities are counted."""
 _MAX_KEY = 2**62
 
 
 @dataclass
 class _Counts:
-    """What tokens chose at one layer, by the last so many experts that they had before."""
+    """Choices of tokens at one layer, by their path: the last experts that they chose before."""
 
     keys: Ints
     """(paths,) ascending."""
@@ -35,14 +35,14 @@ class _Counts:
     """(paths, experts) tokens."""
 
     def add(self, keys: Ints, chosen: Ints, most_paths: int) -> None:
-        """Counts tokens, and drops the paths that the fewest took."""
+        """Count tokens, and drop the paths with the fewest tokens."""
         experts = self.counts.shape[1]
         merged = np.union1d(self.keys, keys)
         counts = np.zeros((merged.size, experts), np.int64)
         counts[np.searchsorted(merged, self.keys)] = self.counts
         places = np.searchsorted(merged, keys) * experts + chosen
         counts += np.bincount(places, minlength=counts.size).reshape(counts.shape)
-        # Ties by key: of paths that as many took, the first stay.
+        # Ties by key: of paths with equally many tokens, the first stay.
         kept = np.sort(np.argsort(-counts.sum(axis=1), kind="stable")[:most_paths])
         self.keys, self.counts = merged[kept], counts[kept]
 
@@ -50,9 +50,9 @@ class _Counts:
 class PathProfile:
     """Next-layer expert distributions of sample paths, added up over the batches of the profile stage.
 
-    Of each layer there is a table for paths of every length from none to `length`, as far as there are layers
-    before it. Each keeps the `most_paths` paths that most tokens took; one that was dropped is counted from
-    nothing when it comes again. The tables of shorter paths count all tokens, so nothing is lost to them.
+    Each layer has a table for paths of each length from 0 to `length`, as far as there are layers before it.
+    A table keeps the `most_paths` paths with the most tokens; a dropped path is counted from 0 when it
+    appears again. The tables of shorter paths count all tokens, so they lose nothing.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class PathProfile:
         ]
 
     def add(self, selections: Ints) -> None:
-        """Counts a batch.
+        """Count a batch.
 
         Args:
-            selections: (tokens, layers) the expert that each token chose at each MoE layer; its first choice,
-                where it chose two.
+            selections: (tokens, layers) the expert that each token chose at each MoE layer; its first choice
+                if it chose two.
 
         Raises:
-            ValueError: the selections have another number of layers, or experts that do not exist.
+            ValueError: the number of layers differs, or an expert does not exist.
         """
         if selections.ndim != 2 or selections.shape[1] != self.layers:
             raise ValueError(f"selections of shape {selections.shape}, expected (tokens, {self.layers})")
@@ -100,7 +100,11 @@ class PathProfile:
                 table.add(keys % self.experts**length, chosen[:, layer], self.most_paths)
 
     def checked(self, selections: Ints) -> Ints:
-        """The selections; ValueError where one is of an expert that does not exist."""
+        """Return the selections.
+
+        Raises:
+            ValueError: an expert does not exist.
+        """
         if selections.size and not 0 <= int(selections.min()) <= int(selections.max()) < self.experts:
             raise ValueError(
                 f"selections from {selections.min()} to {selections.max()}, the experts are 0 to "
@@ -109,12 +113,11 @@ class PathProfile:
         return np.ascontiguousarray(selections, np.int64)
 
     def popularity(self, layer: int) -> Demand:
-        """What the experts of a layer got in all of the profile."""
+        """Return the tokens of a layer's experts in the whole profile."""
         return Demand.of_counts(self.tables[layer][0].counts.sum(axis=0))
 
     def to_json(self) -> dict[str, Any]:
-        """Values of JSON, from which `from_json` makes the same profile. Counts are pairs of expert and
-        tokens."""
+        """Return the profile as values of JSON, for `from_json`. Counts are pairs of expert and tokens."""
         return {
             "experts": self.experts,
             "layers": self.layers,
@@ -151,7 +154,7 @@ class PathProfile:
 
 @dataclass(frozen=True, eq=False)
 class _Weights:
-    """Of each path, what its experts count for: whole parts of a token."""
+    """Weights of the experts of each path, in whole parts of a token."""
 
     keys: Ints
     """(paths,) ascending."""
@@ -160,12 +163,12 @@ class _Weights:
 
 
 class PopularityEstimator:
-    """Estimates what the experts of a layer will get, from the experts that tokens had at the layers before.
+    """Forecast of the demand of a layer's experts, from the experts that tokens chose at the layers before.
 
-    A token whose path of full length fewer than `least_tokens` tokens of the profile took, or none, counts by
-    the path of one layer less, and so on down to what all tokens chose at that layer. Where there are fewer
-    layers before, paths are as long as there are layers; the thesis schedules only from layer l on. Nothing
-    is known of a token only if nothing was profiled.
+    If fewer than `least_tokens` tokens of the profile took a token's path of full length, the path of one
+    layer less is used, and so on down to the choices of all tokens at that layer. Where there are fewer
+    layers before, paths are as long as there are layers; the thesis schedules only from layer l on. A token
+    is without estimate only if the profile is empty.
     """
 
     def __init__(
@@ -173,9 +176,9 @@ class PopularityEstimator:
     ) -> None:
         """
         Args:
-            profile: is copied; what is added to it later does not count.
-            top: of each path only its so many most popular experts count, with their probabilities; the rest
-                of its tokens is not known. None: all of its experts count.
+            profile: is copied; later additions to it do not count.
+            top: number of the most popular experts of each path that count, with their probabilities; the
+                rest of its tokens is unknown. None: all of its experts count.
         """
         if top is not None and top < 1:
             raise ValueError(f"the top {top} experts of each path, expected 1 at least")
@@ -186,16 +189,16 @@ class PopularityEstimator:
         ]
 
     def estimate(self, layer: int, selections: Ints) -> Demand:
-        """What the experts of a layer will get (Eq. 4.1), in parts of 2^20 of a token. Those of several ranks
-        may be combined.
+        """Return the forecast demand of a layer's experts (Eq. 4.1), in parts of 2^20 of a token. Demands of
+        several ranks may be combined.
 
         Args:
             layer: counted from 0 among the MoE layers.
-            selections: (tokens, layers) experts at the MoE layers before this one, the last of them last;
-                as many as a path has, or all where there are fewer.
+            selections: (tokens, layers) experts at the MoE layers before this one, in their order; as many
+                as a path has, or all if there are fewer.
 
         Raises:
-            ValueError: there is no such layer, too few layers are given, or experts that do not exist.
+            ValueError: there is no such layer, too few layers are given, or an expert does not exist.
         """
         if not 0 <= layer < self.profile.layers:
             raise ValueError(f"layer {layer}, the model has {self.profile.layers} MoE layers from 0")
@@ -214,8 +217,8 @@ class PopularityEstimator:
 
 
 def path_keys(selections: Ints, length: int, experts: int) -> Ints:
-    """(tokens,) a number for each path of the last `length` layers or fewer; its remainder by experts ** n is
-    that of the last n.
+    """Return a number for each path of the last `length` layers or fewer, (tokens,). Its remainder by
+    experts ** n is the number of the path of the last n.
 
     Args:
         selections: (tokens, layers)
@@ -239,7 +242,7 @@ def _weights(table: _Counts, top: int | None, least_tokens: int) -> _Weights:
 
 @kernel
 def _add_known(tokens: Ints, keys: Ints, weights: Ints, loads: Ints) -> Bools:
-    """Adds the weights of the tokens whose path has any; whether each token is left without.
+    """Add the weights of the tokens whose path has any, and return which tokens are left without, (tokens,).
 
     Args:
         tokens: (tokens,) keys of their paths.

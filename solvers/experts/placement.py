@@ -1,4 +1,4 @@
-"""How many tokens the experts of a layer get, and which devices have which experts."""
+"""Demand for the experts of a layer, and their placement on devices."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from solvers.compiled import Bools, Floats, Ints
 MAX_DEVICES = 1_024
 MAX_EXPERTS = 1_024
 MAX_LOAD = 2**44
-"""Of a batch: its product with the number of slots still fits 64 bits."""
+"""Bound on the load of a batch: its product with the number of slots still fits 64 bits."""
 _WHOLE = 2**32
-"""Parts in which a popularity is counted, so that everything after it is integer arithmetic."""
+"""Parts in which a popularity is counted, so that all later arithmetic is in integers."""
 FREE = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """How much of a batch each expert gets, foretold or counted."""
+    """Part of a batch that each expert gets, forecast or counted."""
 
     loads: Ints
-    """(experts,) tokens, or any other unit; 0 where an expert gets nothing or nothing is known of it."""
+    """Load of each expert, (experts,), in tokens or any other unit; 0 if it gets none or it is unknown."""
     total: int
-    """The whole batch in the same unit. More than the sum of the loads where a part of them is not known."""
+    """Load of the whole batch in the same unit; more than the sum of the loads if some are unknown."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.loads.size <= MAX_EXPERTS:
@@ -41,19 +41,19 @@ class Demand:
 
     @classmethod
     def of_counts(cls, tokens: Ints) -> Self:
-        """What was counted.
+        """Return the demand of counted tokens.
 
         Args:
-            tokens: (experts,) those that chose each expert. With two experts per token both count.
+            tokens: (experts,) tokens that chose each expert. With two experts per token both count.
         """
         return cls(tokens.astype(np.int64), int(tokens.sum(dtype=np.int64)))
 
     @classmethod
     def of_popularity(cls, popularity: Floats) -> Self:
-        """What was estimated, in parts of 2^32.
+        """Return the demand of an estimate, in parts of 2^32.
 
         Args:
-            popularity: (experts,) the part of the batch that each expert gets, of all together 1 at most
+            popularity: (experts,) the part of the batch that each expert gets; their sum is 1 at most
                 (the sum in Eq. 4.1).
 
         Raises:
@@ -70,28 +70,28 @@ class Demand:
 
     @classmethod
     def combined(cls, parts: Iterable[Self]) -> Self:
-        """What the parts of a batch demand together, such as those of each rank."""
+        """Return the sum of the demands of parts of a batch, such as those of each rank."""
         found = list(parts)
         return cls(np.sum([part.loads for part in found], axis=0), sum(part.total for part in found))
 
     def top(self, count: int) -> tuple[int, ...]:
-        """The experts with the largest loads, the most popular first, ties by index; only those with any."""
+        """Return the experts with the largest loads above 0, the most popular first, ties by index."""
         order = np.argsort(-self.loads, kind="stable")[:count]
         return tuple(int(expert) for expert in order if self.loads[expert])
 
     @property
     def known(self) -> int:
-        """The sum of the loads."""
+        """Sum of the loads."""
         return int(self.loads.sum())
 
     @property
     def popularity(self) -> Floats:
-        """(experts,) parts of the batch."""
+        """Part of the batch that each expert gets, (experts,)."""
         return self.loads / max(self.total, 1)
 
     def filled(self) -> "Demand":
-        """With the part that is not known spread evenly over all experts; of a batch of nothing, as if each
-        expert got one token."""
+        """Return the demand with its unknown part spread evenly over all experts; for an empty batch, as if
+        each expert got one token."""
         if not self.total:
             return Demand(np.ones_like(self.loads), self.loads.size)
         missing = self.total - self.known
@@ -105,7 +105,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal devices, and how many experts of a layer each may have."""
+    """Equal devices, and the number of experts of a layer that each may have."""
 
     devices: int
     most_per_device: int = PUBLISHED_PER_DEVICE
@@ -119,7 +119,11 @@ class Cluster:
             )
 
     def check(self, experts: int) -> None:
-        """Raises ValueError if there is no room for each of the experts once."""
+        """Check that there is room for each of the experts once.
+
+        Raises:
+            ValueError: there is not.
+        """
         if experts > self.devices * self.most_per_device:
             raise ValueError(
                 f"{experts} experts do not fit on {self.devices} devices with at most "
@@ -129,26 +133,26 @@ class Cluster:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Which experts each device has, and which part of an expert's tokens it is to take.
+    """Experts of each device, and the part of an expert's tokens that it processes.
 
     A slot is the place of one expert on a device: slot j of device d has number d x slots per device + j.
     """
 
     experts: Ints
-    """(devices, slots) by device, ascending, then `FREE`. No device has an expert twice."""
+    """Experts of each device, (devices, slots), ascending, then `FREE`. No device has an expert twice."""
     shares: Floats
-    """(devices, slots) of the expert's tokens; those of an expert add up to 1 but for rounding, and are 0 on
-    free slots."""
+    """Share of the expert's tokens, (devices, slots). Shares of an expert add up to 1 but for rounding, and
+    are 0 on free slots."""
     count: int
-    """Experts of the layer, each of which is somewhere."""
+    """Number of experts of the layer, all of which are placed."""
 
     @classmethod
     def of_parts(cls, parts: Ints, most_per_device: int) -> Self:
-        """From the part of each expert's load that each device takes.
+        """Make a placement from the part of each expert's load that each device gets.
 
         Args:
-            parts: (devices, experts) in any unit, -1 where a device does not have the expert. An expert all
-                of whose parts are 0 is shared evenly.
+            parts: (devices, experts) in any unit, -1 where a device does not have the expert. If all parts
+                of an expert are 0, it is shared evenly.
         """
         devices, count = parts.shape
         has = parts >= 0
@@ -172,11 +176,12 @@ class Placement:
 
     @classmethod
     def of_lists(cls, experts: list[list[int]], count: int, most_per_device: int | None = None) -> Self:
-        """From the experts on each device, each shared evenly among those that have it.
+        """Make a placement from the experts on each device, each shared evenly among the devices that have
+        it.
 
         Raises:
-            ValueError: a device has an expert twice or more experts than it may, or an expert is nowhere or
-                unknown.
+            ValueError: a device has an expert twice or too many experts, or an expert is on no device or
+                does not exist.
         """
         parts = np.full((len(experts), count), FREE, np.int64)
         for device, row in enumerate(experts):
@@ -190,41 +195,41 @@ class Placement:
 
     @property
     def devices(self) -> int:
-        """How many there are, those without an expert too."""
+        """Number of devices, with those that have no expert."""
         return int(self.experts.shape[0])
 
     @property
     def slots(self) -> int:
-        """Of each device."""
+        """Number of slots of each device."""
         return int(self.experts.shape[1])
 
     def replicas(self) -> Ints:
-        """(experts,) how many devices have each."""
+        """Return the number of devices that have each expert, (experts,)."""
         return np.bincount(self.experts[self.experts != FREE], minlength=self.count).astype(np.int64)
 
     def held(self) -> Bools:
-        """(devices, experts) whether a device has an expert."""
+        """Return whether each device has each expert, (devices, experts)."""
         held = np.zeros((self.devices, self.count), np.bool_)
         device, slot = np.nonzero(self.experts != FREE)
         held[device, self.experts[device, slot]] = True
         return held
 
     def lists(self) -> list[list[int]]:
-        """The experts on each device."""
+        """Return the experts on each device."""
         return [[expert for expert in row if expert != FREE] for row in self.experts.tolist()]
 
     def planned_loads(self, demand: Demand) -> Floats:
-        """(devices,) what each gets of a demand if the shares are followed."""
+        """Return the load of each device for a demand, (devices,), if the shares are followed."""
         if demand.loads.size != self.count:
-            raise ValueError(f"a demand for {demand.loads.size} experts, placed are {self.count}")
+            raise ValueError(f"the demand is for {demand.loads.size} experts, the placement has {self.count}")
         parts = np.where(self.experts == FREE, 0.0, demand.loads[self.experts] * self.shares)
         loads = np.zeros(self.devices)
-        for slot in range(self.slots):  # One after another: the order of a sum decides how it is rounded.
+        for slot in range(self.slots):  # One after another: the order of a sum decides its rounding.
             loads += parts[:, slot]
         return loads
 
     def to_json(self) -> dict[str, Any]:
-        """Values of JSON, from which `from_json` makes the same placement."""
+        """Return the placement as values of JSON, for `from_json`."""
         return {"count": self.count, "experts": self.experts.tolist(), "shares": self.shares.tolist()}
 
     @classmethod

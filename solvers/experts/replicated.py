@@ -1,6 +1,6 @@
 """EPLB's placement: popular experts are replicated greedily, and the replicas packed (deepseek-ai/EPLB).
 
-That is `replicate_experts` and `balanced_packing` of its `eplb.py`, for one group of experts and one node.
+It follows `replicate_experts` and `balanced_packing` of `eplb.py`, for one group of experts and one node.
 """
 
 import numpy as np
@@ -10,11 +10,11 @@ from solvers.experts.placement import Cluster, Demand, Placement
 
 
 def place_replicated(demand: Demand, cluster: Cluster) -> Placement:
-    """Every slot of the cluster has a replica, which all get an equal part of their expert's tokens.
+    """Fill every slot with a replica. Replicas of an expert get equal parts of its tokens.
 
-    Each spare one goes to the expert with the largest load per replica. Then the replicas are packed, the
-    heaviest first, each to the least loaded device with room. Where two of an expert come to one device, they
-    are one replica with the part of both. Ties by index. What is not known of a demand counts as nothing.
+    Each spare slot goes to the expert with the largest load per replica. Then the replicas are packed, the
+    heaviest first, each to the least loaded device with room. Two replicas of an expert on one device become
+    one with the part of both. Ties by index. The unknown part of a demand counts as 0.
 
     Raises:
         ValueError: there is no room for all experts.
@@ -26,7 +26,7 @@ def place_replicated(demand: Demand, cluster: Cluster) -> Placement:
 
 @kernel
 def replicated_parts(loads: Ints, devices: int, slots: int) -> Ints:
-    """(devices, experts) parts of the loads, -1 where a device lacks the expert."""
+    """Return the parts of the loads, (devices, experts); -1 where a device lacks the expert."""
     count = loads.size
     total = devices * slots
     expert_of = np.empty(total, np.int64)

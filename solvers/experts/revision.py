@@ -1,4 +1,4 @@
-"""Phase two: once a layer's gating network has chosen, a placement made from an estimate is kept or made anew
+"""Phase two: after a layer's gating network has chosen, a placement made from an estimate is kept or replaced
 (thesis, section 4.5.2)."""
 
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ PUBLISHED_TOP = 1
 
 
 class Check(Protocol):
-    """Whether a placement is too far off to be kept."""
+    """Check whether a placement deviates too much to be kept."""
 
     def deviates(self, placement: Placement, estimated: Demand, actual: Demand, cluster: Cluster) -> bool:
-        """Whether it is to be made anew.
+        """Return whether the placement is to be replaced.
 
         Args:
-            placement: what was made from the estimate.
-            actual: what was counted.
+            placement: the placement made from the estimate.
+            actual: the counted demand.
         """
         ...
 
@@ -28,8 +28,8 @@ class Check(Protocol):
 class TopLists:
     """The thesis' check: the lists of the 2k most popular experts, estimated and actual, differ.
 
-    They are compared as lists, so another order counts as a difference: an expert with most tokens that was
-    taken for the second has too few devices. An expert without any load is in no list.
+    They are compared as lists, so another order is a difference: if the most popular expert was estimated as
+    the second, it has too few devices. An expert without any load is in no list.
     """
 
     k: int = PUBLISHED_TOP
@@ -42,14 +42,14 @@ class TopLists:
 
 @dataclass(frozen=True)
 class BusiestDevice:
-    """The device with the most tokens has more than a share above the mean, however tokens are split.
+    """Check that the busiest device exceeds the mean by more than a share, with tokens split evenly.
 
-    A wrong order of experts that the placement serves well all the same costs nothing; a right one does not
-    make up for wrong proportions. Both are what the lists cannot tell.
+    A wrong order of experts costs nothing if the placement still serves it well; a right order does not
+    compensate for wrong proportions. The lists show neither.
     """
 
     most_above_mean: float = 0.05
-    """0.05: 5 % more than if all devices had as many."""
+    """Share above the mean load of the devices; 0.05 is 5 %."""
 
     def deviates(self, placement: Placement, estimated: Demand, actual: Demand, cluster: Cluster) -> bool:
         """See `Check`."""
@@ -61,7 +61,7 @@ class BusiestDevice:
 
 @dataclass(frozen=True)
 class Never:
-    """What was planned is kept (without fine-tuning, section 4.7.3.1)."""
+    """Check that keeps every placement (without fine-tuning, section 4.7.3.1)."""
 
     def deviates(self, placement: Placement, estimated: Demand, actual: Demand, cluster: Cluster) -> bool:
         """See `Check`."""

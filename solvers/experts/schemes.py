@@ -1,5 +1,5 @@
-"""The schemes that place experts batch by batch, by name: Lina's, the one that this project adds, and those
-that they are compared with (thesis, section 4.7)."""
+"""Schemes that place experts batch by batch, by name: Lina's, the one that this project adds, and the rivals
+(thesis, section 4.7)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,54 +20,55 @@ from solvers.experts.revision import NEVER, BusiestDevice, Check, TopLists
 from solvers.experts.splitting import even_split, split_by_shares
 
 Basis = Literal["estimate", "history", "actual"]
-"""What a placement is made from. `estimate`: the sample paths of the batch. `history`: what experts got in
-batches before. `actual`: what the gating network has chosen, so it is made while everything waits."""
+"""Source of a placement. `estimate`: the sample paths of the batch. `history`: the loads of earlier batches.
+`actual`: the choices of the gating network; all devices wait while the placement is made."""
 
 
 class Settled(NamedTuple):
-    """How the tokens of a batch go through a layer."""
+    """Placement and split of tokens with which a batch passes a layer."""
 
     placement: Placement
     split: Ints
-    """(devices, slots) tokens that each slot takes."""
+    """Tokens that each slot processes, (devices, slots)."""
     tokens: Ints
-    """(experts,) those that are split: what was counted but for the ideal."""
+    """Tokens that are split, (experts,): the counted ones, except for the ideal."""
     is_revised: bool
-    """Whether the placement was made, or made anew, after the gating network had chosen."""
+    """Whether the placement was made or replaced after the gating network had chosen."""
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How experts are placed for a batch: before its layer is reached, and after the gating network chose."""
+    """Method of placing experts for a batch, before its layer is reached and after the gating network."""
 
     place: Callable[[Demand, Cluster], Placement]
     basis: Basis
     split: Callable[[Placement, Ints], Ints]
     check: Check = NEVER
     fill: Callable[[Placement, Demand, Placement], Placement] = fill_nothing
-    """What else is put into free slots before the layer is reached, by the demand and what is loaded."""
+    """Function that fills free slots before the layer is reached, by the demand and the loaded experts."""
     top: int | None = PUBLISHED_TOP
     """Experts of each sample path that an estimate counts; None for all."""
     balances_gating: bool = False
-    """Whether tokens are taken to be spread evenly over the experts, whatever was chosen."""
+    """Whether tokens count as spread evenly over the experts, whatever was chosen."""
 
     def plan(self, demand: Demand, cluster: Cluster) -> Placement | None:
-        """Phase one: the placement, before the gating network chooses. None if it is made only afterwards.
+        """Return the placement of phase one, before the gating network chooses; None if it is made
+        afterwards.
 
         Args:
-            demand: what the scheme's basis says; of total 0 where nothing is known yet.
+            demand: demand by the scheme's basis; its total is 0 without information.
         """
         if self.basis == "actual":
             return None
         return self.place(demand, cluster)
 
     def settle(self, planned: Placement | None, demand: Demand, tokens: Ints, cluster: Cluster) -> Settled:
-        """Phase two: the placement that holds, and what each replica takes.
+        """Return the final placement and the tokens of each replica (phase two).
 
         Args:
-            planned: what phase one has made; None where it made none.
-            demand: what it was made from.
-            tokens: (experts,) those of all ranks that chose each expert.
+            planned: placement of phase one; None if it made none.
+            demand: demand that `planned` was made from.
+            tokens: (experts,) tokens of all ranks that chose each expert.
         """
         if self.balances_gating:
             tokens = _evenly(tokens)
@@ -95,4 +96,4 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         "ideal": Scheme(place_one_per_device, "history", split_by_shares, balances_gating=True),
     }
 )
-"""`ideal` is what balanced gating would bring with one expert per device (section 4.7.3.1)."""
+"""Schemes by name. `ideal` is the result of balanced gating with one expert per device (section 4.7.3.1)."""

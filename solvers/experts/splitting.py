@@ -1,9 +1,9 @@
-"""Which replica of an expert each token goes to, so that the busiest device has as few tokens as can be.
+"""Split of tokens among the replicas of experts, so that the busiest device has as few tokens as possible.
 
-A token may go to any device that has its expert. With T tokens per device at most, all can go if and only if
-no set of experts has more tokens than T times the devices that have one of them. The least T is found by
-Newton's method on that ratio: a flow is looked for with the T that is known to be needed, and where it lacks
-capacity, its cut is a set of experts that needs more (Dinkelbach 1967, Megiddo 1974).
+A token may go to any device that has its expert. With at most T tokens per device, a split exists if and only
+if no set of experts has more tokens than T times the devices that have one of them. The least T is found by
+Newton's method on that ratio: a flow is computed for a lower bound on T. If it lacks capacity, its cut is a
+set of experts that needs a larger T (Dinkelbach 1967, Megiddo 1974).
 """
 
 import numpy as np
@@ -13,11 +13,11 @@ from solvers.experts.placement import FREE, Placement
 
 
 def even_split(placement: Placement, tokens: Ints) -> Ints:
-    """(devices, slots) tokens of each slot's expert that go there: the busiest device gets as few as this
+    """Return the tokens that each slot gets, (devices, slots): the busiest device gets as few as this
     placement allows.
 
     Args:
-        tokens: (experts,) counted ones.
+        tokens: (experts,) counted tokens.
 
     Raises:
         ValueError: the number of experts differs from the placement's, or a count is negative.
@@ -27,36 +27,37 @@ def even_split(placement: Placement, tokens: Ints) -> Ints:
 
 
 def split_by_shares(placement: Placement, tokens: Ints) -> Ints:
-    """(devices, slots) tokens of each slot's expert that go there by the shares that were planned.
+    """Return the tokens that each slot gets by the planned shares, (devices, slots).
 
-    Of each expert they are what is counted: the tokens up to a device are the shares up to it, rounded.
+    Tokens of an expert add up to the counted ones: the tokens up to a device are the shares up to it,
+    rounded.
 
     Args:
-        tokens: (experts,) counted ones.
+        tokens: (experts,) counted tokens.
     """
     counts = _checked(placement, tokens)
     return _by_shares(placement.experts, placement.shares, counts)
 
 
 def device_loads(split: Ints) -> Ints:
-    """(devices,) tokens of each, of a split (devices, slots)."""
+    """Return the tokens of each device, (devices,), from a split (devices, slots)."""
     loads: Ints = split.sum(axis=1)
     return loads
 
 
 def sends(placement: Placement, split: Ints, tokens: Ints) -> Ints:
-    """(ranks, devices, slots) tokens that each rank sends to each slot: the sizes of an uneven all-to-all.
+    """Return the tokens that each rank sends to each slot, (ranks, devices, slots): the sizes of an uneven
+    all-to-all.
 
-    Rank r is device r. It keeps as many tokens as its own slots are to take; what is left goes to the slots
-    of an expert in the order of the devices, rank after rank. Any rank that knows all counts comes to the
-    same.
+    Rank r is device r. It keeps as many tokens as its own slots get; the rest goes to the slots of an expert
+    in the order of the devices, rank after rank. Every rank computes the same result from all counts.
 
     Args:
-        split: (devices, slots) what each slot takes.
-        tokens: (ranks, experts) that each rank has for each expert; of all ranks together, what is split.
+        split: (devices, slots) tokens that each slot gets.
+        tokens: (ranks, experts) tokens of each rank for each expert; their sums are those of the split.
 
     Raises:
-        ValueError: counts do not fit the placement, or are not what is split.
+        ValueError: counts do not fit the placement, or differ from the split.
     """
     if tokens.shape != (placement.devices, placement.count):
         raise ValueError(
@@ -73,8 +74,8 @@ def sends(placement: Placement, split: Ints, tokens: Ints) -> Ints:
     if not np.array_equal(taken, totals):
         expert = int(np.argmax(taken != totals))
         raise ValueError(
-            f"of expert {expert} {taken[expert]} tokens are split and {totals[expert]} counted: split what "
-            "the ranks count together"
+            f"{taken[expert]} tokens of expert {expert} are split and {totals[expert]} counted: split "
+            "the sum of the ranks' counts"
         )
     return _sends(placement.experts, split, counts)
 
@@ -108,7 +109,7 @@ def _by_shares(experts: Ints, shares: Floats, tokens: Ints) -> Ints:
                 before[expert] += given[device, slot]
                 if shares[device, slot] > 0 or last[expert] < 0:
                     last[expert] = device * slots + slot
-    # Shares add up to 1 but for rounding, which must lose no token.
+    # Shares add up to 1 except for rounding, which must lose no token.
     for expert in range(tokens.size):
         device, slot = last[expert] // slots, last[expert] % slots
         given[device, slot] += tokens[expert] - before[expert]
@@ -128,14 +129,14 @@ def split_evenly(experts: Ints, tokens: Ints) -> Ints:
     for expert in range(count):
         having = starts[expert + 1] - starts[expert]
         most = max(most, -(-tokens[expert] // having))
-    # What the ranks have of an expert is about the same for each, and need not travel to one that has it.
+    # Ranks have about equally many tokens of an expert, which need not travel if their device has it.
     for place in range(starts[count]):
         expert = experts[replicas[place] // slots, replicas[place] % slots]
         own = tokens[expert] // devices
         split[replicas[place]] = own
         loads[replicas[place] // slots] += own
         left[expert] -= own
-    # The rest: those with the fewest devices first, evenly as far as there is room.
+    # The rest: experts with the fewest devices first, evenly as far as there is room.
     for having in range(1, devices + 1):
         for expert in range(count):
             if starts[expert + 1] - starts[expert] == having:
@@ -169,7 +170,7 @@ def split_evenly(experts: Ints, tokens: Ints) -> Ints:
 
 @kernel
 def slots_of_experts(experts: Ints, count: int) -> tuple[Ints, Ints]:
-    """(experts + 1,) where the slots of each expert start, and the slots, by expert and then by device."""
+    """Return where the slots of each expert start, (experts + 1,), and the slots by expert, then device."""
     devices, slots = experts.shape
     starts = np.zeros(count + 1, np.int64)
     for device in range(devices):
@@ -202,11 +203,11 @@ def _reach(
     from_slot: Ints,
     queue: Ints,
 ) -> int:
-    """A device with room that tokens which are left can come to, others making way; -1 if there is none.
+    """Return a device with room that a path of moves of tokens reaches; -1 if no path exists.
 
     Args:
         parent_slot: (devices,) is set to the slot by which a device is reached, -1 where it is not.
-        from_slot: (experts,) is set to the slot whose tokens would make way, -1 for the experts that have
+        from_slot: (experts,) is set to the slot whose tokens would be moved, -1 for the experts that have
             tokens left, -2 where an expert is not reached.
     """
     slots = experts.shape[1]
@@ -248,7 +249,7 @@ def _augment(
     from_slot: Ints,
     device: int,
 ) -> None:
-    """Moves tokens along the path that ends at a device, as many as it can take."""
+    """Move tokens along the path that ends at a device, as many as it has room for."""
     slots = experts.shape[1]
     slot = parent_slot[device]
     source = from_slot[experts[device, slot % slots]]

@@ -1,5 +1,5 @@
-"""A model of one batch's way through an MoE layer: what a placement costs on devices of which the rates were
-measured. What it tells is a model's, and is to be marked as such.
+"""Model of the time of one batch in an MoE layer, for a placement on devices with measured rates. Its results
+are to be marked as those of a model.
 
 A layer is its gating network, phase two of scheduling, an all-to-all to the experts, their computation, and
 an all-to-all back (thesis, sections 4.2.1 and 4.7.3.1). Phase one and the weights that it swaps in are hidden
@@ -17,27 +17,27 @@ from solvers.experts.schemes import Settled
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """Measured on the devices that are modelled; no figure has a default."""
+    """Costs measured on the modelled devices; none has a default."""
 
     token_bytes: float
-    """Of one token in an all-to-all: hidden features times bytes per number."""
+    """Size of a token in an all-to-all: hidden features times bytes per number."""
     link_bytes_per_s: float
-    """Each device sends so fast, and receives so fast at the same time."""
+    """Rate at which each device sends, and receives at the same time."""
     all_to_all_s: float
-    """What an all-to-all takes however little is sent."""
+    """Fixed time of an all-to-all, however little is sent."""
     expert_s: float
-    """What an expert takes on a device for any tokens at all, and each expert again: they run one after
-    another (section 4.6.2, expert packing)."""
+    """Fixed time of each expert with tokens on a device: experts run one after another (section 4.6.2, expert
+    packing)."""
     token_s: float
-    """What an expert takes for each token."""
+    """Time of an expert per token."""
     swap_s: float
-    """To load one expert's weights on a device, one after another."""
+    """Time to load one expert's weights on a device; loads follow one another."""
     gate_s: float
-    """The gating network."""
+    """Time of the gating network."""
     check_s: float
-    """Phase two where the placement is kept: chosen experts are collected and compared."""
+    """Time of phase two if the placement is kept: chosen experts are collected and compared."""
     plan_s: float
-    """To make a placement and tell it to all devices."""
+    """Time to make a placement and send it to all devices."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -48,21 +48,21 @@ class LayerCosts:
 
 
 class LayerTime(NamedTuple):
-    """Where the time of one batch in one layer goes."""
+    """Parts of the time of one batch in one layer."""
 
     gate_s: float
     scheduling_s: float
-    """That everything waits for, phase two included."""
+    """Scheduling on the critical path, with phase two."""
     swap_s: float
-    """That everything waits for."""
+    """Swaps on the critical path."""
     all_to_all_s: float
-    """Of both."""
+    """Time of both all-to-alls."""
     experts_s: float
-    """Of the device that takes longest."""
+    """Computation of the slowest device."""
 
     @property
     def total_s(self) -> float:
-        """All of it, one after another."""
+        """Sum of all parts."""
         return self.gate_s + self.scheduling_s + self.swap_s + self.all_to_all_s + self.experts_s
 
 
@@ -75,14 +75,14 @@ def layer_time(
     is_checked: bool,
     hidden_s: float,
 ) -> LayerTime:
-    """How long a batch takes.
+    """Return the time of a batch in a layer.
 
     Args:
-        settled: how its tokens go.
+        settled: placement and split of its tokens.
         sent: (ranks, devices, slots) tokens that each rank sends to each slot; rank r is device r.
         swapped_in: (devices,) experts that each device loads for this batch.
         is_checked: whether phase two compares what was chosen with the estimate.
-        hidden_s: of the layer before, behind which phase one and its swaps run.
+        hidden_s: computation of the layer before, behind which phase one and its swaps run.
     """
     hosted = (settled.split > 0).sum(axis=1)
     experts_s = hosted * costs.expert_s + settled.split.sum(axis=1) * costs.token_s
@@ -104,7 +104,8 @@ def layer_time(
 
 
 def all_to_all_s(costs: LayerCosts, sent: Ints) -> float:
-    """One of them: the device that sends or receives the most decides. What stays where it is costs nothing.
+    """Return the time of one all-to-all. The device that sends or receives the most decides; tokens that stay
+    cost nothing.
 
     Args:
         sent: (ranks, devices, slots) or (ranks, devices) tokens; rank r is device r.

@@ -1,2 +1,2 @@
-"""Ymir: how far fine-tuning jobs are from their targets, which of them help each other, and who gets GPUs
-(Gao et al., ICS '24)."""
+"""Ymir: estimates of fine-tuning jobs, merges of jobs that help each other, and allocation of GPUs (Gao et
+al., ICS '24)."""

@@ -1,13 +1,13 @@
-"""Plans whose new merges delay nobody, as far as can be foreseen.
+"""Plans whose new merges delay no job, by forecast.
 
-Where a problem limits delays (`MergeProblem.most_later`), it is solved twice: without new merges, and with
-them. The second plan is kept only where by the lower confidence bounds of what its merges save
+A problem that limits delays (`MergeProblem.most_later`) is solved twice: without new merges, and with them.
+The second plan is kept only if, by the lower confidence bounds of the savings of its merges,
 
 - the mean completion time of all jobs is expected to be shorter,
-- the longest completion time is expected to be no longer, and neither is it if every new merge is undone.
+- the longest completion time is expected to be no longer, even if every new merge is undone.
 
-Else the first plan is kept. It is the one that a zone without merging has, so a zone whose past merges show
-nothing makes the same plans as one that does not merge.
+Otherwise the first plan is kept. It is the plan of a zone without merging. So a zone without evidence from
+past merges makes the same plans as one that does not merge.
 """
 
 import time
@@ -21,10 +21,10 @@ _PART_FOR_FIRST = 0.5
 
 
 def plan(problem: MergeProblem, time_limit_s: float) -> MergeSolution:
-    """The best plan that is found in time; its new merges delay no job on the whole.
+    """Return the best plan found in time; its new merges delay no job on the whole.
 
     Args:
-        time_limit_s: for everything, see `merger.merge`.
+        time_limit_s: total limit, see `merger.merge`.
     """
     if problem.most_later is None or not problem.transfers:
         return merge(problem, time_limit_s)
@@ -39,7 +39,7 @@ def plan(problem: MergeProblem, time_limit_s: float) -> MergeSolution:
 
 
 def _without_new_merges(problem: MergeProblem) -> MergeProblem:
-    """The same problem with the merges that are under way alone."""
+    """Return the problem with only the merges that are under way."""
     followers = {unit.follower for unit in problem.units if unit.follower is not None}
     if not followers:
         return problem.model_copy(update={"transfers": ()})
@@ -53,7 +53,7 @@ def _without_new_merges(problem: MergeProblem) -> MergeProblem:
 
 
 def _pays(problem: MergeProblem, merged: MergeSolution, without: MergeSolution) -> bool:
-    """Whether merges shorten the mean completion time, and lengthen the longest one in no case."""
+    """Return whether merges shorten the mean completion time, and never lengthen the longest one."""
     before, after = forecast(problem, without.shares), forecast(problem, merged.shares)
     if after.mean_s >= before.mean_s or after.longest_s > before.longest_s:
         return False

@@ -1,6 +1,6 @@
-"""How wrong the estimator has been: the columns of Table 2, kept up to date as merges and jobs finish.
+"""Errors of the estimator: the columns of Table 2, updated as merges and jobs finish.
 
-Running sums in a fixed order, so a cell gives the same figures on any machine. Memory does not grow.
+Running sums in a fixed order, so a cell has the same figures on every machine. Memory does not grow.
 """
 
 import math
@@ -9,22 +9,22 @@ from typing import Any, NamedTuple
 
 
 class GainFigures(NamedTuple):
-    """Table 2, transferability, and what makes its percentages meaningful. None: not defined yet."""
+    """Transferability figures of Table 2, with the context of its percentages. None: not defined yet."""
 
     pairs: int
     pearson_r: float | None
-    """Of foretold and real gains. Needs two pairs, and differences in both."""
+    """Correlation of forecast and real gains. Needs two pairs, with different values of both."""
     mape_pct: float | None
-    """Mean of |foretold - real| / (1 + real): the error of the accuracy that the receiver was foretold, in
-    percent of the real one. Of the gain itself it is not defined, since many gains are zero."""
+    """Mean of |forecast - real| / (1 + real): the error of the receiver's forecast accuracy, in percent of
+    the real one. For the gain itself it is not defined, since many gains are zero."""
     gain_error_pct: float | None
-    """Sum of |foretold - real| over the sum of |real|: 100 for one who always foretells no gain."""
+    """Sum of |forecast - real| over the sum of |real|: 100 for a constant forecast of no gain."""
     sign_pct: float | None
-    """Right about gain (G >= 0) or loss."""
+    """Percentage of right forecasts of gain (G >= 0) or loss."""
 
 
 class IterationFigures(NamedTuple):
-    """Table 2, iterations. None: nothing has finished yet."""
+    """Iteration figures of Table 2. None: nothing has finished yet."""
 
     jobs: int
     mean_ape_pct: float | None
@@ -33,13 +33,13 @@ class IterationFigures(NamedTuple):
 
 @dataclass
 class GainErrors:
-    """Of transfer gains."""
+    """Errors of forecast transfer gains."""
 
     pairs: int = 0
     foretold_mean: float = 0.0
     real_mean: float = 0.0
     foretold_square: float = 0.0
-    """Sum of squared distances from the mean (Welford); likewise the next two."""
+    """Sum of squared distances from the mean (Welford), as the next two."""
     real_square: float = 0.0
     product: float = 0.0
     accuracy_errors: float = 0.0
@@ -47,31 +47,31 @@ class GainErrors:
     gains: float = 0.0
     right: int = 0
 
-    def add(self, foretold: float, real: float) -> None:
+    def add(self, forecast: float, real: float) -> None:
         """Count a merge.
 
         Args:
-            foretold: G before.
-            real: G after, above -1.
+            forecast: forecast G.
+            real: real G, above -1.
 
         Raises:
             ValueError: a value is not finite, or `real` is not above -1.
         """
-        if not (math.isfinite(foretold) and math.isfinite(real) and real > -1):
+        if not (math.isfinite(forecast) and math.isfinite(real) and real > -1):
             raise ValueError(
-                f"gains are finite, real ones above -1, not {foretold} (foretold) and {real} (real)"
+                f"gains must be finite, and real ones above -1, not {forecast} (forecast) and {real} (real)"
             )
         self.pairs += 1
-        foretold_off, real_off = foretold - self.foretold_mean, real - self.real_mean
+        foretold_off, real_off = forecast - self.foretold_mean, real - self.real_mean
         self.foretold_mean += foretold_off / self.pairs
         self.real_mean += real_off / self.pairs
-        self.foretold_square += foretold_off * (foretold - self.foretold_mean)
+        self.foretold_square += foretold_off * (forecast - self.foretold_mean)
         self.real_square += real_off * (real - self.real_mean)
         self.product += foretold_off * (real - self.real_mean)
-        self.accuracy_errors += abs(foretold - real) / (1.0 + real)
-        self.gain_errors += abs(foretold - real)
+        self.accuracy_errors += abs(forecast - real) / (1.0 + real)
+        self.gain_errors += abs(forecast - real)
         self.gains += abs(real)
-        self.right += (foretold >= 0) == (real >= 0)
+        self.right += (forecast >= 0) == (real >= 0)
 
     def figures(self) -> GainFigures:
         if not self.pairs:
@@ -86,33 +86,33 @@ class GainErrors:
         )
 
     def state(self) -> dict[str, Any]:
-        """Plain values; `GainErrors(**state)` goes on from there."""
+        """Return the state as plain values; `GainErrors(**state)` restores it."""
         return asdict(self)
 
 
 @dataclass
 class IterationErrors:
-    """Of iterations; one for jobs alone, and one for merged ones."""
+    """Errors of forecast iterations, separate for jobs alone and merged ones."""
 
     jobs: int = 0
     errors: float = 0.0
     worst: float = 0.0
 
-    def add(self, foretold: float, real: float) -> None:
+    def add(self, forecast: float, real: float) -> None:
         """Count a job that has met its target.
 
         Args:
-            foretold: iterations, or epochs; not negative.
-            real: in the same unit, above 0.
+            forecast: forecast iterations or epochs, not negative.
+            real: real number in the same unit, above 0.
 
         Raises:
             ValueError: a value is outside its range.
         """
-        if not (math.isfinite(foretold) and foretold >= 0 and math.isfinite(real) and real > 0):
+        if not (math.isfinite(forecast) and forecast >= 0 and math.isfinite(real) and real > 0):
             raise ValueError(
-                f"iterations are finite, foretold ones >= 0, real ones above 0, not {foretold} and {real}"
+                f"iterations must be finite, forecasts >= 0, real ones above 0, not {forecast} and {real}"
             )
-        error = abs(foretold - real) / real
+        error = abs(forecast - real) / real
         self.jobs += 1
         self.errors += error
         self.worst = max(self.worst, error)
@@ -123,5 +123,5 @@ class IterationErrors:
         return IterationFigures(self.jobs, 100.0 * self.errors / self.jobs, 100.0 * self.worst)
 
     def state(self) -> dict[str, Any]:
-        """Plain values; `IterationErrors(**state)` goes on from there."""
+        """Return the state as plain values; `IterationErrors(**state)` restores it."""
         return asdict(self)

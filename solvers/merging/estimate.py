@@ -1,22 +1,22 @@
-"""What a zone asks of the estimator, answered in a solver process: iterations of jobs alone, and what merges
-of two kinds would bring (Ymir, section 4)."""
+"""Estimates for a zone, made in a solver process: iterations of jobs alone, and effects of merges of two
+kinds (Ymir, section 4)."""
 
 from schemas.merging.estimates import EstimateProblem, EstimateSolution
 from solvers.merging.estimator import YmirEstimator
 
 
 def estimate(problem: EstimateProblem, time_limit_s: float) -> EstimateSolution:
-    """Foretell everything that is asked; takes a second at most.
+    """Return all requested estimates. It takes a second at most.
 
     Args:
-        time_limit_s: is not needed.
+        time_limit_s: not used.
     """
     del time_limit_s
     return YmirEstimator().answer(problem)
 
 
 def smallest() -> EstimateProblem:
-    """Two kinds, and a merge of them that was made before."""
+    """Return a problem of two kinds, and a former merge of them."""
     return EstimateProblem.model_validate_json(
         """
         {"modes": ["temporal", "spatial"],

@@ -1,17 +1,16 @@
-"""YmirEstimator: what the task merger is told of jobs and of their merges (Ymir, section 4, Figure 7).
+"""YmirEstimator: estimates of jobs and of their merges for the task merger (Ymir, section 4, Figure 7).
 
-Its parts, and what each can be replaced by:
+Its parts, and their alternatives:
 
 - Transferability: the score S(A, B). A cell computes it, by `Task2Vec` or `Task2Feat` (a zone's setting
-  `transferability`), since it is plain arithmetic on what profile runs have measured. LEEP needs the model of
-  A run on the data of B, and so is only compared with (`transferability`).
-- Gain: `gains`, a `GainModel`.
-- Loss curve: `fit`.
-- Iterations: `accuracy_target` alone, `targets` merged. When a loss is flat (Eq. 2, `iterations`) ends no job
-  here, and is only compared with.
+  `transferability`), since it is plain arithmetic on measurements of profile runs. LEEP needs a run of the
+  model of A on the data of B, and so serves for comparison only (`transferability`).
+- Gain: `gains`, a `GainModel`. - Loss curve: `fit`. - Iterations: `accuracy_target` alone, `targets` merged.
+A flat loss (Eq. 2, `iterations`) ends no job here, and
+  serves for comparison only.
 - Time: `lookup_table`, which a cell keeps, as it is plain arithmetic too.
 
-It fits curves and regressions, so it runs in a solver process, and is a pure function of what it is given.
+It fits curves and regressions, so it runs in a solver process. It is a pure function of its arguments.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,68 +36,71 @@ from solvers.merging.gain import GainModel, GainOutcome, PairEffects
 from solvers.merging.loss_curve import CurveFit, UnusableTrace, fit_loss_curve
 from solvers.merging.merged_target import (
     WATCHED_EPOCHS,
-    ForetoldTarget,
     MergeQuestion,
     MergeResult,
-    foretell_targets,
+    TargetForecast,
+    forecast_targets,
 )
 from solvers.merging.pairs import Candidate
 
 Pair = tuple[MergeMode, int, int]
-"""The mode, and the places of donor and receiver among the kinds."""
-TargetModel = Callable[[Sequence[MergeResult], Sequence[MergeQuestion]], list[ForetoldTarget]]
+"""Mode, and the indices of donor and receiver among the kinds."""
+TargetModel = Callable[[Sequence[MergeResult], Sequence[MergeQuestion]], list[TargetForecast]]
 Prior = Callable[[float], float]
-"""Part of its iterations that a receiver needs, as a function of a score."""
+"""Function of a score to the part of its iterations that a receiver needs."""
 
 _LEAST_RATIO = 0.02
 _TO_FIND_OUT = 8
-"""Number of results with neither saving nor loss that are assumed beforehand."""
+"""Number of assumed prior results with neither saving nor loss."""
 _PRIOR_OUTCOMES = 4.0
-"""Number of outcomes that the evidence of embeddings alone is worth."""
+"""Weight of the evidence of embeddings, in outcomes."""
 _RATIO_OF_EQUALS = 0.3
 _RATIO_OF_STRANGERS = 1.3
 _REMEMBERED_FIT: CurveFit = lru_cache(256)(fit_loss_curve)
-"""A zone asks about the same kinds again and again, and their profiles do not change."""
+"""Fit with a cache: a zone requests the same kinds repeatedly, and their profiles do not change."""
 _MOST_SCORE = 100.0
 _GAINS = (-0.999, 100.0)
 _LEAST_TARGET = 1e-3
 _EPOCHS = (1e-6, 1e9)
-"""Range of epochs. A value beyond counts as the nearest of them, so that no outcome, by chance or on
-purpose, keeps a zone from all answers."""
+"""Range of epochs. A value outside is clipped, so that no extreme outcome, by chance or on purpose, prevents
+all estimates of a zone."""
 _MOST_NEEDED = 3.0
-"""Cost of a merge that failed, as a part of its iterations, of a job that would have needed one epoch
-alone. One of still shorter jobs shows no more, or a single one would end all merging."""
+"""Largest cost of a failed merge, as a part of the receiver's iterations: that of a job that needs one epoch
+alone. With a larger one, a single merge of a very short job would end all merging."""
 _SETTING = "own"
-"""Any two kinds of a task differ in their settings: so there is no need to tell these apart."""
+"""Setting of the job itself: any two kinds of a task differ in their settings."""
 
 
 def ratio_by_similarity(score: float) -> float:
-    """The part of its iterations that a job is taken to need, while no merge has shown otherwise: after a
-    task that is the same as its own (a score of 0), or that has nothing in common with it (-1)."""
+    """Return the part of its iterations that a job is assumed to need without evidence from merges: after a
+    task equal to its own (a score of 0), up to one that has nothing in common with it (-1)."""
     distance = min(max(-score, 0.0), 1.0)
     return _RATIO_OF_EQUALS + distance * (_RATIO_OF_STRANGERS - _RATIO_OF_EQUALS)
 
 
 @dataclass(frozen=True)
 class YmirEstimator:
-    """With its parts."""
+    """Estimator with replaceable parts."""
 
     gains: GainModel = field(default_factory=PairEffects)
     fit: CurveFit = _REMEMBERED_FIT
-    targets: TargetModel = foretell_targets
+    targets: TargetModel = forecast_targets
     prior: Prior = ratio_by_similarity
 
     def answer(self, problem: EstimateProblem) -> EstimateSolution:
-        """Everything that a zone asks. Pairs of kinds without a sound loss curve are left out."""
+        """Return all estimates for a zone. Pairs of kinds without a sound loss curve are left out."""
         kinds = tuple(self._alone(facts, problem) for facts in problem.kinds)
         sound = [index for index, kind in enumerate(kinds) if kind.fault is None]
         return EstimateSolution(kinds=kinds, transfers=tuple(self._transfers(problem, kinds, sound)))
 
     def _alone(self, facts: KindFacts, problem: EstimateProblem) -> KindEstimate:
-        """Return how long a job of a kind takes: all that it is allowed where no accuracy is to be reached,
-        for nothing else ends it. Else as those before it did; an epoch, if its profile run met the target
-        with that; or others in part of what they were allowed. While nothing has ended, all that it is
-        allowed, so that nothing unknown is promised to end early."""
+        """Return the duration of a job of a kind.
+
+        Without an accuracy target, it uses all allowed iterations, since nothing else ends it. Otherwise the
+        estimate follows earlier jobs of the kind; or is an epoch, if the profile run met the target in it; or
+        uses the share of their allowed iterations that other jobs needed. While no job has ended, it is all
+        allowed iterations, so that an unknown job is not forecast to end early.
+        """
         curve = self.fit(facts.losses)
         fault = curve.fault if isinstance(curve, UnusableTrace) else None
         if facts.target_accuracy is None:
@@ -108,7 +110,7 @@ class YmirEstimator:
         else:
             most = float(facts.most_iterations)
             asked = TargetedJob(facts.task, _SETTING, facts.target_accuracy, most, _seen(facts))
-            # What is known of others is at which part of the way they had met their targets.
+            # For other jobs, only the share of the way at which they met their targets is kept.
             others = [
                 TargetedJob(other.task, "other", 1.0, 1.0, (Evaluation(other.share, 1.0),))
                 for other in problem.finished
@@ -121,7 +123,7 @@ class YmirEstimator:
     def _transfers(
         self, problem: EstimateProblem, kinds: Sequence[KindEstimate], sound: Sequence[int]
     ) -> list[TransferEstimate]:
-        """Every pair, in every mode that is asked about."""
+        """Return the estimates of every pair in every requested mode."""
         scores = {(pair.donor, pair.receiver): _clipped(pair.score) for pair in problem.scores}
         pairs: list[Pair] = []
         for mode in problem.modes:
@@ -163,10 +165,10 @@ class YmirEstimator:
             for past in problem.outcomes
             if past.gain is not None
         ]
-        foretold = self.gains.foretell(gained, list(candidates.values()))
+        forecasts = self.gains.forecast(gained, list(candidates.values()))
         return {
             pair: min(max(gain.gain, -MAX_GAIN), MAX_GAIN)
-            for pair, gain in zip(candidates, foretold, strict=True)
+            for pair, gain in zip(candidates, forecasts, strict=True)
         }
 
     def _ratios(
@@ -176,7 +178,7 @@ class YmirEstimator:
         kinds: Sequence[KindEstimate],
         candidates: Mapping[Pair, Candidate],
     ) -> dict[Pair, float]:
-        """The part of its iterations that each receiver is expected to need, merges that fail counted."""
+        """Return the expected part of its iterations that each receiver needs, with merges that fail."""
         questions = [
             MergeQuestion(
                 candidate,
@@ -192,7 +194,7 @@ class YmirEstimator:
         targets = self.targets(results, questions)
         for (pair, candidate), target in zip(candidates.items(), targets, strict=True):
             if problem.kinds[pair[2]].target_accuracy is None:
-                ratios[pair] = 1.0  # it may become better, and is not done sooner
+                ratios[pair] = 1.0  # it may become better, but does not end sooner
                 continue
             ratio = 1.0 - target.saved_epochs / target.own_epochs
             if candidate.score is not None:
@@ -209,7 +211,7 @@ def _seen(facts: KindFacts) -> tuple[Evaluation, ...]:
 
 
 def _results(problem: EstimateProblem) -> list[MergeResult]:
-    """Past merges of jobs that had an accuracy to reach."""
+    """Return past merges of jobs with an accuracy target."""
     return [
         MergeResult(
             _merge_of(past),
@@ -225,9 +227,9 @@ def _results(problem: EstimateProblem) -> list[MergeResult]:
 
 
 def _bound(saving: Saving) -> float:
-    """The part of its iterations that a receiver needs at most, as far as past merges show it.
+    """Return the upper bound of the part of its iterations that a receiver needs, by past merges.
 
-    Where their scores hardly differ, the regression over them may give any number for another score.
+    If their scores hardly differ, the regression over them may give any number for another score.
     """
     return _as_ratio(1.0 - saving.least)
 
@@ -237,21 +239,24 @@ def _as_ratio(part: float) -> float:
 
 
 def _loss_shown(results: Sequence[MergeResult]) -> float:
-    """Return the total loss by merges of a mode so far, as a part of the iterations of their receivers; 0
-    where they have saved some, and little after the first few, which are made to find out. What is foretold
-    of a further one has been wrong by as much."""
+    """Return the total loss by merges of a mode so far, as a part of the iterations of their receivers.
+
+    It is 0 if they have saved iterations, and small after the first few, which are made for evidence. It is
+    the error of past forecasts, and so the expected error of the next one.
+    """
     lost = fsum(_needed(result) - 1.0 for result in results)
     return max(lost / (len(results) + _TO_FIND_OUT), 0.0)
 
 
 def _needed(result: MergeResult) -> float:
-    """The part of its iterations; of a merge that failed, those until it was undone come on top of all."""
+    """Return the part of its iterations that a receiver needed. After a failed merge, the iterations until it
+    was undone are added to all of its own."""
     epochs = result.own_epochs + WATCHED_EPOCHS if result.epochs is None else result.epochs
     return min(epochs / result.own_epochs, _MOST_NEEDED)
 
 
 def _candidate(problem: EstimateProblem, pair: Pair, scores: Mapping[tuple[int, int], float]) -> Candidate:
-    """A merge as the regressions see it; the score of a spatial one is the mean of both directions."""
+    """Return a merge as input of the regressions; a spatial one has the mean score of both directions."""
     mode, donor, receiver = pair
     giver, taker = problem.kinds[donor], problem.kinds[receiver]
     score, back = scores.get((donor, receiver)), scores.get((receiver, donor))

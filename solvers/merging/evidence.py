@@ -1,16 +1,16 @@
-"""Whether past merges show that a merge pays, or whether a trial may find out.
+"""Evidence from past merges that a merge pays, and permission for trials.
 
-What a merge saves its receiver is counted in parts of the epochs that the receiver needs alone. A merge that
-was undone counts with the epochs that were trained in vain, so the mean of past savings contains the expected
-loss. A merge is `shown` to pay where the lower confidence bound of that mean is at least `LEAST_SAVING`, and
-where most merges like it have paid: while their sign cannot be predicted, none is made.
+The saving of a merge is counted in parts of the epochs that its receiver needs alone. A merge that was undone
+counts with the epochs trained in vain, so the mean of past savings contains the expected loss. A merge is
+`shown` to pay if the lower confidence bound of that mean is at least `LEAST_SAVING` and most similar merges
+have paid: while their sign cannot be predicted, none is made.
 
-Where nothing is shown, single merges may be made as trials. They stop where they fail: for a receiving task
-in a mode after the first that does not pay, or after `MOST_TRIALS` that paid, and for a mode when two more
-have failed than paid. The zone bounds what all trials may cost (`Knowledge.may_try`).
+Without such evidence, single merges may be made as trials. They stop on failure: for a receiving task in a
+mode after the first that does not pay, or after `MOST_TRIALS` that paid, and for a mode when two more have
+failed than paid. The zone bounds the cost of all trials (`Knowledge.may_try`).
 
-Before either, a job of the receiving kind must have ended alone: without it, the saving is not known, and the
-accuracy after the watched epochs has nothing to be compared with.
+Both require that a job of the receiving kind has ended alone. Otherwise the saving is unknown, and there is
+no reference for the accuracy after the watched epochs.
 """
 
 import math
@@ -22,17 +22,17 @@ from solvers.merging.merged_target import MergeResult
 from solvers.merging.pairs import Candidate, MergeMode, regress
 
 CONFIDENCE: Final = 1.0
-"""Standard deviations from the mean to the bound: five of six means are above it."""
+"""Standard deviations from the mean to the bound: five of six means are above the bound."""
 LEAST_SAVING: Final = 0.05
-"""Part of a receiver's epochs below which the saving of a merge does not outweigh its delay."""
+"""Least saving, as a part of a receiver's epochs, that outweighs the delay of a merge."""
 MOST_LOST: Final = 2.0
-"""Part of a receiver's epochs. A longer loss, of a job that needs few epochs, is no more evidence."""
+"""Largest counted loss, as a part of a receiver's epochs: a larger one, of a short job, adds no evidence."""
 MOST_TRIALS: Final = 3
-"""For a receiving task in a mode: after so many that all have paid, the bound tells."""
+"""Most trials of a receiving task in a mode: after so many that all paid, the bound decides."""
 _FAILURES_AHEAD: Final = 1
-"""Trials of a mode are made while no more than so many more have failed than paid."""
+"""Largest excess of failed over paid trials of a mode with which trials go on."""
 _LEAST_OF_A_TASK: Final = 3
-"""Number of merges of a receiving task from which on they count instead of all those of the mode."""
+"""Least merges of a receiving task that count instead of all merges of the mode."""
 _SIGN_CONFIDENCE: Final = 0.84
 """Confidence of Wilson's bound, in standard deviations."""
 
@@ -42,7 +42,7 @@ class Saving(NamedTuple):
 
     mean: float
     least: float
-    """The lower confidence bound."""
+    """Lower confidence bound."""
 
 
 class _Count(NamedTuple):
@@ -70,7 +70,7 @@ class PastMerges:
         """
         Args:
             results: oldest first.
-            watched_epochs: what one costs that was undone, where that is not known.
+            watched_epochs: assumed cost of an undone merge whose cost is unknown.
         """
         self._watched_epochs = watched_epochs
         self._savings = [(result.merge, self._saved(result)) for result in results]
@@ -87,17 +87,17 @@ class PastMerges:
         if not asked:
             return []
         return [
-            Saving(belief.mean, belief.mean - CONFIDENCE * belief.doubt)
-            for belief in regress(self._savings, asked)
+            Saving(prediction.mean, prediction.mean - CONFIDENCE * prediction.doubt)
+            for prediction in regress(self._savings, asked)
         ]
 
     def evidence(self, learners: Mapping[Candidate, Saving], ratios: Sequence[float]) -> Evidence:
-        """Whether a merge may be made.
+        """Return the evidence that decides whether a merge may be made.
 
         Args:
-            learners: the merge as seen by each job that learns from the other. A job of each of their kinds
-                has ended alone.
-            ratios: the part of its iterations that each of them is expected to need.
+            learners: the merge from the view of each job that learns from the other. A job of each of their
+                kinds has ended alone.
+            ratios: part of its iterations that each of them is expected to need.
         """
         if all(
             saving.least >= LEAST_SAVING and self._like(learner).mostly_pays
@@ -131,10 +131,10 @@ class PastMerges:
 
 
 def _group(merge: Candidate) -> tuple[MergeMode, str, bool]:
-    """Merges of a receiving task; with jobs of the same task apart."""
+    """Return the key of merges of a receiving task; merges with jobs of the same task have their own."""
     return merge.mode, merge.receiver, merge.donor == merge.receiver
 
 
 def _mode(merge: Candidate) -> tuple[MergeMode, bool]:
-    """Merges of a mode; of jobs of the same task apart."""
+    """Return the key of merges of a mode; merges of jobs of the same task have their own."""
     return merge.mode, merge.donor == merge.receiver

@@ -1,4 +1,4 @@
-"""Finish-time fairness, as Shockwave (Zheng et al., NSDI '23) computes it: what sharing made of each job."""
+"""Finish-time fairness, as Shockwave (Zheng et al., NSDI '23) computes it: effects of sharing on jobs."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,31 +9,31 @@ from solvers.merging.sizes import size_within
 
 
 class Finished(NamedTuple):
-    """A job that is over."""
+    """Job that has ended."""
 
     job_id: str
     submitted_s: float
     finished_s: float
     asked_gpus: int
     total_s: Mapping[int, float]
-    """By number of GPUs that it may have, ascending: how long all of it takes, alone and undisturbed."""
+    """Duration of the whole job, alone and undisturbed, by number of GPUs that it may have, ascending."""
 
 
 def finish_time_fairness(jobs: Sequence[Finished], gpus: int) -> dict[str, float]:
-    """By job, rho: its completion time over that with a fair share of the GPUs. Above 1, sharing hurt it.
+    """Return rho by job: its completion time over that with a fair share of the GPUs. Above 1, sharing hurt
+    it.
 
-    A fair share is 1/N of the GPUs, where N is the number of jobs that contended in the time of the job, on
-    average and itself included. Of a share that is larger than what it asked for, a job has no more than
-    that; with one below its smallest size, it has this size for a part of the time. Jobs of Shockwave cannot
-    change their size, so that it takes the time at what they asked for, N over the number of GPUs times as
-    long where there are more jobs than GPUs.
+    A fair share is 1/N of the GPUs, where N is the mean number of jobs that contended in the time of the job,
+    itself included. A job uses at most the GPUs that it requested; with a share below its smallest size, it
+    has this size for a part of the time. Jobs of Shockwave cannot change their size, so it uses the duration
+    at the requested size, multiplied by N over the number of GPUs if there are more jobs than GPUs.
     """
     counts = contending(jobs)
     return {job.job_id: _completion_s(job) / _fair_s(job, gpus / counts[job.job_id]) for job in jobs}
 
 
 def contending(jobs: Sequence[Finished]) -> dict[str, float]:
-    """By job, how many jobs there were between its submission and its end, on average over that time."""
+    """Return the mean number of jobs between the submission and the end of each job, by job."""
     changes = sorted([(job.submitted_s, 1) for job in jobs] + [(job.finished_s, -1) for job in jobs])
     times_s = [time_s for time_s, _ in changes]
     present = list(accumulate(change for _, change in changes))
@@ -52,7 +52,7 @@ def contending(jobs: Sequence[Finished]) -> dict[str, float]:
 
 
 def cumulative_distribution(values: Iterable[float]) -> list[tuple[float, float]]:
-    """Each value that occurs, ascending, and which share of all is not above it."""
+    """Return each distinct value, ascending, with the share of values that are not above it."""
     ordered = sorted(values)
     return [
         (value, (index + 1) / len(ordered))

@@ -1,10 +1,10 @@
-"""When jobs are expected to end under a plan.
+"""Forecast of the ends of jobs under a plan.
 
-Jobs that run keep their GPUs until they end. Jobs that wait begin when GPUs are free, those with the least to
-do first, each with a fair share of the GPUs at that time. A job that a plan parts from its donor waits too.
+Running jobs keep their GPUs until they end. Waiting jobs start when GPUs are free, those with the least work
+first, each with a fair share of the GPUs at that time. A job that a plan separates from its donor waits too.
 
 This is no bound, since later plans change GPUs. Two plans of one problem are forecast with the same
-assumptions, so that the difference between them tells whom a merge delays.
+assumptions, so their difference shows the delays by a merge.
 """
 
 import heapq
@@ -23,26 +23,26 @@ class Forecast(NamedTuple):
 
 
 class _End(NamedTuple):
-    """End of a job that has GPUs."""
+    """End of a job with GPUs."""
 
     age_s: float
-    """Since its submission, now."""
+    """Present time since its submission."""
     after_s: float
 
 
 def forecast(problem: MergeProblem, shares: Sequence[Share], is_undone: bool = False) -> Forecast:
-    """Completion times of all jobs of a problem.
+    """Return the completion times of all jobs of a problem.
 
     Args:
-        shares: of a plan for this problem; jobs without one wait.
-        is_undone: whether new merges of the plan are undone after the watched epochs, so that their jobs
-            begin anew alone.
+        shares: shares of a plan for this problem; jobs without one wait.
+        is_undone: whether new merges of the plan are undone after the watched epochs, and their jobs start
+            again alone.
     """
     return _Forecaster(problem).of(shares, is_undone)
 
 
 def new_merges(problem: MergeProblem, shares: Sequence[Share]) -> list[Share]:
-    """The merges of a plan that are not under way."""
+    """Return the merges of a plan that are not under way."""
     units = {unit.job_ids for unit in problem.units}
     under_way = {(unit.job_ids[0], unit.follower) for unit in problem.units if unit.follower is not None}
     return [
@@ -114,14 +114,14 @@ class _Forecaster:
             yield _End(unit.age_s, switch_s + epochs * epoch_s)
 
     def _queued(self, waiting: Sequence[Unit], running: list[tuple[float, int]]) -> Iterator[_End]:
-        """Ends of jobs that wait, as GPUs are given back."""
+        """Yield the ends of waiting jobs, which start as GPUs are released."""
         heapq.heapify(running)
         idle, time_s, left = self._problem.gpus - sum(gpus for _, gpus in running), 0.0, len(waiting)
         for unit in sorted(waiting, key=lambda unit: (self._slowest_s(unit), unit.job_ids)):
             sizes = sorted(self._steps_of(unit))
             if not sizes:
                 left -= 1
-                continue  # it can run on no number of GPUs, whatever is planned
+                continue  # it can run on no number of GPUs
             while idle < sizes[0]:
                 time_s, gpus = heapq.heappop(running)
                 idle += gpus
@@ -136,7 +136,7 @@ class _Forecaster:
                 yield _End(unit.age_s, after_s)
 
     def _ratios(self, mode: str, donor: Unit, receiver: Unit) -> tuple[float, float]:
-        """The parts of their iterations that a donor and a receiver need."""
+        """Return the parts of their iterations that a donor and a receiver need."""
         known = self._transfers.get((mode, donor.kind, receiver.kind))
         if known is not None:
             return known.donor_ratio, known.receiver_ratio
@@ -147,7 +147,7 @@ class _Forecaster:
         return self._steps[self._problem.kinds[unit.kind].step_table]
 
     def _alone_s(self, unit: Unit, gpus: int) -> float:
-        """With so many GPUs, or the largest number below that it may have."""
+        """Return the duration alone with so many GPUs, or the largest valid number below."""
         steps = self._steps_of(unit)
         step_s = min((step_s for size, step_s in steps.items() if size <= gpus), default=math.inf)
         return unit.iterations * step_s
@@ -159,7 +159,7 @@ class _Forecaster:
         return 0.0 if unit.gpus == gpus else self._problem.switch_s
 
     def _epoch(self, unit: Unit) -> int:
-        """Steps of an epoch."""
+        """Return the steps of an epoch."""
         kind = self._problem.kinds[unit.kind]
         return -(-kind.dataset_samples // kind.samples_per_step)
 
@@ -167,7 +167,7 @@ class _Forecaster:
         return self._epoch(unit) * self._alone_s(unit, gpus) / unit.iterations
 
     def _joint_epoch_s(self, donor: Unit, receiver: Unit, gpus: int) -> float:
-        """Duration of an epoch of a spatial merge: steps that have one of each (Eq. 4, erratum Y3)."""
+        """Return the duration of an epoch of a spatial merge, of joint steps (Eq. 4, erratum Y3)."""
         kinds = [self._problem.kinds[unit.kind] for unit in (donor, receiver)]
         samples = sum(kind.dataset_samples for kind in kinds)
         batch = sum(kind.samples_per_step for kind in kinds)

@@ -1,14 +1,14 @@
-"""The transfer gain G of a merge before it is made (Ymir, section 4.1, Eq. 1).
+"""Forecast of the transfer gain G of a merge (Ymir, section 4.1, Eq. 1).
 
     G = (P_AB - P_B) / P_B
 
 P_B is the best accuracy of B alone, P_AB the best one of B merged with A. Every finished merge is an outcome,
-and every forecast is made anew from all of them.
+and every forecast uses all outcomes.
 
-Two models, one interface. `ScoreRegression` is the paper's: a straight line on the score S(A, B).
-`PairEffects` adds what other pairs have shown of the two tasks, and what is known of them beforehand: sizes
-and targets. On the measured curves it is right about the sign far more often. What the tasks' own first
-epochs show, and their learning rates, made it no better and are left out.
+There are two models with one interface. `ScoreRegression` is the paper's: a straight line on the score S(A,
+B). `PairEffects` adds the outcomes of other pairs with the two tasks, and their sizes and targets. On the
+measured curves it predicts the sign correctly far more often. The tasks' own first epochs and their learning
+rates did not improve it and are left out.
 """
 
 import math
@@ -17,44 +17,44 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from solvers.merging.pairs import Belief, Candidate, MergeMode, regress
+from solvers.merging.pairs import Candidate, MergeMode, Prediction, regress
 
 SCALE: Final = 0.005
-"""Gains well below half a percent are compared by their size, gains well above by their ratio: asinh(G /
-SCALE) is nearly linear below, nearly logarithmic above. Or the few gains of tens of percent would decide
-the sign of all others."""
+"""Scale of gains. Gains well below half a percent are compared by their difference, gains well above by their
+ratio: asinh(G / SCALE) is nearly linear below and nearly logarithmic above. Otherwise the few gains of tens
+of percent would decide the sign of all others."""
 
 _RIDGE: Final = 1.0
-"""Of `ScoreRegression`: a prior as strong as one outcome, which keeps a line through few points flat."""
+"""Prior of `ScoreRegression`, as strong as one outcome. It keeps a line through few points flat."""
 
 
 class GainOutcome(NamedTuple):
-    """A merge that was made, seen from its receiver."""
+    """Finished merge, from the view of its receiver."""
 
     merge: Candidate
     gain: float
-    """G, above -1."""
+    """Gain G, above -1."""
 
 
-class ForetoldGain(NamedTuple):
+class GainForecast(NamedTuple):
     gain: float
-    """G; the median of what is believed."""
+    """Median of the forecast G."""
     probability: float
-    """Of G >= 0."""
+    """Probability of G >= 0."""
 
 
 class GainModel(Protocol):
-    """Pure: the same outcomes and questions get the same answers."""
+    """Model of gains. It is pure: equal arguments give equal forecasts."""
 
-    def foretell(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[ForetoldGain]:
-        """Foretell merges, each from its receiver's side.
+    def forecast(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[GainForecast]:
+        """Forecast the gains of merges, each for its receiver.
 
         Args:
             outcomes: oldest first.
             asked: pairs, in any order.
 
         Returns:
-            one per pair asked. Without any outcome: no gain, with even chances.
+            One forecast per pair. Without any outcome: no gain, with even chances.
 
         Raises:
             ValueError: a gain or a score is not finite, or a gain is not above -1.
@@ -62,33 +62,32 @@ class GainModel(Protocol):
 
 
 class PairEffects:
-    """Effects of tasks and of their sizes, see `pairs`."""
+    """Model of the effects of tasks and of their sizes, see `pairs`."""
 
-    def foretell(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[ForetoldGain]:
+    def forecast(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[GainForecast]:
         _check(outcomes)
         if not asked:
             return []
         seen = [(merge, math.asinh(gain / SCALE)) for merge, gain in outcomes]
-        # Beyond what was ever seen, the exponential of an extrapolated effect means nothing.
+        # Outside the observed range, the exponential of an extrapolated effect is meaningless.
         least = min((gain for _, gain in outcomes), default=0.0)
         most = max((gain for _, gain in outcomes), default=0.0)
-        return [_foretold(belief, least, most) for belief in regress(seen, asked)]
+        return [_forecast_of(prediction, least, most) for prediction in regress(seen, asked)]
 
 
 class ScoreRegression:
-    """A straight line on S(A, B) for each mode, as in the paper. A pair without a score gets the mode's
-    mean."""
+    """Straight line on S(A, B) per mode (paper). Pairs without a score get the mean of their mode."""
 
-    def foretell(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[ForetoldGain]:
+    def forecast(self, outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[GainForecast]:
         _check(outcomes)
         lines = {mode: _line([o for o in outcomes if o.merge.mode == mode]) for mode in _MODES}
-        foretold = []
+        forecasts = []
         for candidate in asked:
             centre, height, slope, deviation = lines[candidate.mode]
             off = 0.0 if candidate.score is None else candidate.score - centre
-            belief = Belief(height + slope * off, deviation)
-            foretold.append(ForetoldGain(max(belief.mean, -1.0), belief.positive))
-        return foretold
+            prediction = Prediction(height + slope * off, deviation)
+            forecasts.append(GainForecast(max(prediction.mean, -1.0), prediction.positive))
+        return forecasts
 
 
 _MODES: tuple[MergeMode, ...] = ("temporal", "spatial")
@@ -98,11 +97,11 @@ def _check(outcomes: Sequence[GainOutcome]) -> None:
     for outcome in outcomes:
         score = 0.0 if outcome.merge.score is None else outcome.merge.score
         if not (math.isfinite(outcome.gain) and outcome.gain > -1 and math.isfinite(score)):
-            raise ValueError(f"gains are finite and above -1, and scores finite: {outcome}")
+            raise ValueError(f"gains must be finite and above -1, and scores finite: {outcome}")
 
 
 def _line(outcomes: Sequence[GainOutcome]) -> tuple[float, float, float, float]:
-    """The mean score, the gain there, the slope, and the deviation of gains from the line."""
+    """Return the mean score, the gain there, the slope, and the deviation of gains from the line."""
     gains = np.array([outcome.gain for outcome in outcomes])
     height = float(gains.sum() / (len(gains) + _RIDGE))
     scored = [(o.merge.score, o.gain) for o in outcomes if o.merge.score is not None]
@@ -118,7 +117,7 @@ def _line(outcomes: Sequence[GainOutcome]) -> tuple[float, float, float, float]:
     return centre, height, slope, deviation
 
 
-def _foretold(belief: Belief, least: float, most: float) -> ForetoldGain:
-    # asinh of any possible gain is below 700 by far, so sinh of what is clipped does not overflow.
+def _forecast_of(prediction: Prediction, least: float, most: float) -> GainForecast:
+    # asinh of any possible gain is far below 700, so sinh of the clipped value does not overflow.
     low, high = (math.asinh(bound / SCALE) for bound in (min(least, 0.0), max(most, 0.0)))
-    return ForetoldGain(SCALE * math.sinh(min(max(belief.mean, low), high)), belief.positive)
+    return GainForecast(SCALE * math.sinh(min(max(prediction.mean, low), high)), prediction.positive)

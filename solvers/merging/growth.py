@@ -1,25 +1,25 @@
-"""GPUs that a plan leaves idle, for the units that run in it.
+"""Allocation of the GPUs that a plan leaves idle to its running units.
 
-Where there are very many numbers of GPUs, each unit is offered only a few of them, and those of all units
-need not add up to the GPUs that there are. So each share may grow: by what is best for it at a price per GPU,
-which is the least at which all together ask for no more than is idle (Lagrangian relaxation, as in
-`pricing`). What is idle even then goes to those that would grow at a price just below it, those first that
-gain most per GPU.
+With very many numbers of GPUs, each unit is offered only a few of them, and those of all units need not add
+up to all GPUs. So each share may grow to its best size at a price per GPU. The price is the least at which
+all shares together request no more than the idle GPUs (Lagrangian relaxation, as in `pricing`). The remaining
+idle GPUs go to shares that would grow at a price just below, those with the largest gain per GPU first.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.merging.problems import MergeProblem
-from solvers.merging.options import Floats, Ints, Options
+from solvers.merging.options import Floats, Ints, PlanOptions
 
 _MOST_CELLS = 1_000_000
-"""Shares times numbers of GPUs that are looked at; of more numbers, some, the farther apart the larger."""
+"""Most shares times numbers of GPUs examined. If there are more, some numbers are left out, more of the
+larger ones."""
 _PRICE_STEPS = 20
 
 
-def grown(problem: MergeProblem, options: Options, shares: NDArray[np.void]) -> NDArray[np.void]:
-    """The shares of a plan, some of them with more GPUs; no plan gets worse by it.
+def grow_shares(problem: MergeProblem, options: PlanOptions, shares: NDArray[np.void]) -> NDArray[np.void]:
+    """Return the shares of a plan, some with more GPUs; the plan never gets worse.
 
     Args:
         shares: (shares,) of `OFFER`. No two have a unit in common, and all fit together.
@@ -27,7 +27,7 @@ def grown(problem: MergeProblem, options: Options, shares: NDArray[np.void]) -> 
     idle = problem.gpus - int(shares["gpus"].sum())
     if not shares.size or not idle:
         return shares
-    sizes = _looked_at(options.gpus.size, shares.size)
+    sizes = _examined(options.gpus.size, shares.size)
     savings = _savings(problem, options, shares, sizes)
     more = options.gpus[sizes] - shares["gpus"][:, None]
     gains = np.where(more > 0, savings - shares["saving"][:, None], -np.inf)
@@ -40,17 +40,17 @@ def grown(problem: MergeProblem, options: Options, shares: NDArray[np.void]) -> 
     return rows
 
 
-def _looked_at(sizes: int, shares: int) -> Ints:
-    """(sizes looked at,) indices."""
+def _examined(sizes: int, shares: int) -> Ints:
+    """Return the indices of the sizes examined, (sizes examined,)."""
     most = max(_MOST_CELLS // shares, 1)
     if sizes <= most:
         return np.arange(sizes)
     return np.unique(np.geomspace(1, sizes, most).astype(np.int64)) - 1
 
 
-def _savings(problem: MergeProblem, options: Options, shares: NDArray[np.void], sizes: Ints) -> Floats:
-    """(shares, sizes looked at) what each share would save; nothing for a merge that is under way with what
-    it has now. That alone takes no switch, and is among the offers."""
+def _savings(problem: MergeProblem, options: PlanOptions, shares: NDArray[np.void], sizes: Ints) -> Floats:
+    """Return the saving of each share, (shares, sizes examined). It is 0 for a merge under way at its present
+    size, which alone needs no switch and is among the offers."""
     merges = options.merges
     costs = options.alone[np.ix_(shares["first"], sizes)]
     waiting = options.waiting[shares["first"]]
@@ -77,7 +77,7 @@ def _savings(problem: MergeProblem, options: Options, shares: NDArray[np.void], 
 
 
 def _grown_within(gains: Floats, more: Ints, idle: int) -> Ints:
-    """(shares,) the column that each grows to, -1 where it stays."""
+    """Return the column that each share grows to, -1 where it stays, (shares,)."""
     low, high = 0.0, float(np.max(gains / np.maximum(more, 1), initial=0.0))
     dear = np.full(len(gains), -1)
     cheap = _best(gains, more, low)
@@ -95,14 +95,14 @@ def _grown_within(gains: Floats, more: Ints, idle: int) -> Ints:
 
 
 def _best(gains: Floats, more: Ints, price: float) -> Ints:
-    """(shares,) the column that is best at a price per GPU, -1 where none is better than to stay."""
+    """Return the best column at a price per GPU, -1 where staying is best, (shares,)."""
     worth = gains - price * more
     best = np.argmax(worth, axis=1)
     return np.where(worth[np.arange(len(best)), best] > 0.0, best, -1)
 
 
 def _of(values: Floats | Ints, chosen: Ints) -> NDArray[np.float64]:
-    """(shares,) the value in the chosen column, 0 where none is."""
+    """Return the value in the chosen column, 0 without one, (shares,)."""
     return np.where(chosen >= 0, values[np.arange(len(chosen)), chosen], 0)
 
 
@@ -111,7 +111,7 @@ def _asked(more: Ints, chosen: Ints) -> int:
 
 
 def _filled(gains: Floats, more: Ints, dear: Ints, cheap: Ints, idle: int) -> Ints:
-    """What is chosen at the dear price, and of what is chosen at the cheap one what still fits."""
+    """Combine the choices at the high price with those at the low price that still fit."""
     filled = dear.copy()
     gain = _of(gains, cheap) - _of(gains, dear)
     needed = _of(more, cheap) - _of(more, dear)

@@ -1,7 +1,7 @@
-"""A plan that is there at once: the program starts from it, and it stands where time ends the program.
+"""Plan that is found at once: the program starts from it, and it is the result if time ends the program.
 
-Columns are taken in an order, as long as their units are free and GPUs are left; then each that saves more
-than those in its place. How things are now is one such order, so that no plan is worse than that.
+Columns are taken in an order, as long as their units are free and GPUs are left. Then a column replaces
+others if it saves more. The present allocation is one such order, so the plan is never worse than that.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,16 +11,16 @@ import numpy as np
 from solvers.merging.program import Column
 
 _PRICES = 6
-"""That are tried where nothing tells which columns are likely."""
+"""Number of prices tried without information on likely columns."""
 
 
 def incumbent(columns: Sequence[Column], gpus: int, likely: Sequence[int]) -> tuple[int, ...]:
-    """Indices of columns that can be chosen together, ascending.
+    """Return the indices of columns that can be chosen together, ascending.
 
     Args:
         columns: each with a saving above 0.
-        gpus: that there are.
-        likely: indices of all columns, those first that are likely in a good plan; empty where nothing tells.
+        gpus: number of all GPUs.
+        likely: indices of all columns, those likely in a good plan first; empty if unknown.
     """
     if not columns:
         return ()
@@ -33,7 +33,7 @@ def incumbent(columns: Sequence[Column], gpus: int, likely: Sequence[int]) -> tu
     if likely:
         orders.append(likely)
     else:
-        # By what they save beyond a price per GPU. Which one is right is not known.
+        # By their saving beyond a price per GPU. The right price is unknown.
         for price in (0.0, *np.quantile(per_gpu, np.linspace(0.0, 1.0, _PRICES - 1)).tolist()):
             worth = savings - price * sizes
             order = np.argsort(-worth, kind="stable")
@@ -44,7 +44,7 @@ def incumbent(columns: Sequence[Column], gpus: int, likely: Sequence[int]) -> tu
 
 
 class _Plan:
-    """Columns that were chosen, and what is left."""
+    """Columns chosen, and the GPUs left."""
 
     def __init__(self, columns: Sequence[Column], gpus: int) -> None:
         self._columns = columns
@@ -57,7 +57,7 @@ class _Plan:
         return sum(self._columns[index].saving for index in sorted(self.chosen))
 
     def filled(self, order: Iterable[int], by_rate: Sequence[int]) -> "_Plan":
-        """What fits of columns in an order, and then each one that is better than those in its place."""
+        """Return the plan of columns that fit in an order, improved by columns that replace others."""
         for index in order:
             column = self._columns[index]
             if column.gpus <= self._left and all(unit not in self._of_unit for unit in column.units):

@@ -1,13 +1,13 @@
-"""How many iterations a job needs until its loss hardly falls, alone and merged (Ymir, section 4.2).
+"""Iterations of a job until its loss hardly falls, alone and merged (Ymir, section 4.2).
 
-Eq. 2 as erratum Y4 has it: the first k with L(k) - L(k + 1) <= 0.001, L normalised to its maximum. Merged
-temporally, L / (1 + G) takes the place of L, with G the gain of the receiver; merged spatially, Eq. 4 adds up
-the data of both (erratum Y3).
+Eq. 2, corrected by erratum Y4: the first k with L(k) - L(k + 1) <= 0.001, L normalised to its maximum. In a
+temporal merge, L / (1 + G) replaces L, with G the gain of the receiver. In a spatial merge, Eq. 4 adds up the
+data of both (erratum Y3).
 
-The falls of Eq. 3 from one iteration to the next may rise at first, where b3 b1 is large, and then shrink for
-good. So if the first is above the threshold, those that are not are exactly the ones from some k on, and
-bisection finds that k. If the first is below the threshold, Eq. 2 says k = 1, also for a curve that is only
-slow. Where that matters, an accuracy is the better target (`accuracy_target`).
+The decrements of Eq. 3 may rise at first, if b3 b1 is large, and then shrink monotonically. So if the first
+is above the threshold, those at or below it are exactly the ones from some k on, and bisection finds that k.
+If the first is below the threshold, Eq. 2 gives k = 1, even for a curve that is only slow. Where that
+matters, an accuracy is the better target (`accuracy_target`).
 """
 
 import math
@@ -19,13 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.merging.loss_curve import LossCurve
 
 THRESHOLD: Final = 0.001
-"""Of Eq. 2: a fall of the normalised loss that is worth no further iteration."""
+"""Threshold of Eq. 2: a decrement of the normalised loss that is worth no further iteration."""
 _ROUNDING = 1e-12
-"""Relative: products and quotients of exact numbers come out so much above a whole number at most."""
+"""Relative rounding error by which products and quotients may exceed a whole number."""
 
 
 def fall(curve: LossCurve, iteration: int, gain: float = 0.0) -> float:
-    """L(k) - L(k + 1), divided by 1 + G. Free of cancellation."""
+    """Return L(k) - L(k + 1), divided by 1 + G, without cancellation."""
     k = float(iteration)
     here = (curve.quadratic * k + curve.linear) * k + curve.constant
     step = curve.quadratic * (2.0 * k + 1.0) + curve.linear
@@ -35,11 +35,11 @@ def fall(curve: LossCurve, iteration: int, gain: float = 0.0) -> float:
 def iterations_to_converge(
     curve: LossCurve, most_iterations: int, gain: float = 0.0, threshold: float = THRESHOLD
 ) -> int:
-    """The smallest k with a fall of at most `threshold`, or `most_iterations` if that is smaller (Eq. 2).
+    """Return the smallest k with a decrement of at most `threshold`, or `most_iterations` if smaller (Eq. 2).
 
     Args:
-        curve: of the job alone.
-        most_iterations: what its owner allows, at least 1.
+        curve: curve of the job alone.
+        most_iterations: limit by its owner, at least 1.
         gain: G of the job in the merge; above -1. 0 for a job alone.
         threshold: above 0.
 
@@ -69,7 +69,7 @@ def all_iterations_to_converge(
     gains: ArrayLike = 0.0,
     threshold: float = THRESHOLD,
 ) -> NDArray[np.int64]:
-    """`iterations_to_converge` of many jobs and gains at once, number for number.
+    """Vectorised `iterations_to_converge`, with identical results.
 
     Args:
         coefficients: (..., 4): b3, b2, b1 and b0 of each curve.
@@ -78,7 +78,7 @@ def all_iterations_to_converge(
         gains: each above -1.
 
     Returns:
-        of the broadcast shape.
+        Iterations, in the broadcast shape.
 
     Raises:
         ValueError: a shape does not fit, or a value is outside its range.
@@ -104,7 +104,7 @@ def all_iterations_to_converge(
         return result
 
     above = np.ones(most.shape, dtype=np.int64)
-    # What converges at once is found already; the rest narrows down to neighbours.
+    # Jobs that converge at once are found already; for the rest, bisection ends at neighbours.
     found = np.where(converged(above), above, most)
     while np.any(found - above > 1):
         middle = (above + found) // 2
@@ -116,17 +116,17 @@ def all_iterations_to_converge(
 def spatial_iterations(
     iterations: tuple[float, float], batch_sizes: tuple[int, int], samples: tuple[int, int]
 ) -> int:
-    """Of A || B, in which both jobs end together (Eq. 4, erratum Y3).
+    """Return the iterations of A || B, in which both jobs end together (Eq. 4, erratum Y3).
 
-    The one that needs more epochs decides; each epoch of the merge has the data of both.
+    The job that needs more epochs decides; each epoch of the merge has the data of both.
 
     Args:
         iterations: K_A and K_B, each from Eq. 2 on its own curve.
-        batch_sizes: M_A and M_B, sequences of an optimizer step.
-        samples: D_A and D_B, of the training data.
+        batch_sizes: M_A and M_B, sequences per optimizer step.
+        samples: D_A and D_B, samples of training data.
 
     Returns:
-        optimizer steps of M_A + M_B sequences each, rounded up.
+        Optimizer steps of M_A + M_B sequences each, rounded up.
     """
     return int(all_spatial_iterations(iterations, batch_sizes, samples))
 
@@ -136,7 +136,7 @@ def all_spatial_iterations(
     batch_sizes: tuple[ArrayLike, ArrayLike],
     samples: tuple[ArrayLike, ArrayLike],
 ) -> NDArray[np.int64]:
-    """`spatial_iterations` of many pairs at once; the arrays are broadcast against each other."""
+    """Vectorised `spatial_iterations`; the arrays are broadcast against each other."""
     (k_a, k_b), (m_a, m_b), (d_a, d_b) = (
         (np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
         for a, b in (iterations, batch_sizes, samples)
@@ -148,5 +148,5 @@ def all_spatial_iterations(
 
 
 def iterations_of_epochs(epochs: float, batch_size: int, samples: int) -> int:
-    """Optimizer steps in so many epochs, each of which ends with a step that may be partly full."""
+    """Return the optimizer steps of so many epochs, each of which may end with a partial batch."""
     return max(1, math.ceil(epochs * -(-samples // batch_size) * (1.0 - _ROUNDING)))

@@ -1,7 +1,7 @@
 """Seconds per optimizer step: the lookup table S(a, cfgs) of the time estimator (Ymir, section 4.3).
 
-The table is seeded with offline measurements and follows what executors report: every row is a running
-mean. Of the micro-batches that fit into memory the fastest is taken (`step_times`).
+The table is seeded with offline measurements and updated by reports of executors: every row is a running
+mean. Of the micro-batches that fit into memory, the fastest is taken (`step_times`).
 
 Cells use it, so it is plain arithmetic in a fixed order.
 """
@@ -17,7 +17,7 @@ MOST_CONFIGURATIONS: Final = 256
 
 
 class Configuration(NamedTuple):
-    """What of a job's training, beside its batch, makes its steps faster or slower."""
+    """Settings of a job's training, except its batch, that change the duration of its steps."""
 
     frozen_layers: int = 0
     gradient_checkpointing: bool = False
@@ -25,24 +25,24 @@ class Configuration(NamedTuple):
 
 
 class LookupTable:
-    """S(a, cfgs) of one base model on one type of GPU."""
+    """Table S(a, cfgs) of one base model on one type of GPU."""
 
     def __init__(self) -> None:
         self._by_configuration: dict[Configuration, StepTimes] = {}
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was counted yet."""
+        """Whether the table has no measurement."""
         return not self._by_configuration
 
     def observe(self, configuration: Configuration, measured: MeasuredStep) -> None:
-        """Count a measurement, offline rows first, then what is reported, unless it cannot be."""
+        """Add a measurement, offline rows first, then reports. An impossible one is ignored."""
         if not is_possible(measured):
             return
         rows = self._by_configuration.get(configuration)
         if rows is None:
             if len(self._by_configuration) >= MOST_CONFIGURATIONS:
-                # Never the first, which the others are measured against.
+                # Never the first, to which the others are compared.
                 del self._by_configuration[list(self._by_configuration)[1]]
             rows = self._by_configuration[configuration] = StepTimes()
         rows.add(measured)
@@ -56,16 +56,16 @@ class LookupTable:
         most_micro_batch: int,
         scale: float = 1.0,
     ) -> Step:
-        """The fastest way to do an optimizer step.
+        """Return the fastest way to do an optimizer step.
 
         Args:
-            configuration: of the job. One without any row is taken for the first that the table got, times
-                `scale`.
+            configuration: configuration of the job. Without any row for it, the first of the table is used,
+                times `scale`.
             gpus: a, over all nodes, at least as many as `nodes`.
-            nodes: that they are on.
-            batch_size: M, sequences of an optimizer step.
+            nodes: number of nodes with these GPUs.
+            batch_size: M, sequences per optimizer step.
             most_micro_batch: the largest m that fits into the memory of a GPU.
-            scale: of this job, see `scale_of`.
+            scale: factor of this job, see `scale_of`.
 
         Raises:
             LookupError: the table is empty.
@@ -73,16 +73,17 @@ class LookupTable:
         """
         if not 1 <= nodes <= gpus or batch_size < 1 or most_micro_batch < 1:
             raise ValueError(
-                f"{gpus} GPUs on {nodes} nodes, batch {batch_size}, micro-batch {most_micro_batch}: all are "
-                "at least 1, with a GPU on each node"
+                f"{gpus} GPUs on {nodes} nodes, batch {batch_size}, micro-batch {most_micro_batch}: all must "
+                "be at least 1, with a GPU on each node"
             )
         rows, own = self._rows(configuration)
         step = rows.step(gpus, nodes, batch_size, most_micro_batch)
         return step if own or scale == 1.0 else step._replace(step_s=step.step_s * scale)
 
     def scale_of(self, configuration: Configuration, measured: Sequence[MeasuredStep]) -> float:
-        """How much slower the steps of a job are than the table says: the median over its measurements. For
-        jobs whose configuration has no row; 1 for all others. Measurements that cannot be are passed over.
+        """Return the duration of the steps of a job over that of the table: the median over its measurements.
+
+        It is 1 for a job whose configuration has a row. Impossible measurements are ignored.
 
         Raises:
             LookupError: the table is empty.
@@ -94,11 +95,11 @@ class LookupTable:
         return statistics.median(one.step_s / rows.measured_step_s(one) for one in possible)
 
     def state(self) -> list[Any]:
-        """Lists of plain values."""
+        """Return the state as lists of plain values."""
         return [[*configuration, rows.state()] for configuration, rows in self._by_configuration.items()]
 
     def restore(self, state: Iterable[Sequence[Any]]) -> None:
-        """Become what `state` was taken of."""
+        """Restore the table from a state."""
         self._by_configuration = {Configuration(*fields): StepTimes(rows) for *fields, rows in state}
 
     def _rows(self, configuration: Configuration) -> tuple[StepTimes, bool]:

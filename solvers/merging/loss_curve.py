@@ -1,9 +1,9 @@
-"""The curve that training losses follow (Ymir, section 4.2, Eq. 3), fitted to the trace of a profile run.
+"""Curve of training losses (Ymir, section 4.2, Eq. 3), fitted to the trace of a profile run.
 
     L(k) = 1 / (b3 k^2 + b2 k + b1) + b0
 
-k counts iterations from 1, L is the loss divided by the largest of the trace, and no coefficient is negative:
-so L falls for ever, towards b0. Not every trace has such a curve, and then the fit says why.
+k counts iterations from 1, L is the loss divided by the largest of the trace, and no coefficient is negative.
+So L falls monotonically towards b0. If a trace has no such curve, the fit returns the reason.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from scipy.optimize import least_squares, nnls
 from schemas.merging.estimates import LossFault
 
 FEWEST_LOSSES: Final = 8
-"""Twice the coefficients: of fewer, any four-parameter curve tells more about noise than about training."""
+"""Least losses: twice the coefficients. With fewer, a curve of four parameters fits mainly noise."""
 
 _FLOORS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
-"""Of the smallest loss: where the search for b0 starts."""
+"""Starts of the search for b0, as parts of the smallest loss."""
 _OUTLIER = 0.1
-"""Residuals well beyond this, in normalised loss, count by their size and no longer by their square."""
+"""Residual in normalised loss, well beyond which residuals count linearly instead of by their square."""
 _STANDARD_ERRORS = 2.0
 
 Array = NDArray[np.float64]
@@ -30,26 +30,26 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LossCurve:
-    """Eq. 3, on the loss normalised to its maximum."""
+    """Loss curve of Eq. 3, on the loss normalised to its maximum."""
 
     quadratic: float
-    """b3."""
+    """Coefficient b3."""
     linear: float
-    """b2."""
+    """Coefficient b2."""
     constant: float
-    """b1."""
+    """Coefficient b1."""
     floor: float
-    """b0, what the loss falls to."""
+    """Limit b0 of the loss."""
 
     def __post_init__(self) -> None:
         values = (self.quadratic, self.linear, self.constant, self.floor)
         if not all(np.isfinite(value) and value >= 0 for value in values):
-            raise ValueError(f"coefficients of a loss curve are finite and not negative, not {values}")
+            raise ValueError(f"coefficients of a loss curve must be finite and not negative, not {values}")
         if self.quadratic + self.linear + self.constant == 0:
             raise ValueError("a loss curve needs one of b3, b2, b1 above zero, or the loss is infinite")
 
     def loss(self, iteration: float) -> float:
-        """L(k), for k >= 1."""
+        """Return L(k), for k >= 1."""
         return 1.0 / ((self.quadratic * iteration + self.linear) * iteration + self.constant) + self.floor
 
 
@@ -60,13 +60,13 @@ class FittedCurve(NamedTuple):
 
 
 class UnusableTrace(NamedTuple):
-    """There is no curve; the job may still run, unmerged."""
+    """Trace without a curve; the job may still run, unmerged."""
 
     fault: LossFault
 
 
 class CurveFit(Protocol):
-    """How a trace becomes a curve; `fit_loss_curve` is one way."""
+    """Function that fits a curve to a trace, such as `fit_loss_curve`."""
 
     def __call__(self, losses: Sequence[float], /) -> FittedCurve | UnusableTrace: ...
 
@@ -74,18 +74,19 @@ class CurveFit(Protocol):
 def fit_loss_curve(losses: Sequence[float]) -> FittedCurve | UnusableTrace:
     """Fit Eq. 3 by bounded least squares, robust against single outliers.
 
-    The squares have many local minima, so the search has several starts: for a fixed b0 the rest is linear in
-    1 / (L - b0), which non-negative least squares solve at once. The best start is then refined in all four.
+    The squares have many local minima, so the search has several starts. For a fixed b0, the other
+    coefficients are linear in 1 / (L - b0), and non-negative least squares give them directly. The best start
+    is then refined in all four.
 
     Args:
-        losses: training loss of each iteration, from the first on; in any unit.
+        losses: training loss of each iteration, from the first on, in any unit.
     """
     reason = _unusable(losses)
     if reason is not None:
         return reason
     trace = np.asarray(losses, dtype=np.float64)
     trace = trace / trace.max()
-    # Iterations as parts of the trace, so that all coefficients are of one order.
+    # Iterations as parts of the trace, so that all coefficients have the same order.
     parts = np.arange(1, len(trace) + 1) / len(trace)
     start = min((_start(trace, parts, floor) for floor in _FLOORS), key=lambda c: _cost(c, trace, parts))
     fit = least_squares(
@@ -119,7 +120,7 @@ def _unusable(losses: Sequence[float]) -> UnusableTrace | None:
     first = np.asarray(losses[:quarter], dtype=np.float64)
     last = np.asarray(losses[-quarter:], dtype=np.float64)
     fall = float(first.mean() - last.mean())
-    # The losses of single batches scatter; a fall must stand out from that. The scatter is taken from
+    # Losses of single batches scatter; a fall must be significant against that. The scatter is estimated from
     # neighbours, since within the first quarter the loss itself may fall steeply.
     steps = np.diff(np.asarray(losses, dtype=np.float64))
     error = float(np.median(np.abs(steps))) / quarter**0.5
@@ -131,7 +132,7 @@ def _unusable(losses: Sequence[float]) -> UnusableTrace | None:
 def _start(trace: Array, parts: Array, floor_part: float) -> Array:
     floor = floor_part * trace.min()
     above = np.maximum(trace - floor, 1e-6)
-    # An error e of L is one of e / above^2 in 1 / above: the weights make both the same.
+    # An error e of L is an error e / above^2 of 1 / above: the weights make both equal.
     weights = above**2
     powers = np.stack((parts**2, parts, np.ones_like(parts)), axis=1)
     coefficients, _ = nnls(powers * weights[:, None], weights / above)
@@ -146,7 +147,7 @@ def _curve(coefficients: Array, parts: Array) -> Array:
 
 
 def _slopes(coefficients: Array, parts: Array) -> Array:
-    """(parts, coefficients) derivatives of the curve."""
+    """Return the derivatives of the curve, (parts, coefficients)."""
     quadratic, linear, constant, _ = coefficients
     above = 1.0 / ((quadratic * parts + linear) * parts + constant)
     return np.stack((-((above * parts) ** 2), -(above**2) * parts, -(above**2), np.ones_like(parts)), axis=1)

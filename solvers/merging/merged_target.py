@@ -1,12 +1,12 @@
-"""Whether a merged job reaches its accuracy target, and in how many epochs, from what came of other pairs.
+"""Forecast whether a merged job reaches its accuracy target, and in how many epochs, from other pairs.
 
-The gain G says how good a merge is in the end; a schedule gets shorter only if the target is met *sooner*.
-Two regressions (`pairs`) on past merges answer: one on the margin by which the best accuracy was above or
-below the target, for the probability that it is met at all; and one, over the merges that met it, on the
-ratio of the epochs needed to those needed alone.
+The gain G is the final quality of a merge; a schedule gets shorter only if the target is met *sooner*. The
+forecast uses two regressions (`pairs`) on past merges. One is on the margin of the best accuracy above the
+target, for the probability that the target is met. The other, over the merges that met it, is on the ratio of
+the epochs needed to those needed alone.
 
-What a merge is worth, in epochs of the receiver, is what it saves if the target is met, against what is lost
-until the safety net undoes it (section 4.3: two epochs) if not.
+The value of a merge, in epochs of the receiver, is its saving if the target is met, less the loss until the
+safety net undoes it if not (section 4.3: two epochs).
 """
 
 import math
@@ -17,59 +17,59 @@ from solvers.merging.gain import SCALE
 from solvers.merging.pairs import Candidate, regress
 
 WATCHED_EPOCHS: Final = 2.0
-"""After so many without a gain a merge is undone."""
+"""Epochs without a gain after which a merge is undone."""
 _LARGEST_LOG: Final = 20.0
-"""Logarithm of epochs merged over those alone, beyond which extrapolated effects mean nothing."""
+"""Largest logarithm of epochs merged over those alone; beyond it, extrapolated effects are meaningless."""
 
 
 class MergeResult(NamedTuple):
-    """A merge that was made, seen from its receiver."""
+    """Finished merge, from the view of its receiver."""
 
     merge: Candidate
     target: float
-    """Above 0: the accuracy that the receiver was to reach."""
+    """Accuracy that the receiver was to reach, above 0."""
     best: float
-    """Best value that it reached."""
+    """Best accuracy that it reached."""
     epochs: float | None
-    """In how many epochs it met the target; None if it never did."""
+    """Epochs in which it met the target; None if it never did."""
     own_epochs: float
-    """Number that it needed alone, or was forecast to need."""
+    """Epochs that it needed alone, or was forecast to need."""
     lost_epochs: float | None = None
-    """In which it was trained in vain, of a merge that was undone; None where that is not known."""
+    """Epochs trained in vain in a merge that was undone; None if unknown."""
 
 
 class MergeQuestion(NamedTuple):
     merge: Candidate
     own_epochs: float
-    """Number that the receiver is forecast to need alone."""
+    """Epochs that the receiver is forecast to need alone."""
 
 
-class ForetoldTarget(NamedTuple):
+class TargetForecast(NamedTuple):
     probability: float
-    """That the target is met at all."""
+    """Probability that the target is met."""
     epochs: float
-    """In how many, if it is; the median of what is believed."""
+    """Median forecast of the epochs, if it is met."""
     own_epochs: float
 
     @property
     def saved_epochs(self) -> float:
-        """Expected, of the receiver's own epochs: below zero for a merge that is better not made."""
+        """Expected saving of the receiver's own epochs; negative for a merge that should not be made."""
         saved = self.own_epochs - self.epochs
         return self.probability * saved - (1.0 - self.probability) * WATCHED_EPOCHS
 
 
-def foretell_targets(results: Sequence[MergeResult], asked: Sequence[MergeQuestion]) -> list[ForetoldTarget]:
-    """Foretell merges, each from its receiver's side.
+def forecast_targets(results: Sequence[MergeResult], asked: Sequence[MergeQuestion]) -> list[TargetForecast]:
+    """Forecast merges, each for its receiver.
 
-    Of a temporal merge ask for the receiver alone: its donor trains as it would without. Of a spatial one ask
-    for both directions: it ends when both have met their targets.
+    For a temporal merge, ask only for the receiver: its donor trains as without the merge. For a spatial one,
+    ask for both directions: it ends when both have met their targets.
 
     Args:
         results: oldest first.
         asked: in any order.
 
     Returns:
-        one per question. Without results: even chances of needing as many epochs as alone.
+        One forecast per question. Without results: even chances of needing as many epochs as alone.
 
     Raises:
         ValueError: a target or a number of epochs is not above 0; the message names the pair.
@@ -84,7 +84,7 @@ def foretell_targets(results: Sequence[MergeResult], asked: Sequence[MergeQuesti
     margins = [(r.merge, math.asinh((r.best - r.target) / r.target / SCALE)) for r in results]
     ratios = [(r.merge, math.log(r.epochs / r.own_epochs)) for r in results if r.epochs is not None]
     return [
-        ForetoldTarget(
+        TargetForecast(
             margin.positive,
             question.own_epochs * math.exp(min(max(ratio.mean, -_LARGEST_LOG), _LARGEST_LOG)),
             question.own_epochs,

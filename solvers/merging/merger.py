@@ -1,14 +1,13 @@
-"""The task merger (Ymir, section 5.1): who gets how many GPUs, and who is merged with whom.
+"""Task merger (Ymir, section 5.1): GPUs for each job, and merges of jobs.
 
-There are far more options than can be in any good plan. Prices of GPUs and units tell which: an option is
-worth so much less than what its units and GPUs cost (its reduced cost), and only those of the smallest
-reduced costs become columns of the program. The first prices are those at which units, each for itself, would
-ask for as many GPUs as there are. Better ones are the dual prices of the program with parts of columns
-allowed, by which more columns are found, and so on for a few rounds (`relaxation`).
+There are far more options than can be in any good plan. Prices of GPUs and units select them: the reduced
+cost of an option is its cost beyond the value of its units at these prices, and only options of the smallest
+reduced costs become columns of the program. At the first prices, units would each request GPUs for
+themselves, as many as there are. Better prices are the duals of the program with fractional columns. They
+give more columns, and so on for a few rounds (`relaxation`).
 
-Rounding that relaxation gives a plan at once (`incumbent`). HiGHS looks for a better one among the columns
-that can be in one. If that is not known to be the best, GPUs that it leaves idle go to units that run in it
-(`growth`).
+Rounding that relaxation gives a plan at once (`incumbent`). HiGHS searches for a better one among the columns
+that can be in one. If the plan is not proven optimal, its idle GPUs go to its running units (`growth`).
 """
 
 import math
@@ -19,43 +18,43 @@ import numpy as np
 
 from schemas.merging.commands import TransferMode
 from schemas.merging.problems import MergeProblem, MergeSolution, Share
-from solvers.merging.growth import grown
+from solvers.merging.growth import grow_shares
 from solvers.merging.incumbent import incumbent
-from solvers.merging.offers import Offers, Prices, offers_of
-from solvers.merging.options import Options, options_of
+from solvers.merging.offers import Offers, UnitPrices, offers_of
+from solvers.merging.options import PlanOptions, options_of
 from solvers.merging.pricing import bound_at, first_bound, first_prices
 from solvers.merging.program import Column, choose
-from solvers.merging.relaxation import Relaxed, relax
+from solvers.merging.relaxation import RelaxedPlan, relax
 
 MOST_COLUMNS = 1_600
-"""That a round finds: solving the relaxation takes some hundredths of a second with so many."""
+"""Columns found by a round: with so many, solving the relaxation takes some hundredths of a second."""
 _COLUMNS_PER_SHARE = 4
-"""At least: a plan may give each GPU to another unit, and each unit has one share at most."""
+"""Least columns per share: a plan may give each GPU to another unit, and each unit has at most one share."""
 _ROUNDS = 3
 _PART_FOR_COLUMNS = 0.4
-"""Of the limit: after so much no further round begins."""
+"""Part of the limit after which no further round begins."""
 _PART_FOR_RELAXATION = 0.6
 _PART_FOR_HIGHS = 0.6
-"""Of the time that is left then: HiGHS looks at its clock now and then."""
+"""Part of the remaining time: HiGHS checks its clock only at times."""
 _LEAST_S = 0.05
-"""Less time than that is not worth building a program for."""
+"""Least time for which a program is built."""
 _LEAST_PER_COLUMN_S = 1e-4
-"""What it takes at least to build the program and have HiGHS presolve it. Neither looks at a clock."""
+"""Least time per column to build and presolve the program. Neither step checks a clock."""
 RELATIVE_GAP = 1e-3
-"""Of the slowdowns of the units that run in a plan, and of what it saves beside waiting: one that is better
-by no more than the smaller of both is not looked for. One unit that has waited long can make up nearly all
-that is saved, or that those cost who wait, whatever becomes of the others."""
+"""Relative gap, of the slowdowns of the running units of a plan and of its saving over waiting. A better plan
+is not searched if it can improve by no more than the smaller of both. A single unit that has waited long can
+make up nearly the whole saving, or nearly the whole cost of waiting, whatever the other units get."""
 _ROUNDING = 1e-12
 
 
 def merge(problem: MergeProblem, time_limit_s: float) -> MergeSolution:
-    """The best plan that is found in time, and the bound that is proven.
+    """Return the best plan found in time, and the proven bound.
 
-    There always is a plan: one is found before HiGHS is asked for a better one, so that the limit costs
-    quality alone. Only what comes before may take longer than the limit, where that is very short.
+    There always is a plan: one is found before HiGHS searches for a better one, so the limit costs only
+    quality. Only the steps before HiGHS may exceed a very short limit.
 
     Args:
-        time_limit_s: for everything. HiGHS may overrun it by a part of its last step.
+        time_limit_s: total limit. HiGHS may exceed it by a part of its last step.
     """
     start_s = time.perf_counter()
     options = options_of(problem)
@@ -71,8 +70,8 @@ def merge(problem: MergeProblem, time_limit_s: float) -> MergeSolution:
             bound = max(bound, all_wait - most)
     is_optimal = _is_optimal(options, bound, columns, chosen)
     rows = offers.rows[list(chosen)]
-    # The best plan stays as it is: a gain that is mere rounding is not worth a switch.
-    plan = Offers(rows if is_optimal else grown(problem, options, rows), is_all=False)
+    # An optimal plan stays: a gain by mere rounding is not worth a switch.
+    plan = Offers(rows if is_optimal else grow_shares(problem, options, rows), is_all=False)
     shares = plan.columns()
     objective = all_wait - _saved(shares, range(len(shares)))
     return MergeSolution(
@@ -85,7 +84,7 @@ def merge(problem: MergeProblem, time_limit_s: float) -> MergeSolution:
 
 
 def smallest() -> MergeProblem:
-    """Two jobs that may be merged, on two GPUs."""
+    """Return a problem of two jobs that may be merged, on two GPUs."""
     return MergeProblem.model_validate_json(
         """
         {"gpus": 2, "interval_s": 120, "switch_s": 3,
@@ -99,23 +98,23 @@ def smallest() -> MergeProblem:
 
 
 def _columns(
-    problem: MergeProblem, options: Options, start_s: float, time_limit_s: float
-) -> tuple[Offers, Relaxed | None, float]:
-    """What may be chosen, its relaxation if there is time, and a bound on the objective of all plans."""
+    problem: MergeProblem, options: PlanOptions, start_s: float, time_limit_s: float
+) -> tuple[Offers, RelaxedPlan | None, float]:
+    """Return the columns, their relaxation if time permits, and a bound on the objective of all plans."""
     most = max(MOST_COLUMNS, _COLUMNS_PER_SHARE * min(problem.gpus, len(problem.units)))
     prices, dearer = first_prices(options, problem.gpus)
     offers = offers_of(problem, options, dearer, most).cheapest(most)
     bound = first_bound(options, problem, prices)
-    last: Relaxed | None = None
+    last: RelaxedPlan | None = None
     for round_ in range(_ROUNDS):
         left_s = start_s + time_limit_s - time.perf_counter()
         if left_s < _LEAST_S or not len(offers.rows):
             return offers, None, bound
-        # A plan must be rounded from it afterwards, or found without it.
+        # Afterwards a plan must still be rounded from it, or found without it.
         relaxed = relax(offers.rows, len(problem.units), problem.gpus, _PART_FOR_RELAXATION * left_s)
         if relaxed is None:
             return offers, None, bound
-        prices = Prices(relaxed.gpu, options.waiting - relaxed.units)
+        prices = UnitPrices(relaxed.gpu, options.waiting - relaxed.units)
         bound = max(bound, bound_at(options, problem, prices))
         is_better = last is None or relaxed.saving - last.saving > _allowed_in_parts(options, offers, relaxed)
         is_time = time.perf_counter() - start_s < _PART_FOR_COLUMNS * time_limit_s
@@ -127,19 +126,19 @@ def _columns(
 
 
 def _improved(
-    options: Options,
+    options: PlanOptions,
     gpus: int,
     columns: Sequence[Column],
     chosen: tuple[int, ...],
-    relaxed: Relaxed | None,
+    relaxed: RelaxedPlan | None,
     time_limit_s: float,
 ) -> tuple[tuple[int, ...], float]:
-    """The best choice that HiGHS finds, and what none of these columns saves more than."""
+    """Return the best choice that HiGHS finds, and an upper bound on the saving by these columns."""
     saved, allowed = _saved(columns, chosen), _allowed(options, columns, chosen)
     most = math.inf if relaxed is None else relaxed.saving
     if most - saved <= allowed:
         return chosen, most
-    # With a column that lacks more than what could be won, no choice is better.
+    # No choice is better with a column that lacks more than the possible improvement.
     kept = [
         index for index in range(len(columns)) if relaxed is None or relaxed.lacking[index] <= most - saved
     ]
@@ -157,21 +156,21 @@ def _saved(columns: Sequence[Column], chosen: Sequence[int]) -> float:
     return math.fsum(columns[index].saving for index in chosen)
 
 
-def _allowed(options: Options, columns: Sequence[Column], chosen: Sequence[int]) -> float:
-    """How much more than this plan another may save."""
+def _allowed(options: PlanOptions, columns: Sequence[Column], chosen: Sequence[int]) -> float:
+    """Return the largest improvement over this plan that is not searched for."""
     saved = _saved(columns, chosen)
     if_waited = math.fsum(options.waiting[unit] for index in chosen for unit in columns[index].units)
     return RELATIVE_GAP * min(saved, if_waited - saved)
 
 
-def _allowed_in_parts(options: Options, offers: Offers, relaxed: Relaxed) -> float:
-    """The same of the relaxed plan."""
+def _allowed_in_parts(options: PlanOptions, offers: Offers, relaxed: RelaxedPlan) -> float:
+    """Return the same tolerance as `_allowed` for the relaxed plan."""
     if_waited = float(relaxed.parts @ offers.if_waited(options.waiting))
     return RELATIVE_GAP * min(relaxed.saving, if_waited - relaxed.saving)
 
 
-def _is_optimal(options: Options, bound: float, columns: Sequence[Column], chosen: Sequence[int]) -> bool:
-    """Whether no plan saves more than is allowed. Rounding is relative to the whole objective."""
+def _is_optimal(options: PlanOptions, bound: float, columns: Sequence[Column], chosen: Sequence[int]) -> bool:
+    """Return whether no plan saves more than the tolerance. Rounding is relative to the whole objective."""
     all_wait = math.fsum(options.waiting.tolist())
     lacks = all_wait - bound - _saved(columns, chosen)
     return lacks <= _allowed(options, columns, chosen) + _ROUNDING * all_wait

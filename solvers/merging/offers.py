@@ -1,4 +1,4 @@
-"""Which options may become columns of the task merger's program, in the order of their reduced costs."""
+"""Offers: options that may become columns of the task merger's program, by their reduced costs."""
 
 from dataclasses import dataclass
 
@@ -7,28 +7,27 @@ from numpy.typing import NDArray
 
 from schemas.merging.commands import TransferMode
 from schemas.merging.problems import MergeProblem
-from solvers.merging.options import Floats, Ints, Options
+from solvers.merging.options import Floats, Ints, PlanOptions
 from solvers.merging.program import Column
 
-_NOBODY = -1
-_OF_EACH = 8
-"""Where not all offers can be columns, so many at most have the same first unit, and so many the same second
-one: the cheapest offers of all are those of few units, each of which can be in one only."""
-_MANY = 1_000_000
+_NO_UNIT = -1
+_MOST_PER_UNIT = 8
+"""Most offers with the same first unit, and with the same second one, if not all offers can be columns: the
+cheapest offers are those of few units, each of which can be in one column only."""
+_MOST_OFFERS = 1_000_000
 _NEIGHBOURS = 3
-"""Jobs that a merge may be with differ only in how long they have waited, so whether the first donor merges
-with the first of them and the second with the second, or the other way round, costs the same. So a donor is
-offered those whose rank is so near its own."""
+"""Largest difference in rank of a donor and the receivers offered to it. The possible receivers of a merge
+differ only in their waiting time, so an exchange of the receivers of two donors does not change the cost."""
 
 
 @dataclass(frozen=True)
-class Prices:
-    """What units and GPUs are worth."""
+class UnitPrices:
+    """Prices of units and GPUs."""
 
     gpu: float
-    """What a GPU costs, in slowdown."""
+    """Price of a GPU, in slowdown."""
     units: Floats
-    """(units,) what each unit costs at that price, by the best that it can do alone."""
+    """Cost of each unit at that price with its best option alone, (units,)."""
 
 
 OFFER = np.dtype(
@@ -42,24 +41,27 @@ OFFER = np.dtype(
         ("is_present", np.bool_),
     ]
 )
-"""So many GPUs for the unit `first`, or for two that are merged: then `first` is the donor and `second` the
-receiver, which is -1 otherwise. `saving`: what it costs less than if its units waited. `reduced`: what it
-costs more, GPUs included, than the best that its units can do alone. `is_present`: that is how things are."""
+"""Offer of GPUs for the unit `first`, or for two merged units: then `first` is the donor and `second` the
+receiver, which is -1 otherwise. `saving`: reduction of cost against waiting. `reduced`: cost, GPUs included,
+above that of the best options of its units alone. `is_present`: whether it is the present allocation."""
 
 
 @dataclass(frozen=True)
 class Offers:
-    """What may become columns."""
+    """Offers that may become columns."""
 
     rows: NDArray[np.void]
-    """(offers,) of `OFFER`."""
+    """Offers, (offers,) of `OFFER`."""
     is_all: bool
-    """Whether there is no other offer that is better than waiting."""
+    """Whether every offer that is better than waiting is among the rows."""
 
     def cheapest(self, count: int) -> "Offers":
-        """What is so now, and of the others those of the smallest reduced costs, of each unit no more than a
-        few; in the order in which they are. Half of them are each the cheapest of its unit: where many units
-        are alike, the offers of one would else leave no room for those of the next."""
+        """Return the present allocation, and of the other offers those of the smallest reduced costs, only a
+        few per unit, in their order.
+
+        Half of them are the cheapest of their unit each: where many units are alike, the offers of one would
+        otherwise leave no room for those of the next.
+        """
         reduced = np.where(self.rows["is_present"], -np.inf, self.rows["reduced"])
         order = np.argsort(reduced, kind="stable")
         if order.size > count:
@@ -71,31 +73,31 @@ class Offers:
         return Offers(self.rows[np.sort(order[:count])], is_all)
 
     def only(self, kept: NDArray[np.bool_]) -> "Offers":
-        """Those that are kept, and what is so now."""
+        """Return the offers that are kept, and the present allocation."""
         return Offers(self.rows[kept | self.rows["is_present"]], False)
 
     def with_more(self, others: "Offers") -> "Offers":
-        """These and the others, each once."""
+        """Return the union of both offers."""
         rows = np.concatenate([self.rows, others.rows])
         _, first = np.unique(rows[["first", "second", "gpus", "is_spatial"]], return_index=True)
         return Offers(rows[np.sort(first)], others.is_all)
 
     def if_waited(self, waiting: Floats) -> Floats:
-        """(offers,) what it costs together that the units of each wait."""
+        """Return the cost of waiting of the units of each offer together, (offers,)."""
         return np.asarray(waiting[self.rows["first"]] + np.r_[waiting, 0.0][self.rows["second"]])
 
     def columns(self) -> list[Column]:
-        """As the program takes them."""
+        """Return the offers as columns of the program."""
         return [
-            Column((first,) if second == _NOBODY else (first, second), gpus, saving, is_present)
+            Column((first,) if second == _NO_UNIT else (first, second), gpus, saving, is_present)
             for first, second, gpus, saving, _, _, is_present in self.rows.tolist()
         ]
 
     def mode(self, index: int) -> TransferMode:
-        """How the jobs of an offer are trained."""
+        """Return the transfer mode of the jobs of an offer."""
         if self.rows["is_spatial"][index]:
             return "spatial"
-        return "normal" if self.rows["second"][index] == _NOBODY else "temporal"
+        return "normal" if self.rows["second"][index] == _NO_UNIT else "temporal"
 
 
 def _offers(first: Ints, second: Ints, gpus: Ints, saving: Floats, reduced: Floats) -> NDArray[np.void]:
@@ -105,8 +107,8 @@ def _offers(first: Ints, second: Ints, gpus: Ints, saving: Floats, reduced: Floa
     return rows
 
 
-def offers_of(problem: MergeProblem, options: Options, prices: Prices, count: int) -> Offers:
-    """What is better than waiting: of all such offers at least the `count` of the smallest reduced costs."""
+def offers_of(problem: MergeProblem, options: PlanOptions, prices: UnitPrices, count: int) -> Offers:
+    """Return offers that are better than waiting, at least the `count` of the smallest reduced costs."""
     possible = _possible_pairs(problem, options)
     merges, partners = _pairs(problem, options, prices, count, is_every=possible <= count)
     is_offered = _offered_alone(problem, options, prices)
@@ -119,37 +121,37 @@ def offers_of(problem: MergeProblem, options: Options, prices: Prices, count: in
     return Offers(np.concatenate([alone, merged]), bool(is_all))
 
 
-def _offered_alone(problem: MergeProblem, options: Options, prices: Prices) -> NDArray[np.bool_]:
-    """(units, sizes) numbers of GPUs that are better than waiting. Where these are very many, of each unit
-    only what it has now and the few that are cheapest at the price."""
+def _offered_alone(problem: MergeProblem, options: PlanOptions, prices: UnitPrices) -> NDArray[np.bool_]:
+    """Return which numbers of GPUs are better than waiting, (units, sizes). If they are very many, only the
+    present number of each unit and the few that are cheapest at the price."""
     is_better = np.asarray(options.alone < options.waiting[:, None])
-    if is_better.size <= _MANY or is_better.shape[1] <= _OF_EACH:
+    if is_better.size <= _MOST_OFFERS or is_better.shape[1] <= _MOST_PER_UNIT:
         return is_better
     reduced = options.alone + prices.gpu * options.gpus
-    limit = np.partition(reduced, _OF_EACH - 1, axis=1)[:, _OF_EACH - 1]
+    limit = np.partition(reduced, _MOST_PER_UNIT - 1, axis=1)[:, _MOST_PER_UNIT - 1]
     is_present = options.gpus == _present_gpus(problem)[:, None]
     return np.asarray(is_better & ((reduced <= limit[:, None]) | is_present))
 
 
-def _possible_pairs(problem: MergeProblem, options: Options) -> int:
-    """How many pairs there are of a merge and a job that may be its receiver."""
+def _possible_pairs(problem: MergeProblem, options: PlanOptions) -> int:
+    """Count the pairs of a merge and a job that may be its receiver."""
     fresh = np.zeros(len(problem.kinds), np.int64)
     for unit in problem.units:
         fresh[unit.kind] += unit.part == "any"
     receivers = np.array([transfer.receiver for transfer in problem.transfers], np.int64)
-    own = np.array([unit.kind if unit.part == "any" else _NOBODY for unit in problem.units], np.int64)
+    own = np.array([unit.kind if unit.part == "any" else _NO_UNIT for unit in problem.units], np.int64)
     of_merges = receivers[options.merges.transfer] if options.merges.donor.size else options.merges.donor
     return int(fresh[of_merges].sum() - np.count_nonzero(own[options.merges.donor] == of_merges))
 
 
 def _alone(
-    problem: MergeProblem, options: Options, prices: Prices, is_offered: NDArray[np.bool_]
+    problem: MergeProblem, options: PlanOptions, prices: UnitPrices, is_offered: NDArray[np.bool_]
 ) -> NDArray[np.void]:
     units, sizes = np.nonzero(is_offered)
     cost, gpus = options.alone[units, sizes], options.gpus[sizes]
     rows = _offers(
         units,
-        np.full(units.size, _NOBODY),
+        np.full(units.size, _NO_UNIT),
         gpus,
         saving=options.waiting[units] - cost,
         reduced=cost + prices.gpu * gpus - prices.units[units],
@@ -160,27 +162,27 @@ def _alone(
     return rows
 
 
-def _sizes_of_rows(options: Options, prices: Prices, pairs: int) -> Ints:
-    """(rows, sizes offered) indices of the numbers of GPUs that merges may be offered with: all, or where so
-    many pairs would have very many offers, those that are cheapest at the price, the cheapest first."""
+def _sizes_of_rows(options: PlanOptions, prices: UnitPrices, pairs: int) -> Ints:
+    """Return the indices of the numbers of GPUs to offer merges with, (rows, sizes offered): all, or, if that
+    were very many offers, those that are cheapest at the price, the cheapest first."""
     rows, sizes = options.merges.cost.shape
-    if pairs * sizes <= _MANY or sizes <= _OF_EACH:
+    if pairs * sizes <= _MOST_OFFERS or sizes <= _MOST_PER_UNIT:
         return np.broadcast_to(np.arange(sizes), (rows, sizes))
     reduced = options.merges.cost + prices.gpu * options.gpus
-    cheapest = np.argpartition(reduced, _OF_EACH - 1, axis=1)[:, :_OF_EACH]
+    cheapest = np.argpartition(reduced, _MOST_PER_UNIT - 1, axis=1)[:, :_MOST_PER_UNIT]
     order = np.argsort(np.take_along_axis(reduced, cheapest, axis=1), axis=1)
     return np.take_along_axis(cheapest, order, axis=1)
 
 
 def _merged(
     problem: MergeProblem,
-    options: Options,
-    prices: Prices,
+    options: PlanOptions,
+    prices: UnitPrices,
     merges: Ints,
     partners: Ints,
     sizes_of_rows: Ints,
 ) -> NDArray[np.void]:
-    """Rows of the merges, each with a receiver, with the sizes offered; what is so now is among them."""
+    """Return rows of the merges, each with a receiver and the sizes offered, with present merges."""
     donors, costs = options.merges.donor[merges], options.merges.row[merges]
     modes = np.array([transfer.mode == "spatial" for transfer in problem.transfers], np.bool_)
     is_spatial = modes[options.merges.transfer[merges]]
@@ -205,11 +207,11 @@ def _merged(
     return rows
 
 
-def _with_present(options: Options, offered: Ints, present_gpus: Ints) -> Ints:
-    """(pairs, sizes offered) with the present number of GPUs in place of the dearest, where it is missing.
+def _with_present(options: PlanOptions, offered: Ints, present_gpus: Ints) -> Ints:
+    """Replace the most expensive size by the present number of GPUs if missing, (pairs, sizes offered).
 
     Args:
-        present_gpus: (pairs,) 0 where there is none.
+        present_gpus: (pairs,) 0 for a merge that is not under way.
     """
     places = np.searchsorted(options.gpus, present_gpus)
     places = np.minimum(places, options.gpus.size - 1)
@@ -224,17 +226,19 @@ def _present_gpus(problem: MergeProblem) -> Ints:
 
 
 def _followers(problem: MergeProblem) -> Ints:
-    """(units,) the receiver that each leads now, or nobody."""
+    """Return the present receiver of each unit, or `_NO_UNIT`, (units,)."""
     numbers = {unit.job_ids[0]: number for number, unit in enumerate(problem.units)}
-    return np.array([numbers.get(unit.follower or "", _NOBODY) for unit in problem.units], np.int64)
+    return np.array([numbers.get(unit.follower or "", _NO_UNIT) for unit in problem.units], np.int64)
 
 
 def _pairs(
-    problem: MergeProblem, options: Options, prices: Prices, count: int, is_every: bool
+    problem: MergeProblem, options: PlanOptions, prices: UnitPrices, count: int, is_every: bool
 ) -> tuple[Ints, Ints]:
-    """(pairs,) merges, and receivers for them: every one, or those that are now, and those of the smallest
-    reduced costs with the best number of GPUs. As many as offers are wanted are enough: each has one offer at
-    least."""
+    """Return merges and their receivers, (pairs,): all, or the present ones and those of the smallest reduced
+    costs at the best number of GPUs.
+
+    As many pairs as requested offers are enough: each has at least one offer.
+    """
     merges = options.merges
     if not merges.donor.size:
         return merges.donor, merges.donor
@@ -247,9 +251,9 @@ def _pairs(
     rank = _ranks(merges.transfer, least)
     chosen = np.flatnonzero(rank < problem.gpus)
     if chosen.size > count:
-        # At best, with the job of the receiving kind that costs most otherwise.
+        # Bound: with the job of the receiving kind that costs most otherwise.
         at_best = least[chosen] - _dearest(prices, fresh, starts)[receivers[chosen]]
-        chosen = chosen[_ranks(merges.donor[chosen], at_best) < _OF_EACH]
+        chosen = chosen[_ranks(merges.donor[chosen], at_best) < _MOST_PER_UNIT]
     near = rank[chosen, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
     first, end = starts[receivers[chosen]], starts[receivers[chosen] + 1]
     is_there = (near >= 0) & (near < (end - first)[:, None])
@@ -268,7 +272,7 @@ def _pairs(
 
 
 def _all_pairs(donors: Ints, receivers: Ints, fresh: Ints, starts: Ints) -> tuple[Ints, Ints]:
-    """(pairs,) merges, each with every job that may be its receiver."""
+    """Return merges, each with every possible receiver, (pairs,)."""
     counts = starts[receivers + 1] - starts[receivers]
     merges = np.repeat(np.arange(donors.size), counts)
     places = np.arange(merges.size) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -277,27 +281,27 @@ def _all_pairs(donors: Ints, receivers: Ints, fresh: Ints, starts: Ints) -> tupl
     return merges[is_other], partners[is_other]
 
 
-def _present(problem: MergeProblem, options: Options, receivers: Ints) -> tuple[Ints, Ints]:
-    """(pairs,) merges that a donor is in now, and their receivers."""
+def _present(problem: MergeProblem, options: PlanOptions, receivers: Ints) -> tuple[Ints, Ints]:
+    """Return present merges and their receivers, (pairs,)."""
     followers = _followers(problem)[options.merges.donor]
     kinds = np.array([unit.kind for unit in problem.units], np.int64)
     may_receive = np.array([unit.part == "any" for unit in problem.units])
-    is_now = (followers != _NOBODY) & (followers != options.merges.donor)
+    is_now = (followers != _NO_UNIT) & (followers != options.merges.donor)
     is_now &= (kinds[followers] == receivers) & may_receive[followers]
     now = np.flatnonzero(is_now)
     return now, followers[now]
 
 
 def _few_of_each(first: Ints, second: Ints, reduced: Floats) -> NDArray[np.bool_]:
-    """(offers,) whether it is among the cheapest of its first unit, and of its second one if it has one."""
-    is_few = _ranks(first, reduced) < _OF_EACH
-    merged = np.flatnonzero(second != _NOBODY)
-    is_few[merged] &= _ranks(second[merged], reduced[merged]) < _OF_EACH
+    """Return whether each offer is among the cheapest of its first unit, and of its second one, (offers,)."""
+    is_few = _ranks(first, reduced) < _MOST_PER_UNIT
+    merged = np.flatnonzero(second != _NO_UNIT)
+    is_few[merged] &= _ranks(second[merged], reduced[merged]) < _MOST_PER_UNIT
     return is_few
 
 
 def _ranks(groups: Ints, values: Floats) -> Ints:
-    """How many of its group come before each, the smallest value first."""
+    """Return the rank of each value in its group, from 0, the smallest first."""
     if not groups.size:
         return groups
     order = np.lexsort((values, groups))
@@ -309,17 +313,17 @@ def _ranks(groups: Ints, values: Floats) -> Ints:
     return ranks
 
 
-def _dearest(prices: Prices, fresh: Ints, starts: Ints) -> Floats:
-    """(kinds,) what the first receiver of each kind costs otherwise; nothing where there is none."""
+def _dearest(prices: UnitPrices, fresh: Ints, starts: Ints) -> Floats:
+    """Return the cost otherwise of the first receiver of each kind, 0 without one, (kinds,)."""
     dearest = np.zeros(starts.size - 1)
     there = starts[:-1] < starts[1:]
     dearest[there] = prices.units[fresh[starts[:-1][there]]]
     return dearest
 
 
-def _fresh_by_kind(problem: MergeProblem, prices: Prices) -> tuple[Ints, Ints]:
-    """Units that may be receivers, kind after kind, first who costs most otherwise; and (kinds + 1,) where
-    those of each kind begin."""
+def _fresh_by_kind(problem: MergeProblem, prices: UnitPrices) -> tuple[Ints, Ints]:
+    """Return possible receivers, kind after kind, those that cost most otherwise first; and the index where
+    each kind begins, (kinds + 1,)."""
     fresh = np.array([index for index, unit in enumerate(problem.units) if unit.part == "any"], np.int64)
     kinds = np.array([problem.units[index].kind for index in fresh.tolist()], np.int64)
     order = np.lexsort((-prices.units[fresh], kinds))

@@ -7,15 +7,16 @@ from solvers.merging.scheme import Contender
 from solvers.merging.sizes import by_arrival
 
 _Step = tuple[float, int, Contender, tuple[int, ...]]
-"""What it saves per GPU, negative; the arrival; the job; the sizes that it may still go to."""
+"""Step to a larger size: the negative saving per GPU, the arrival, the job, and its larger sizes."""
 
 
 class Optimus:
-    """Every job its smallest size, and then the next to whom it helps the most (section 4.1).
+    """Allocation of the smallest size to every job, then of the next size to the job that gains most (section
+    4.1).
 
-    Every round starts over. Where there are fewer GPUs than jobs, the earliest are served, since Optimus does
-    not say who waits. The gain of a step to the next size is the remaining time that it takes away, per GPU,
-    and a job whose next step does not fit stays as it is.
+    Every round allocates all GPUs again. With fewer GPUs than jobs, the earliest are served, since Optimus
+    does not define which wait. The gain of a step to the next size is the saved remaining time per GPU. A job
+    whose next step does not fit keeps its size.
     """
 
     def allocate(self, jobs: Sequence[Contender], gpus: int, time_s: float) -> dict[str, int]:
@@ -44,6 +45,6 @@ class Optimus:
 
 
 def _step(job: Contender, size: int, larger: tuple[int, ...]) -> _Step:
-    """To the next size. The best comes first; ties by arrival."""
+    """Return the step to the next size. Steps sort the best first; ties by arrival."""
     saved_s = job.remaining_s[size] - job.remaining_s[larger[0]]
     return -saved_s / (larger[0] - size), job.arrival, job, larger

@@ -1,16 +1,16 @@
-"""Options of the task merger: GPUs for each unit, and merges of two, with what each costs (Eq. 7).
+"""Options of the task merger: GPUs for each unit, and merges of two, with their costs (Eq. 7).
 
-Eq. 7 as printed adds up T_fair / T_a, which is smallest for the slowest allocation (erratum Y1). What is
-minimised here is the sum of slowdowns T_a / T_fair. A unit that waits has a slowdown too: as if it waited one
-interval more, and then ran on the fewest GPUs that it may have. So it is always above that of running, and
-the units with the least to do come first.
+Eq. 7 as printed adds up T_fair / T_a, which is smallest for the slowest allocation (erratum Y1). The
+objective here is the sum of slowdowns T_a / T_fair. A waiting unit has a slowdown too: as if it waited one
+more interval and then ran on the fewest GPUs that it may have. So its slowdown is always above that of
+running, and the units with the least work come first.
 
-What a unit has waited in all is added as far as it exceeds what the unit has left to do, on the fewest GPUs:
-so its slowdown grows until it gets its turn, and nobody starves. The part below that does not count. Of two
-units that need as long, the one that waits would otherwise soon look better than the one that runs, and they
-would take turns interval by interval, each time for two switches, to the good of neither. For the same reason
-it counts while the unit runs too, and is not forgotten when its turn comes. A unit that runs and is put off
-pays for its next start, and one that waits for its first, so that a plan that hardly gains is not worth it.
+The total waiting time of a unit is added as far as it exceeds its remaining duration on the fewest GPUs. So
+its slowdown grows until it runs, and no unit starves. The part below that does not count. Otherwise, of two
+units with equal durations, the waiting one would soon appear better than the running one, and they would
+alternate interval by interval, each time for two switches, to the good of neither. For the same reason
+waiting time also counts while the unit runs, and is not reset when it starts. A running unit that is stopped
+pays for its next start, and a waiting one for its first, so that a plan with hardly any gain is not worth it.
 """
 
 import math
@@ -26,54 +26,54 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _MOST_CELLS = 6_000_000
-"""Merges that differ in what they cost, times numbers of GPUs: half a second for so many."""
+"""Most merges of different cost, times numbers of GPUs: half a second for so many."""
 _CELLS_AT_ONCE = 500_000
-"""Number of these computed together: a dozen arrays of that size are in memory at a time."""
+"""Cells computed together: a dozen arrays of that size are in memory at a time."""
 _MOST_MERGES = 1_000_000
 _LARGEST_SLOWDOWN = 1e6
-"""Above this, a longer wait makes no difference: HiGHS's tolerances are relative to such numbers."""
+"""Slowdown above which a longer wait makes no difference: HiGHS's tolerances are relative to such numbers."""
 _LEAST_FAIR_S = 0.01
-"""Least duration that is assumed: or the cost of a start would be a slowdown above the largest, and
-a job with next to nothing left would wait for ever."""
+"""Least assumed duration. Otherwise the cost of a start would be a slowdown above the largest, and a job with
+almost no work left would wait for ever."""
 
 
 @dataclass(frozen=True)
-class Options:
+class PlanOptions:
     """All options of a problem. Rows of the arrays are units, or merges; columns are numbers of GPUs.
 
     An option that does not exist costs infinity.
     """
 
     gpus: Ints
-    """(sizes,) the numbers of GPUs that some unit may have, ascending."""
+    """Numbers of GPUs that some unit may have, ascending, (sizes,)."""
     waiting: Floats
-    """(units,) what it costs that a unit waits."""
+    """Cost of waiting of each unit, (units,)."""
     alone: Floats
-    """(units, sizes) what it costs that a unit has so many GPUs (normal transfer)."""
-    merges: "Merges"
+    """Cost of each unit with each number of GPUs (normal transfer), (units, sizes)."""
+    merges: "MergeOptions"
 
 
 @dataclass(frozen=True)
-class Merges:
-    """Merges of a unit with any job of a kind. Jobs of a kind that have no progress differ only in how long
-    they have waited, so what a merge with one of them costs does not depend on which it is."""
+class MergeOptions:
+    """Merges of a unit with any job of a kind. Jobs of a kind without progress differ only in their
+    waiting time, so the cost of a merge does not depend on the job."""
 
     donor: Ints
-    """(merges,) index of the unit."""
+    """Index of the donor unit, (merges,)."""
     transfer: Ints
-    """(merges,) index of the transfer, whose `receiver` is the kind of the other job."""
+    """Index of the transfer, whose `receiver` is the kind of the other job, (merges,)."""
     row: Ints
-    """(merges,) of `cost` and `switch`: donors of a kind that have as many iterations to go share one."""
+    """Row in `cost` and `switch`, (merges,). Donors of a kind with equal remaining iterations share a row."""
     cost: Floats
-    """(rows, sizes) without what a switch costs."""
+    """Cost without that of a switch, (rows, sizes)."""
     switch: Floats
-    """(rows,) what it costs more where the merge is new, or has other GPUs than now."""
+    """Additional cost of a merge that is new or changes its GPUs, (rows,)."""
     left_out: bool
-    """Whether there are more merges than can be looked at: these are the most promising ones."""
+    """Whether there are too many merges to examine, and these are only the most promising ones."""
 
 
-def options_of(problem: MergeProblem) -> Options:
-    """Every option that can be worth choosing."""
+def options_of(problem: MergeProblem) -> PlanOptions:
+    """Return every option that can be worth choosing."""
     gpus = np.array(
         sorted({step.gpus for steps in problem.step_tables for step in steps if step.gpus <= problem.gpus}),
         np.int64,
@@ -90,11 +90,11 @@ def options_of(problem: MergeProblem) -> Options:
     times_s = steps_s[kinds] * iterations[:, None]
     fair_s = np.where(weights == 1, _at_share(times_s, gpus, share), _at_share(times_s, gpus, 2 * share))
     waiting, alone = _alone(problem, gpus, times_s, fair_s, weights)
-    return Options(gpus, waiting, alone, _merges(problem, gpus, steps_s, times_s, share))
+    return PlanOptions(gpus, waiting, alone, _merges(problem, gpus, steps_s, times_s, share))
 
 
 def _step_row(steps: Sequence[StepTime], gpus: Ints) -> Floats:
-    """(sizes,) seconds per step; infinite for numbers of GPUs that such a job may not have."""
+    """Return the seconds per step, (sizes,); infinite for numbers of GPUs that such a job may not have."""
     row = np.full(gpus.size, np.inf)
     known = [step for step in steps if step.gpus <= gpus[-1]] if gpus.size else []
     row[np.searchsorted(gpus, [step.gpus for step in known])] = [step.step_s for step in known]
@@ -102,8 +102,8 @@ def _step_row(steps: Sequence[StepTime], gpus: Ints) -> Floats:
 
 
 def _at_share(times_s: Floats, gpus: Ints, share: int) -> Floats:
-    """(rows,) how long each takes with a fair share of the GPUs, or the next number that it may have: the
-    largest that is no more, or the smallest."""
+    """Return the duration of each row with a fair share of the GPUs, (rows,): at the largest valid number
+    that is no more, else the smallest."""
     if not gpus.size:
         return np.full(len(times_s), np.inf)
     within = np.isfinite(times_s) & (gpus <= share)
@@ -129,16 +129,16 @@ def _alone(
         counted_s = np.maximum(waited_s - slowest_s, 0.0) + problem.interval_s
         waiting = weights * (slowest_s + counted_s) / fair_s
         waiting += np.where(now > 0, switch, 0.0)
-    # A unit that may have no number of GPUs at all waits, and costs the same whatever is decided.
+    # A unit without any valid number of GPUs waits; its cost does not depend on the plan.
     waiting = np.where(np.isfinite(fair_s), np.minimum(waiting, _LARGEST_SLOWDOWN), 0.0)
     return waiting, np.where(np.isfinite(running), running, np.inf)
 
 
-def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats, share: int) -> Merges:
-    """Those that are faster than training one after the other (TranWt of at least 1, Eqs. 12 and 13)."""
+def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats, share: int) -> MergeOptions:
+    """Return the merges that are faster than sequential training (TranWt of at least 1, Eqs. 12 and 13)."""
     donors, transfers, left_out = _candidates(problem, gpus.size)
     if not donors.size:
-        return Merges(donors, transfers, donors, np.empty((0, gpus.size)), np.empty(0), left_out)
+        return MergeOptions(donors, transfers, donors, np.empty((0, gpus.size)), np.empty(0), left_out)
     first, row = _alike(problem, donors, transfers)
     is_present = np.zeros(first.size, np.bool_)
     is_present[row[_is_present(problem, donors, transfers)]] = True
@@ -164,11 +164,13 @@ def _merges(problem: MergeProblem, gpus: Ints, steps_s: Floats, times_s: Floats,
     worth = np.asarray(np.isfinite(cost).any(axis=1))
     kept = worth[row]
     numbers = np.cumsum(worth) - 1
-    return Merges(donors[kept], transfers[kept], numbers[row[kept]], cost[worth], switch[worth], left_out)
+    return MergeOptions(
+        donors[kept], transfers[kept], numbers[row[kept]], cost[worth], switch[worth], left_out
+    )
 
 
 def _is_present(problem: MergeProblem, donors: Ints, transfers: Ints) -> NDArray[np.bool_]:
-    """(merges,) whether the donor is in such a merge now, with a job that waits for it."""
+    """Return whether the donor is in such a merge now, with a job that waits for it, (merges,)."""
     kinds = {unit.job_ids[0]: unit.kind for unit in problem.units}
     followers = np.array([kinds.get(unit.follower or "", -1) for unit in problem.units], np.int64)
     receivers = np.array([transfer.receiver for transfer in problem.transfers], np.int64)
@@ -176,7 +178,7 @@ def _is_present(problem: MergeProblem, donors: Ints, transfers: Ints) -> NDArray
 
 
 def _alike(problem: MergeProblem, donors: Ints, transfers: Ints) -> tuple[Ints, Ints]:
-    """(rows,) one merge of each kind of donor, and (merges,) the row of each merge."""
+    """Return one merge of each kind of donor, (rows,), and the row of each merge, (merges,)."""
     iterations = np.array([unit.iterations for unit in problem.units])
     _, amount = np.unique(iterations, return_inverse=True)
     # A transfer names the donor's kind.
@@ -195,7 +197,8 @@ def _merge_costs(
     transfers: Ints,
     is_present: NDArray[np.bool_],
 ) -> tuple[Floats, Floats]:
-    """(rows, sizes) what merges cost, infinite where they are no faster, and (rows,) their switches."""
+    """Return the costs of merges, infinite where they are no faster, (rows, sizes), and of their switches,
+    (rows,)."""
     receiver = np.array([transfer.receiver for transfer in problem.transfers], np.int64)[transfers]
     is_spatial = np.array([transfer.mode == "spatial" for transfer in problem.transfers])[transfers]
     ratio = np.array([transfer.receiver_ratio for transfer in problem.transfers])[transfers]
@@ -231,8 +234,8 @@ def _is_late(
     times_s: tuple[Floats, Floats, Floats],
     steps_s: Floats,
 ) -> NDArray[np.bool_]:
-    """(rows, sizes) whether a job that learns in the merge would end later than alone with its fair share of
-    the GPUs, or by too much later if the merge is undone."""
+    """Return whether a job that learns in the merge would end later than alone with its fair share of the
+    GPUs, or too much later if the merge is undone, (rows, sizes)."""
     donors, receiver, is_spatial = merges
     donor_s, receiver_s, merged_s = times_s
     most_later = problem.most_later
@@ -255,7 +258,7 @@ def _is_late(
 
 
 def _last_kind(problem: MergeProblem, gpus: Ints, share: int, steps_s: Floats) -> int:
-    """The kind of the unit that would end last of all, each alone with its fair share."""
+    """Return the kind of the unit that would end last, each alone with its fair share."""
     kinds = np.array([unit.kind for unit in problem.units], np.int64)
     iterations = np.array([unit.iterations for unit in problem.units])
     waited_s = np.array([unit.waited_s for unit in problem.units])
@@ -264,8 +267,8 @@ def _last_kind(problem: MergeProblem, gpus: Ints, share: int, steps_s: Floats) -
 
 
 def _candidates(problem: MergeProblem, sizes: int) -> tuple[Ints, Ints, bool]:
-    """(merges,) each unit that can be a donor with each transfer from its kind for which there is a job, and
-    whether some were left out, as there are too many to look at all."""
+    """Return each possible donor with each transfer from its kind to an existing job, (merges,), and whether
+    some were left out because there are too many."""
     fresh = np.zeros(len(problem.kinds), np.int64)
     donors: dict[int, list[int]] = {}
     for number, unit in enumerate(problem.units):
@@ -306,7 +309,7 @@ def _candidates(problem: MergeProblem, sizes: int) -> tuple[Ints, Ints, bool]:
 
 
 def _most_promising(problem: MergeProblem, indices: Sequence[int], count: int) -> list[int]:
-    """Return the transfers of a donor after which the smallest part of the iterations is needed."""
+    """Return the transfers of a donor whose receivers need the smallest part of their iterations."""
 
     def needed(index: int) -> float:
         one = problem.transfers[index]
@@ -316,8 +319,8 @@ def _most_promising(problem: MergeProblem, indices: Sequence[int], count: int) -
 
 
 def _fresh_iterations(problem: MergeProblem) -> Floats:
-    """(kinds,) what jobs of a kind need that have no progress: the most of any, since they are equal but for
-    the bound that their users set."""
+    """Return the iterations of jobs without progress, (kinds,): the maximum of a kind, since its jobs differ
+    only in the bound that their users set."""
     iterations = np.zeros(len(problem.kinds))
     for unit in problem.units:
         if unit.part == "any":
@@ -333,8 +336,8 @@ def _joint_s(
     donor_ratio: Floats,
     receiver_ratio: Floats,
 ) -> Floats:
-    """(merges, sizes) how long a spatial merge takes: Eq. 4 (erratum Y3), with steps that have the samples of
-    both and take as long as one of each."""
+    """Return the duration of a spatial merge, (merges, sizes): Eq. 4 (erratum Y3), with joint steps that take
+    as long as one step of each job."""
     kinds = np.array([unit.kind for unit in problem.units], np.int64)[donors]
     batch = np.array([kind.samples_per_step for kind in problem.kinds], np.float64)
     samples = np.array([kind.dataset_samples for kind in problem.kinds], np.float64)

@@ -1,14 +1,13 @@
-"""Pairs of tasks of which one may help the other, and a regression on what came of such pairs before.
+"""Pairs of tasks of which one may help the other, and a regression on past outcomes of such pairs.
 
 The outcome of a pair is explained by a sum of effects: of its mode, of the receiver (some tasks gain from
-nearly anyone), of the donor, of the sizes of their data, of their targets, of how much this receiver cares
-for its donor's size and this donor for its receiver's, and of the score of transferability where there is
-one. Effects of tasks are small until outcomes show them: each group of effects has a normal prior, and its
-variance is the one under which the outcomes are most likely (empirical Bayes; MacKay, "Bayesian
-Interpolation", 1992). So a group that explains nothing vanishes, and a task without outcomes gets what is
-usual.
+nearly any donor), of the donor, of the sizes of their data, of their targets, of the interaction of each task
+with the size of the other, and of the score of transferability if present. Effects of tasks are small until
+outcomes show them: each group of effects has a normal prior, and its variance maximises the likelihood of the
+outcomes (empirical Bayes; MacKay, "Bayesian Interpolation", 1992). So a group that explains nothing vanishes,
+and a task without outcomes gets the mean.
 
-It leans on linear algebra and a search, so it runs in a solver process.
+It uses linear algebra and a search, so it runs in a solver process.
 """
 
 import math
@@ -24,51 +23,51 @@ from threadpoolctl import threadpool_limits
 MergeMode = Literal["temporal", "spatial"]
 
 MOST_OUTCOMES: Final = 400
-"""The fit takes time with the cube of their number, or of that of effects if there are fewer: 0.5 s for so
+"""Most outcomes of a fit. Its time is cubic in their number, or in that of effects if smaller: 0.5 s for so
 many."""
 
 _TYPICAL_LOG_SAMPLES: Final = 10.0
 _LOG_SAMPLES_SCALE: Final = 2.0
-"""ln(22,000), give or take a factor of 7: sizes come out of the order of 1."""
+"""Scale of ln(samples) around ln(22,000), a factor of 7: scaled sizes have the order of 1."""
 _TYPICAL_LOG_ROOM: Final = -2.0
 _LOG_ROOM_SCALE: Final = 2.0
 _LEAST_ROOM: Final = 1e-4
-"""Targets from 0.02 to 0.98 are within one unit of a typical 0.86."""
+"""Least room above a target. Targets from 0.02 to 0.98 are within one unit of a typical 0.86."""
 _LOG_VARIANCE_BOUNDS: Final = (-8.0, 4.0)
 _USUAL_LOG_VARIANCE: Final = -1.0
 _LOG_VARIANCE_SPREAD: Final = 3.0
-"""A weak prior on the variances, for when there are few outcomes."""
+"""Spread of the weak prior on the variances, for few outcomes."""
 
 Array = NDArray[np.float64]
 Features = dict[str, dict[str, float]]
-"""By group of effects, the effects that a pair has, with their factors."""
+"""Factors of the effects of a pair, by group of effects and effect."""
 
 
 class Candidate(NamedTuple):
-    """A merge that may be made, seen from the receiver; of a spatial one there are two."""
+    """Possible merge, from the view of the receiver; a spatial merge has two."""
 
     donor: str
     receiver: str
-    """Tasks: jobs with the same data are of one task."""
+    """Task: jobs with the same data are of one task."""
     mode: MergeMode
     donor_samples: int
     receiver_samples: int
-    """Training data, D."""
+    """Number of training samples, D."""
     score: float | None = None
-    """S(A, B); None if a task has no embedding."""
+    """Score S(A, B); None if a task has no embedding."""
     donor_target: float | None = None
     receiver_target: float | None = None
-    """Accuracies that they are to reach; None where only iterations count."""
+    """Accuracy to reach; None if only iterations count."""
 
 
-class Belief(NamedTuple):
+class Prediction(NamedTuple):
     """Expected outcome of a pair, in the unit of the outcomes."""
 
     mean: float
     deviation: float
-    """Standard deviation of a single outcome, its noise included."""
+    """Standard deviation of a single outcome, with its noise."""
     doubt: float = 0.0
-    """Standard deviation of the mean: how far it may be off for want of outcomes."""
+    """Standard deviation of the mean, because of few outcomes."""
 
     @property
     def positive(self) -> float:
@@ -76,16 +75,16 @@ class Belief(NamedTuple):
         return 0.5 * math.erfc(-self.mean / (self.deviation * math.sqrt(2.0)))
 
 
-def regress(outcomes: Sequence[tuple[Candidate, float]], asked: Sequence[Candidate]) -> list[Belief]:
-    """Return the beliefs about pairs after these outcomes.
+def regress(outcomes: Sequence[tuple[Candidate, float]], asked: Sequence[Candidate]) -> list[Prediction]:
+    """Return the predictions for pairs after these outcomes.
 
     Args:
-        outcomes: oldest first, of the order of 1. Repeated ones of a pair count as often as they are there.
-            The latest `MOST_OUTCOMES` are used.
-        asked: in any order; thousands take milliseconds.
+        outcomes: oldest first, of the order of 1. Repeated outcomes of a pair count repeatedly. The latest
+            `MOST_OUTCOMES` are used.
+        asked: pairs in any order; thousands take milliseconds.
 
     Returns:
-        one per pair asked. Without outcomes, zero and the usual variance.
+        One prediction per pair. Without outcomes, zero and the usual variance.
 
     Raises:
         ValueError: a number is not finite; the message names the pair.
@@ -99,7 +98,7 @@ def regress(outcomes: Sequence[tuple[Candidate, float]], asked: Sequence[Candida
     for row, candidate in enumerate((*(c for c, _ in seen), *asked)):
         if not np.all(np.isfinite(matrix[row])) or not np.all(np.isfinite(values[row : row + 1])):
             raise ValueError(f"an outcome, a score or a target is not finite: {candidate}")
-    # Matrices so small are no work for several threads: on a busy machine those wait for each other.
+    # Such small matrices need one thread: on a busy machine, several wait for each other.
     with threadpool_limits(limits=1):
         past, values, rest = _condensed(past, values)
         variances, noise = _most_likely(past, groups, values, rest)
@@ -111,7 +110,9 @@ def regress(outcomes: Sequence[tuple[Candidate, float]], asked: Sequence[Candida
         unknown = np.maximum(np.einsum("ij,ij->i", scaled, future) - known, 0.0)
     deviations = np.sqrt(unknown + noise)
     doubts = np.sqrt(unknown)
-    return [Belief(float(m), float(d), float(s)) for m, d, s in zip(means, deviations, doubts, strict=True)]
+    return [
+        Prediction(float(m), float(d), float(s)) for m, d, s in zip(means, deviations, doubts, strict=True)
+    ]
 
 
 def _features(candidate: Candidate, score_scale: tuple[float, float]) -> Features:
@@ -133,7 +134,7 @@ def _features(candidate: Candidate, score_scale: tuple[float, float]) -> Feature
         "score": {mode: score},
         "same task": {mode: 1.0} if donor == receiver else {},
         "receiver's care for the donor's size": {f"{mode} {receiver}": donor_size},
-        # A donor that is done before its receiver starts does not care what comes after.
+        # A donor that ends before its receiver starts does not depend on it.
         "donor's care for the receiver's size": {donor: receiver_size} if mode == "spatial" else {},
     }
 
@@ -143,8 +144,7 @@ def _size(samples: int) -> float:
 
 
 def _room(target: float | None) -> float:
-    """Return how far a task is from perfect when it is done: of the order of 1, and 0 where that is not
-    known."""
+    """Return the scaled room between a target and perfect accuracy, of the order of 1; 0 if unknown."""
     if target is None:
         return 0.0
     return (math.log(max(1.0 - target, _LEAST_ROOM)) - _TYPICAL_LOG_ROOM) / _LOG_ROOM_SCALE
@@ -159,7 +159,7 @@ def _score_scale(candidates: Sequence[Candidate]) -> tuple[float, float]:
 
 
 def _matrix(rows: Sequence[Features]) -> tuple[Array, NDArray[np.int64]]:
-    """A row per pair and a column per effect, and the group of each column."""
+    """Return the matrix with a row per pair and a column per effect, and the group of each column."""
     columns: dict[tuple[str, str], int] = {}
     groups: dict[str, int] = {}
     for row in rows:
@@ -180,11 +180,11 @@ class _Rest(NamedTuple):
 
     dimensions: int
     squares: float
-    """The sum of its squares."""
+    """Sum of its squares."""
 
 
 def _condensed(effects: Array, values: Array) -> tuple[Array, Array, _Rest]:
-    """The same outcomes in as many dimensions as there are effects, where there are fewer of these."""
+    """Reduce the outcomes to as many dimensions as there are effects, if these are fewer."""
     outcomes, columns = effects.shape
     if outcomes <= columns:
         return effects, values, _Rest(0, 0.0)
@@ -197,7 +197,7 @@ def _condensed(effects: Array, values: Array) -> tuple[Array, Array, _Rest]:
 def _most_likely(
     effects: Array, groups: NDArray[np.int64], values: Array, rest: _Rest
 ) -> tuple[Array, float]:
-    """The variance of each group of effects and of the noise, by the likelihood of the outcomes."""
+    """Return the variance of each group of effects and of the noise that maximise the likelihood."""
     count = int(groups.max()) + 1
     identity = np.eye(len(values))
 

@@ -11,22 +11,22 @@ from solvers.merging.scheme import Contender
 from solvers.merging.sizes import by_arrival, size_within
 
 SPEEDUP_FLOOR = 1e-3
-"""Added to every speedup, as in Pollux's own simulator: the harmonic mean would be zero with any that is."""
+"""Addend of every speedup, as in Pollux's simulator: any speedup of 0 would make the harmonic mean 0."""
 
 
 @dataclass(frozen=True)
-class Pollux:
-    """Maximises the harmonic mean of speedups, each over what the job would have with its fair share.
+class FixedBatchPollux:
+    """Allocation that maximises the harmonic mean of speedups, each relative to the job's fair share.
 
-    With the batch fixed (as in section 7.1 of the paper, footnote 4), a job's goodput is its throughput, and
-    that is the inverse of how long all of it takes. A fair share is 1/J of the GPUs of J jobs, rounded up. A
-    running job whose size changes counts less, by the share of its age that restarts have cost
-    (REALLOC_FACTOR, section 4.2): (T - R d) / (T + d) with age T, R restarts and d seconds for each.
+    With a fixed batch (as in section 7.1 of the paper, footnote 4), a job's goodput is its throughput, the
+    inverse of its total duration. A fair share is 1/J of the GPUs of J jobs, rounded up. A running job whose
+    size changes counts less, by the share of its age that restarts have cost (REALLOC_FACTOR, section 4.2):
+    (T - R d) / (T + d) with age T, R restarts and d seconds for each.
 
-    Three things differ. Placement on nodes comes later, so that the mean is a sum over jobs, of which a
-    dynamic program would find the best; the search is kept, since it is what Pollux is known by. The
-    population of the last round is not kept: a search starts from the present allocation, so that a round is
-    a function of its arguments. And its random numbers are drawn from a seed that is made of them.
+    Three points differ. Placement on nodes comes later. The mean is then a sum over jobs that a dynamic
+    program could maximise; the search is kept because it characterises Pollux. The population of the last
+    round is not kept: a search starts from the present allocation, so a round is a function of its arguments.
+    And the seed of its random numbers is derived from them.
     """
 
     seed: int = 0
@@ -51,8 +51,8 @@ class Pollux:
         return {job.job_id: size for job, size in zip(jobs, sizes, strict=True) if size > 0}
 
     def values(self, job: Contender, menu: Sequence[int], fair_gpus: float, time_s: float) -> list[float]:
-        """What each of these sizes adds to the negative sum of inverse speedups, which the harmonic mean
-        rises with."""
+        """Return the addend of each of these sizes to the negative sum of inverse speedups, with which the
+        harmonic mean rises."""
         fair_s = job.total_s[size_within(job.total_s, fair_gpus)]
         age_s = time_s - job.submitted_s
         restarted = max(age_s - job.restarts * self.restart_s, 0.0) / (age_s + self.restart_s)
@@ -69,7 +69,7 @@ class Pollux:
         values: Sequence[Sequence[float]],
         gpus: int,
     ) -> list[int]:
-        """The size of each job."""
+        """Return the size of each job."""
         starts = np.cumsum([0] + [len(menu) for menu in menus], dtype=np.int64)
         options = Options(
             starts=starts,
@@ -89,7 +89,7 @@ class Pollux:
         return [int(options.gpus[option]) for option in found]
 
     def _seed(self, jobs: Sequence[Contender], gpus: int) -> np.uint64:
-        """Of this round: of what is to be shared, and of who has how much, with how much left to do."""
+        """Return the seed of this round, from the GPUs, and the sizes and remaining work of the jobs."""
         digest = hashlib.blake2b(f"{self.seed}/{gpus}".encode(), digest_size=8)
         for job in jobs:
             left_s = next(iter(job.remaining_s.values()))

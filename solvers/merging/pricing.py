@@ -1,7 +1,7 @@
-"""What GPUs and units are worth before anything is solved, and what such prices prove.
+"""First prices of GPUs and units, before the program is solved, and the bounds that prices prove.
 
-A price per GPU takes the place of the number of GPUs (Lagrangian relaxation of Eq. 11): each unit then
-chooses for itself.
+A price per GPU replaces the number of GPUs (Lagrangian relaxation of Eq. 11): each unit then chooses for
+itself.
 """
 
 import math
@@ -9,19 +9,19 @@ import math
 import numpy as np
 
 from schemas.merging.problems import MergeProblem
-from solvers.merging.offers import Prices
-from solvers.merging.options import Floats, Options
+from solvers.merging.offers import UnitPrices
+from solvers.merging.options import Floats, PlanOptions
 
 _PRICE_OF_MERGES = 2.0
-"""Where units can be merged, each GPU serves more of them, and is dearer by about so much."""
+"""Factor of the price where units can be merged: each GPU then serves more of them."""
 _PRICE_STEPS = 40
 _BOUNDING_PRICES = (0.0, 0.25, 0.5, 1.0, 1.25)
-"""Bounds at these multiples of the price are all valid; which is best depends on what merges there are."""
+"""Multiples of the price at which bounds are computed. All are valid; the best depends on the merges."""
 
 
-def first_prices(options: Options, gpus: int) -> tuple[Prices, Prices]:
-    """The price at which units, each for itself, ask for no more GPUs than there are; and the one by which
-    columns are chosen first, which is higher where units can be merged."""
+def first_prices(options: PlanOptions, gpus: int) -> tuple[UnitPrices, UnitPrices]:
+    """Return the price at which units, each for itself, request no more GPUs than there are; and the price
+    for the first choice of columns, which is higher if units can be merged."""
     low, high = 0.0, max(float(options.waiting.max(initial=0.0)), 1.0)
     for _ in range(_PRICE_STEPS):
         price = (low + high) / 2
@@ -31,19 +31,18 @@ def first_prices(options: Options, gpus: int) -> tuple[Prices, Prices]:
     return _at(options, high), _at(options, dearer)
 
 
-def first_bound(options: Options, problem: MergeProblem, prices: Prices) -> float:
-    """A lower bound on the objective of every plan, from prices near these; at least 0, as no cost is
-    below."""
+def first_bound(options: PlanOptions, problem: MergeProblem, prices: UnitPrices) -> float:
+    """Return a lower bound on the objective of every plan, from prices near these; at least 0."""
     bounds = (bound_at(options, problem, _at(options, factor * prices.gpu)) for factor in _BOUNDING_PRICES)
     return max(0.0, *bounds)
 
 
-def bound_at(options: Options, problem: MergeProblem, prices: Prices) -> float:
-    """A lower bound on the objective of every plan, from a price per GPU and values of units.
+def bound_at(options: PlanOptions, problem: MergeProblem, prices: UnitPrices) -> float:
+    """Return a lower bound on the objective of every plan, from a price per GPU and values of units.
 
-    Where no unit alone, and no two merged, cost less than their values, GPUs included, the values of all
-    units together, less the price of all GPUs, are a bound. So each is lowered to what its unit costs alone.
-    Where two merged cost less than their values, both give up half of the difference.
+    If no unit alone, and no two merged, cost less than their values, GPUs included, then the sum of values
+    less the price of all GPUs is a bound. So each value is lowered to the cost of its unit alone. Where two
+    merged units cost less than their values, both values are lowered by half of the difference.
     """
     merges = options.merges
     if merges.left_out:
@@ -66,12 +65,12 @@ def bound_at(options: Options, problem: MergeProblem, prices: Prices) -> float:
     return math.fsum(values.tolist()) - prices.gpu * problem.gpus
 
 
-def _at(options: Options, price: float) -> Prices:
-    return Prices(price, _best_alone(options, price)[0])
+def _at(options: PlanOptions, price: float) -> UnitPrices:
+    return UnitPrices(price, _best_alone(options, price)[0])
 
 
-def _best_alone(options: Options, price: float) -> tuple[Floats, int]:
-    """(units,) the least cost of each, and how many GPUs they ask for together."""
+def _best_alone(options: PlanOptions, price: float) -> tuple[Floats, int]:
+    """Return the least cost of each unit, (units,), and the GPUs that they request together."""
     if not options.gpus.size:
         return options.waiting, 0
     costs = options.alone + price * options.gpus

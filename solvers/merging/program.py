@@ -1,8 +1,8 @@
-"""The integer program of the task merger (Eqs. 8 to 13), as a Pyomo model that HiGHS solves.
+"""Integer program of the task merger (Eqs. 8 to 13), as a Pyomo model that HiGHS solves.
 
-A column is a choice: so many GPUs for one unit, or for two that are merged. Each unit is in one column at
-most, and waits if it is in none. This is what constraints 9 and 10 say with erratum Y2: a waiting unit has
-a = 0, and is not counted among those that run.
+A column is a choice: a number of GPUs for one unit, or for two merged ones. Each unit is in at most one
+column, and waits if it is in none. These are constraints 9 and 10 with erratum Y2: a waiting unit has a = 0,
+and does not count as running.
 """
 
 import math
@@ -16,38 +16,38 @@ from pyomo.core.expr import LinearExpression
 
 
 class Column(NamedTuple):
-    """A choice that may be in the plan."""
+    """Choice that may be in the plan."""
 
     units: tuple[int, ...]
-    """One, or two that are merged."""
+    """One unit, or two that are merged."""
     gpus: int
     saving: float
-    """What it costs less than if its units waited."""
+    """Reduction of cost against waiting."""
     is_present: bool
-    """Whether that is how things are now."""
+    """Whether it is the present allocation."""
 
 
 class Chosen(NamedTuple):
-    """What the program was solved to."""
+    """Solution of the program."""
 
     columns: tuple[int, ...]
-    """Indices, ascending."""
+    """Indices of columns, ascending."""
     bound: float
-    """No choice of these columns saves more."""
+    """Upper bound on the saving by these columns."""
     is_solved: bool
-    """Whether it was solved to the gap, not ended by time."""
+    """Whether it was solved to the gap before the time limit."""
 
 
 def choose(
     columns: Sequence[Column], gpus: int, start: Sequence[int], time_limit_s: float, gap: float
 ) -> Chosen | None:
-    """The columns that save most together; None where HiGHS has found nothing in time, `start` included.
+    """Return the columns that save most together; None if HiGHS finds nothing in time, not even `start`.
 
     Args:
-        columns: one at least.
-        gpus: that there are (R, Eq. 11).
+        columns: at least one.
+        gpus: number of all GPUs (R, Eq. 11).
         start: indices of columns that can be chosen together. HiGHS starts from it.
-        gap: of bound - saving, at which to stop.
+        gap: difference of bound and saving at which to stop.
     """
     model = pyo.ConcreteModel()
     model.x = pyo.Var(range(len(columns)), domain=pyo.Binary)

@@ -1,7 +1,7 @@
-"""The program with parts of columns allowed: what units and GPUs are worth, and where good plans are.
+"""Relaxation of the program to fractional columns: prices of units and GPUs, and likely columns.
 
-The dual prices of a linear program tell of every option that is not among its columns whether it would make
-the plan better (column generation; Desrosiers and Lübbecke, "A Primer in Column Generation", 2005).
+The dual prices of a linear program show of every option outside its columns whether it would improve the plan
+(column generation; Desrosiers and Lübbecke, "A Primer in Column Generation", 2005).
 """
 
 from typing import NamedTuple
@@ -14,35 +14,35 @@ from scipy.sparse import csr_matrix
 from solvers.merging.options import Floats
 
 
-class Relaxed(NamedTuple):
-    """The best plan in parts of columns."""
+class RelaxedPlan(NamedTuple):
+    """Best plan in fractional columns."""
 
     parts: Floats
-    """(columns,) from 0 to 1."""
+    """Fraction of each column, from 0 to 1, (columns,)."""
     units: Floats
-    """(units,) what it saves that each unit is there: the dual of its constraint (Eq. 10)."""
+    """Value of each unit: the dual of its constraint (Eq. 10), (units,)."""
     gpu: float
-    """What one more GPU saves (Eq. 11)."""
+    """Saving by one more GPU (Eq. 11)."""
     saving: float
-    """No choice of these columns saves more."""
+    """Upper bound on the saving by these columns."""
     lacking: Floats
-    """(columns,) what each saves less than its units and GPUs are worth, never below 0."""
+    """Value of its units and GPUs less the saving of each column, never below 0, (columns,)."""
 
 
-def relax(rows: NDArray[np.void], units: int, gpus: int, time_limit_s: float) -> Relaxed | None:
-    """Solve it; None where time does not last.
+def relax(rows: NDArray[np.void], units: int, gpus: int, time_limit_s: float) -> RelaxedPlan | None:
+    """Solve the relaxation; None if the time limit is too short.
 
     Args:
-        rows: of `OFFER`, one at least.
-        units: how many there are.
-        gpus: that there are.
+        rows: rows of `OFFER`, at least one.
+        units: number of units.
+        gpus: number of all GPUs.
         time_limit_s: above 0.
     """
     count = len(rows)
     column = np.arange(count)
     paired = np.flatnonzero(rows["second"] >= 0)
     constraint = np.r_[rows["first"], rows["second"][paired], np.full(count, units)]
-    # Only units that are in a column have a constraint; the last is that of the GPUs.
+    # Only units in a column have a constraint; the last is that of the GPUs.
     there, constraint = np.unique(constraint, return_inverse=True)
     taken = np.r_[np.ones(count + paired.size), rows["gpus"]]
     matrix = csr_matrix((taken, (constraint, np.r_[column, paired, column])), shape=(there.size, count))
@@ -62,7 +62,7 @@ def relax(rows: NDArray[np.void], units: int, gpus: int, time_limit_s: float) ->
     of_units = np.zeros(units)
     of_units[there[:-1]] = duals[:-1]
     lacking = matrix.T @ duals - rows["saving"]
-    # What HiGHS calls solved is so to its tolerances. By any duals, what they say that units and GPUs are
-    # worth, and of each column what it saves beyond that, is a bound.
+    # HiGHS solves to its tolerances. For any duals, the values of units and GPUs, plus the saving of each
+    # column beyond them, are a bound.
     most = float(room @ duals) - float(np.minimum(lacking, 0.0).sum())
-    return Relaxed(found.x, of_units, float(duals[-1]), most, np.maximum(lacking, 0.0))
+    return RelaxedPlan(found.x, of_units, float(duals[-1]), most, np.maximum(lacking, 0.0))

@@ -1,4 +1,4 @@
-"""Allocations by the schemes that merging is compared with, as a solver answers them."""
+"""Allocations by the schemes to which merging is compared, made in a solver process."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ from solvers.merging.scheme import Contender
 from solvers.merging.schemes import RIVALS
 
 _LEAST_S = 1e-9
-"""That anything takes: there are quotients of times."""
+"""Least duration, since there are quotients of times."""
 
 
 def allocate(problem: RivalProblem, time_limit_s: float) -> MergeSolution | None:
-    """What the scheme decides.
+    """Return the decision of the scheme.
 
     Args:
-        time_limit_s: is not needed: the schemes have limits of their own.
+        time_limit_s: not used: the schemes have limits of their own.
     """
     del time_limit_s
     scheme = RIVALS[problem.scheme].make(problem.interval_s)
@@ -31,7 +31,7 @@ def allocate(problem: RivalProblem, time_limit_s: float) -> MergeSolution | None
 
 
 def smallest() -> RivalProblem:
-    """A job that waits, for the scheme that takes longest to load."""
+    """Return a problem of a waiting job, for the scheme that takes longest to load."""
     return RivalProblem.model_validate_json(
         """
         {"scheme": "titan", "interval_s": 120, "time_s": 0, "gpus": 2,

@@ -1,4 +1,4 @@
-"""Which of its sizes a job gets, where it is told a number of GPUs that may be none of them."""
+"""Sizes of jobs for numbers of GPUs that may be invalid for them."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,10 +6,10 @@ from solvers.merging.scheme import Contender
 
 
 def size_within(sizes: Iterable[int], most_gpus: float) -> int:
-    """The largest that is not above a number of GPUs, else the smallest.
+    """Return the largest size that is not above a number of GPUs, else the smallest.
 
     Args:
-        sizes: ascending, one at least.
+        sizes: ascending, at least one.
     """
     found, *larger = sizes
     for size in larger:
@@ -19,17 +19,17 @@ def size_within(sizes: Iterable[int], most_gpus: float) -> int:
 
 
 def fixed_size(job: Contender, gpus: int) -> int:
-    """What a scheme that never changes a job's size gives it: what was asked for.
+    """Return the size for a scheme that never changes a job's size: the requested one.
 
-    Where that is no size of the job, since fewer GPUs are as fast or its batch cannot be split so, it is the
-    next smaller one. Of a job that asks for more than there is, as after nodes have left, it is what there
-    is: else it would wait forever.
+    If that is no size of the job, because fewer GPUs are as fast or its batch cannot be split so, it is the
+    next smaller one. A job that requests more than all GPUs, for example after nodes have left, gets all of
+    them: otherwise it would wait forever.
     """
     return size_within(job.remaining_s, min(job.asked_gpus, gpus))
 
 
 def serve_in_order(jobs: Iterable[Contender], gpus: int) -> dict[str, int]:
-    """By job, its fixed size, as far as GPUs last. A job that does not fit is passed over."""
+    """Return the fixed size by job, as far as GPUs suffice. A job that does not fit is skipped."""
     granted: dict[str, int] = {}
     left = gpus
     for job in jobs:
@@ -41,19 +41,19 @@ def serve_in_order(jobs: Iterable[Contender], gpus: int) -> dict[str, int]:
 
 
 def by_arrival(jobs: Iterable[Contender]) -> list[Contender]:
-    """The earliest first."""
+    """Sort jobs by arrival, the earliest first."""
     return sorted(jobs, key=lambda job: job.arrival)
 
 
 def grow_in_rounds(sizes: dict[str, int], jobs: Sequence[tuple[Contender, int]], left_gpus: int) -> int:
-    """Hand out what is left, in rounds: each job in turn goes to its next size, if that fits.
+    """Allocate the remaining GPUs in rounds: each job in turn grows to its next size if that fits.
 
     Args:
-        sizes: by job, what it has; changed in place.
-        jobs: in the order of their turns, each with the most that it may have.
+        sizes: present size by job; changed in place.
+        jobs: jobs in the order of their turns, each with its largest allowed size.
 
     Returns:
-        how many GPUs are left over.
+        The number of GPUs left.
     """
     growing = list(jobs)
     while growing:

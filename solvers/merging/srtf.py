@@ -7,9 +7,9 @@ from solvers.merging.sizes import fixed_size, serve_in_order
 
 
 class ShortestRemainingTimeFirst:
-    """The job with the least left to do first, each at the size that was asked for.
+    """Shortest remaining time first, each job at its requested size.
 
-    A job that would be over later gives its GPUs to one that would be over sooner, whatever the switch costs.
+    A job that would end sooner preempts one that would end later, whatever the switch costs.
     """
 
     def allocate(self, jobs: Sequence[Contender], gpus: int, time_s: float) -> dict[str, int]:

@@ -1,15 +1,14 @@
-"""How long optimizer steps of one configuration take, from rows that were measured and from what lies between
-them (Ymir, section 4.3).
+"""Duration of optimizer steps of one configuration, from measured rows and interpolation (Ymir, section 4.3).
 
-A step of a global batch M on a GPUs is s passes of m sequences on each of them, m s a >= M, of which the last
+A step of a global batch M on a GPUs is s passes of m sequences on each of them, m s a >= M. The last pass
 exchanges gradients:
 
     step = (s - 1) (one - exchange) + one
 
-where `one` is a step without accumulation. What was never measured is put together from two curves: the
-time of a pass by micro-batch, which hardly depends on where it runs, and the time of an exchange by GPUs,
-which hardly depends on the micro-batch, but on whether it leaves the node. (On the measured profiles
-exchanges are straight lines in the number of GPUs, one within a node and one across nodes.)
+where `one` is a step without accumulation. Unmeasured steps are composed from two curves: the time of a pass
+by micro-batch, which hardly depends on the GPUs; and the time of an exchange by GPUs, which hardly depends on
+the micro-batch, but on whether it leaves the node. (On the measured profiles, exchanges are straight lines in
+the number of GPUs, one within a node and one across nodes.)
 """
 
 import math
@@ -22,15 +21,15 @@ from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import MAX_SPEEDS
 
 MOST_ROWS: Final = MAX_SPEEDS
-"""Beyond, the row that was measured least lately is forgotten."""
+"""Most rows; beyond it, the row with the oldest measurement is dropped."""
 MOST_CACHED: Final = 65_536
 LEAST_PASS_S: Final = 1e-6
-"""No pass takes less: to launch a single kernel takes longer."""
+"""Least duration of a pass: the launch of a single kernel takes longer."""
 WINDOW: Final = 32
-"""A mean follows about so many of the latest measurements."""
+"""Number of latest measurements that a running mean follows, approximately."""
 
 _ACROSS: Final = 0
-"""The line of all allocations on more than one node."""
+"""Key of the line of all allocations on more than one node."""
 
 K = TypeVar("K", bound=tuple[int, ...])
 
@@ -42,7 +41,7 @@ class Step(NamedTuple):
 
 
 def faster_only(times: Iterable[tuple[int, float]]) -> tuple[StepTime, ...]:
-    """The step times that a job may choose from: without those that are no faster than with fewer GPUs.
+    """Return the useful step times of a job: without those that are no faster than with fewer GPUs.
 
     Args:
         times: numbers of GPUs, ascending, and seconds per step.
@@ -55,28 +54,28 @@ def faster_only(times: Iterable[tuple[int, float]]) -> tuple[StepTime, ...]:
 
 
 def is_possible(measured: MeasuredStep) -> bool:
-    """Whether steps can take so long: the exchange of gradients must leave time for the passes."""
+    """Return whether a measurement is possible: the exchange of gradients must leave time for the passes."""
     return _pass_s(measured) >= LEAST_PASS_S
 
 
 class StepTimes:
-    """Rows of one configuration, and what lies between them."""
+    """Rows of one configuration, and interpolation between them."""
 
     def __init__(self, state: Mapping[str, list[list[Any]]] | None = None) -> None:
         state = state or {}
         self._passes = RunningMeans[tuple[int, int, int]](state.get("passes", ()))
-        """Of a pass without its exchange, by GPUs, nodes and micro-batch, as measured."""
+        """Measured time of a pass without its exchange, by GPUs, nodes and micro-batch."""
         self._pass_by_size = RunningMeans[tuple[int]](state.get("pass_by_size", ()))
-        """The same by micro-batch alone."""
+        """Measured time of a pass without its exchange, by micro-batch only."""
         self._exchanges = RunningMeans[tuple[int, int]](state.get("exchanges", ()))
-        """By GPUs and nodes."""
+        """Measured time of an exchange, by GPUs and nodes."""
         self._sizes: list[int] = []
         self._lines: dict[int, list[tuple[int, float]]] = {}
         self._cache: dict[tuple[int, int, int, int], Step] = {}
         self._index()
 
     def add(self, measured: MeasuredStep) -> None:
-        """Count a measurement that `is_possible`."""
+        """Add a measurement for which `is_possible` holds."""
         pass_s = _pass_s(measured)
         place = (measured.gpus, measured.nodes)
         self._passes.add((*place, measured.micro_batch_size), pass_s)
@@ -95,7 +94,7 @@ class StepTimes:
         return found
 
     def measured_step_s(self, like: MeasuredStep) -> float:
-        """What the table says of exactly these steps."""
+        """Return the table's duration of exactly these steps."""
         self._index()
         passes = like.accumulation_steps * self._pass_s(like.gpus, like.nodes, like.micro_batch_size)
         return passes + self._exchange_s(like.gpus, like.nodes)
@@ -114,7 +113,7 @@ class StepTimes:
         size, best = min(share, most_micro_batch), None
         while True:
             steps = -(-share // size)
-            # The smallest micro-batch with so many steps wastes least.
+            # The smallest micro-batch with this number of steps wastes least.
             size = -(-share // steps)
             step_s = steps * self._pass_s(gpus, nodes, size) + exchange_s
             if best is None or step_s < best.step_s:
@@ -130,7 +129,7 @@ class StepTimes:
         return self._pass_between(size) if measured is None else measured
 
     def _pass_between(self, size: int) -> float:
-        """Of a micro-batch that was nowhere measured."""
+        """Return the time of a pass of a micro-batch without any measurement."""
         sizes, times = self._sizes, self._pass_by_size
         first, last = sizes[0], sizes[-1]
         at = bisect_left(sizes, size)
@@ -140,10 +139,10 @@ class StepTimes:
         if len(sizes) == 1:
             return times[first,] * max(size / first, 1.0)
         if at == 0:
-            # Not less than its part of the smallest, whatever two noisy points say.
+            # Not less than its part of the smallest, even by two noisy points.
             below = _line(size, first, times[first,], sizes[1], times[sizes[1],])
             return max(below, times[first,] * size / first)
-        # The largest two may be near each other: the slope of all is less noisy.
+        # The largest two may be close to each other: the slope of all is less noisy.
         return max(_line(size, first, times[first,], last, times[last,]), times[last,])
 
     def _exchange_s(self, gpus: int, nodes: int) -> float:
@@ -159,7 +158,7 @@ class StepTimes:
         return 0.0
 
     def _index(self) -> None:
-        """After a measurement: the sizes in order, and exchanges by GPUs for each number of nodes."""
+        """Sort the sizes, and the exchanges by GPUs for each number of nodes, after a measurement."""
         if self._sizes or not len(self._pass_by_size):
             return
         self._sizes = sorted(size for (size,) in self._pass_by_size)
@@ -175,7 +174,7 @@ class StepTimes:
 
 
 class RunningMeans(Generic[K]):
-    """Running means by key, the latest last."""
+    """Running means by key, the last updated at the end."""
 
     def __init__(self, state: Iterable[Sequence[Any]]) -> None:
         self._means: dict[K, tuple[float, int]] = {tuple(key): (mean, n) for *key, mean, n in state}  # type: ignore[misc]
@@ -205,12 +204,12 @@ class RunningMeans(Generic[K]):
 
 
 def _pass_s(measured: MeasuredStep) -> float:
-    """Of a step = s pass + exchange."""
+    """Return the time of a pass, from step = s pass + exchange."""
     return (measured.step_s - measured.exchange_s) / measured.accumulation_steps
 
 
 def _exchange_between(gpus: int, points: Sequence[tuple[int, float]]) -> float:
-    """Along the line through the nearest two numbers of GPUs; never below zero."""
+    """Interpolate on the line through the nearest two numbers of GPUs; never below zero."""
     if len(points) == 1:
         return points[0][1]
     at = min(max(bisect_left(points, (gpus, 0.0)), 1), len(points) - 1)

@@ -1,4 +1,4 @@
-"""Themis (Mahajan et al., NSDI '20): GPUs on lease, auctioned among those that sharing has set back most."""
+"""Themis (Mahajan et al., NSDI '20): leases of GPUs, auctioned among the jobs that sharing delays most."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,36 +13,37 @@ from solvers.merging.scheme import Contender
 from solvers.merging.sizes import by_arrival, fixed_size, grow_in_rounds, size_within
 
 MOMENT_S = 1e-3
-"""The least that a time counts as, so that there are logarithms of all."""
+"""Least counted time, so that all have logarithms."""
 
 _EXACT = Context(prec=25)
-"""`decimal` rounds logarithms correctly, and so alike on every machine, where `math` need not."""
+"""Context of logarithms: `decimal` rounds them correctly, so equally on every machine, unlike `math`."""
 
 
 @dataclass(frozen=True)
 class Themis:
-    """Finish-time fairness rho = T_shared / T_independent, kept low for whom it is highest.
+    """Allocation that minimises the largest finish-time fairness rho = T_shared / T_independent.
 
     GPUs are leased. A lease ends when its job has held it for `lease_s`, or a multiple of that. The caller
-    tells how long that was (`Contender.held_s`) and calls once per `interval_s`: leases that have ended since
-    the last call are given back in this one, and a call in between, as at an arrival, finds the GPUs that are
-    free. Jobs with a lease keep it.
+    gives that time (`Contender.held_s`) and calls once per `interval_s`. Leases that have ended since the
+    last call are released in this one; a call in between, such as at an arrival, allocates the free GPUs.
+    Jobs with a lease keep it.
 
-    The others contend for all that is free, in an auction with partial allocation (section 3.3). Those that
-    are worst off, a share of 1 - f of them, bid: for each of their sizes up to the one they asked for, the
-    rho that they would end with. GPUs go where the product of all 1 / rho is highest, and each winner pays
-    for what it takes from others with a part of its GPUs (hidden payment), so that nobody gains by a false
-    bid. What is left goes to those that did not bid, the worst off first, one step each in turn, where Themis
-    draws lots. What is left even then goes to the bidders, so that nothing stays idle.
+    The others contend for all free GPUs, in an auction with partial allocation (section 3.3). A share of 1 -
+    f of them, those with the highest rho, bid: for each of their sizes up to the requested one, the rho that
+    they would end with. The allocation maximises the product of all 1 / rho, and each winner pays for the
+    loss of the others with a part of its GPUs (hidden payment), so that no job gains by a false bid. The rest
+    goes to jobs that did not bid, the highest rho first, one step each in turn, where Themis draws lots. The
+    rest of that goes to the bidders, so that no GPU stays idle.
 
-    T_shared is the time since submission plus what is left with the size; with nothing, it is a lease more
-    than with the fair share. T_independent is the time of all of it on 1/N of the GPUs, for N jobs.
+    T_shared is the time since submission plus the remaining time at the size; without GPUs, it is a lease
+    more than with the fair share. T_independent is the duration of the whole job on 1/N of the GPUs, for N
+    jobs.
     """
 
     lease_s: float = 600.0
     interval_s: float = 120.0
     fairness_knob: float = 0.8
-    """f: the nearer to 1, the fewer bid, and the fairer and less efficient it is."""
+    """Knob f: nearer to 1, fewer jobs bid, and the allocation is fairer and less efficient."""
 
     def allocate(self, jobs: Sequence[Contender], gpus: int, time_s: float) -> dict[str, int]:
         """See `Scheme`."""
@@ -67,13 +68,13 @@ class Themis:
         return leased | granted
 
     def is_leased(self, job: Contender) -> bool:
-        """Whether it has GPUs whose lease goes on: none has ended since the last call."""
+        """Return whether a job has GPUs on a lease that has not ended since the last call."""
         if job.gpus not in job.remaining_s:
             return False
         return job.held_s < self.lease_s or job.held_s % self.lease_s >= self.interval_s
 
     def bid(self, job: Contender, gpus: int, jobs: int, time_s: float) -> dict[int, float]:
-        """By size, 0 included: its rho, if it has that from now on, among so many GPUs and jobs."""
+        """Return the rho of a job by size, 0 included, if it keeps that size, among so many GPUs and jobs."""
         fair_gpus = gpus / jobs
         most = fixed_size(job, gpus)
         since_s = time_s - job.submitted_s
@@ -87,13 +88,13 @@ class Themis:
 
 
 def partial_allocation(bids: Sequence[Mapping[int, float]], gpus: int) -> list[int]:
-    """What each bidder gets: of the sizes with the highest product of all 1 / rho, the part that it may keep.
+    """Return the GPUs of each bidder: its part of the sizes with the highest product of all 1 / rho.
 
-    Of its GPUs a bidder keeps the share that the others' product of 1 / rho is of what it would be without
-    the bidder: the more it takes from them, the less.
+    A bidder keeps a share of its GPUs: the others' product of 1 / rho over that product without the bidder.
+    The more it takes from them, the less it keeps.
 
     Args:
-        bids: for each bidder, rho by size, 0 included.
+        bids: rho by size, 0 included, of each bidder.
     """
     menus = [_menu(bid, gpus) for bid in bids]
     best_first = list(accumulate(menus, _joined, initial=np.zeros(gpus + 1)))
@@ -115,15 +116,15 @@ def partial_allocation(bids: Sequence[Mapping[int, float]], gpus: int) -> list[i
 
 
 def _menu(bid: Mapping[int, float], gpus: int) -> tuple[Ints, Floats]:
-    """The sizes that there is room for, and for each how much it adds to the logarithm of the product of
-    1 / rho over what nothing adds."""
+    """Return the sizes that fit, and the addend of each to the logarithm of the product of 1 / rho, relative
+    to size 0."""
     sizes = [size for size in sorted(bid) if size <= gpus]
     nothing = _log(bid[0])
     return np.array(sizes, np.int64), np.array([nothing - _log(bid[size]) for size in sizes])
 
 
 def _joined(best: Floats, menu: tuple[Ints, Floats]) -> Floats:
-    """(gpus + 1,) the most that bidders can add with so many GPUs, one more among them."""
+    """Return the largest sum of bidders with each number of GPUs, after adding one bidder, (gpus + 1,)."""
     joined = np.full_like(best, -np.inf)
     for size, gain in zip(*menu, strict=True):
         np.maximum(joined[size:], best[: best.size - size] + gain, out=joined[size:])

@@ -1,7 +1,7 @@
-"""Titan (Gao et al., SoCC '22) without merging: an integer program that makes all jobs slow down alike.
+"""Titan (Gao et al., SoCC '22) without merging: an integer program that equalises slowdowns.
 
 The program is that of its public simulator (gaow0007/TitanSched, `alg/scheduler/titan.py` with the weights
-"FAIR"), as far as it is about single jobs.
+"FAIR"), as far as it concerns single jobs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,18 @@ from solvers.merging.sizes import size_within
 
 @dataclass(frozen=True)
 class Titan:
-    """Minimises the sum of slowdowns, each job's remaining time over that with its fair share of the GPUs.
+    """Allocation that minimises the sum of slowdowns: each job's remaining time over that with its fair
+    share.
 
-    Of N jobs each has a fair share of 1/N of the GPUs, rounded down, but one at least. What is over within a
-    round is over: a remaining time counts as one interval at least, so that short jobs are not sped up in
-    vain. Every job of the program gets something. Where there are too few GPUs for that, those with the least
-    left to do are in it, and the others wait: Titan has them all in it and makes waiting cost more than
-    anything else, which comes to the same.
+    Each of N jobs has a fair share of 1/N of the GPUs, rounded down, but at least one. A remaining time
+    counts as at least one interval, so that jobs that end within a round are not sped up in vain. Every job
+    of the program gets GPUs. If there are too few, the jobs with the least remaining work are in the program,
+    and the others wait. Titan has them all in it and makes waiting more costly than anything else, with the
+    same result.
 
-    A size that is not faster than a smaller one, as counted so, is left out of the program. It is solved to a
-    gap of `relative_gap`, or stopped after `time_limit_s`; if there is no solution by then, jobs keep what
-    they have. Only a solve that is not stopped gives the same answer on every machine.
+    A size that is not faster than a smaller one, by that count, is left out of the program. It is solved to a
+    gap of `relative_gap`, or stopped after `time_limit_s`; without a solution by then, jobs keep their GPUs.
+    Only a solve that is not stopped gives the same result on every machine.
     """
 
     interval_s: float = 120.0
@@ -45,7 +46,7 @@ class Titan:
         return self._solved(menus, gpus) or _kept(served, gpus)
 
     def slowdowns(self, job: Contender, fair_gpus: int) -> dict[int, float]:
-        """By the sizes worth having, ascending: how much slower it is than with its fair share."""
+        """Return the slowdown against the fair share by useful size, ascending."""
         fair_s = max(job.remaining_s[size_within(job.remaining_s, fair_gpus)], self.interval_s)
         found: dict[int, float] = {}
         for size, remaining_s in job.remaining_s.items():
@@ -55,7 +56,7 @@ class Titan:
         return found
 
     def _solved(self, menus: Mapping[str, Mapping[int, float]], gpus: int) -> dict[str, int]:
-        """Empty if nothing was found in time."""
+        """Return the sizes by job; empty if no solution was found in time."""
         choices = [(job_id, size) for job_id, menu in menus.items() for size in menu]
         model = pyo.ConcreteModel()
         model.x = pyo.Var(range(len(choices)), domain=pyo.Binary)
@@ -86,7 +87,7 @@ class Titan:
 
 
 def _shortest_that_fit(jobs: Sequence[Contender], gpus: int) -> list[Contender]:
-    """As many as can have their smallest size, those with the least left to do at it first."""
+    """Return as many jobs as fit at their smallest size, those with the least remaining time at it first."""
     served = []
     left = gpus
     for job in sorted(jobs, key=lambda job: (next(iter(job.remaining_s.values())), job.arrival)):
@@ -98,7 +99,7 @@ def _shortest_that_fit(jobs: Sequence[Contender], gpus: int) -> list[Contender]:
 
 
 def _kept(jobs: Sequence[Contender], gpus: int) -> dict[str, int]:
-    """What they have, as far as it fits."""
+    """Return the present sizes of jobs, as far as they fit."""
     kept: dict[str, int] = {}
     for job in jobs:
         if job.gpus in job.remaining_s and sum(kept.values()) + job.gpus <= gpus:

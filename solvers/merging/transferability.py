@@ -1,8 +1,8 @@
-"""How near two tasks are: the score S(A, B), from which the gain is foretold (Ymir, section 4.1).
+"""Transferability of two tasks: the score S(A, B), from which the gain is forecast (Ymir, section 4.1).
 
 Larger means that A is expected to help B more. Task2Vec (Achille et al., ICCV '19) and Task2Feat compare
-what a profile run has measured of each task alone; they use elementwise arithmetic, exact sums and square
-roots, and so give the same bits on any machine. LEEP (Nguyen et al., ICML '20) needs the model of A run on
+measurements of profile runs of each task alone. They use elementwise arithmetic, exact sums and square roots,
+and so give the same bits on every machine. LEEP (Nguyen et al., ICML '20) needs a run of the model of A on
 the data of B, and so is computed where the model is.
 """
 
@@ -18,36 +18,35 @@ Embedding = Sequence[float]
 
 
 class Transferability(Protocol):
-    """A score from what is known of each task alone."""
+    """Score from embeddings of each task alone."""
 
     def score(self, donor: Embedding, receiver: Embedding) -> float:
-        """S(A, B).
+        """Return S(A, B).
 
         Raises:
-            ValueError: the embeddings differ in length, or a value is outside what the score allows.
+            ValueError: the embeddings differ in length, or a value is invalid for the score.
         """
 
 
 @dataclass(frozen=True)
 class Task2Vec:
-    """Of the diagonals F of two tasks' Fisher information: alpha d(A, trivial) - d(A, B).
+    """Score alpha d(A, trivial) - d(A, B) of the diagonals F of two tasks' Fisher information.
 
     d is the cosine distance of F_a / (F_a + F_b) and F_b / (F_a + F_b), which is symmetric. The first term
     makes tasks that are far from trivial the better donors. The original adds its negative to a distance;
-    here the whole is a score, larger for better.
+    here the result is a score, larger for better.
     """
 
     alpha: float = 0.15
-    """As in the original; with 0 the score is symmetric."""
+    """Weight of the first term, as in the original; with 0 the score is symmetric."""
     trivial: tuple[float, ...] | None = None
-    """Embedding of a task that needs nothing of the backbone in particular. None: as much information as A
-    has, evenly spread."""
+    """Embedding of a task without particular needs of the backbone. None: the information of A, spread."""
 
     def score(self, donor: Embedding, receiver: Embedding) -> float:
         _check_lengths(donor, receiver)
         for name, embedding in (("donor", donor), ("receiver", receiver)):
             if not all(value >= 0 and math.isfinite(value) for value in embedding):
-                raise ValueError(f"{name}: Fisher information is finite and never negative")
+                raise ValueError(f"{name}: Fisher information must be finite and not negative")
         trivial = self.trivial
         if trivial is None:
             trivial = (math.fsum(donor) / len(donor),) * len(donor)
@@ -60,7 +59,7 @@ class Task2Vec:
 
 @dataclass(frozen=True)
 class Task2Feat:
-    """Of the mean features of two tasks' data: their cosine. Symmetric."""
+    """Cosine of the mean features of two tasks' data. Symmetric."""
 
     def score(self, donor: Embedding, receiver: Embedding) -> float:
         _check_lengths(donor, receiver)
@@ -70,20 +69,20 @@ class Task2Feat:
 
 
 def spatial_score(transferability: Transferability, one: Embedding, other: Embedding) -> float:
-    """S of A || B: the average over both directions."""
+    """Return S of A || B: the mean of both directions."""
     return (transferability.score(one, other) + transferability.score(other, one)) / 2.0
 
 
 def leep(source_probabilities: ArrayLike, target_labels: ArrayLike) -> float:
-    """LEEP: the mean log-likelihood of B's labels under what A's classes say of them.
+    """Return LEEP: the mean log-likelihood of B's labels, given the predicted classes of A.
 
     Args:
-        source_probabilities: (samples, classes of A): what the model of A predicts for the samples of B. Rows
-            sum to 1.
+        source_probabilities: (samples, classes of A): predictions of the model of A for the samples of B.
+            Rows sum to 1.
         target_labels: (samples,): the class of each sample in B, from 0.
 
     Returns:
-        at most 0; larger for better.
+        The score, at most 0; larger for better.
 
     Raises:
         ValueError: shapes do not fit, a row is no distribution, or a label is negative.
@@ -110,18 +109,18 @@ def _check_lengths(donor: Embedding, receiver: Embedding) -> None:
     if len(donor) != len(receiver) or not donor:
         raise ValueError(
             f"embeddings of one base model have one length, not {len(donor)} (donor) and {len(receiver)} "
-            "(receiver): profile both jobs anew with the same model"
+            "(receiver): profile both jobs again with the same model"
         )
 
 
 def _normalised_distance(one: Embedding, other: Embedding) -> float:
-    # Where neither task has information, the quotients are undefined and the direction says nothing.
+    # If neither task has information, the quotients are undefined and the direction is meaningless.
     pairs = [(a, b, a + b) for a, b in zip(one, other, strict=True) if a + b > 0]
     return _cosine_distance([a / both for a, _, both in pairs], [b / both for _, b, both in pairs])
 
 
 def _cosine_distance(one: Embedding, other: Embedding) -> float:
-    """0 for the same direction, 1 for none in common or a vector of zeros."""
+    """Return the cosine distance: 0 for the same direction, 1 for orthogonal vectors or a vector of zeros."""
     norms = math.sqrt(math.fsum(a * a for a in one)) * math.sqrt(math.fsum(b * b for b in other))
     if norms == 0:
         return 1.0

@@ -1,1 +1,1 @@
-"""Verification of a log: decisions are recomputed from the ledger and compared."""
+"""Verification of a log: decisions are computed again from the ledger and compared."""

@@ -1,4 +1,4 @@
-"""The chains of cells, followed through the decisions as found."""
+"""Chains of cells, followed through the found decisions."""
 
 from collections.abc import Mapping
 
@@ -10,38 +10,39 @@ _CHAIN_SUFFIX_BYTES = len(b',"chain":"') + 2 * CHAIN_BYTES + len(b'"}')
 
 
 class Chains:
-    """Follows each cell's chain through the records as they were found, whatever the fold says of them."""
+    """Check of each cell's chain through the found records, independent of the fold."""
 
     def __init__(
         self, start_chains: Mapping[tuple[str, int], bytes], kept: HeadCheck, may_end_early: bool
     ) -> None:
-        """Begin with no cell.
+        """Start without cells.
 
         Args:
             start_chains: see `StretchFold`.
-            kept: is told the chain after each event that was not folded.
+            kept: receives the chain after each event that was not folded.
             may_end_early: whether the last decisions of a cell may be missing.
         """
         self.broken: dict[str, str] = {}
-        """By cell, the first decision whose link does not hold."""
+        """First decision with a broken link, by cell."""
         self.unjoined: dict[str, str] = {}
-        """By cell, that the decisions before a kept state do not lead to it."""
+        """Fault that the decisions before a kept state do not lead to it, by cell."""
         self.heads: dict[str, Head] = {}
-        """By cell, its chain after the last event of which all decisions have been followed."""
+        """Chain after the last event whose decisions have all been followed, by cell."""
         self._start_chains = start_chains
         self._kept = kept
         self._may_end_early = may_end_early
         self._short: dict[str, str] = {}
-        """By cell, the fault if a decision is found behind a kept state that those before do not lead to."""
+        """Fault that applies if a decision is found after a kept state to which earlier ones do not lead, by
+        cell."""
         self._ended: set[str] = set()
         self._chains: dict[str, tuple[Link, bytes]] = {}
-        """By cell, the event that is followed, and the chain so far."""
+        """Present event and the chain so far, by cell."""
         self._perhaps: dict[str, Head] = {}
-        """By cell, the head if no decision is missing before it: the next one that is found will tell, where
-        the events were not folded."""
+        """Head if no decision is missing before it, by cell: for events that were not folded, the next found
+        decision shows this."""
 
     def follow(self, link: Link, awaited: bool) -> None:
-        """Take the next event of a cell, with one of its decisions."""
+        """Follow the next event of a cell, with one of its decisions."""
         last, before = self._chains.get(link.cell, (link, CHAIN_START))
         if link.cell not in self._ended and link.offset > last.offset:
             self._pass(last, before)
@@ -72,7 +73,7 @@ class Chains:
             self.unjoined |= self._short
 
     def _pass(self, link: Link, chain: bytes) -> None:
-        """All decisions of an event that were found have been followed."""
+        """Complete an event whose found decisions have all been followed."""
         head = Head(link.offset, chain.hex())
         start = self._start_chains.get((link.cell, link.offset))
         if start not in (None, chain):
@@ -87,7 +88,7 @@ class Chains:
         else:
             self._perhaps[link.cell] = head
         if not link.is_folded:
-            self._kept.take(link.cell, link.offset, chain)
+            self._kept.check(link.cell, link.offset, chain)
 
     def _end(self, link: Link, broken: Demanded | None) -> None:
         self._ended.add(link.cell)

@@ -1,4 +1,4 @@
-"""The decisions that a ledger implies, and those found: kept on disk, since a ledger may exceed memory."""
+"""Decisions that a ledger implies, and those found: kept on disk, since a ledger may exceed memory."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -34,44 +34,44 @@ _DECISION = f"SELECT {_DEMANDED} FROM decision JOIN event ON event.number = deci
 
 @dataclass(frozen=True)
 class Demanded:
-    """A decision that the ledger demands, and the first that was found under its id."""
+    """Decision that the ledger demands, and the first that was found under its id."""
 
     number: int
-    """Its place in the order of the ledger; without meaning where nobody can say what is demanded."""
+    """Position in the order of the ledger; meaningless if the demanded decisions are unknown."""
     id: str
     value: bytes | None
-    """None where nobody can say what is demanded, and something was found."""
+    """Demanded value; None if it is unknown and a decision was found."""
     cell: str
     offset: int
-    """Of the event that demands it."""
+    """Ledger offset of the event that demands it."""
     found: bytes | None
 
 
 @dataclass(frozen=True)
 class Link:
-    """An event of a cell, with one of its decisions or with the only fact that it has none."""
+    """Event of a cell, with one of its decisions or without any."""
 
     cell: str
     offset: int
-    """Of the event."""
+    """Ledger offset of the event."""
     event: bytes
-    """Its line of the ledger."""
+    """Line of the ledger."""
     decision: Demanded | None
     is_folded: bool
-    """Whether it is known what the event demands."""
+    """Whether the decisions that the event demands are known."""
 
 
-class Demands:
-    """Events and their decisions, in an unnamed file that is gone when this is left.
+class DemandedDecisions:
+    """Events and their decisions, in an unnamed file that is deleted on exit.
 
-    Its methods raise `sqlite3.Error` where the disk fails.
+    Its methods raise `sqlite3.Error` if the disk fails.
     """
 
     def __init__(self) -> None:
         # SQLite's name for a temporary database on disk.
         self._database = sqlite3.connect("", isolation_level=None)
         self._database.executescript(_TABLES)
-        # One transaction for all, which nobody ever commits: each statement alone would be one.
+        # One transaction for all, never committed: otherwise each statement would be one.
         self._database.execute("BEGIN")
         self.events = 0
         self.decisions = 0
@@ -85,7 +85,7 @@ class Demands:
         self._database.close()
 
     def add(self, event: LedgerEvent, decisions: list[Decision] | None) -> None:
-        """Take the next event of the ledger and what it demands; None where nobody can say."""
+        """Add the next event of the ledger and the decisions that it demands; None if they are unknown."""
         cell, unfolded = event.envelope.event.cell, self.decisions if decisions is None else None
         self._database.execute(
             "INSERT INTO event VALUES (?, ?, ?, ?, ?)",
@@ -100,19 +100,19 @@ class Demands:
         self.events += 1
 
     def get(self, id: str) -> Demanded | None:
-        """The decision that is demanded under an id."""
+        """Return the decision that is demanded under an id."""
         row = self._database.execute(f"{_DECISION} WHERE id = ?", (id,)).fetchone()
         return None if row is None else _demanded(row)
 
     def trust(self, place: tuple[str, int, int], id: str, value: bytes) -> tuple[int, int] | None:
-        """Take the first decision under an id as found, where nobody can say what its event demands.
+        """Accept the first decision under an id as found if the decisions that its event demands are unknown.
 
         Args:
-            place: cell, ledger offset and index that the id names.
+            place: cell, ledger offset and index in the id.
 
         Returns:
-            the number of its event in the ledger, and how many decisions are demanded before it; None where
-            it is known what its event demands, or there is no such event.
+            The number of its event in the ledger, and the number of decisions demanded before it; None if the
+            decisions of its event are known, or there is no such event.
         """
         self._database.execute("CREATE INDEX IF NOT EXISTS event_place ON event (cell, offset)")
         row = self._database.execute(
@@ -128,18 +128,18 @@ class Demands:
         return event, before
 
     def find(self, demanded: Demanded, value: bytes) -> None:
-        """Note what was found of a decision, unless something was before."""
+        """Store the found value of a decision, unless one is stored."""
         self._database.execute(
             "UPDATE decision SET found = ? WHERE number = ? AND found IS NULL", (value, demanded.number)
         )
 
     def missing(self) -> Iterator[Demanded]:
-        """Every decision of which nothing was found, in the order of the ledger."""
+        """Yield every decision that was not found, in the order of the ledger."""
         rows = self._database.execute(f"{_DECISION} WHERE found IS NULL ORDER BY decision.number")
         return map(_demanded, rows)
 
     def links(self) -> Iterator[Link]:
-        """Every event with each of its decisions, in the order of the ledger."""
+        """Yield every event with each of its decisions, in the order of the ledger."""
         self._database.execute("CREATE INDEX IF NOT EXISTS decision_event ON decision (event)")
         rows = self._database.execute(
             f"SELECT event.cell, event.offset, content, unfolded IS NULL, {_DEMANDED} "

@@ -1,4 +1,4 @@
-"""A log on Kafka as files: each decision once and in ledger order, and every deviating record too."""
+"""Export of a log on Kafka to files: each decision once, in ledger order, and every deviating record."""
 
 import hashlib
 import sqlite3
@@ -41,21 +41,21 @@ def export(
 ) -> tuple[int, int]:
     """Write the ledger of one cell, or of all, and the decisions about it as JSON lines.
 
-    In a folder beside the ledger go the states that it names.
+    The states that it names are written to a folder next to the ledger.
 
-    Repetitions that are identical are left out. A record that is not what the ledger demands is written like
-    the others, so that the files prove no more than the topics do.
+    Identical repetitions are left out. A record that differs from the ledger's demand is written like the
+    others, so that the files prove no more than the topics.
 
     Args:
-        settled: by cell, the ledger offset up to which it is written; see `Verdict.settled`.
+        settled: ledger offset up to which a cell is written, by cell; see `Verdict.settled`.
 
     Returns:
-        how many events and decisions.
+        The numbers of events and decisions.
 
     Raises:
-        ReadError: if Kafka does not answer, or not to this client.
-        ReplayError: if a file cannot be opened, or there is no room on disk.
-        OSError: if a file cannot be written.
+        ReadError: Kafka does not answer, or not to this client.
+        ReplayError: a file cannot be opened, or there is no room on disk.
+        OSError: a file cannot be written.
     """
     with (
         KafkaReader(kafka) as reader,
@@ -91,14 +91,15 @@ def _write(
                 order.add_record(record)
         written = 0
         for value in order.records():
-            # Only what is no decision has a line break; with a space in its place it still is none.
+            # Only a record that is no decision has a line break; with a space in its place it is still
+            # invalid.
             decisions.write(value.replace(b"\n", b" ") + b"\n")
             written += 1
         return (order.events, written), digests
 
 
 def _write_state(ledger_file: Path, state: ReadRecord) -> None:
-    """Write a kept state under the digest that it claims to have."""
+    """Write a kept state under its claimed digest."""
     claimed = next(value for name, value in state.headers if name == STATE_DIGEST_HEADER)
     path = state_file(ledger_file, (claimed or b"").decode())
     path.parent.mkdir(exist_ok=True)
@@ -107,7 +108,7 @@ def _write_state(ledger_file: Path, state: ReadRecord) -> None:
 
 
 def _is_later(record: DecisionRecord, settled: Mapping[str, int]) -> bool:
-    """Whether a decision is about an event behind the last one of its cell that is written."""
+    """Return whether a decision belongs to an event after the last written one of its cell."""
     try:
         decode_decision(record.value)
     except InvalidRecordError:
@@ -117,7 +118,7 @@ def _is_later(record: DecisionRecord, settled: Mapping[str, int]) -> bool:
 
 
 class _Order:
-    """Sorts decisions by the ledger's order, in an unnamed file that is gone when this is left."""
+    """Sorter of decisions by the ledger's order, in an unnamed file that is deleted on exit."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("", isolation_level=None)
@@ -138,7 +139,7 @@ class _Order:
         self.events += 1
 
     def add_record(self, record: DecisionRecord) -> None:
-        """Take a record; one that repeats another is dropped, unless nobody can say what either is about."""
+        """Add a record. A repetition is dropped, unless its event is unknown."""
         place = claimed_place(record.value)
         row = (
             place
@@ -153,6 +154,6 @@ class _Order:
         )
 
     def records(self) -> Iterator[bytes]:
-        """The records in the order of the ledger, those about none of its events last."""
+        """Yield the records in the order of the ledger, those without an event in it last."""
         rows = self._database.execute("SELECT value FROM record ORDER BY event IS NULL, event, place, rowid")
         return (value for (value,) in rows)

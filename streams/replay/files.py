@@ -1,6 +1,6 @@
-"""A log as two files of JSON lines: the ledger, and the decisions in the order of the ledger.
+"""Log as two files of JSON lines: the ledger, and the decisions in the order of the ledger.
 
-Beside them are the states of cells whose rules changed, each in a separate file.
+Next to them are the states of cells whose rules changed, each in a separate file.
 
 Each line is canonical to the byte and ends with a line break, so a file has only one valid form. Any change
 is detected: here, by line, or when the ledger is folded.
@@ -20,7 +20,7 @@ from streams.replay.stretches import unpacked_state
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 STATES_FOLDER = "states"
-"""Beside the ledger file."""
+"""Folder next to the ledger file."""
 
 
 def verify_files(
@@ -32,15 +32,15 @@ def verify_files(
 ) -> Verdict:
     """Verify files that `streams.replay.export.export` or a simulation wrote.
 
-    The decisions must be those that the ledger demands, each once and in its order. Where one cell is asked
-    for, those of the others are passed over.
+    The decisions must be those that the ledger demands, each once and in its order. If one cell is requested,
+    the decisions of the others are skipped.
 
     Args:
         kept: heads that the log must have.
-        book: the rules at hand.
+        book: the available rules.
 
     Raises:
-        ReplayError: if a file cannot be read, or a line of the ledger is not as `read_ledger_file` demands.
+        ReplayError: a file cannot be read, or a line of the ledger is invalid for `read_ledger_file`.
     """
     records = _decisions_file(decisions, cell)
 
@@ -57,7 +57,7 @@ def verify_files(
 
 
 def state_file(ledger: Path, digest: str) -> Path:
-    """Where the state of a digest lies that a ledger file names."""
+    """Return the file of a state with a digest that a ledger file names."""
     return ledger.with_name(STATES_FOLDER) / f"{digest}.state"
 
 
@@ -67,11 +67,11 @@ def fold_file(
     """Fold a ledger without its decisions.
 
     Returns:
-        the head of each cell, and a line for each head in `kept` that the ledger does not lead to.
+        The head of each cell, and a line for each head in `kept` that the ledger does not lead to.
 
     Raises:
-        ReplayError: if the file is none that `read_ledger_file` reads.
-        RulesError: if rules that decided some of it are not at hand.
+        ReplayError: `read_ledger_file` cannot read the file.
+        RulesError: rules that decided some of it are not available.
     """
     check = HeadCheck(kept)
     for _ in fold(_events(ledger, cell), check):
@@ -80,14 +80,14 @@ def fold_file(
 
 
 def read_ledger_file(path: Path) -> Iterator[LedgerEvent]:
-    """The events of a ledger file, in its order: partition by partition, each by its offsets.
+    """Yield the events of a ledger file, in its order: partition by partition, each by its offsets.
 
     Raises:
-        ReplayError: if the file cannot be read, or a line is no event in canonical form, or out of order.
+        ReplayError: the file cannot be read, or a line is no event in canonical form, or out of order.
     """
     last_offset, last_offsets = -1, dict[str, int]()
     partition: set[str] = set()
-    """Cells of the partition that is being read."""
+    """Cells of the present partition."""
     for number, line in _lines(path):
         try:
             offset, envelope = decode_ledger_line(line)
@@ -106,15 +106,15 @@ def read_ledger_file(path: Path) -> Iterator[LedgerEvent]:
 
 
 def ledger_line(event: LedgerEvent) -> bytes:
-    """An event as a line of a ledger file."""
+    """Return an event as a line of a ledger file."""
     return event.canonical + b"\n"
 
 
 def opened(path: Path, mode: str) -> IO[bytes]:
-    """A file of a log.
+    """Open a file of a log.
 
     Raises:
-        ReplayError: if it cannot be opened.
+        ReplayError: the file cannot be opened.
     """
     if path.is_dir():
         raise ReplayError(f"{path}: a folder: give the ledger file in it, such as {path / 'ledger.jsonl'}")

@@ -11,12 +11,12 @@ _KEPT = re.compile(
 
 @dataclass(frozen=True)
 class Head:
-    """The chain of a cell after one event: it stands for every byte of the log up to there."""
+    """Chain of a cell after one event: it proves every byte of the log up to there."""
 
     offset: int
-    """Of the event in the ledger."""
+    """Ledger offset of the event."""
     chain: str
-    """In hexadecimal."""
+    """Chain in hexadecimal digits."""
 
     def __str__(self) -> str:
         return f"{self.offset}:{self.chain}"
@@ -24,10 +24,10 @@ class Head:
 
 @dataclass(frozen=True)
 class KeptHead:
-    """A head that somebody kept, to be found again in a log."""
+    """Saved head, to be found again in a log."""
 
     cell: str | None
-    """None: of the only cell that the log has."""
+    """Cell of the head; None for the only cell of the log."""
     head: Head
 
     @classmethod
@@ -35,7 +35,7 @@ class KeptHead:
         """Read `OFFSET:CHAIN` or `CELL=OFFSET:CHAIN`.
 
         Raises:
-            ValueError: it reads otherwise.
+            ValueError: the text has another form.
         """
         found = _KEPT.fullmatch(text)
         if found is None:
@@ -47,7 +47,7 @@ class KeptHead:
 
 
 class HeadCheck:
-    """Looks for kept heads in a log while it is folded."""
+    """Check for kept heads in a log while it is folded."""
 
     def __init__(self, kept: Iterable[KeptHead]) -> None:
         self._kept = tuple(kept)
@@ -55,18 +55,18 @@ class HeadCheck:
         self._found: dict[tuple[str, int], str] = {}
         self._last: dict[str, tuple[int, bytes]] = {}
 
-    def take(self, cell: str, offset: int, chain: bytes) -> None:
-        """Take the chain of a cell after an event."""
+    def check(self, cell: str, offset: int, chain: bytes) -> None:
+        """Compare the chain of a cell after an event."""
         self._last[cell] = max(self._last.get(cell, (-1, b"")), (offset, chain))
         if offset in self._wanted:
             self._found[cell, offset] = chain.hex()
 
     def heads(self) -> dict[str, Head]:
-        """By cell, the head of what was taken."""
+        """Return the last head of each cell."""
         return {cell: Head(offset, chain.hex()) for cell, (offset, chain) in sorted(self._last.items())}
 
     def faults(self) -> tuple[str, ...]:
-        """A line for each saved head that the log, once folded, does not contain."""
+        """Return a line for each saved head that the folded log does not contain."""
         return tuple(fault for kept in self._kept if (fault := self._fault(kept)) is not None)
 
     def _fault(self, kept: KeptHead) -> str | None:
@@ -97,6 +97,6 @@ class HeadCheck:
         return f"the ledger of cell {cell} has no event at offset {offset}, of which a head was kept"
 
 
-def written(heads: Mapping[str, Head]) -> list[str]:
-    """Heads by cell, as `KeptHead.parse` reads them."""
+def head_lines(heads: Mapping[str, Head]) -> list[str]:
+    """Return heads by cell, in the form that `KeptHead.parse` reads."""
     return [f"{cell}={head}" for cell, head in sorted(heads.items())]

@@ -1,6 +1,4 @@
-"""Verification of a log: recompute every decision from the ledger, and compare byte by byte and link by
-link.
-"""
+"""Verification of a log: compute every decision again from the ledger, and compare bytes and links."""
 
 import heapq
 import re
@@ -14,48 +12,49 @@ from schemas.codec import Decision, InvalidRecordError, decode_decision
 from streams.cell.cell import Cell, LedgerEvent
 from streams.cell.rules import RULES, RuleBook
 from streams.replay.chains import Chains
-from streams.replay.demands import Demanded, Demands
+from streams.replay.demands import Demanded, DemandedDecisions
 from streams.replay.heads import Head, HeadCheck, KeptHead
 from streams.replay.stretches import FindState, Stretch, StretchFold, no_state
 
 MAX_DIFFERENCES = 100
-"""How many differences a verdict lists; all are counted."""
+"""Most differences that a verdict lists; all are counted."""
 
 Kind = Literal["altered", "missing", "awaited", "extra", "unreadable", "repeated", "misplaced"]
-"""How a decision record can differ from what the ledger demands; see `Difference`."""
+"""Kind of difference between a decision record and the ledger's demand; see `Difference`."""
 
 LIVE: frozenset[Kind] = frozenset({"awaited", "repeated", "misplaced"})
-"""What a log on Kafka may rightly show: a worker has decisions to publish yet, and one that was killed
-publishes some again, or only now what a failed delivery left out."""
+"""Differences that a correct log on Kafka may have: a worker has not published some decisions yet, and after
+a crash it publishes some again, or late after a failed delivery."""
 
 
 @dataclass(frozen=True)
 class DecisionRecord:
-    """A decision as it lies in a topic or a file."""
+    """Record of a decision in a topic or a file."""
 
     value: bytes
     place: str
-    """Such as `millrace.decisions[3]@17`, or `decisions.jsonl:18`."""
+    """Place of the record, such as `millrace.decisions[3]@17` or `decisions.jsonl:18`."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One decision that is not what the ledger demands.
+    """Difference between a decision and the ledger's demand.
 
-    `altered`: other bytes than expected. `missing`: not published, though later ones of its cell were.
-    `awaited`: not published, and no later one of its cell either. `extra`: the ledger has no such decision.
-    `unreadable`: no decision at all. `repeated`: the same bytes as before. `misplaced`: behind a later one.
+    `altered`: other bytes than expected. `missing`: not published, although later ones of its cell are.
+    `awaited`: not published, as all later ones of its cell. `extra`: the ledger demands no such decision.
+    `unreadable`: the record is no decision. `repeated`: the same bytes as before. `misplaced`: after a later
+    one.
     """
 
     kind: Kind
     decision_id: str
     place: str
-    """Where the record lies; for a missing one, the ledger event that demands it."""
+    """Place of the record; for a missing one, the ledger event that demands it."""
     expected: str | None
     found: str | None
 
     def __str__(self) -> str:
-        """One line for an operator."""
+        """Return one line for an operator."""
         line = f"{self.kind}: decision {self.decision_id} at {self.place}"
         if self.expected is None or self.found is None:
             return line
@@ -67,33 +66,32 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a replay found."""
+    """Result of a replay."""
 
     cells: int
     events: int
     decisions: int
-    """How many decisions the ledger demands."""
+    """Number of decisions that the ledger demands."""
     duplicates: int
-    """Tolerated records that repeat a decision byte by byte, as a worker that was killed leaves them."""
+    """Tolerated records that repeat a decision byte by byte, as after the crash of a worker."""
     awaited: int
-    """Tolerated lack of decisions behind the last one that is there of their cell: a worker that is behind
-    has not published them yet, and one that is dead never will."""
+    """Tolerated missing decisions after the last one of their cell: a slow worker has not published them yet,
+    and a dead one never will."""
     settled: Mapping[str, int]
-    """By cell, the ledger offset up to which no decision is awaited."""
+    """Ledger offset up to which no decision is awaited, by cell."""
     difference_count: int
     differences: tuple[Difference, ...]
-    """The first of them, in the order of the ledger; what cannot be placed there comes last."""
+    """First differences, in the order of the ledger; those without a place in it come last."""
     broken_links: Mapping[str, str]
-    """By cell, the first decision whose `chain` does not follow from the records before it."""
+    """First decision whose `chain` does not follow from the records before it, by cell."""
     heads: Mapping[str, Head]
-    """By cell, the head of the part of the log that is there, awaited decisions left out: who keeps it can
-    hold a later copy of the log against it."""
+    """Head of the log without awaited decisions, by cell: a saved head verifies a later copy of the log."""
     head_faults: tuple[str, ...]
-    """A line for each head that was kept and that the log does not have."""
+    """Line for each kept head that the log does not have."""
     stretches: tuple[Stretch, ...]
-    """Which rules decided what, cell by cell."""
+    """Stretches and the rules that decided them, cell by cell."""
     join_faults: tuple[str, ...]
-    """A line for each stretch that does not begin where the one before it ends."""
+    """Line for each stretch that does not begin where the previous one ends."""
 
     @property
     def ok(self) -> bool:
@@ -102,40 +100,40 @@ class Verdict:
 
     @property
     def has_faults(self) -> bool:
-        """Whether anything is known to be wrong."""
+        """Whether there is any fault."""
         return bool(self.difference_count or self.broken_links or self.head_faults or self.join_faults)
 
     @property
     def unverified(self) -> tuple[Stretch, ...]:
-        """The stretches that could not be folded again: nothing of them need be wrong."""
+        """Stretches that could not be folded again; they may be correct."""
         return tuple(stretch for stretch in self.stretches if stretch.unverified is not None)
 
     @property
     def first(self) -> Difference | None:
-        """The first record that differs."""
+        """First difference."""
         return self.differences[0] if self.differences else None
 
 
 class _Comparison:
-    """What was found, record by record, beside what is demanded."""
+    """Comparison of found records with demanded ones, record by record."""
 
-    def __init__(self, demands: Demands, tolerated: Collection[Kind]) -> None:
+    def __init__(self, demands: DemandedDecisions, tolerated: Collection[Kind]) -> None:
         self._demands = demands
         self._tolerated = tolerated
         self.tolerated: Counter[Kind] = Counter()
         self.awaited_from: dict[str, int] = {}
-        """By cell, the ledger offset of the first event with a decision that is awaited."""
+        """Ledger offset of the first event with an awaited decision, by cell."""
         self.difference_count = 0
         self._last = -1
-        """Place in the ledger of the furthest decision that was found as demanded."""
+        """Position in the ledger of the last decision that was found as demanded."""
         self._last_of_cell: dict[str, int] = {}
         self._last_trusted = (-1, -1)
-        """Event and index of the furthest decision that was taken as it was found."""
+        """Event and index of the last decision that was accepted as found, by cell."""
         self._first: list[tuple[int, int, Difference]] = []
-        """The first differences, with their places in the ledger and the order in which they were noted; as a
-        heap of the negatives of both, so that the last of them is quickly given up for an earlier one."""
+        """First differences, with their positions in the ledger and the order in which they were stored. It
+        is a heap by the negatives of both, so that an earlier one quickly replaces the last."""
 
-    def take(self, record: DecisionRecord) -> None:
+    def add(self, record: DecisionRecord) -> None:
         id = _claimed_id(record.value)
         demanded = self._demands.get(id)
         if demanded is None:
@@ -157,7 +155,7 @@ class _Comparison:
             self._last_of_cell[demanded.cell] = max(last_of_cell, demanded.number)
 
     def close(self) -> None:
-        """Name what was never found."""
+        """Add the differences of decisions that were not found."""
         for demanded in self._demands.missing():
             kind: Kind = "missing"
             if self.is_awaited(demanded):
@@ -168,15 +166,15 @@ class _Comparison:
             self._differ(demanded.number, Difference(kind, demanded.id, place, expected, None))
 
     def is_awaited(self, demanded: Demanded) -> bool:
-        """Whether a decision that was not found may be on its way still.
+        """Return whether a decision that was not found may still be published.
 
-        A worker publishes a cell's decisions in order. One that is there to the byte proves that the worker
-        has passed what comes before it; nothing else proves that, since it may be far behind the ledger.
+        A worker publishes a cell's decisions in order. Only a decision with equal bytes proves that the
+        worker has processed the earlier events, since it may be far behind the ledger.
         """
         return "awaited" in self._tolerated and demanded.number > self._last_of_cell.get(demanded.cell, -1)
 
     def in_order(self) -> tuple[Difference, ...]:
-        """The first differences, in the order of the ledger."""
+        """Return the first differences, in the order of the ledger."""
         return tuple(difference for _, _, difference in sorted(self._first, reverse=True, key=_place))
 
     def _take_trusted_again(self, record: DecisionRecord, trusted: Demanded) -> None:
@@ -193,7 +191,7 @@ class _Comparison:
             trusted = self._demands.trust(place, id, record.value)
             if trusted is not None:
                 event, before = trusted
-                # The worker that published it has passed what comes before it.
+                # The worker that published it has processed all earlier events.
                 last_of_cell = self._last_of_cell.get(place[0], -1)
                 self._last_of_cell[place[0]] = max(last_of_cell, before - 1)
                 if (event, place[2]) < self._last_trusted:
@@ -228,14 +226,14 @@ def _place(entry: tuple[int, int, Difference]) -> tuple[int, int]:
 def fold(
     ledger: Iterable[LedgerEvent], kept: HeadCheck | None = None, book: RuleBook = RULES
 ) -> Iterator[tuple[LedgerEvent, list[Decision]]]:
-    """What the ledger of one or more cells demands, event by event.
+    """Yield the decisions that the ledger of one or more cells demands, event by event.
 
     Args:
-        kept: is told the chain after each event.
+        kept: receives the chain after each event.
 
     Raises:
-        ValueError: if the events of a cell are not in the order of their offsets.
-        RulesError: if rules that decided some of them are not in `book`.
+        ValueError: the events of a cell are not in the order of their offsets.
+        RulesError: rules that decided some of them are not in `book`.
     """
     cells: dict[str, Cell] = {}
     for event in ledger:
@@ -243,7 +241,7 @@ def fold(
         cell = cells.setdefault(name, Cell(name, book))
         decisions = cell.handle(event)
         if kept is not None:
-            kept.take(name, event.offset, cell.chain)
+            kept.check(name, event.offset, cell.chain)
         yield event, decisions
 
 
@@ -257,33 +255,33 @@ def verify(
 ) -> Verdict:
     """Fold `ledger` and compare with `decisions`, by id.
 
-    Where the rules that decided are not in `book`, the decisions are taken as they are found. Their chain is
-    verified all the same, and that the stretches around them join.
+    If the rules that decided are not in `book`, the decisions are accepted as found. Their chain is still
+    verified, and that the adjacent stretches join.
 
-    Both are read once, record by record; what is to be remembered of them is on disk. The events of each cell
-    must come in the order of their offsets, from the first one on.
+    Both are read once, record by record; the state of the comparison is on disk. The events of each cell must
+    be in the order of their offsets, from the first one on.
 
     Args:
-        tolerated: what is counted and no fault: `LIVE` for a log that grows, nothing for an exported one.
+        tolerated: kinds that are counted and no fault: `LIVE` for a growing log, none for an exported one.
         kept: heads that the log must have.
-        book: the rules at hand.
-        find_state: the states that are kept where rules changed.
+        book: the available rules.
+        find_state: finds the states kept at changes of rules.
 
     Raises:
-        ValueError: if the events of a cell are out of order.
-        sqlite3.Error: if there is no room on disk for what is to be remembered.
+        ValueError: the events of a cell are out of order.
+        sqlite3.Error: there is no room on disk for the state of the comparison.
     """
     heads = HeadCheck(kept)
     folding = StretchFold(book, find_state)
-    with Demands() as demands:
+    with DemandedDecisions() as demands:
         for event in ledger:
-            folded = folding.take(event)
+            folded = folding.fold(event)
             if folded is not None:
-                heads.take(event.envelope.event.cell, event.offset, folded[1])
+                heads.check(event.envelope.event.cell, event.offset, folded[1])
             demands.add(event, None if folded is None else folded[0])
         comparison = _Comparison(demands, tolerated)
         for record in decisions:
-            comparison.take(record)
+            comparison.add(record)
         comparison.close()
         chains = Chains(folding.start_chains, heads, may_end_early="awaited" in tolerated)
         for link in demands.links():
@@ -308,7 +306,8 @@ def verify(
 
 
 def _settled(stretches: Iterable[Stretch], awaited_from: Mapping[str, int], chains: Chains) -> dict[str, int]:
-    """See `Verdict.settled`. Of a cell with a stretch that was not folded, the chain says what is there."""
+    """See `Verdict.settled`. For a cell with a stretch that was not folded, the chain shows the present
+    decisions."""
     settled: dict[str, int] = {}
     for stretch in stretches:
         cell = stretch.cell
@@ -324,7 +323,7 @@ def _settled(stretches: Iterable[Stretch], awaited_from: Mapping[str, int], chai
 
 
 def claimed_place(value: bytes) -> tuple[str, int, int] | None:
-    """Cell, ledger offset and index of the id that a record starts with; None where it starts with none."""
+    """Return cell, ledger offset and index of the id at the start of a record; None without an id."""
     cell, *numbers = _claimed_id(value).rsplit("-", 2)
     if len(numbers) != 2 or not all(number.isdecimal() and len(number) <= 18 for number in numbers):
         return None
@@ -333,7 +332,7 @@ def claimed_place(value: bytes) -> tuple[str, int, int] | None:
 
 
 def _claimed_id(value: bytes) -> str:
-    """The id that a record starts with, even if the rest of it is unreadable."""
+    """Return the id at the start of a record, even if the rest is unreadable."""
     match = re.match(rb'\{"id":"([A-Za-z0-9._-]{1,200})"', value)
     return match[1].decode() if match else ""
 

@@ -1,4 +1,4 @@
-"""Where replay reads a ledger and its decisions: Kafka, up to the present end."""
+"""Sources of a ledger and its decisions: Kafka, up to the present end."""
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -32,14 +32,14 @@ def verify_kafka(
     kept: Iterable[KeptHead] = (),
     book: RuleBook = RULES,
 ) -> Verdict:
-    """Verify one cell, or all, as they lie on Kafka at this moment; workers may go on meanwhile.
+    """Verify one cell, or all, with the present records on Kafka; workers may continue meanwhile.
 
     Args:
         tolerated, kept, book: see `streams.replay.replay.verify`.
 
     Raises:
-        ReadError: if Kafka does not answer, or not to this client.
-        ReplayError: if records of the ledger's beginning are gone.
+        ReadError: Kafka does not answer, or not to this client.
+        ReplayError: records of the ledger's beginning are gone.
     """
     with KafkaReader(kafka) as reader, KafkaReader(kafka) as reader_of_states:
 
@@ -50,7 +50,7 @@ def verify_kafka(
             return None
 
         decisions = reader.slice(topic_name(topic_prefix, DECISIONS))
-        # Read after the decisions' end is known, the ledger holds the cause of each of them.
+        # The ledger is read after the end of the decisions is known, so it holds the cause of each of them.
         ledger = reader.slice(topic_name(topic_prefix, LEDGER))
         events = ledger_events(reader, ledger, cell)
         records = decision_records(reader, decisions, cell)
@@ -58,10 +58,10 @@ def verify_kafka(
 
 
 def on_disk(work: Callable[[], Result]) -> Result:
-    """Do what needs room for a temporary database.
+    """Run work that needs room for a temporary database.
 
     Raises:
-        ReplayError: if there is none.
+        ReplayError: there is not enough room.
     """
     try:
         return work()
@@ -70,11 +70,11 @@ def on_disk(work: Callable[[], Result]) -> Result:
 
 
 def ledger_events(reader: KafkaReader, ledger: TopicSlice, cell: str | None) -> Iterator[LedgerEvent]:
-    """The events of one cell, or of all, partition by partition.
+    """Yield the events of one cell, or of all, partition by partition.
 
     Raises:
-        ReadError: if Kafka does not answer, or not to this client.
-        ReplayError: if records of the ledger's beginning are gone.
+        ReadError: Kafka does not answer, or not to this client.
+        ReplayError: records of the ledger's beginning are gone.
     """
     for partition, low in ledger.low.items():
         if low > 0:
@@ -92,17 +92,17 @@ def decoded_events(reader: KafkaReader, ledger: TopicSlice, cell: str | None) ->
         try:
             event = read_ledger(record)
         except InvalidRecordError:
-            # The worker passed it over too, and kept it in the dead letters.
+            # The worker skipped it too, and kept it in the dead letters.
             continue
         if cell in (None, event.envelope.event.cell):
             yield event
 
 
 def kept_states(reader: KafkaReader, topic_prefix: str, digests: Collection[str]) -> Iterator[ReadRecord]:
-    """The records of states that are kept under these digests.
+    """Yield the records of states kept under these digests.
 
     Raises:
-        ReadError: if Kafka does not answer, or not to this client.
+        ReadError: Kafka does not answer, or not to this client.
     """
     wanted = {(STATE_DIGEST_HEADER, digest.encode()) for digest in digests}
     for record in reader.read(reader.slice(topic_name(topic_prefix, RULES_STATES))):
@@ -113,10 +113,10 @@ def kept_states(reader: KafkaReader, topic_prefix: str, digests: Collection[str]
 def decision_records(
     reader: KafkaReader, decisions: TopicSlice, cell: str | None
 ) -> Iterator[DecisionRecord]:
-    """The decisions of one cell, or of all, as they lie there.
+    """Yield the decisions of one cell, or of all, in the order of their topic.
 
     Raises:
-        ReplayError: if Kafka does not answer.
+        ReplayError: Kafka does not answer.
     """
     key = None if cell is None else cell.encode()
     for record in reader.read(decisions):

@@ -15,46 +15,46 @@ from streams.cell.rules import RuleBook, adoption_holds, state_digest
 
 
 class UnfitStateError(Exception):
-    """A kept state is not what the ledger says of it. The message says why."""
+    """A kept state differs from that in the ledger. The message states the reason."""
 
 
 FindState = Callable[[str, str], bytes | None]
-"""The packed state of a cell under a digest; None where none is kept. Raises `UnfitStateError` if what is
-kept under the digest is something else."""
+"""Function that returns the packed state of a cell under a digest, or None. It raises `UnfitStateError` if
+the kept record is another state."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Events of a cell that are decided by one version of the rules."""
+    """Consecutive events of a cell that are decided by one version of the rules."""
 
     cell: str
     rules: int | None
-    """None before the cell's configuration, where nothing is decided by rules."""
+    """Version of the rules; None before the cell's configuration."""
     first_offset: int
-    """Ledger offset of its first event: but for the first stretch, that which adopts the rules."""
+    """Ledger offset of its first event, which adopts the rules, except in the first stretch."""
     last_offset: int
     state_digest: str | None
-    """Of the state that it starts from, as the ledger names it; None where it starts from nothing."""
+    """Digest of its initial state in the ledger; None if it starts without a state."""
     unverified: str | None
-    """Why it could not be folded again; None where it was. Its chain is followed all the same."""
+    """Reason why it could not be folded again; None if it was. Its chain is still followed."""
 
     def __str__(self) -> str:
-        """One line for an operator."""
+        """Return one line for an operator."""
         line = f"ledger offsets {self.first_offset} to {self.last_offset} of cell {self.cell}"
         return f"{line} are not verified: they were decided by {self.unverified}"
 
 
 @dataclass
 class _Course:
-    """How far a cell is followed."""
+    """Present stretch and state of a cell."""
 
     stretch: Stretch
     cell: Cell | None
-    """None where its state is not known."""
+    """Folded cell; None if its state is unknown."""
 
 
 class StretchFold:
-    """Folds the ledger of one cell or more, as far as the rules are at hand."""
+    """Fold of the ledger of one cell or more, as far as the rules are available."""
 
     def __init__(self, book: RuleBook, find_state: FindState) -> None:
         self._book = book
@@ -64,17 +64,17 @@ class StretchFold:
         self.faults: list[str] = []
         """Stretches that do not join."""
         self.start_chains: dict[tuple[str, int], bytes] = {}
-        """By cell and ledger offset, the chain that a stretch starts from, where the one before it could not
-        be folded: the decisions that are found must lead to it."""
+        """Initial chain of a stretch whose predecessor could not be folded, by cell and ledger offset: the
+        found decisions must lead to it."""
 
-    def take(self, event: LedgerEvent) -> tuple[list[Decision], bytes] | None:
+    def fold(self, event: LedgerEvent) -> tuple[list[Decision], bytes] | None:
         """Fold the next event of a cell.
 
         Returns:
-            what is demanded because of it, and the chain after it; None where nobody here can say.
+            The decisions that it demands, and the chain after it; None if they are unknown.
 
         Raises:
-            ValueError: if the events of a cell are not in the order of their offsets.
+            ValueError: the events of a cell are not in the order of their offsets.
         """
         name, offset, what = event.envelope.event.cell, event.offset, event.envelope.event
         course = self._courses.get(name)
@@ -95,7 +95,7 @@ class StretchFold:
         return decisions, course.cell.chain
 
     def stretches(self) -> tuple[Stretch, ...]:
-        """All of them so far, cell by cell."""
+        """Return all stretches so far, cell by cell."""
         present = [course.stretch for course in self._courses.values()]
         return tuple(sorted([*self._past, *present], key=lambda each: (each.cell, each.first_offset)))
 
@@ -109,13 +109,13 @@ class StretchFold:
             course.cell = None
 
     def _adopt(self, course: _Course, adopted: RulesAdopted, offset: int) -> None:
-        """Begin a stretch, with the state that the one before it led to, or else with the one kept."""
+        """Begin a stretch, with the final state of the previous one, or else with the kept one."""
         where = f"ledger offset {offset} of cell {adopted.cell}: rules {adopted.rules}"
         why: str | None = None
         if course.cell is not None:
             packed = course.cell.packed()
             digest = state_digest(packed)
-            # In another layout it would be another; the chain leads from stretch to stretch all the same.
+            # Its digest would differ in another layout; the chain still leads from stretch to stretch.
             if digest != adopted.state_digest and adopted.state_layout == layout_of(packed):
                 course.cell = None
                 why = f"rules {adopted.rules}, from a state that is not the one before them"
@@ -142,7 +142,7 @@ class StretchFold:
             return None
         try:
             cell = Cell.unpack(packed, self._book)
-        except Exception as error:  # it has the right digest, and may be anything all the same
+        except Exception as error:  # it has the right digest, but may still be anything
             raise UnfitStateError(f"it cannot be read: {type(error).__name__}: {error}") from None
         found = (cell.name, cell.rules, cell.offset)
         wanted = (adopted.cell, adopted.previous_rules, adopted.state_offset)
@@ -153,14 +153,14 @@ class StretchFold:
 
 
 def no_state(_cell: str, _digest: str) -> None:
-    """Where no states are kept."""
+    """Return None: no states are kept."""
 
 
 def unpacked_state(snapshot: bytes, digest: str) -> bytes:
-    """The packed state in a kept record.
+    """Return the packed state in a kept record.
 
     Raises:
-        UnfitStateError: if it is of another digest.
+        UnfitStateError: the state has another digest.
     """
     expand = zlib.decompressobj()
     try:

@@ -1,1 +1,1 @@
-"""Answers cells' requests for long solves on Kafka."""
+"""Service that answers cells' requests for long solves on Kafka."""

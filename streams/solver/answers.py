@@ -1,4 +1,4 @@
-"""The problems that are posed to solvers, and the records that answer them. Pure."""
+"""Problems for solvers, and the records that answer them. Pure."""
 
 from dataclasses import dataclass
 
@@ -15,29 +15,29 @@ _CHAIN_DIGITS = 16
 
 @dataclass(frozen=True)
 class PendingSolve:
-    """A request that waits for its answer, and its problem."""
+    """Request without an answer, and its problem."""
 
     cell: str
     request: SolveRequested
     problem: Problem
     event_id: str
-    """Id of the answer. It follows from the request, so that an answer given twice is one event to the cell,
-    and holds a part of the decision's chain, which is unknown before the request is made: no event sent
-    earlier can bear the id."""
+    """Id of the answer. It follows from the request, so that a repeated answer is one event for the cell. It
+    contains a part of the decision's chain, which is unknown before the request: no earlier event can have
+    the id."""
 
 
 def pending_solve(record: ReadRecord) -> PendingSolve:
-    """The request in a record of the topic of problems.
+    """Return the request in a record of the topic of problems.
 
     Raises:
-        InvalidRecordError: with what is wrong, such as a problem of another digest than the decision has.
+        InvalidRecordError: the record is invalid, such as a problem with another digest than the decision's.
     """
     posed = decode_posed(record.value)
     return PendingSolve(posed.decision.cell, posed.request, posed.problem, _event_id(posed.decision))
 
 
 def answer_to(pending: PendingSolve, solution: Solution | None, solve_s: float) -> SolveFinished:
-    """The answer to a request, with as much of the solution as fits into an event."""
+    """Return the answer to a request, with as much of the solution as fits into an event."""
     answer = SolveFinished(
         cell=pending.cell,
         zone=pending.request.zone,
@@ -52,7 +52,7 @@ def answer_to(pending: PendingSolve, solution: Solution | None, solve_s: float) 
 
 
 def answer_record(topic_prefix: str, pending: PendingSolve, answer: SolveFinished, time: str) -> SentRecord:
-    """The event that answers a request, for the topic that intake reads. `time` is RFC 3339."""
+    """Return the event that answers a request, for the topic that intake reads. `time` is RFC 3339."""
     envelope = Envelope(pending.event_id, SOURCE, time, answer)
     topic = topic_name(topic_prefix, SOLVES_FINISHED)
     return SentRecord(topic, pending.cell.encode(), envelope.value, envelope.headers())

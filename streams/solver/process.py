@@ -1,4 +1,4 @@
-"""The solver process: from its settings to an orderly stop."""
+"""Solver process: from its settings to an orderly stop."""
 
 import logging
 import sys
@@ -17,12 +17,13 @@ _log = logging.getLogger(__name__)
 
 
 def run_solver(settings: SolverSettings) -> None:
-    """Answer requests until SIGTERM or SIGINT; returns after an orderly stop. Call it from the main thread.
+    """Answer requests until SIGTERM or SIGINT, and return after an orderly stop. Call it from the main
+    thread.
 
     Raises:
-        SystemExit: with `EXIT_UNFIT` if the solver cannot start as it is set up, with `EXIT_UNANSWERED` if no
-            broker answers at the start, and with `EXIT_FAILED` if it cannot go on; the reason is a line on
-            standard error.
+        SystemExit: with `EXIT_UNFIT` if the solver cannot start with its settings, with `EXIT_UNANSWERED` if
+            no broker answers at the start, and with `EXIT_FAILED` if it cannot continue; the reason is a line
+            on standard error.
     """
     require_extra_of("solver", "solver")
     begin_service(settings)
@@ -35,7 +36,7 @@ def run_solver(settings: SolverSettings) -> None:
                 service.close()
     except Exception as error:
         _log.debug("solver failed", exc_info=error)
-        _end(EXIT_FAILED, _told(error))
+        _end(EXIT_FAILED, _message_of(error))
     _log.info("solver stopped")
 
 
@@ -48,7 +49,7 @@ def _connected(settings: SolverSettings, solver: SolverProcess, stop: threading.
         _end(EXIT_UNFIT, str(error))
 
 
-def _told(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
     return f"{type(error).__name__}: {text}"
 

@@ -1,5 +1,5 @@
-"""Reads requests and sends answers. A request's offset is committed only when the broker has confirmed its
-answer.
+"""Service that reads requests and sends answers. The offset of a request is committed only when the broker
+has confirmed its answer.
 """
 
 import logging
@@ -32,14 +32,13 @@ class SolverSettings(ServiceSettings):
     solver_group: Identifier = "solvers"
     """Solvers of one group share the requests among them; the consumer group is `<prefix>.<group>`."""
     session_timeout_s: Annotated[float, Field(ge=1, le=60)] = 8.0
-    """A solver that is silent for longer is considered dead, and another answers its requests."""
+    """Timeout after which a silent solver counts as dead, and another answers its requests."""
     heartbeat_s: Annotated[float, Field(ge=SHORTEST_S, le=20)] = 2.0
     solve_overrun_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 60.0
-    """A solve that takes so much longer than its request's time limit is broken off, and answered with
-    nothing found."""
+    """Time beyond the request's limit after which a solve is aborted, and answered without a solution."""
     max_request_age_s: Annotated[float, Field(ge=SHORTEST_S)] = 86_400.0
-    """A request whose record is older is answered with nothing found, at once: its time is over. So a group
-    whose offsets were lost does not solve a long history before it comes to the present; `inf` solves all."""
+    """Age of a request's record above which it is answered at once without a solution. So a group whose
+    offsets were lost does not solve a long history before present requests; `inf` solves all."""
 
     @model_validator(mode="after")
     def _check_session(self) -> Self:
@@ -75,7 +74,7 @@ class SolverService:
         self._solver = solver
         self._stop = stop
         self._read: deque[ReadRecord] = deque()
-        """Records that came while a solve ran."""
+        """Records received while a solve ran."""
         self._requests = topic_name(settings.topic_prefix, SOLVES_REQUESTED)
         Administration(settings, _ANSWER_TIMEOUT_S).require(
             use_of_topics("solver", settings.topic_prefix), {_group(settings)}
@@ -86,15 +85,15 @@ class SolverService:
         )
 
     def serve(self) -> None:
-        """Answer requests until told to stop; a solve under way then is left, its request not acknowledged.
+        """Answer requests until the stop event; a solve under way is abandoned, its request not acknowledged.
 
         Raises:
-            PublishError: the broker does not take an answer.
+            PublishError: the broker does not accept an answer.
             KafkaException: requests cannot be read.
             SolverUnfitError: nothing can be solved here.
         """
         while not self._solver.ready and not self._stop.is_set():
-            # Until then others of the group do better.
+            # Until then, others of the group can answer.
             self._solver.outcome(_POLL_S)
         self._consumer.subscribe([self._requests])
         _log.info("solver ready group=%s", _group(self._settings))
@@ -104,8 +103,8 @@ class SolverService:
                 self._acknowledge(record)
 
     def close(self) -> None:
-        """Commit what is acknowledged and leave the group, as far as the broker lets us in a stop's time."""
-        # While there is no broker, librdkafka's close asks for one without end (its issue 3740).
+        """Commit acknowledged offsets and leave the group, as far as possible within the time of a stop."""
+        # Without a broker, librdkafka's close waits without end (its issue 3740).
         closing = threading.Thread(target=self._consumer.close, name="close", daemon=True)
         closing.start()
         closing.join(self._settings.stop_timeout_s)
@@ -137,7 +136,7 @@ class SolverService:
         return None
 
     def _handled(self, record: ReadRecord) -> bool:
-        """Answer the record if it poses a problem; False if stopped before the answer was there."""
+        """Answer the record if it contains a problem; return False if stopped before the answer."""
         try:
             pending = pending_solve(record)
         except InvalidRecordError as error:
@@ -159,7 +158,7 @@ class SolverService:
         return True
 
     def _answer(self, pending: PendingSolve, timestamp_ms: int | None) -> SolveFinished | None:
-        """An answer in any case, unless told to stop."""
+        """Return an answer, or None after a stop."""
         age_s = 0.0 if timestamp_ms is None else time.time() - timestamp_ms / 1_000
         if age_s > self._settings.max_request_age_s:
             _log.warning("solve left out %s: the request is %.0f s old", _named(pending), age_s)
@@ -182,7 +181,7 @@ class SolverService:
         outcome = None
         try:
             while outcome is None and not self._stop.is_set():
-                # Again each time: partitions may have come meanwhile.
+                # Repeated each time: partitions may have been assigned meanwhile.
                 self._consumer.pause(self._consumer.assignment())
                 early = self._poll(0)
                 if early is not None:
@@ -220,7 +219,7 @@ class SolverService:
         try:
             self._consumer.store_offsets(offsets=[after])
         except KafkaException as error:
-            # The partition has moved: its new solver answers once more, under the same id.
+            # The partition has moved: its new solver answers again, under the same id.
             if error.args[0].code() not in (KafkaError._STATE, KafkaError._UNKNOWN_PARTITION):
                 raise
 
@@ -242,7 +241,8 @@ def _group(settings: SolverSettings) -> str:
 
 
 def _headers(message: Message) -> ReadHeaders:
-    """Empty where a name is not UTF-8, which the client cannot read: the value says what the record is."""
+    """Return the headers; empty if a name is not UTF-8, which the client cannot read. The value is then
+    used."""
     try:
         return cast(ReadHeaders, message.headers() or ())
     except (UnicodeDecodeError, SystemError):

@@ -1,4 +1,4 @@
-"""Solves in a child process, which may take long, fail, die or be aborted without stopping the service."""
+"""Solves in a child process, which may be slow, fail, exit or be aborted without stopping the service."""
 
 import contextlib
 import multiprocessing
@@ -17,42 +17,42 @@ from schemas.kinds import SOLVES
 from streams.installation import install_policies
 
 READY_S = 600.0
-"""Within so long a process must have loaded and compiled what it needs."""
+"""Timeout for a process to load and compile its solves."""
 
 _ORDERLY_END_S = 2.0
 _WARM_UP_LIMIT_S = 10.0
 
 Solve = Callable[[Problem, float], Solution | None]
-"""(problem, time_limit_s) -> what was found."""
+"""Function (problem, time_limit_s) -> solution."""
 
 
 class SolverUnfitError(RuntimeError):
-    """No process can be had that solves: a fault of the installation, not of a request."""
+    """No process can solve: a fault of the installation, not of a request."""
 
 
 @dataclass(frozen=True)
 class SolveFailure:
-    """Why there is no answer to a request, on one line."""
+    """Failure of a solve, with its reason in one line."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """What a process needs is loaded."""
+    """Message that a process has loaded its solves."""
 
 
 @dataclass(frozen=True)
 class Solved:
-    """What came of a solve."""
+    """Result of a solve."""
 
     solution: Solution | None
-    """None where nothing was found."""
+    """Solution; None if nothing was found."""
     solve_s: float
 
 
 def installed_solves() -> Solve:
-    """Load and compile what the solves of all installed policies need."""
+    """Load and compile the solves of all installed policies."""
     functions: dict[type[Problem], Solve] = {}
     for solve in SOLVES.values():
         function = functions[solve.problem] = resolve_name(solve.function)
@@ -61,28 +61,28 @@ def installed_solves() -> Solve:
 
 
 class SolverProcess:
-    """One solve at a time: `begin` it, then ask for its `outcome` until there is one."""
+    """Process of one solve at a time: `begin` it, then call `outcome` until there is one."""
 
     def __init__(self, overrun_s: float, load: Callable[[], Solve] = installed_solves) -> None:
-        """Start a process, which loads what it needs while nothing is asked of it.
+        """Start a process, which loads its solves before the first request.
 
         Args:
-            overrun_s: a solve that takes so much longer than it is given is broken off.
-            load: runs in the process, once, and returns what answers; importable by its name.
+            overrun_s: time beyond its limit after which a solve is aborted.
+            load: function that runs in the process, once, and returns the solver; importable by its name.
         """
         self._overrun_s = overrun_s
         self._load = load
         self._process, self._pipe = self._start()
         self.ready = False
-        """Whether the process has loaded what it needs; `outcome` takes note of that, too."""
+        """Whether the process has loaded its solves; `outcome` updates it too."""
         self._asked: tuple[Problem, float] | None = None
-        """What waits for the process to be ready, which does not read before."""
+        """Request that waits until the process is ready, which does not read before."""
         self._solving = False
         self._limit_s = 0.0
         self._until_s = time.monotonic() + READY_S
 
     def begin(self, problem: Problem, time_limit_s: float) -> None:
-        """Hand a problem over; the one before it must have its outcome."""
+        """Send a problem; the previous one must have its outcome."""
         if not self._process.is_alive():
             self._renew()
         self._limit_s = time_limit_s + self._overrun_s
@@ -92,10 +92,10 @@ class SolverProcess:
             self._send()
 
     def outcome(self, wait_s: float) -> Solved | SolveFailure | None:
-        """The answer or the lack of it; None if there is neither within `wait_s`.
+        """Return the result or the failure of the solve; None if there is neither within `wait_s`.
 
         Raises:
-            SolverUnfitError: the process cannot load what it needs.
+            SolverUnfitError: the process cannot load its solves.
         """
         try:
             if self._pipe.poll(wait_s):
@@ -114,7 +114,7 @@ class SolverProcess:
         return SolveFailure(f"it was broken off after {self._limit_s:g} s")
 
     def close(self) -> None:
-        """End the process: in order if it only waits, else at once."""
+        """End the process: orderly if it only waits, else at once."""
         self._pipe.close()
         if self.ready and not self._solving:
             self._process.join(_ORDERLY_END_S)
@@ -148,13 +148,13 @@ class SolverProcess:
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, self._load), name="solve", daemon=True)
         process.start()
-        # The process has the only other end, so that its death is the end of the pipe.
+        # The process has the only other end, so that its exit closes the pipe.
         theirs.close()
         return process, ours
 
 
 def _serve(pipe: Connection, load: Callable[[], Solve]) -> None:
-    # What stops the service may reach this process, too; the service ends it.
+    # Signals that stop the service may reach this process too; the service ends it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_service, daemon=True).start()

@@ -354,7 +354,7 @@ def test_a_zone_that_finds_its_prices_keeps_no_more_than_it_is_counted_for() -> 
         units = 1.0123456789 * 10**6 * 1.03**step
         posted.curve.sell(net_micros / units, units, 100)
         posted.curve.lose(net_micros / units, units)
-        posted._certificate.judge(net_micros, units, units)
+        posted._certificate.count_bid(net_micros, units, units)
     packed = len(msgpack.packb(posted.state()))
     assert 0.5 * one.policy.state_bytes(one) < packed < one.policy.state_bytes(one)
 

@@ -1,1 +1,1 @@
-"""The baselines that the auction is compared with (section 5.1)."""
+"""Baselines to which the auction is compared (section 5.1)."""

@@ -17,25 +17,25 @@ from solvers.auction.mechanism.search import Schedule, describe
 from solvers.compiled import Ints, kernel
 
 VendorChoice = Callable[[Request, int], VendorOption | None]
-"""The vendor for a request that has so many slots, or None where no vendor leaves time to train in them."""
+"""Function that chooses the vendor of a request with a number of slots; None if none is in time."""
 
 
 def fastest_vendor(request: Request, slots: int) -> VendorOption | None:
-    """The lowest delay; ties by price, then id."""
+    """Return the vendor with the lowest delay; ties by price, then id."""
     return min(
         in_time(request, slots), key=lambda o: (o.delay_slots, o.price_micros, o.vendor or ""), default=None
     )
 
 
 def cheapest_vendor(request: Request, slots: int) -> VendorOption | None:
-    """The lowest price; ties by delay, then id."""
+    """Return the vendor with the lowest price; ties by delay, then id."""
     return min(
         in_time(request, slots), key=lambda o: (o.price_micros, o.delay_slots, o.vendor or ""), default=None
     )
 
 
 def drawn_vendor(request: Request, slots: int) -> VendorOption | None:
-    """One at random, all alike: a hash of the request's id decides, so that no state is kept."""
+    """Return a random vendor, uniformly: a hash of the request's id decides, so that no state is kept."""
     options = sorted(in_time(request, slots), key=lambda option: option.vendor or "")
     if not options:
         return None
@@ -44,7 +44,7 @@ def drawn_vendor(request: Request, slots: int) -> VendorOption | None:
 
 
 def in_time(request: Request, slots: int) -> list[VendorOption]:
-    """The vendors after whose delay an empty market could still do the work within so many slots."""
+    """Return the vendors after whose delay an empty market could still do the work within so many slots."""
     most_samples = int(request.demand.samples.max())
     return [
         option
@@ -57,7 +57,7 @@ def in_time(request: Request, slots: int) -> list[VendorOption]:
 class EarliestFinish:
     """See `Mechanism`: the earliest finish after one vendor's delay, admitted iff the bid is above its cost.
 
-    That no task loses money is more than the paper says of these baselines: a fair chance.
+    The paper does not state for these baselines that no task loses money: here they get a fair chance.
     """
 
     choose_vendor: VendorChoice
@@ -67,7 +67,7 @@ class EarliestFinish:
         return None if option is None else earliest_schedule(market, request.demand, window.columns, option)
 
     def price(self, schedule: Schedule, _work_samples: int) -> Price:
-        """Vendor and operation."""
+        """Return the price: vendor and operation."""
         return Price(schedule.vendor_micros, schedule.operational_micros, 0.0, 0.0)
 
     def charge(self, price: Price) -> Charge:
@@ -84,7 +84,7 @@ class FixedPrice:
         return EarliestFinish(cheapest_vendor).plan(market, request, window)
 
     def price(self, schedule: Schedule, work_samples: int) -> Price:
-        """The vendor's, and the fixed one for all the rest: operation is not charged on its own."""
+        """Return the vendor's price, and the fixed one for the rest: operation is not charged separately."""
         work_micros = self.price_per_thousand_samples_micros * work_samples / 1_000
         return Price(schedule.vendor_micros, 0, work_micros, 0.0)
 
@@ -95,9 +95,9 @@ class FixedPrice:
 def earliest_schedule(
     market: Market, demand: Demand, columns: slice, option: VendorOption
 ) -> Schedule | None:
-    """The plan that is done first of those that start after a vendor's delay; None where none is in time.
+    """Return the plan that ends first after a vendor's delay; None if none is in time.
 
-    Slot by slot it takes the fastest class of nodes that has room, and of its nodes the fullest one with room
+    In each slot it uses the fastest class of nodes that has room, and of its nodes the fullest one with room
     (the least compute free, then the least memory; ties by row), so that large tasks still find nodes.
     """
     found, rows = _earliest_rows(market.node_slots(columns.start, columns.stop), demand, option.delay_slots)
@@ -108,7 +108,7 @@ def earliest_schedule(
 
 @kernel
 def _earliest_rows(node_slots: NodeSlots, demand: Demand, first_slot: int) -> tuple[bool, Ints]:
-    """Whether the work is done in time, and (slots,) node rows or `NO_CHOICE`."""
+    """Return whether the work is done in time, and the node rows or `NO_CHOICE`, (slots,)."""
     slots = node_slots.free_samples.shape[0]
     rows = np.full(slots, NO_CHOICE, np.int64)
     done = 0
@@ -127,7 +127,7 @@ def _earliest_rows(node_slots: NodeSlots, demand: Demand, first_slot: int) -> tu
 
 
 class ExclusiveMarket(Market):
-    """Only node-slots that are wholly empty have room. Every task takes some samples of each of its
+    """Market in which only empty node-slots have room. Every task takes some samples of each of its
     node-slots."""
 
     def node_slots(self, start: int, stop: int) -> NodeSlots:

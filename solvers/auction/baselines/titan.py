@@ -3,7 +3,7 @@ room.
 
 With plenty of room, columns find plans and prove them good enough; if a gap is left, the program is solved. A
 variable per task, slot and node is too many for a large zone, where a task may use any of a hundred equal
-nodes. So for each slot and class the program gets only the nodes with the most room, as many as the batch
+nodes. So for each slot and class, the program has only the nodes with the most room, as many as the batch
 could fill.
 """
 
@@ -32,18 +32,18 @@ from solvers.auction.offline.solution import Solution
 from solvers.compiled import Bools, Floats, Ints
 
 ROOM_TO_DEMAND = 1.3
-"""Of the nodes offered, their room is so many times what all tasks of the batch together take in a slot."""
+"""Room of the offered nodes over the demand of all tasks of the batch in a slot."""
 MAX_VARIABLES = 50_000
-"""Of tasks in slots on nodes. Where there are more, fewer nodes are offered."""
+"""Most variables of tasks in slots on nodes. If there are more, fewer nodes are offered."""
 COLUMNS_SHARE = 0.25
-"""Of the time; the rest is for the program, if the gap is still open then."""
+"""Share of the time for columns; the rest is for the program, if the gap is still open."""
 _SHRINK = 0.8
 _COSTS_APART = Tariff(name="apart", micros_per_kwh=(0,) * HOURS_PER_DAY)
-"""A problem states costs per slot, so no tariff is asked."""
+"""Placeholder tariff: a problem states costs per slot."""
 
 
 def solve_batch(problem: BatchProblem, time_limit_s: float) -> BatchSolution:
-    """The best plans found for a batch within the time."""
+    """Return the best plans found for a batch within the time."""
     instance = instance_of(problem)
     solution = _solve(instance, time_limit_s, problem.relative_gap)
     nodes = instance.fleet.nodes
@@ -61,7 +61,7 @@ def solve_batch(problem: BatchProblem, time_limit_s: float) -> BatchSolution:
 
 
 def smallest_batch() -> BatchProblem:
-    """Two bids for one node-slot: what it takes to run every step of a solve."""
+    """Return a problem of two bids for one node-slot, which runs every step of a solve."""
     nodes = OfferedNodes(
         nodes=("node",),
         capacity_samples=1,
@@ -88,7 +88,7 @@ def smallest_batch() -> BatchProblem:
 
 
 def instance_of(problem: BatchProblem) -> Instance:
-    """The problem as the solvers take it; nodes in the order of the problem's classes."""
+    """Return the problem as an instance; nodes in the order of the problem's classes."""
     fleet = _fleet(problem)
     return Instance(
         fleet=fleet,
@@ -101,8 +101,9 @@ def instance_of(problem: BatchProblem) -> Instance:
 
 
 def pruned(instance: Instance, max_variables: int) -> Instance:
-    """The instance with room on the roomiest nodes of each slot and class alone: at least one, and as many as
-    hold `ROOM_TO_DEMAND` times what the batch takes there, fewer where that makes too many variables."""
+    """Return the instance with only the nodes with the most room of each slot and class: at least one, and as
+    many as hold `ROOM_TO_DEMAND` times the demand of the batch there, fewer if these are too many
+    variables."""
     ratio = ROOM_TO_DEMAND
     kept = _roomiest(instance, ratio)
     while _variables(instance, kept) > max_variables and ratio > _SHRINK**40:
@@ -119,7 +120,7 @@ def pruned(instance: Instance, max_variables: int) -> Instance:
 
 
 def _solve(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
-    """The better of what columns and the program find, the program only where columns leave the gap open."""
+    """Return the better solution of columns and the program; it runs only if columns leave the gap open."""
     started_s = time.perf_counter()
     by_columns = solve_by_columns(instance, COLUMNS_SHARE * time_limit_s, relative_gap)
     if by_columns.status == "optimal":
@@ -128,7 +129,7 @@ def _solve(instance: Instance, time_limit_s: float, relative_gap: float) -> Solu
     left_s = time_limit_s - (time.perf_counter() - started_s)
     program = solve_schedule_free(part, left_s, relative_gap)
     better = max(by_columns, program, key=lambda solution: solution.welfare_micros)
-    # What holds for a part of the room holds for all of it only where nothing was left out.
+    # A bound for a part of the room is one for all of it only if nothing was left out.
     is_whole = np.array_equal(part.free_samples, instance.free_samples)
     bound_micros = min(by_columns.bound_micros, program.bound_micros if is_whole else math.inf)
     seconds = time.perf_counter() - started_s
@@ -172,14 +173,14 @@ def _task(bid: OfferedBid, fleet: Fleet) -> OfferedTask:
 
 
 def _roomiest(instance: Instance, ratio: float) -> Bools:
-    """(slots, nodes) the nodes with the most room, by what is scarcer on them; ties by row."""
+    """Select the nodes with the most room, by the scarcer resource, (slots, nodes); ties by row."""
     kept = np.zeros(instance.free_samples.shape, np.bool_)
     for index, node_class in enumerate(instance.fleet.classes):
         rows = slice(node_class.start, node_class.stop)
         samples, gib = instance.free_samples[:, rows], instance.free_gib[:, rows]
         scarcer = np.minimum(samples / node_class.capacity_samples, gib / node_class.capacity_gib)
         order = np.argsort(-scarcer, axis=1, kind="stable")
-        wanted_samples, wanted_gib = _wanted(instance, index)
+        wanted_samples, wanted_gib = _demanded(instance, index)
         # A node is kept while those before it hold too little.
         enough = (_held_before(samples, order) >= ratio * wanted_samples[:, None]) & (
             _held_before(gib, order) >= ratio * wanted_gib[:, None]
@@ -190,13 +191,13 @@ def _roomiest(instance: Instance, ratio: float) -> Bools:
 
 
 def _held_before(room: Floats, order: Ints) -> Floats:
-    """What the nodes before each hold together, in the order given."""
+    """Return the total room of the nodes before each, in the given order."""
     ordered = np.take_along_axis(room, order, axis=1)
     return np.cumsum(ordered, axis=1) - ordered
 
 
-def _wanted(instance: Instance, index: int) -> tuple[Floats, Floats]:
-    """(slots,) each: samples and GiB that the tasks which may run on a class take there, all at once."""
+def _demanded(instance: Instance, index: int) -> tuple[Floats, Floats]:
+    """Return the samples and GiB that all possible tasks of a class take there together, (slots,) each."""
     samples, gib = np.zeros(instance.slots), np.zeros(instance.slots)
     for task in instance.tasks:
         if task.demand.samples[index] > 0:
@@ -207,7 +208,7 @@ def _wanted(instance: Instance, index: int) -> tuple[Floats, Floats]:
 
 
 def _variables(instance: Instance, kept: Bools) -> int:
-    """Of tasks in slots on nodes that are kept."""
+    """Count the variables of tasks in slots on the kept nodes."""
     offered = kept & (instance.free_samples > 0)
     total = 0
     for index, node_class in enumerate(instance.fleet.classes):

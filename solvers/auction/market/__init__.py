@@ -1,1 +1,1 @@
-"""What a task may use: nodes, their free capacity and prices, and a task's demand on them."""
+"""Market of a zone: nodes, their free capacity and prices, and a task's demand on them."""

@@ -1,4 +1,4 @@
-"""What a new market takes over from the previous one, when the nodes or the window of a zone change."""
+"""Transfer of use and prices to a new market when the nodes or the window of a zone change."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from solvers.compiled import Floats, Ints
 
 
 def rows_of_both(before: Fleet, after: Fleet) -> tuple[Ints, Ints]:
-    """The rows, before and after, of the nodes that two fleets share."""
+    """Return the rows, before and after, of the nodes that two fleets share."""
     shared = [node for node in after.nodes if node in before.row_of]
     return (
         np.array([before.row_of[node] for node in shared], np.int64),
@@ -17,9 +17,9 @@ def rows_of_both(before: Fleet, after: Fleet) -> tuple[Ints, Ints]:
 
 
 def carry_over_use(before: Market, after: Market) -> None:
-    """Give a new market, of the same first slot, the use of the nodes that it shares.
+    """Copy the use of shared nodes to a new market of the same first slot.
 
-    What is taken of a node stays taken, whatever its capacity is now.
+    Taken room of a node stays taken, whatever its capacity is now.
     """
     old, new = rows_of_both(before.fleet, after.fleet)
     kept = min(before.horizon_slots, after.horizon_slots)
@@ -30,18 +30,18 @@ def carry_over_use(before: Market, after: Market) -> None:
 
 
 def carry_over_prices(before: Market, after: Market, open_until_slot: int) -> list[float]:
-    """Give a new market, of the same first slot, the prices of the nodes that it shares.
+    """Copy the prices of shared nodes to a new market of the same first slot.
 
-    Prices of node-slots that bids could use already stay; of later ones, what they have risen by stays, on
-    top of their new opening prices. Where the capacity of a node grows, its prices grow with it: per sample
-    and per GiB they never fall.
+    Prices of node-slots that bids could use already stay. For later ones, the rises stay, on top of their new
+    opening prices. If the capacity of a node grows, its prices grow with it: per sample and per GiB they
+    never fall.
 
     Args:
-        open_until_slot: the first slot that no bid could use yet.
+        open_until_slot: first slot that no bid could use yet.
 
     Returns:
-        By how much node-slots that bids could use by then have become dearer, and the opening prices of new
-        nodes: what the dual objective grows by.
+        Terms of the growth of the dual objective: the rises of node-slots that bids could use by then, and
+        the opening prices of new nodes.
     """
     old, new = rows_of_both(before.fleet, after.fleet)
     kept = min(before.horizon_slots, after.horizon_slots)

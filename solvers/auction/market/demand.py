@@ -1,4 +1,4 @@
-"""A task's demand on each class of nodes: samples per slot and memory."""
+"""Demand of a task on each class of nodes: samples per slot and memory."""
 
 import math
 from collections.abc import Sequence
@@ -19,30 +19,30 @@ from solvers.compiled import Floats, Ints
 
 
 class Speed(NamedTuple):
-    """How fast a task is taken to be on a GPU type, and by whose word: see `CountedSpeed`."""
+    """Assumed speed of a task on a GPU type, and its source: see `CountedSpeed`."""
 
     gpu_type: str
     samples_per_s: float
     source: SpeedSource
 
 
-class Memory(NamedTuple):
-    """What a task takes of a node, and by whose word: see `CountedMemory`."""
+class TaskMemory(NamedTuple):
+    """Memory that a task takes of a node, and its source: see `CountedMemory`."""
 
     gib: float
-    """r_i, in whole quanta."""
+    """Memory r_i, in whole quanta."""
     source: MemorySource
 
 
 def counted_speeds(workload: LoraWorkload, rows: Sequence[ThroughputRow]) -> list[Speed]:
-    """The speed per GPU type that the task may run on, by type; none where nothing is known.
+    """Return the speed on each GPU type that the task may run on, by type; empty if none is known.
 
-    What a user declares says which types the task runs on, and how fast on those that the zone has not
-    measured. Where it has, its measure holds: a task that claimed to be slower would get room in smaller
-    parts, and pay for less of the last one, than it pays that says what it is.
+    The user's declaration determines the types that the task runs on, and the speed on types that the zone
+    has not measured. A measurement of the zone takes precedence: otherwise a task that claimed to be slower
+    would get room in smaller parts, and pay for less of the last one, than a task with a true declaration.
 
     Args:
-        rows: those that cover the task.
+        rows: measurements that cover the task.
     """
     measured = {row.gpu_type: row.samples_per_s for row in rows}
     declared = workload.speed_samples_per_s
@@ -51,29 +51,29 @@ def counted_speeds(workload: LoraWorkload, rows: Sequence[ThroughputRow]) -> lis
     return [_counted(gpu_type, declared[gpu_type], measured.get(gpu_type)) for gpu_type in sorted(declared)]
 
 
-def counted_memory(workload: LoraWorkload, rows: Sequence[ThroughputRow], fleet: Fleet) -> Memory:
-    """What the task takes beside the base model, on whichever GPU type it runs.
+def counted_memory(workload: LoraWorkload, rows: Sequence[ThroughputRow], fleet: Fleet) -> TaskMemory:
+    """Return the memory of the task without the base model, on any GPU type.
 
-    The largest of the rows counts, those of types that the bid does not name included: so a bid that names
-    fewer of them does not count for less.
+    The largest of the rows counts, with those of types that the bid does not name: so a bid that names fewer
+    types does not count for less.
 
     Args:
-        rows: those that cover the task; one at least, unless it declares its memory.
+        rows: measurements that cover the task; at least one, unless it declares its memory.
     """
     declared, measured = workload.memory_gib, max((row.memory_gib for row in rows), default=None)
     least_gib = least_counted_gib(fleet)
     if measured is None or (declared is not None and declared >= measured):
-        return Memory(max(gib_up(cast(float, declared)), least_gib), "declared")
-    return Memory(max(gib_up(measured), least_gib), "row" if declared is None else "raised_to_row")
+        return TaskMemory(max(gib_up(cast(float, declared)), least_gib), "declared")
+    return TaskMemory(max(gib_up(measured), least_gib), "row" if declared is None else "raised_to_row")
 
 
 def memory_rests_on_declaration(workload: LoraWorkload, zone: Zone) -> bool:
-    """Whether the user's word alone says what memory the task takes: no row of any type covers it."""
+    """Return whether the memory of the task is only declared: no row of any type covers it."""
     return workload.memory_gib is not None and not covering_rows(workload.hyperparameters, zone)
 
 
 def speed_rests_on_declaration(workload: LoraWorkload, zone: Zone, gpu_type: str) -> bool:
-    """Whether the user's word alone says how fast the task is on a type that it may run on: `declared`."""
+    """Return whether the speed of the task on a type that it may run on is only declared."""
     return workload.speed_samples_per_s is not None and all(
         row.gpu_type != gpu_type for row in covering_rows(workload.hyperparameters, zone)
     )
@@ -88,7 +88,7 @@ def _counted(gpu_type: str, declared: float, measured: float | None) -> Speed:
 
 
 def covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]:
-    """Per GPU type the least row that covers the shape: a larger rank or sequence is slower, never faster."""
+    """Return the least row per GPU type that covers the shape: a larger rank or sequence is never faster."""
     best: dict[str, ThroughputRow] = {}
     for row in zone.throughput:
         covers = (
@@ -103,7 +103,7 @@ def covering_rows(shape: LoraHyperparameters, zone: Zone) -> list[ThroughputRow]
 
 
 class UnjudgeableError(Exception):
-    """A task that no plan can be sought for, whatever the load."""
+    """No plan can be sought for the task, whatever the load."""
 
     def __init__(self, reason: RejectionReason, /, **facts: Fact) -> None:
         super().__init__(reason, facts)
@@ -112,29 +112,28 @@ class UnjudgeableError(Exception):
 
 
 class Demand(NamedTuple):
-    """A task's work, and per class of nodes what a slot of it does and takes; arrays are per class.
+    """Work of a task, and per class of nodes the samples and resources of a slot; arrays are per class.
 
-    A tuple, so that compiled code takes it whole.
+    A tuple, so that compiled code accepts it as a whole.
     """
 
     work_samples: int
     samples: Ints
-    """s_ik: whole samples trained per slot, as the policy's `quotas` say; 0 where the task cannot run on the
-    class."""
+    """Whole samples s_ik trained per slot, by the policy's `quotas`; 0 if the class cannot run the task."""
     compute_share: Floats
-    """s_ik / C_kp."""
+    """Share s_ik / C_kp."""
     memory_gib: float
-    """r_i, or the least that any task counts for."""
+    """Memory r_i, or the least that any task counts for."""
     memory_share: Floats
-    """r_i / (C_km - r_b)."""
+    """Share r_i / (C_km - r_b)."""
 
     @classmethod
     def of(cls, workload: LoraWorkload, work_samples: int, zone: Zone, fleet: Fleet, slot_s: float) -> Self:
-        """The demand of `work_samples` of a task in a zone: all of its work, or what is left of it.
+        """Return the demand of `work_samples` of a task in a zone: all of its work, or the rest of it.
 
         Raises:
-            UnjudgeableError: if the speed of the task is unknown, it declares less memory than it must take,
-                or no node of the zone could ever hold it.
+            UnjudgeableError: the speed of the task is unknown, it declares less memory than it must take, or
+                no node of the zone could ever hold it.
         """
         _refuse_understated_memory(workload, zone)
         speeds, memory_gib = _speeds_and_memory(workload, zone, fleet)
@@ -154,7 +153,7 @@ class Demand(NamedTuple):
 
     @classmethod
     def sized(cls, work_samples: int, samples: Ints, memory_gib: float, fleet: Fleet) -> Self:
-        """A demand with its shares of the fleet's nodes worked out."""
+        """Return a demand with its shares of the fleet's nodes."""
         return cls(
             work_samples=work_samples,
             samples=samples,
@@ -164,14 +163,14 @@ class Demand(NamedTuple):
         )
 
     def among(self, before: Fleet, after: Fleet) -> "Demand":
-        """The same for other nodes: as much per slot on each GPU type that was there before, and nothing on
-        the others, so that what is reserved with it stays as it is."""
+        """Return the demand for other nodes: as much per slot on each former GPU type, and nothing on the
+        others, so that its reservations stay unchanged."""
         samples_of = {c.gpu_type: int(n) for c, n in zip(before.classes, self.samples, strict=True)}
         samples = np.array([samples_of.get(c.gpu_type, 0) for c in after.classes], np.int64)
         return Demand.sized(self.work_samples, samples, self.memory_gib, after)
 
     def operational(self, full_costs: Floats) -> Floats:
-        """e_ikt of one slot of the task, from the cost of a fully used node: whole micros, rounded up.
+        """Return e_ikt of one slot of the task, from the cost of a fully used node: whole micros, rounded up.
 
         Both are (slots, classes), in micros.
         """
@@ -179,18 +178,19 @@ class Demand(NamedTuple):
 
     @property
     def larger_share(self) -> Floats:
-        """(classes,) of a node's compute or memory, whichever the task takes more of: what others lose."""
+        """Larger of the shares of a node's compute and memory, (classes,): the loss of others."""
         return np.maximum(self.compute_share, self.memory_share)
 
     def least_node_slots(self) -> float:
-        """What all of the work takes of compute and memory together, on the class that takes least."""
+        """Return the node-slots of compute and memory together for all work, on the class that takes
+        least."""
         runs = self.samples > 0
         per_sample = (self.compute_share[runs] + self.memory_share[runs]) / self.samples[runs]
         return float(per_sample.min()) * self.work_samples
 
 
 def _quota(per_slot: int, work_samples: int, zone: Zone) -> int:
-    """What a task that trains `per_slot` samples at most in a slot trains in each."""
+    """Return the samples per slot of a task that can train at most `per_slot`."""
     quota = min(per_slot, work_samples)
     if quota and isinstance(zone.policy, AuctionPolicy) and zone.policy.quotas == "even":
         slots = -(-work_samples // quota)
@@ -199,7 +199,7 @@ def _quota(per_slot: int, work_samples: int, zone: Zone) -> int:
 
 
 def _refuse_understated_memory(workload: LoraWorkload, zone: Zone) -> None:
-    """Where the user's word counts, it is reserved: too little would be taken from the node's other tasks."""
+    """Raise if the declared memory is too low: it is reserved, and a shortage would harm the node's tasks."""
     if zone.base_dimensions is None or not memory_rests_on_declaration(workload, zone):
         return
     least_gib = least_memory_gib(workload.hyperparameters, zone.base_dimensions)
@@ -218,7 +218,8 @@ def _refuse_understated_memory(workload: LoraWorkload, zone: Zone) -> None:
 
 
 def least_counted_gib(fleet: Fleet) -> float:
-    """What a task counts for at least, so that no node gets more runs in a slot than a command holds."""
+    """Return the least memory that a task counts for, which bounds the runs of a node in a slot by the
+    capacity of a command."""
     return gib_up(fleet.largest_capacity_gib / MAX_RUNS_PER_SLOT)
 
 

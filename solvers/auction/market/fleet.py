@@ -1,4 +1,4 @@
-"""The nodes of a zone as the auction sees them, classes, capacities and tariffs; and its slots."""
+"""Nodes of a zone for the auction: classes, capacities and tariffs; and its slots."""
 
 import math
 from collections.abc import Mapping
@@ -14,22 +14,22 @@ from solvers.compiled import Floats, Ints
 
 @dataclass(frozen=True)
 class Calendar:
-    """Slot t runs from epoch_s + t slot_s to epoch_s + (t + 1) slot_s."""
+    """Calendar of slots: slot t lasts from epoch_s + t slot_s to epoch_s + (t + 1) slot_s."""
 
     epoch_s: float
     slot_s: float
 
     def start_s(self, slot: int) -> float:
-        """When a slot begins."""
+        """Return the start of a slot (s)."""
         return self.epoch_s + slot * self.slot_s
 
     def hours_of(self, slots: Ints, utc_offset_h: int = 0) -> Ints:
-        """The hour of the day that each slot begins in, in UTC or where clocks are ahead of it."""
+        """Return the hour of the day in which each slot begins, in UTC plus an offset."""
         starts_s = self.epoch_s + slots * self.slot_s
         return ((starts_s // 3_600).astype(np.int64) + utc_offset_h) % HOURS_PER_DAY
 
     def slot_at(self, time_s: float) -> int:
-        """The slot that `time_s` falls in; -1 or less before the epoch. Exact at the boundaries."""
+        """Return the slot of `time_s`; -1 or less before the epoch. Exact at the boundaries."""
         slot = math.floor((time_s - self.epoch_s) / self.slot_s)
         while self.start_s(slot + 1) <= time_s:
             slot += 1
@@ -38,42 +38,43 @@ class Calendar:
         return slot
 
     def last_slot_by(self, deadline_s: float) -> int:
-        """The last slot that ends no later than a deadline."""
+        """Return the last slot that ends no later than a deadline."""
         return self.slot_at(deadline_s) - 1
 
 
 GIB_QUANTUM = 1024
-"""Memory is counted in 1/1024 GiB, so that sums and differences of it are exact in floating point."""
+"""Quanta per GiB. Memory is counted in 1/1024 GiB, so that sums and differences are exact in floating
+point."""
 
 
 def gib_up(gib: float) -> float:
-    """`gib` rounded up to the memory quantum: what a task takes."""
+    """Round GiB up to the memory quantum: the memory of a task."""
     return math.ceil(gib * GIB_QUANTUM) / GIB_QUANTUM
 
 
 def gib_down(gib: float) -> float:
-    """`gib` rounded down to the memory quantum: what a node has."""
+    """Round GiB down to the memory quantum: the memory of a node."""
     return math.floor(gib * GIB_QUANTUM) / GIB_QUANTUM
 
 
 @dataclass(frozen=True)
 class NodeClass:
-    """Nodes that differ in nothing but their id: one GPU type at one tariff."""
+    """Class of nodes that differ only in their id: one GPU type at one tariff."""
 
     gpu_type: str
     tariff: Tariff
     power_kw: float
     capacity_samples: float
-    """C_kp: whole samples per slot."""
+    """Capacity C_kp: whole samples per slot."""
     capacity_gib: float
-    """C_km - r_b (constraint 4g, erratum P6)."""
+    """Capacity C_km - r_b (constraint 4g, erratum P6)."""
     start: int
     """First row of the class among the fleet's nodes."""
     stop: int
-    """Row after its last."""
+    """Row after the last of the class."""
 
     def full_cost_micros(self, slots: Ints, calendar: Calendar) -> Floats:
-        """Operational cost of a fully used node in each slot, by the tariff of the hour it begins in."""
+        """Return the operational cost of a fully used node in each slot, by the tariff of its first hour."""
         by_hour = np.array(self.tariff.micros_per_kwh)
         hours = calendar.hours_of(slots, self.tariff.utc_offset_h)
         costs: Floats = by_hour[hours] * self.power_kw * calendar.slot_s / 3_600
@@ -82,7 +83,7 @@ class NodeClass:
 
 @dataclass(frozen=True)
 class Fleet:
-    """A zone's nodes in rows, classes one after another, by id within a class."""
+    """Nodes of a zone in rows, classes one after another, by id within a class."""
 
     nodes: tuple[str, ...]
     classes: tuple[NodeClass, ...]
@@ -91,12 +92,12 @@ class Fleet:
 
     @cached_property
     def capacity_samples(self) -> Floats:
-        """(classes,) C_kp."""
+        """Capacities C_kp, (classes,)."""
         return np.array([node_class.capacity_samples for node_class in self.classes])
 
     @cached_property
     def capacity_gib(self) -> Floats:
-        """(classes,) C_km - r_b."""
+        """Capacities C_km - r_b, (classes,)."""
         return np.array([node_class.capacity_gib for node_class in self.classes])
 
     @cached_property
@@ -106,7 +107,7 @@ class Fleet:
 
     @classmethod
     def of(cls, cell: CellConfigured, zone: Zone) -> "Fleet":
-        """The fleet of a zone of a cell."""
+        """Return the fleet of a zone of a cell."""
         tariffs = {tariff.name: tariff for tariff in cell.tariffs}
         types = {gpu.name: gpu for gpu in zone.gpu_types}
         members: dict[tuple[str, str], list[str]] = {}

@@ -1,4 +1,4 @@
-"""The rolling window of a zone's node-slots (slot, node): what is used, and the dual prices."""
+"""Rolling window of a zone's node-slots (slot, node): their use and dual prices."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,37 +9,37 @@ import numpy as np
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.fleet import Fleet
 from solvers.auction.market.node_slots import NodeSlots
-from solvers.auction.market.placements import Located, has_room, open_slots, take
+from solvers.auction.market.placements import NodeSlotIndices, has_room, open_slots, take
 from solvers.auction.market.price_order import PriceOrder
 from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.compiled import Floats, Ints
 
 HIGHEST_PRICE_MICROS = 1e30
-"""Of a node-slot. The least share of one that a task can take is some 1e-14, so no bid of at most 1e15 micros
-ever beats it: prices stop here, far from where sums of them overflow, and nothing is decided otherwise."""
+"""Highest price of a node-slot. The least share that a task can take is some 1e-14, so no bid of at most 1e15
+micros ever exceeds it. Prices stop here, far below overflow of their sums, without changing any decision."""
 
 
 NEVER = 2**62
-"""A slot that does not come."""
+"""Slot that never occurs."""
 
 _HALVES = 2.0**27 + 1
-"""Times this, a number splits into halves of 26 bits (T. J. Dekker, "A floating-point technique for extending
+"""Factor that splits a number into halves of 26 bits (T. J. Dekker, "A floating-point technique for extending
 the available precision", 1971)."""
 
 ClassSlotValue = Callable[[int, Ints], Floats | float]
-"""(class, slots) -> micros per node-slot, of each slot or of all of them."""
+"""Function (class, slots) -> micros per node-slot, for each slot or for all of them."""
 
 
 @dataclass(frozen=True)
-class Opening:
-    """What a node-slot costs before anything of it is taken: a forecast of demand, or nothing."""
+class EmptyPrices:
+    """Price of an empty node-slot: a forecast of demand, or zero."""
 
     compute: ClassSlotValue = lambda _index, _slots: 0.0
     memory: ClassSlotValue = lambda _index, _slots: 0.0
 
 
 class Placement(NamedTuple):
-    """A schedule l: one node row per chosen slot, ascending in slots (x_ikt = 1)."""
+    """Placement of a schedule l: one node row per chosen slot, ascending in slots (x_ikt = 1)."""
 
     slots: tuple[int, ...]
     """Absolute slots."""
@@ -47,12 +47,12 @@ class Placement(NamedTuple):
     """Rows of the fleet's nodes."""
 
     def node_slots(self) -> Iterator[tuple[int, int]]:
-        """(slot, row) of each."""
+        """Yield (slot, row) of each node-slot."""
         return zip(self.slots, self.rows, strict=True)
 
 
 def placement_of(rows: Ints, first_slot: int) -> Placement:
-    """The placement of node rows by slot, from `first_slot` on, with `NO_CHOICE` where the task pauses."""
+    """Return the placement of node rows by slot, from `first_slot` on, with `NO_CHOICE` for pauses."""
     ahead = np.flatnonzero(rows != NO_CHOICE)
     return Placement(slots=tuple((ahead + first_slot).tolist()), rows=tuple(rows[ahead].tolist()))
 
@@ -60,7 +60,7 @@ def placement_of(rows: Ints, first_slot: int) -> Placement:
 class Market:
     """Prices and use of every node-slot from the next slot to the horizon.
 
-    The window's first slot is the one after the present slot, whose commands are already out. Prices are of
+    The window's first slot is the one after the present slot, whose commands are already sent. Prices are of
     normalised resources (erratum P5): micros per node-slot of compute (C_kp lambda_kt) and of memory
     ((C_km - r_b) phi_kt). They start at the opening prices and only rise.
     """
@@ -71,19 +71,24 @@ class Market:
         horizon_slots: int,
         first_slot: int,
         full_cost: ClassSlotValue,
-        opening: Opening | None = None,
+        opening: EmptyPrices | None = None,
     ) -> None:
-        """`full_cost` is the operational cost of a full node; without `opening`, prices begin at zero."""
+        """Make an empty market.
+
+        Args:
+            full_cost: operational cost of a full node.
+            opening: opening prices; None for zero.
+        """
         self.fleet = fleet
         self.first_slot = first_slot
         self._full_cost = full_cost
-        self._opening = opening or Opening()
+        self._opening = opening or EmptyPrices()
         self._class_bounds = np.array([c.start for c in fleet.classes] + [len(fleet.nodes)], np.int64)
         self._class_of_row = np.array(fleet.class_of_row, np.int64)
         self.capacity_samples = np.array([fleet.classes[c].capacity_samples for c in fleet.class_of_row])
-        """(rows,) C_kp."""
+        """Capacities C_kp, (rows,)."""
         self.capacity_gib = np.array([fleet.classes[c].capacity_gib for c in fleet.class_of_row])
-        """(rows,) C_km - r_b."""
+        """Capacities C_km - r_b, (rows,)."""
         self.compute_price = self.opening_compute_price(first_slot, horizon_slots)
         self.memory_price = self.opening_memory_price(first_slot, horizon_slots)
         self.free_samples = np.tile(self.capacity_samples, (horizon_slots, 1))
@@ -91,19 +96,19 @@ class Market:
         self.price_order = PriceOrder(self._class_bounds, self.compute_price, self.memory_price)
         self.node_up = np.ones(len(fleet.nodes), np.bool_)
         self.node_open = np.ones(len(fleet.nodes), np.bool_)
-        """Whether anything new may be planned on a node while it is up."""
+        """Whether anything new may be planned on a node while it is up, (rows,)."""
         self.closes_at = np.full(len(fleet.nodes), NEVER, np.int64)
-        """(rows,) the first slot in which nothing may be planned on a node, up and open as it is. Whoever has
-        nodes that close sets it, also after `restore`."""
+        """First slot in which nothing may be planned on a node that is up and open, (rows,). The owner of the
+        market sets it for nodes that close, also after `restore`."""
         self.full_costs = self._by_class(self._full_cost, first_slot, horizon_slots)
 
     @property
     def horizon_slots(self) -> int:
-        """How many slots the window has."""
+        """Number of slots of the window."""
         return len(self.compute_price)
 
     def advance(self, first_slot: int) -> None:
-        """Let the window begin at `first_slot`, no earlier than now; new slots come in free, as they open."""
+        """Move the window to `first_slot`, no earlier than now. New slots are free, at opening prices."""
         passed = min(first_slot - self.first_slot, self.horizon_slots)
         if passed <= 0:
             return
@@ -121,17 +126,17 @@ class Market:
         self.first_slot = first_slot
 
     def opening_compute_price(self, first_slot: int, slots: int) -> Floats:
-        """(slots, rows) what compute costs in node-slots that nothing was taken of yet."""
+        """Return the price of compute in empty node-slots, (slots, rows)."""
         return self._by_row(self._opening.compute, first_slot, slots)
 
     def opening_memory_price(self, first_slot: int, slots: int) -> Floats:
-        """(slots, rows) what memory costs there."""
+        """Return the price of memory in empty node-slots, (slots, rows)."""
         return self._by_row(self._opening.memory, first_slot, slots)
 
     def opening_sums(self, first_slot: int, slots: int) -> list[float]:
-        """Numbers whose exact sum is that of all opening prices of some slots, of compute and of memory.
+        """Return terms whose exact sum is that of all opening prices of some slots, of compute and of memory.
 
-        Each price counts for every node of its class: in two parts, whose products are exact.
+        Each price counts for every node of its class, in two parts whose products are exact.
         """
         nodes = np.diff(self._class_bounds)
         sums: list[float] = []
@@ -143,11 +148,11 @@ class Market:
         return sums
 
     def operational(self, demand: Demand) -> Floats:
-        """e_ikt of one slot of the task per (slot, class), in whole micros, rounded up."""
+        """Return e_ikt of one slot of the task, (slots, classes), in whole micros, rounded up."""
         return demand.operational(self.full_costs)
 
     def node_slots(self, start: int, stop: int) -> NodeSlots:
-        """The columns from `start` to before `stop`, as they are."""
+        """Return the columns from `start` to before `stop`."""
         return NodeSlots(
             self.compute_price[start:stop],
             self.memory_price[start:stop],
@@ -160,7 +165,7 @@ class Market:
         )
 
     def emptied_node_slots(self, start: int, stop: int) -> NodeSlots:
-        """As `node-slots`, if nothing were taken and no node were closed."""
+        """Return `node_slots` as if nothing were taken and no node were closed."""
         slots = (stop - start, 1)
         return self.node_slots(start, stop)._replace(
             free_samples=np.tile(self.capacity_samples, slots),
@@ -169,17 +174,19 @@ class Market:
         )
 
     def open_slots(self, start: int, stop: int) -> Ints:
-        """(rows,) in how many columns from `start` to before `stop` something may be planned on a node."""
+        """Return the number of columns from `start` to before `stop` in which a node is open, (rows,)."""
         return open_slots(self.closes_at, self.node_up, self.node_open, self.first_slot, start, stop)
 
-    def locate(self, placement: Placement) -> Located:
-        """Columns, rows and classes of a placement's node-slots, all within the window."""
+    def locate(self, placement: Placement) -> NodeSlotIndices:
+        """Return the columns, rows and classes of a placement's node-slots, all within the window."""
         rows = np.array(placement.rows, np.int64)
-        return Located(np.array(placement.slots, np.int64) - self.first_slot, rows, self._class_of_row[rows])
+        return NodeSlotIndices(
+            np.array(placement.slots, np.int64) - self.first_slot, rows, self._class_of_row[rows]
+        )
 
     def has_room(self, placement: Placement, demand: Demand) -> bool:
-        """Whether every node-slot of a placement is on a node that is up and open then and has room for the
-        task."""
+        """Return whether every node-slot of a placement is on a node that is up and open then and has room
+        for the task."""
         return has_room(
             self.locate(placement),
             demand,
@@ -192,18 +199,18 @@ class Market:
         """Take the room of a placement.
 
         Raises:
-            ValueError: if a node-slot lacks the room; nothing is taken then.
+            ValueError: a node-slot lacks the room; nothing is taken then.
         """
         if not self.has_room(placement, demand):
             raise ValueError(f"slots {placement.slots} on rows {placement.rows} have no room for the task")
         self.hold(placement, demand)
 
     def hold(self, placement: Placement, demand: Demand) -> None:
-        """Take the room of a placement that is known to have it, on a closed node too."""
+        """Take the room of a placement without a check, on a closed node too."""
         take(self.locate(placement), demand, 1, self.free_samples, self.free_gib)
 
     def release(self, placement: Placement, demand: Demand) -> None:
-        """Give back the room of a placement in the window. Prices stay: they never fall."""
+        """Release the room of a placement in the window. Prices stay: they never fall."""
         take(self.locate(placement), demand, -1, self.free_samples, self.free_gib)
 
     def raise_prices(
@@ -212,7 +219,7 @@ class Market:
         """Apply Eqs. 7 and 8 to the node-slots of a placement, with `density_micros` for b-bar.
 
         Returns:
-            Every rise, in micros per node-slot: what the dual objective grows by.
+            Every rise, in micros per node-slot: terms of the growth of the dual objective.
         """
         columns, rows, classes = self.locate(placement)
         rises: list[float] = []
@@ -230,7 +237,7 @@ class Market:
         return rises
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes, of types that msgpack writes."""
+        """Return the mutable state, in types that msgpack writes."""
         return {
             "first_slot": self.first_slot,
             "node_up": self.node_up.tobytes(),
@@ -239,7 +246,7 @@ class Market:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of a market of the same fleet and horizon."""
+        """Restore the state of a market of the same fleet and horizon."""
         self.first_slot = state["first_slot"]
         self.node_up[:] = np.frombuffer(state["node_up"], np.bool_)
         self.node_open[:] = np.frombuffer(state["node_open"], np.bool_)
@@ -250,7 +257,7 @@ class Market:
         self.full_costs = self._by_class(self._full_cost, self.first_slot, self.horizon_slots)
 
     def _by_row(self, value: ClassSlotValue, first_slot: int, slots: int) -> Floats:
-        """(slots, rows), slot after slot in memory as all node-slots are: kernels are compiled per layout."""
+        """Return values as (slots, rows), contiguous by slot: kernels are compiled per layout."""
         return np.ascontiguousarray(self._by_class(value, first_slot, slots)[:, self._class_of_row])
 
     def _by_class(self, value: ClassSlotValue, first_slot: int, slots: int) -> Floats:

@@ -1,15 +1,17 @@
-"""The least memory that a LoRA task needs beside its base model, from the sizes of both.
+"""Least memory of a LoRA task without its base model, from the sizes of both.
 
-It counts what the fused engine (docs/lora-engine.md) holds at the end of a forward pass over full sequences:
+It counts the memory of the fused engine (docs/lora-engine.md) at the end of a forward pass over full
+sequences:
 
 - for each parameter of the adapter, four numbers of 4 bytes: itself, its gradient, AdamW's two moments;
-- for each token and layer, what the frozen Llama keeps for the backward pass: the inputs of both norms, query
-  and attention output (4 h), keys and values (2 kv), and the gate before and after its activation and the
-  projection beside it (3 i). The first layer is left out, since gradients need not reach its beginning;
+- for each token and layer, the values that the frozen Llama keeps for the backward pass: the inputs of both
+  norms, query and attention output (4 h), keys and values (2 kv), and the gate before and after its
+  activation and the parallel projection (3 i). The first layer is left out, since gradients need not reach
+  its beginning;
 - for each token, the log-probabilities of the whole vocabulary, in 4 bytes.
 
 It is a lower bound: it leaves out additional inputs that adapters keep, dropout masks, work space and the
-allocator's overhead. On the default base it is 0.6 to 0.8 of what autograd was measured to hold.
+allocator's overhead. On the default base it is 0.6 to 0.8 of the measured memory of autograd.
 """
 
 from schemas.cells import BaseDimensions
@@ -21,9 +23,9 @@ _BYTES_PER_GIB = 2**30
 
 
 def least_memory_gib(shape: LoraHyperparameters, base: BaseDimensions) -> float:
-    """The least memory of a task in GiB: whole bytes, so the same on every machine.
+    """Return the least memory of a task in GiB: whole bytes, so equal on every machine.
 
-    Layers that a Llama does not have add nothing: the executor refuses them by name.
+    Layers that a Llama does not have add nothing: the executor rejects them by name.
     """
     hidden, inner, narrow = base.hidden_features, base.intermediate_features, base.key_value_features
     features = {

@@ -12,32 +12,32 @@ from solvers.compiled import Floats, Ints, kernel
 
 
 class NodeSlots(NamedTuple):
-    """Neighbouring slots of a market, all nodes; arrays of node-slots have shape (slots, nodes)."""
+    """Consecutive slots of a market, all nodes; arrays of node-slots have shape (slots, nodes)."""
 
     compute_price: Floats
     memory_price: Floats
     free_samples: Floats
     free_gib: Floats
     open_slots: Ints
-    """(nodes,) in how many of the slots, from the first on, something may be planned on a node: in none where
-    it is down, cordoned or about to leave."""
+    """Number of slots, from the first on, in which something may be planned on a node, (nodes,): 0 if it is
+    down, cordoned or about to leave."""
     class_bounds: Ints
-    """(classes + 1,) where each class begins among the nodes; the last entry is their number."""
+    """Index of the first node of each class, (classes + 1,); the last entry is the number of nodes."""
     by_price: Ints
-    """(slots, nodes) see `PriceOrder.rows`."""
+    """Rows by price, (slots, nodes): see `PriceOrder.rows`."""
     memory_ahead: Floats
-    """(slots, nodes) see `PriceOrder.memory_ahead`."""
+    """Least memory prices, (slots, nodes): see `PriceOrder.memory_ahead`."""
 
 
 class Fronts(NamedTuple):
-    """Per slot and class, the node-slots with room that no other such node-slot undercuts in both prices.
+    """Node-slots with room, per slot and class, that no other one undercuts in both prices.
 
     A group is a slot and a class, number `slot * classes + class`. Within a group compute prices ascend and
     memory prices descend.
     """
 
     start: Ints
-    """(groups + 1,) where each group begins in the arrays that follow."""
+    """Index of the first entry of each group in the following arrays, (groups + 1,)."""
     compute: Floats
     memory: Floats
     nodes: Ints
@@ -45,7 +45,7 @@ class Fronts(NamedTuple):
 
 @kernel
 def price_fronts(node_slots: NodeSlots, demand: Demand) -> Fronts:
-    """The fronts of the node-slots with room for a task (erratum P2: without room, no offer).
+    """Return the fronts of the node-slots with room for a task (erratum P2: without room, no offer).
 
     Node-slots of a class differ only in their prices, so a schedule needs no others. Of equal node-slots the
     first node is kept.
@@ -87,8 +87,8 @@ def price_fronts(node_slots: NodeSlots, demand: Demand) -> Fronts:
 
 @kernel
 def additive_costs(node_slots: NodeSlots, demand: Demand, operational: Floats) -> Floats:
-    """Per slot and class, the least s lambda + r phi + e over *all* node-slots, without room too (erratum
-    P8).
+    """Return the least s lambda + r phi + e per slot and class over *all* node-slots, without room too
+    (erratum P8).
 
     `operational` and the result have shape (slots, classes); infinite where the class cannot run the task.
     """
@@ -111,10 +111,10 @@ def additive_costs(node_slots: NodeSlots, demand: Demand, operational: Floats) -
 
 @kernel
 def fullest_row(node_slots: NodeSlots, demand: Demand, slot: int, index: int) -> int:
-    """The fullest node of a class that has room for a task, so that large tasks still find nodes; -1 without
-    one.
+    """Return the fullest node of a class that has room for a task, so that large tasks still find nodes; or
+    -1.
 
-    That is the least compute free, then the least memory, then the first row.
+    The fullest node has the least compute free, then the least memory, then the first row.
     """
     best = -1
     least = (np.inf, np.inf)
@@ -132,8 +132,8 @@ def fullest_row(node_slots: NodeSlots, demand: Demand, slot: int, index: int) ->
 
 @kernel
 def fullest_rows(node_slots: NodeSlots, demand: Demand) -> Ints:
-    """(slots, classes) of each class the `fullest_row`; -1 where none has room, or the class cannot run the
-    task."""
+    """Return the `fullest_row` of each class, (slots, classes); -1 if no node has room, or the class cannot
+    run the task."""
     slots, classes = node_slots.free_samples.shape[0], demand.samples.size
     rows = np.full((slots, classes), -1, np.int64)
     for slot in range(slots):
@@ -145,8 +145,8 @@ def fullest_rows(node_slots: NodeSlots, demand: Demand) -> Ints:
 
 @kernel
 def count_room(node_slots: NodeSlots, demand: Demand) -> tuple[int, int, int, int]:
-    """Node-slots a task might use: with room, on a closed node, without compute, without memory; each counted
-    once."""
+    """Count node-slots that a task might use: with room, on a closed node, without compute, without memory;
+    each counted once."""
     slots = node_slots.free_samples.shape[0]
     all_of_them = is_open = with_compute = with_room = 0
     for index in range(node_slots.class_bounds.size - 1):
@@ -171,7 +171,7 @@ def count_room(node_slots: NodeSlots, demand: Demand) -> tuple[int, int, int, in
 
 @kernel
 def slots_until_done(node_slots: NodeSlots, demand: Demand) -> int:
-    """The least number of slots, from the first on, in whose room the work is done; -1 if there is none."""
+    """Return the least number of slots, from the first on, whose room suffices for the work, or -1."""
     done = 0
     for slot in range(node_slots.free_samples.shape[0]):
         possible = 0

@@ -1,4 +1,4 @@
-"""Kernels over the node-slots of one placement: its room, what it takes, and what it costs."""
+"""Kernels over the node-slots of one placement: its room, its use, and its cost."""
 
 from typing import NamedTuple
 
@@ -8,8 +8,8 @@ from solvers.auction.market.demand import Demand
 from solvers.compiled import Bools, Floats, Ints, kernel
 
 
-class Located(NamedTuple):
-    """Node-slots as places in a market's arrays; all of shape (node-slots,)."""
+class NodeSlotIndices(NamedTuple):
+    """Indices of node-slots in a market's arrays; all of shape (node-slots,)."""
 
     columns: Ints
     rows: Ints
@@ -20,23 +20,23 @@ class Uses(NamedTuple):
     """Resources that a task uses in each node-slot of a placement."""
 
     compute_shares: Floats
-    """(node-slots,)"""
+    """Share of compute, (node-slots,)."""
     memory_shares: Floats
-    """(node-slots,)"""
+    """Share of memory, (node-slots,)."""
     operational: Floats
-    """(node-slots,) whole micros, rounded up."""
+    """Operational cost in whole micros, rounded up, (node-slots,)."""
     compute_price: float
-    """The highest of the node-slots', in micros per node-slot."""
+    """Highest price of the node-slots, in micros per node-slot."""
     memory_price: float
     samples: int
-    """In all of them together."""
+    """Total samples."""
 
 
 @kernel
 def open_slots(
     closes_at: Ints, node_up: Bools, node_open: Bools, first_slot: int, start: int, stop: int
 ) -> Ints:
-    """(rows,) in how many columns from `start` to before `stop` something may be planned on each node."""
+    """Return the number of columns from `start` to before `stop` in which each node is open, (rows,)."""
     counts = np.zeros(closes_at.size, np.int64)
     for row in range(closes_at.size):
         if node_up[row] and node_open[row]:
@@ -45,15 +45,17 @@ def open_slots(
 
 
 @kernel
-def _refuse_beyond(at: Located, free: Floats) -> None:
+def _refuse_beyond(at: NodeSlotIndices, free: Floats) -> None:
     for place in range(at.columns.size):
         if not (0 <= at.columns[place] < free.shape[0] and 0 <= at.rows[place] < free.shape[1]):
             raise IndexError("a node-slot of the placement is outside the market's window")
 
 
 @kernel
-def has_room(at: Located, demand: Demand, free_samples: Floats, free_gib: Floats, open_slots: Ints) -> bool:
-    """Whether each node-slot is open and has the compute and the memory.
+def has_room(
+    at: NodeSlotIndices, demand: Demand, free_samples: Floats, free_gib: Floats, open_slots: Ints
+) -> bool:
+    """Return whether each node-slot is open and has the compute and the memory.
 
     Raises:
         IndexError: a node-slot is outside the window.
@@ -71,8 +73,8 @@ def has_room(at: Located, demand: Demand, free_samples: Floats, free_gib: Floats
 
 
 @kernel
-def take(at: Located, demand: Demand, sign: int, free_samples: Floats, free_gib: Floats) -> None:
-    """Take the room of node-slots, or with a sign of -1 give it back.
+def take(at: NodeSlotIndices, demand: Demand, sign: int, free_samples: Floats, free_gib: Floats) -> None:
+    """Take the room of node-slots, or release it with a sign of -1.
 
     Raises:
         IndexError: a node-slot is outside the window.
@@ -86,9 +88,9 @@ def take(at: Located, demand: Demand, sign: int, free_samples: Floats, free_gib:
 
 @kernel
 def uses(
-    at: Located, demand: Demand, full_costs: Floats, compute_price: Floats, memory_price: Floats
+    at: NodeSlotIndices, demand: Demand, full_costs: Floats, compute_price: Floats, memory_price: Floats
 ) -> Uses:
-    """Least resources that a task uses in one node-slot, and the highest prices there.
+    """Return the least resources that a task uses in one node-slot, and the highest prices there.
 
     Args:
         full_costs: (slots, classes) micros of a fully used node.

@@ -1,4 +1,4 @@
-"""The nodes of each slot in order of price, kept up to date, so that a search reads only the cheapest few.
+"""Nodes of each slot in order of price, kept up to date, so that a search reads only the cheapest few.
 
 The order follows from the prices, so it does not affect decisions and is in no snapshot.
 """
@@ -9,21 +9,21 @@ from solvers.compiled import Floats, Ints, kernel
 
 
 class PriceOrder:
-    """Per slot and class, the class's rows from the lowest compute price to the highest."""
+    """Rows of each slot and class, from the lowest compute price to the highest."""
 
     def __init__(self, class_bounds: Ints, compute_price: Floats, memory_price: Floats) -> None:
-        """Sort the rows by the prices, of shape (slots, rows); both arrays are looked at again later."""
+        """Sort the rows by the prices, of shape (slots, rows); both arrays are read again later."""
         self._class_bounds = class_bounds
         self._compute_price = compute_price
         self._memory_price = memory_price
         self.rows = np.empty(compute_price.shape, np.int64)
-        """(slots, rows) within each class's bounds its rows by compute price, memory price and number."""
+        """Rows by compute price, memory price and number within each class's bounds, (slots, rows)."""
         self.memory_ahead = np.empty(compute_price.shape)
-        """(slots, rows) the least memory price from this place in `rows` to the end of its class."""
+        """Least memory price from this index in `rows` to the end of its class, (slots, rows)."""
         self.sort(0)
 
     def sort(self, first_column: int) -> None:
-        """Sort the slots from `first_column` on anew."""
+        """Sort the slots from `first_column` on again."""
         for index in range(self._class_bounds.size - 1):
             begin, end = self._class_bounds[index], self._class_bounds[index + 1]
             compute = self._compute_price[first_column:, begin:end]
@@ -36,14 +36,14 @@ class PriceOrder:
             )[:, ::-1]
 
     def advance(self, passed_slots: int) -> None:
-        """Follow the prices after they have moved on by so many slots."""
+        """Update the order after the window has moved by so many slots."""
         kept = len(self.rows) - passed_slots
         self.rows[:kept] = self.rows[passed_slots:]
         self.memory_ahead[:kept] = self.memory_ahead[passed_slots:]
         self.sort(kept)
 
     def rise(self, columns: Ints, rows: Ints, classes: Ints) -> None:
-        """Follow the prices after those of some node-slots, one per slot, have risen."""
+        """Update the order after the prices of some node-slots, one per slot, have risen."""
         _move_risen(
             self._compute_price,
             self._memory_price,

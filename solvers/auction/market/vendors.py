@@ -1,4 +1,4 @@
-"""What labour vendors ask for preparing a task's data: their standing quotes, at the size of the data."""
+"""Prices of labour vendors for preparing a task's data: their standing quotes, for the size of the data."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,8 @@ from solvers.auction.market.window import VendorOption
 def vendor_options(
     quotes: Mapping[str, VendorQuoted], workload: LoraWorkload, slot_s: float
 ) -> list[VendorOption]:
-    """Every vendor's price and delay for a task, by vendor; one option without vendor if it needs none.
+    """Return every vendor's price and delay for a task, by vendor; one option without vendor if it needs
+    none.
 
     Raises:
         UnjudgeableError: the task needs pre-processing and no vendor quotes.
@@ -28,7 +29,7 @@ def vendor_options(
 
 
 def _price_micros(quote: VendorQuoted, workload: LoraWorkload) -> int:
-    # Whole numbers all the way: the product may be beyond what a float holds.
+    # Whole numbers only: the product may exceed the range of a float.
     return quote.fixed_price_micros - (
         -quote.price_per_thousand_samples_micros * workload.dataset.samples // 1_000
     )

@@ -1,4 +1,4 @@
-"""The part of a market that one task may use, and why there may be no room in it."""
+"""Part of a market that one task may use, and the obstacles in it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
@@ -12,42 +12,42 @@ from solvers.compiled import Floats, Ints
 
 
 class VendorOption(NamedTuple):
-    """What a labour vendor asks for preparing the task's data; `vendor` is None where none is needed."""
+    """Offer of a labour vendor for preparing the task's data, or none if the task needs none."""
 
     vendor: str | None
     price_micros: int
-    """q_in."""
+    """Price q_in."""
     delay_slots: int
-    """h_in, rounded up to slots."""
+    """Delay h_in, rounded up to slots."""
 
 
 class Window(NamedTuple):
-    """A task's slots, from its arrival to its deadline and within the market's horizon."""
+    """Slots of a task, from its arrival to its deadline, within the market's horizon."""
 
     columns: slice
-    """The slots, as columns of the market's arrays."""
+    """Slots as columns of the market's arrays."""
     operational: Floats
-    """(slots, classes) e_ikt of one slot of the task, in whole micros."""
+    """Cost e_ikt of one slot of the task, in whole micros, (slots, classes)."""
     options: tuple[VendorOption, ...]
     """Vendors that no other undercuts in both price and delay and that leave time to train; by delay."""
     delays_slots: Ints
-    """(options,)"""
+    """Delay of each option, (options,)."""
     prices_micros: Floats
-    """(options,) in floating point: a price may have no bound that 64 bits hold."""
+    """Price of each option, (options,), in floating point: a price may exceed 64 bits."""
 
     @property
     def slots(self) -> int:
-        """How many there are."""
+        """Number of slots."""
         return len(self.operational)
 
     @classmethod
     def of(
         cls, market: Market, demand: Demand, options: Sequence[VendorOption], first_slot: int, last_slot: int
     ) -> "Window | None":
-        """The window of a task, or None where even an empty market could not do its work in time.
+        """Return the window of a task, or None if even an empty market could not do its work in time.
 
         Args:
-            options: what vendors ask; one option without vendor for a task that needs none.
+            options: offers of vendors; one option without vendor for a task that needs none.
             first_slot, last_slot: absolute slots (a_i and d_i), both included.
         """
         return cls.within(market.first_slot, market.full_costs, demand, options, first_slot, last_slot)
@@ -62,10 +62,10 @@ class Window(NamedTuple):
         first_slot: int,
         last_slot: int,
     ) -> "Window | None":
-        """As `of`, for whatever slots there are.
+        """Return the window as `of` does, for any slots.
 
         Args:
-            full_costs: (slots, classes) micros of a fully used node, from `base_slot` on.
+            full_costs: (slots, classes) cost of a fully used node, in micros, from `base_slot` on.
         """
         first = max(first_slot - base_slot, 0)
         slots = min(last_slot - base_slot + 1, len(full_costs)) - first
@@ -83,7 +83,7 @@ class Window(NamedTuple):
 
 
 def undominated(options: Iterable[VendorOption]) -> list[VendorOption]:
-    """The options that no other undercuts in both price and delay, by delay; ties by vendor id."""
+    """Return the options that no other undercuts in both price and delay, by delay; ties by vendor id."""
     kept: list[VendorOption] = []
     for option in sorted(options, key=lambda o: (o.delay_slots, o.price_micros, o.vendor or "")):
         if not kept or option.price_micros < kept[-1].price_micros:
@@ -104,7 +104,7 @@ class RoomCount(NamedTuple):
 
     @property
     def node_slots(self) -> int:
-        """All of them."""
+        """Total of node-slots."""
         return self.with_room + self.node_closed + self.without_compute + self.without_memory
 
 
@@ -116,7 +116,7 @@ def room_for(market: Market, demand: Demand, first_slot: int, last_slot: int) ->
 
 
 def binding(demand: Demand, room: RoomCount, slots: int, found: bool) -> Binding:
-    """The first obstacle to a plan; `time` if even an empty zone could not meet the deadline."""
+    """Return the first obstacle to a plan; `time` if even an empty zone could not meet the deadline."""
     if found:
         return "none"
     if max(demand.samples.tolist()) * max(slots, 0) < demand.work_samples:
@@ -131,7 +131,7 @@ def binding(demand: Demand, room: RoomCount, slots: int, found: bool) -> Binding
 
 
 def earliest_last_slot(market: Market, demand: Demand, options: Sequence[VendorOption]) -> int | None:
-    """The earliest last slot by which the work could be done in the room there is, whatever it costs."""
+    """Return the earliest slot by which the work could be done in the present room, at any cost."""
     if not options:
         return None
     delay = min(option.delay_slots for option in options)

@@ -1,8 +1,8 @@
-"""Algorithm 1: judge each bid on arrival, admit it if and only if it is above its price, and raise the
+"""Algorithm 1: decide each bid on arrival, admit it if and only if it is above its price, and raise the
 prices.
 
-A `Mechanism`, pdFTSP's or a baseline's, determines how a plan is found and what it costs; `Prices` determine
-how the prices of resources move.
+A `Mechanism`, pdFTSP's or a baseline's, determines how a plan is found and its price; `Prices` determine how
+the prices of resources move.
 """
 
 from collections.abc import Set as AbstractSet
@@ -20,102 +20,102 @@ from solvers.auction.market.window import (
     earliest_last_slot,
     room_for,
 )
-from solvers.auction.mechanism.certificate import Welfare
+from solvers.auction.mechanism.certificate import WelfareSums
 from solvers.auction.mechanism.mechanism import Charge, Mechanism, Price, Request
-from solvers.auction.mechanism.prices import Basis, Counted, Prices
+from solvers.auction.mechanism.prices import Counted, PostedBasis, Prices
 from solvers.auction.mechanism.search import Schedule, describe
 
 
 class Appraisal(NamedTuple):
-    """What the market says of a task, whatever is bid for it."""
+    """Plan and price of a task in the market, independent of the bid."""
 
     schedule: Schedule | None
-    """The mechanism's plan; pdFTSP's is the best (Eq. 9)."""
+    """Plan of the mechanism; pdFTSP's is the best (Eq. 9)."""
     price: Price | None
-    """What a bid must be above; None without a plan."""
+    """Price that a bid must exceed; None without a plan."""
     window: Window | None
-    """The request's part of the market; None where even an empty one could not do the work in time."""
+    """Part of the market for the request; None if even an empty one could not do the work in time."""
     room: RoomCount
     binding: Binding
     earliest_last_slot: int | None
-    basis: Basis | None
-    """What the price was read off."""
+    basis: PostedBasis | None
+    """Values from which the price was computed."""
 
 
 class Award(NamedTuple):
-    """What an admitted bid gets."""
+    """Schedule and charge of an admitted bid."""
 
     schedule: Schedule
     charge: Charge
     density_micros: float
-    """b-bar_il: welfare per normalised resource, by which replanning raises prices."""
+    """Welfare per normalised resource, b-bar_il, by which replanning raises prices."""
     counted: Counted
-    """What the bid added to the certificate."""
+    """Contribution of the bid to the certificate."""
     welfare_micros: int
-    """What the plan is worth: the bid less the vendor's price and the operational cost."""
+    """Welfare of the plan: the bid less the vendor's price and the operational cost."""
 
 
 class Auctioneer:
-    """The auction of one zone: its market, its welfare, and the bound that proves how good that is."""
+    """Auction of one zone: its market, its welfare, and the proven bound on welfare."""
 
     def __init__(self, market: Market, mechanism: Mechanism, prices: Prices) -> None:
         self.market = market
         self.mechanism = mechanism
         self.prices = prices
-        self.welfare = Welfare()
+        self.welfare = WelfareSums()
 
     def advance(self, first_slot: int) -> None:
-        """Let the market's window begin at `first_slot`."""
+        """Move the market's window to `first_slot`."""
         self.market.advance(first_slot)
         self.prices.advance()
 
     def take_over(self, before: "Auctioneer") -> None:
-        """Go on where another auctioneer of the zone was, whose nodes, window or settings were others."""
+        """Take over the state of an auctioneer of the zone with other nodes, window or settings."""
         self.welfare.restore(before.welfare.state())
         carry_over_use(before.market, self.market)
         self.prices.take_over(before.prices)
 
     def appraise(self, request: Request) -> Appraisal:
-        """Find the plan for a task, or why there is none. Changes nothing and does not depend on the bid."""
+        """Find the plan for a task, or the obstacle. It changes nothing and does not depend on the bid."""
         window = self._window(request)
         schedule = None if window is None else self.mechanism.plan(self.market, request, window)
         return self._appraisal(request, window, schedule)
 
     def appraise_plan(self, request: Request, schedule: Schedule | None) -> Appraisal:
-        """As `appraise`, of a plan that was sought elsewhere, or of none."""
+        """Appraise a plan that was computed elsewhere, or its absence."""
         return self._appraisal(request, self._window(request), schedule)
 
     def decide(self, bid_micros: int, request: Request, appraisal: Appraisal) -> Award | None:
         """Admit a bid iff it is above its price (for pdFTSP: F(il) = bid - critical value > 0), and then take
-        its room and raise its prices.
+        its room and raise prices.
 
-        The plan and the price are the appraisal's, so neither depends on the bid: that is what makes the
-        auction truthful (Theorem 3, erratum P1).
+        The plan and the price are the appraisal's, so neither depends on the bid: this makes the auction
+        truthful (Theorem 3, erratum P1).
         """
-        counted = self.judge(bid_micros, request, appraisal)
+        counted = self.count_bid(bid_micros, request, appraisal)
         schedule, price = appraisal.schedule, appraisal.price
         if schedule is None or price is None or bid_micros <= price.micros:
             self.prices.lost(counted)
             return None
         return self.award(bid_micros, request.demand, schedule, price, counted)
 
-    def judge(self, bid_micros: int, request: Request, appraisal: Appraisal) -> Counted:
-        """Count a bid among those that the certificate is for."""
-        return self.prices.judge(bid_micros, request, appraisal.window)
+    def count_bid(self, bid_micros: int, request: Request, appraisal: Appraisal) -> Counted:
+        """Count a bid in the certificate."""
+        return self.prices.count_bid(bid_micros, request, appraisal.window)
 
     def award(
         self, bid_micros: int, demand: Demand, schedule: Schedule, price: Price, counted: Counted
     ) -> Award | None:
-        """Give a bid its schedule; None where there is no room for it.
+        """Award a bid its schedule; None without room for it.
 
         Args:
-            counted: what the bid has added to the certificate already.
+            counted: contribution of the bid to the certificate so far.
         """
         welfare = bid_micros - schedule.vendor_micros - schedule.operational_micros
         density = self.prices.rise(schedule, demand, counted, welfare)
         if not self.market.has_room(schedule.placement, demand):
-            # Of schedules just found, only the published order's get here: prices are raised for a task that
-            # is refused (erratum P2).
+            # New schedules get here only in the published order: it raises prices for a rejected task
+            # (erratum P2).
             return None
         self.market.hold(schedule.placement, demand)
         self.welfare.planned_micros += welfare
@@ -134,13 +134,13 @@ class Auctioneer:
         """Plan the rest of an admitted task again, at no charge to its user.
 
         Args:
-            demand: for the work that remains; what it held before is given up.
+            demand: demand of the remaining work; former room is already released.
             priced: (slot, row) of the node-slots whose prices the task has raised already.
             density_micros: b-bar_il of the task's award.
             budget_steps: see `best_schedule`.
 
         Returns:
-            The new schedule, its room taken; None if there is none.
+            The new schedule, with its room taken; None without a schedule.
         """
         options = [VendorOption(None, 0, 0)]
         window = Window.of(self.market, demand, options, first_slot, last_slot)
@@ -149,23 +149,23 @@ class Auctioneer:
         return self.prices.replan(demand, window, priced, density_micros, budget_steps)
 
     def release(self, placement: Placement, demand: Demand) -> None:
-        """Take back node-slots ahead of an admitted job that still counts in the planned welfare."""
+        """Release future node-slots of an admitted job that still counts in the planned welfare."""
         self.market.release(placement, demand)
         self.prices.released(placement, demand)
 
     def withdraw(self, placement: Placement, demand: Demand, counted: Counted) -> None:
-        """Take back the node-slots ahead of an admitted job that counts no more."""
+        """Release the future node-slots of an admitted job that no longer counts."""
         self.market.release(placement, demand)
         self.prices.withdrawn(counted)
 
     def operational_micros(self, demand: Demand, placement: Placement) -> int:
-        """What a placement within the window costs to run."""
+        """Return the operational cost of a placement within the window."""
         if not placement.slots:
             return 0
         return describe(self.market, demand, VendorOption(None, 0, 0), placement).operational_micros
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes, of types that msgpack writes."""
+        """Return the mutable state, in types that msgpack writes."""
         return {
             "market": self.market.state(),
             "welfare": self.welfare.state(),
@@ -173,7 +173,7 @@ class Auctioneer:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of an auctioneer of an equal zone."""
+        """Restore the state of an auctioneer of an equal zone."""
         self.market.restore(state["market"])
         self.welfare.restore(state["welfare"])
         self.prices.restore(state["prices"])

@@ -1,4 +1,4 @@
-"""The schedule search: the best vendor and pair of price ceilings, by branch and bound (Eq. 12, erratum P3).
+"""Schedule search: the best vendor and pair of price ceilings, by branch and bound (Eq. 12, erratum P3).
 
 A schedule pays the *highest* price among its node-slots for all of its resources, so its cost is not
 additive. But under fixed ceilings (lambda-hat, phi-hat) it is: the node-slots under both ceilings at ceiling
@@ -22,33 +22,33 @@ from solvers.auction.mechanism.cover import by_cost, cheapest_cover
 from solvers.compiled import Floats, Ints, kernel
 
 _FIRST_COVER_STEPS = 2**14
-"""Of the first search for a cover that counts have not found; the next of the same box takes eight times
-it."""
+"""Steps of the first search for a cover that counts have not found; the next one of the same box has eight
+times as many."""
 _LAST_EFFORT = 4
 _VENDOR, _COMPUTE, _MEMORY, _COVER = 0, 1, 2, 3
-"""The sides of a box that may be divided; the last is how hard its cover is searched for."""
+"""Sides of a box that may be divided; the last is the effort of the search for its cover."""
 
 
-class Problem(NamedTuple):
-    """The schedule search of one task."""
+class ScheduleProblem(NamedTuple):
+    """Problem of the schedule search of one task."""
 
     demand: Demand
     fronts: Fronts
     operational: Floats
-    """(slots, classes) e_ikt of one slot of the task."""
+    """Cost e_ikt of one slot of the task, (slots, classes)."""
     order: Ints
-    """(classes, slots) the slots of each class from the cheapest to run to the dearest."""
+    """Slots of each class by operational cost, ascending, (classes, slots)."""
     delays_slots: Ints
-    """(options,) of the vendors, ascending."""
+    """Delays of the vendors, ascending, (options,)."""
     prices_micros: Floats
-    """(options,) descending."""
+    """Prices of the vendors, descending, (options,)."""
     compute_levels: Floats
-    """The prices of the fronts, ascending."""
+    """Compute prices of the fronts, ascending."""
     memory_levels: Floats
 
 
 class Box(NamedTuple):
-    """Ranges, both ends included, of vendors and of the levels that both ceilings may have."""
+    """Ranges, both ends included, of vendors and of the levels of both ceilings."""
 
     fast: int
     cheap: int
@@ -58,45 +58,45 @@ class Box(NamedTuple):
     right: int
 
 
-class Judged(NamedTuple):
-    """A box, what it holds at best, and how to go on with it."""
+class BoundedBox(NamedTuple):
+    """Box with its bound, its best schedule, and its next division."""
 
     bound: float
-    """No schedule of the box costs less."""
+    """Lower bound on the cost of the schedules of the box."""
     cost: float
-    """Of the schedule found in it, infinite without one."""
+    """Cost of the schedule found in it; infinite without one."""
     option: int
     rows: Ints
     """(slots,) node rows or `NO_CHOICE`."""
     side: int
-    """To divide next."""
+    """Side to divide next."""
     middle: int
-    """The last of the first half."""
+    """Last index of the first half."""
     steps: int
 
 
-class Found(NamedTuple):
-    """What a search came to."""
+class FoundSchedule(NamedTuple):
+    """Result of a search."""
 
     cost: float
-    """Infinite where there is no schedule."""
+    """Cost of the schedule; infinite without one."""
     bound: float
-    """No schedule costs less; as much as `cost` where that is proven to be the least."""
+    """Lower bound on the cost of all schedules; equal to `cost` if that is proven optimal."""
     option: int
     rows: Ints
     """(slots,) node rows or `NO_CHOICE`."""
     steps: int
-    """What the search took."""
+    """Steps of the search."""
 
 
 @kernel
 def schedule_problem(
     node_slots: NodeSlots, demand: Demand, operational: Floats, delays_slots: Ints, prices_micros: Floats
-) -> Problem:
-    """The problem of scheduling a task in the room that `node-slots` have."""
+) -> ScheduleProblem:
+    """Return the problem of scheduling a task in the room of `node_slots`."""
     fronts = price_fronts(node_slots, demand)
     begin = fronts.start[delays_slots[0] * operational.shape[1]]
-    return Problem(
+    return ScheduleProblem(
         demand,
         fronts,
         operational,
@@ -109,16 +109,16 @@ def schedule_problem(
 
 
 @kernel
-def cheapest_schedule(problem: Problem, budget_steps: int) -> Found:
-    """The vendor and the schedule of least price, operational cost and resource prices together.
+def cheapest_schedule(problem: ScheduleProblem, budget_steps: int) -> FoundSchedule:
+    """Return the vendor and the schedule of least total cost: vendor's price, operation and resources.
 
-    Where the budget runs out, the best found, and what no other can cost less than. There always is one where
-    there is room.
+    If the budget runs out, it is the best one found, with a lower bound on all others. There always is a
+    schedule if there is room.
     """
     best_cost, best_option = np.inf, -1
     best_rows = np.full(problem.operational.shape[0], NO_CHOICE, np.int64)
     if problem.compute_levels.size == 0:
-        return Found(best_cost, best_cost, best_option, best_rows, 0)
+        return FoundSchedule(best_cost, best_cost, best_option, best_rows, 0)
     whole = Box(
         0,
         problem.delays_slots.size - 1,
@@ -129,7 +129,7 @@ def cheapest_schedule(problem: Problem, budget_steps: int) -> Found:
     )
     spent_steps = 0
     given_up = np.inf
-    # Entries: bound, side, middle, effort, and the box. The first box is judged as the child of itself.
+    # Entries: bound, side, middle, effort, and the box. The first box is bounded as the child of itself.
     open_boxes = [(0.0, _COVER, 0, -1, whole)]
     while len(open_boxes) > 0:
         bound, side, middle, effort, box = heapq.heappop(open_boxes)
@@ -144,19 +144,19 @@ def cheapest_schedule(problem: Problem, budget_steps: int) -> Found:
         for half in range(1 if side == _COVER else 2):
             child = _part(box, side, middle, half)
             child_effort = effort + 1 if side == _COVER else 0
-            judged = _judge(problem, child, child_effort, budget_steps - spent_steps)
+            judged = _bound_box(problem, child, child_effort, budget_steps - spent_steps)
             spent_steps += judged.steps
             if judged.cost < best_cost:
                 best_cost, best_option, best_rows = judged.cost, judged.option, judged.rows
             child_bound = max(bound, judged.bound)
             if child_bound < min(judged.cost, best_cost) * (1.0 - EQUAL):
                 heapq.heappush(open_boxes, (child_bound, judged.side, judged.middle, child_effort, child))
-    return Found(best_cost, min(best_cost, given_up), best_option, best_rows, spent_steps)
+    return FoundSchedule(best_cost, min(best_cost, given_up), best_option, best_rows, spent_steps)
 
 
 @kernel
 def _part(box: Box, side: int, middle: int, half: int) -> Box:
-    """A half of a box, divided after `middle`."""
+    """Return a half of a box, divided after `middle`."""
     fast, cheap, low, high, left, right = box
     if side == _VENDOR:
         if half == 0:
@@ -177,8 +177,8 @@ def _part(box: Box, side: int, middle: int, half: int) -> Box:
 
 
 @kernel
-def _judge(problem: Problem, box: Box, effort: int, left_steps: int) -> Judged:
-    """Bound a box from below, and find a schedule in it, in no more steps than are left or hardly more."""
+def _bound_box(problem: ScheduleProblem, box: Box, effort: int, left_steps: int) -> BoundedBox:
+    """Bound a box from below, and find a schedule in it, in about the steps left."""
     demand, operational = problem.demand, problem.operational
     slots, classes = operational.shape
     floors = (problem.compute_levels[box.low], problem.memory_levels[box.left])
@@ -189,7 +189,7 @@ def _judge(problem: Problem, box: Box, effort: int, left_steps: int) -> Judged:
     rows = np.full(slots, NO_CHOICE, np.int64)
     steps = cover.steps + 2 * slots * classes
     if cover.cost == np.inf:
-        return Judged(bound, np.inf, -1, rows, _COVER, 0, steps)
+        return BoundedBox(bound, np.inf, -1, rows, _COVER, 0, steps)
     highest_compute, highest_memory = 0.0, 0.0
     compute_used, memory_used, operation = 0.0, 0.0, 0.0
     first = slots
@@ -226,22 +226,22 @@ def _judge(problem: Problem, box: Box, effort: int, left_steps: int) -> Judged:
     gap = (highest_memory - floors[1]) * memory_used
     if gap > widest:
         side, middle = _MEMORY, _halved(problem.memory_levels, floors[1], highest_memory)
-    return Judged(bound, cost, option, rows, side, middle, steps)
+    return BoundedBox(bound, cost, option, rows, side, middle, steps)
 
 
 @kernel
 def _halved(levels: Floats, floor: float, highest: float) -> int:
-    """The last level in the lower half of what lies between two of them, the higher one excepted."""
+    """Return the last level in the lower half of the range between two levels, without the higher one."""
     half = np.searchsorted(levels, 0.5 * (floor + highest), side="right")
     return int(min(half, np.searchsorted(levels, highest))) - 1
 
 
 @kernel
 def _costs_under(
-    problem: Problem, first_slot: int, floors: tuple[float, float], ceilings: tuple[float, float]
+    problem: ScheduleProblem, first_slot: int, floors: tuple[float, float], ceilings: tuple[float, float]
 ) -> Floats:
-    """(slots, classes) what the node-slots under both ceilings cost at the floors, infinite where there is
-    none."""
+    """Return the cost at the floors of the node-slots under both ceilings, (slots, classes); infinite without
+    a node-slot."""
     samples, operational = problem.demand.samples, problem.operational
     start, compute, memory = problem.fronts.start, problem.fronts.compute, problem.fronts.memory
     slots, classes = operational.shape
@@ -258,8 +258,8 @@ def _costs_under(
 
 
 @kernel
-def _cover(problem: Problem, costs: Floats, effort: int, left_steps: int) -> Cover:
-    """The cheapest cover at these costs, the better proven the more effort it gets."""
+def _cover(problem: ScheduleProblem, costs: Floats, effort: int, left_steps: int) -> Cover:
+    """Return the cheapest cover at these costs; more effort gives a tighter bound."""
     demand = problem.demand
     if effort == 0:
         found = cover_by_counts(costs, problem.order, demand.samples, demand.work_samples, 2 * costs.size)
@@ -271,8 +271,7 @@ def _cover(problem: Problem, costs: Floats, effort: int, left_steps: int) -> Cov
 
 @kernel
 def _first_under(memory: Floats, low: int, high: int, ceiling: float) -> int:
-    """The first of a front's node-slots whose memory price is under a ceiling: of those, the cheapest in
-    compute."""
+    """Return the cheapest node-slot of a front in compute whose memory price is under a ceiling."""
     while low < high:
         middle = (low + high) // 2
         if memory[middle] <= ceiling:

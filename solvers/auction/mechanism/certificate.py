@@ -1,4 +1,4 @@
-"""How good the decisions are proven to be: the dual bound, and the welfare that it bounds."""
+"""Certificate of the decisions: the dual bound, and the welfare that it bounds."""
 
 import math
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from solvers.auction.mechanism.pricing import cheapest_plan
 from solvers.compiled import Floats, Ints, kernel
 
 CERTIFICATE_BUDGET_STEPS = 2_000_000
-"""Of the search behind one bid's part of the bound. The plan and its price come from a search of its own, so
-they do not depend on the bid, which this one's cutoff follows."""
+"""Budget of the search for one bid's part of the bound. The plan and its price come from a separate search,
+so they do not depend on the bid, while the cutoff of this one does."""
 
 
 def least_additive_cost(
@@ -26,14 +26,15 @@ def least_additive_cost(
     cutoff_micros: float = math.inf,
     budget_steps: int = CERTIFICATE_BUDGET_STEPS,
 ) -> float:
-    """Least q + sum(e + s lambda + r phi) over *all* plans, node-slots without room too.
+    """Return the least q + sum(e + s lambda + r phi) over *all* plans, on node-slots without room too.
 
-    Infinite without a plan, or if none is below `cutoff_micros`: what costs as much as is bid adds nothing.
-    Where the budget of steps runs out, it is what no plan can cost less than, so that the dual bound stays
-    one.
+    Infinite without a plan, or if none is below `cutoff_micros`: a plan that costs as much as the bid adds
+    nothing. If the budget of steps runs out, it is a lower bound on the cost, so that the dual bound stays
+    valid.
 
-    Constraint 6a prices a plan node-slot by node-slot, and knows no room: so does this, where F (Eq. 10) does
-    not (erratum P8). mu_i = max(0, b_i - this) is feasible at these prices, and prices only rise.
+    Constraint 6a prices a plan node-slot by node-slot, regardless of room. This function does the same, while
+    F (Eq. 10) does not (erratum P8). mu_i = max(0, b_i - this) is feasible at these prices, and prices only
+    rise.
     """
     return float(
         _least_additive_cost(
@@ -42,7 +43,7 @@ def least_additive_cost(
             window.operational,
             window.delays_slots,
             window.prices_micros,
-            # A bid is whole micros, which kernels would be compiled for once more.
+            # A bid is an integer, for which kernels would be compiled again.
             float(cutoff_micros),
             budget_steps,
         )
@@ -67,62 +68,60 @@ def _least_additive_cost(
 
 
 class DualBound:
-    """The value of the dual point: sum of mu_i, plus capacity times price over every node-slot there ever
-    was.
+    """Value of the dual point: sum of mu_i, plus capacity times price over all past and present node-slots.
 
-    Kept in whole micros, each addition rounded up, so that the bound stays one.
+    Kept in whole micros, each addition rounded up, so that the bound stays valid.
     """
 
     def __init__(self, micros: int = 0) -> None:
         self.micros = micros
 
-    def judge(self, bid_micros: int, additive_cost: float) -> int:
+    def count_bid(self, bid_micros: int, additive_cost: float) -> int:
         """Add mu_i of a bid, from `least_additive_cost` at the prices before it, and return it in micros."""
         gain_micros = math.ceil(bid_micros - additive_cost) if additive_cost < bid_micros else 0
         self.micros += gain_micros
         return gain_micros
 
     def take_back(self, gain_micros: int) -> None:
-        """Take back mu_i of a bid that is withdrawn: without it, the others' point is feasible as it is."""
+        """Subtract mu_i of a withdrawn bid: without it, the point of the others is still feasible."""
         self.micros -= gain_micros
 
     def rise(self, rises: Sequence[float], at_least_micros: int) -> None:
-        """Add what the prices rose by; capacities are 1 in normalised units.
+        """Add the rises of prices; capacities are 1 in normalised units.
 
         Args:
-            at_least_micros: what the rises come to at least by weak duality, where a plan was admitted: its
-                welfare less mu_i (docs/auction.md). Only the rounding of amounts near the largest that there
-                are ever hides that.
+            at_least_micros: lower bound on the sum of the rises by weak duality, after an admission: the
+                welfare of the plan less mu_i (docs/auction.md). The sum is below it only by rounding of
+                amounts near the largest possible.
         """
         self.micros += max(math.ceil(math.fsum(rises)), at_least_micros)
 
 
 @dataclass
-class Welfare:
+class WelfareSums:
     """Running sums in whole micros.
 
-    A plan is worth its bid less its vendor's price and its operational cost, as they were when it was
-    admitted. The dual bound covers that, plan by plan, and knows nothing of what happens later; so what
-    happens later is added up apart. Each cause holds what it has added to the planned welfare, negative where
-    it took something.
+    The welfare of a plan is its bid less its vendor's price and its operational cost, at its admission. The
+    dual bound covers that, plan by plan, and no later events. So later changes are added up separately: the
+    sum of each cause is its change of the planned welfare, negative for a loss.
     """
 
     planned_micros: int = 0
-    """Of all plans as admitted, but for those of jobs that were withdrawn."""
+    """Welfare of all plans as admitted, except those of withdrawn jobs."""
     finished_early_micros: int = 0
-    """Operation that jobs did not need, since their work was done before their plan was over."""
+    """Saved operation of jobs that ended before their plan."""
     replanned_micros: int = 0
-    """What plans that were made again, or cut short, cost less to run than those before them."""
+    """Saved operation of new or shortened plans, compared with the former ones."""
     refunded_micros: int = 0
-    """Jobs that could not be finished by no fault of their own: their bids, less operation not spent."""
+    """Loss by jobs that ended without their own fault: their bids, less operation not spent."""
     failed_micros: int = 0
-    """Likewise, of jobs that ended by the fault of their task, its data or its declaration."""
+    """Loss, counted likewise, by jobs that failed because of their task, its data or its declaration."""
     withdrawn_micros: int = 0
-    """Vendors' prices of jobs that were withdrawn, less what new plans for them had added to their cost."""
+    """Vendors' prices of withdrawn jobs, less the additional cost of new plans for them."""
 
     @property
     def realised_micros(self) -> int:
-        """As things stand: what is still planned counts as planned."""
+        """Present welfare: unfinished plans count as planned."""
         return (
             self.planned_micros
             + self.finished_early_micros
@@ -133,10 +132,10 @@ class Welfare:
         )
 
     def state(self) -> dict[str, Any]:
-        """Everything, of types that msgpack writes: amounts may outgrow 64 bits over the years."""
+        """Return the state in types that msgpack writes: amounts may exceed 64 bits over the years."""
         return {name: str(micros) for name, micros in asdict(self).items()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take a state."""
+        """Restore a state."""
         for name, micros in state.items():
             setattr(self, name, int(micros))

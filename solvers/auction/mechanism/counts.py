@@ -1,9 +1,9 @@
-"""A cover by counts: how many slots of each speed it needs, as if no two speeds competed for a slot.
+"""Cover by counts: the number of slots of each speed, as if no two speeds competed for a slot.
 
 Classes of equal speed count as one, represented in every slot by the cheapest of them. Each speed then takes
 its own cheapest slots, so a cover is a number of slots per speed, and its cost a sum of convex functions of
 these numbers. The cheapest numbers bound every cover from below, and with one speed they are the cheapest
-cover. With more, a slot that two speeds want goes to one of them; if that costs nothing, the cover is the
+cover. With more, a slot that two speeds use goes to one of them; if that costs nothing, the cover is the
 cheapest too.
 """
 
@@ -15,43 +15,43 @@ from solvers.compiled import Floats, Ints, kernel
 
 NO_CHOICE = -1
 EQUAL = 1e-12
-"""Relative difference below which two costs count as equal, since sums are rounded."""
+"""Relative difference below which two costs are equal, since sums are rounded."""
 
 
 class Cover(NamedTuple):
-    """What a search for the cheapest cover came to."""
+    """Result of a search for the cheapest cover."""
 
     bound: float
-    """No cover costs less; infinite where there is none."""
+    """Lower bound on the cost of all covers; infinite without a cover."""
     cost: float
-    """Of the cover found, infinite without one. It is the cheapest where it equals the bound."""
+    """Cost of the cover found; infinite without one. The cover is the cheapest if this equals the bound."""
     chosen: Ints
-    """(slots,) classes or `NO_CHOICE`."""
+    """Class or `NO_CHOICE` in each slot, (slots,)."""
     steps: int
 
 
 class _Offers(NamedTuple):
-    """Per speed, its slots from the cheapest to the dearest; arrays have shape (speeds, slots)."""
+    """Slots of each speed from the cheapest to the dearest; arrays have shape (speeds, slots)."""
 
     length: Ints
-    """(speeds,)"""
+    """Number of slots of each speed, (speeds,)."""
     slots: Ints
     classes: Ints
-    """The cheapest class of that speed in the slot."""
+    """Cheapest class of that speed in the slot."""
     price: Floats
     sums: Floats
-    """(speeds, slots + 1) of the prices from the first on."""
+    """Cumulative sums of the prices, (speeds, slots + 1)."""
 
 
 @kernel
 def cover_by_counts(costs: Floats, order: Ints, samples: Ints, work_samples: int, limit_steps: int) -> Cover:
-    """The cheapest cover by counts; its bound is looser where the search for the counts reaches its limit.
+    """Return the cheapest cover by counts; its bound is looser if the search for counts reaches its limit.
 
     Args:
         costs: (slots, classes), infinite where a class cannot be chosen, never negative.
         order: (classes, slots) the slots of each class from the cheapest to the dearest.
         samples: (classes,), zero only where all costs of the class are infinite.
-        limit_steps: how many combinations of counts are looked at.
+        limit_steps: most combinations of counts to examine.
     """
     slots, classes = costs.shape
     steps = slots * classes
@@ -71,10 +71,10 @@ def cover_by_counts(costs: Floats, order: Ints, samples: Ints, work_samples: int
     bound, counts, tried = _least_counts(offers, speeds, work_samples, usable, limit_steps)
     cost = np.inf
     if counts[0] >= 0:
-        cost = _shared_out(offers, counts, False, chosen)
+        cost = _cover_of_counts(offers, counts, False, chosen)
         if speeds.size > 1 and cost > bound * (1.0 + EQUAL):
             other = np.full(slots, NO_CHOICE, np.int64)
-            other_cost = _shared_out(offers, counts, True, other)
+            other_cost = _cover_of_counts(offers, counts, True, other)
             if other_cost < cost:
                 cost, chosen = other_cost, other
     return Cover(bound, cost, chosen, steps + tried)
@@ -82,7 +82,7 @@ def cover_by_counts(costs: Floats, order: Ints, samples: Ints, work_samples: int
 
 @kernel
 def _speeds_of(samples: Ints) -> Ints:
-    """The speeds that there are, from the fastest to the slowest: each once, and none of zero."""
+    """Return the distinct speeds above zero, from the fastest to the slowest."""
     speeds = np.empty(samples.size, np.int64)
     filled = 0
     for speed in samples:
@@ -100,7 +100,7 @@ def _speeds_of(samples: Ints) -> Ints:
 @kernel
 def _cheapest_slots(costs: Floats, order: Ints, samples: Ints, speeds: Ints, work_samples: int) -> _Offers:
     slots, classes = costs.shape
-    # No speed gives way to others in more slots than those take.
+    # No speed loses more slots to others than those use.
     longest = 0
     for speed in speeds:
         longest += (work_samples + speed - 1) // speed
@@ -124,7 +124,7 @@ def _cheapest_slots(costs: Floats, order: Ints, samples: Ints, speeds: Ints, wor
                     if (
                         costs[slot, index] < np.inf
                         and taken[slot] != speed
-                        and (speed == 0 or not _outdone(costs, samples, slot, index))
+                        and (speed == 0 or not _is_dominated(costs, samples, slot, index))
                     ):
                         if costs[slot, index] < least:
                             least, cheapest = costs[slot, index], index
@@ -143,8 +143,8 @@ def _cheapest_slots(costs: Floats, order: Ints, samples: Ints, speeds: Ints, wor
 
 
 @kernel
-def _outdone(costs: Floats, samples: Ints, slot: int, index: int) -> bool:
-    """Whether a faster class is as cheap in a slot."""
+def _is_dominated(costs: Floats, samples: Ints, slot: int, index: int) -> bool:
+    """Return whether a faster class is as cheap in a slot."""
     for other in range(samples.size):
         if samples[other] > samples[index] and costs[slot, other] <= costs[slot, index]:
             return True
@@ -155,14 +155,14 @@ def _outdone(costs: Floats, samples: Ints, slot: int, index: int) -> bool:
 def _least_counts(
     offers: _Offers, speeds: Ints, work_samples: int, usable: int, limit_steps: int
 ) -> tuple[float, Ints, int]:
-    """A lower bound of what counts cost that cover the work, the best counts found (-1 if none), and
-    steps."""
+    """Return a lower bound on the cost of counts that cover the work, the best counts found (-1 without any),
+    and the steps."""
     last = speeds.size - 1
     best_counts = np.full(speeds.size, -1, np.int64)
     if last == 0:
         best_counts[0] = (work_samples + speeds[0] - 1) // speeds[0]
         return offers.sums[0, best_counts[0]], best_counts, 0
-    # The linear relaxation takes whatever is cheapest per sample; the last of it sets the rate.
+    # The linear relaxation takes the cheapest slots per sample; the last one sets the rate.
     at = np.zeros(speeds.size, np.int64)
     covered, rate, steps = 0, 0.0, 0
     while True:
@@ -186,8 +186,8 @@ def _least_counts(
         best = relaxed - rate * (work_samples - covered) + offers.price[cheapest, at[cheapest]]
         best_counts[:] = at
         best_counts[cheapest] += 1
-    # Counts are tried in turn, those of the last speed excepted, which follow. What a count costs beyond the
-    # relaxation is convex in it, so only a range of each may do better than the best.
+    # Counts are tried in turn, except those of the last speed, which follow. The cost of a count beyond the
+    # relaxation is convex in it, so only a range of each may improve on the best.
     low, high = np.empty(last, np.int64), np.empty(last, np.int64)
     for speed in range(last):
         low[speed] = high[speed] = at[speed]
@@ -234,15 +234,14 @@ def _least_counts(
 
 @kernel
 def _excess(offers: _Offers, speeds: Ints, rate: float, at: Ints, speed: int, count: int) -> float:
-    """What a count of a speed costs beyond the relaxation, which takes `at` of it and pays `rate` a
-    sample."""
+    """Return the cost of a count of a speed beyond the relaxation, which uses `at` of it at `rate`."""
     spent = offers.sums[speed, count] - offers.sums[speed, at[speed]]
     return float(max(spent - rate * speeds[speed] * (count - at[speed]), 0.0))
 
 
 @kernel
-def _shared_out(offers: _Offers, counts: Ints, slowest_first: bool, chosen: Ints) -> float:
-    """Write down a cover with these counts, speed by speed in its cheapest slots that are free, and its cost.
+def _cover_of_counts(offers: _Offers, counts: Ints, slowest_first: bool, chosen: Ints) -> float:
+    """Write a cover with these counts, speed by speed in its cheapest free slots, and return its cost.
 
     Infinite where too few slots are free.
     """

@@ -1,11 +1,11 @@
-"""The cheapest cover: at most one node class per slot, enough samples in all, at the least additive cost.
+"""Cheapest cover: at most one node class per slot, enough samples in total, at the least additive cost.
 
 This is the schedule search for given prices per node-slot (problem 12 with fixed ceilings, erratum P3): a
 multiple-choice knapsack cover. Counts of slots per speed often solve it (`counts.py`). The remaining cases
 are searched from the linear relaxation outwards, as Pisinger does ("A minimal algorithm for the
 multiple-choice knapsack problem", 1995): the relaxation chooses a class in every slot, the choices are
-revised in the order of the cost of another choice, and the bound of the relaxation drops what cannot lead to
-a cheaper cover.
+revised in the order of the cost of another choice, and the bound of the relaxation prunes partial covers that
+cannot lead to a cheaper one.
 """
 
 import math
@@ -18,52 +18,52 @@ from solvers.auction.mechanism.counts import EQUAL, NO_CHOICE, Cover, cover_by_c
 from solvers.compiled import Floats, Ints, kernel
 
 MAX_LABELS = 2**18
-"""Partial covers that are kept at once, 20 bytes each."""
+"""Most partial covers kept at once, 20 bytes each."""
 MAX_CHANGES = 2**21
-"""Choices on the way to partial covers, 16 bytes each."""
+"""Most choices on the way to partial covers, 16 bytes each."""
 _FIRST_CHANGES = 2**10
 _RELAXING_STEPS = 8
-"""What each class in a slot counts for where the linear relaxation is made: it sorts them by their cost."""
+"""Counted steps per class in a slot for the linear relaxation, which sorts them by their cost."""
 _LABEL_STEPS = 3
-"""What a label counts for: it takes some three times as long as other steps do."""
+"""Counted steps per label: it takes about three times as long as other steps."""
 
 
 class _Relaxed(NamedTuple):
-    """The linear relaxation, but for the slot that it divides."""
+    """Linear relaxation, without the slot that it divides."""
 
     chosen: Ints
-    """(slots,) classes or `NO_CHOICE`: just too little in all."""
+    """Class or `NO_CHOICE` in each slot, (slots,): in total just too few samples."""
     covered_samples: int
     cost: float
     rate: float
-    """What the samples that are missing cost each."""
+    """Cost per missing sample."""
     divided_slot: int
     divided_class: int
-    """With this class in that slot, they are enough."""
+    """Class with which that slot makes the samples sufficient."""
 
 
 class _Core(NamedTuple):
-    """The slots that may be decided otherwise, from the cheapest change to the dearest."""
+    """Slots that may be decided differently, from the cheapest change to the dearest."""
 
     slots: Ints
     up: Floats
-    """(slots + 1,) from each on, the least that a further sample costs beyond the rate."""
+    """Least cost of a further sample beyond the rate, from each slot on, (slots + 1,)."""
     down: Floats
-    """(slots + 1,) from each on, the least that a sample less costs beyond what the rate saves."""
+    """Least cost of a sample less beyond the saved rate, from each slot on, (slots + 1,)."""
 
 
 @kernel
 def cheapest_cover(
     costs: Floats, order: Ints, samples: Ints, work_samples: int, cutoff: float, limit_steps: int
 ) -> Cover:
-    """The cheapest cover, or the cheapest found within so many steps and how much cheaper others may be.
+    """Return the cheapest cover, or the cheapest found within the steps, with a lower bound on all others.
 
     Args:
         costs: (slots, classes), infinite where a class cannot be chosen, never negative.
         order: (classes, slots) the slots of each class from the cheapest to the dearest.
         samples: (classes,), zero only where all costs of the class are infinite.
         cutoff: the search ends once it has proven that no cover costs less.
-        limit_steps: the search ends after so many, give or take one pass over the slots.
+        limit_steps: steps after which the search ends, up to one more pass over the slots.
     """
     found = cover_by_counts(costs, order, samples, work_samples, limit_steps)
     if found.bound == np.inf or found.bound >= min(cutoff, found.cost * (1.0 - EQUAL)):
@@ -73,7 +73,7 @@ def cheapest_cover(
 
 @kernel
 def by_cost(costs: Floats) -> Ints:
-    """(classes, slots) the slots of each class from the cheapest to the dearest, of equal ones the first."""
+    """Sort the slots of each class by cost, equal ones by index, (classes, slots)."""
     slots, classes = costs.shape
     order = np.empty((classes, slots), np.int64)
     for index in range(classes):
@@ -85,7 +85,7 @@ def by_cost(costs: Floats) -> Ints:
 def _searched(
     costs: Floats, samples: Ints, work_samples: int, cutoff: float, limit_steps: int, found: Cover
 ) -> Cover:
-    """Improve on what counts have found."""
+    """Improve the cover found by counts."""
     slots, classes = costs.shape
     steps = found.steps + _RELAXING_STEPS * slots * classes
     needed = _needed(costs, samples, work_samples)
@@ -102,8 +102,8 @@ def _searched(
     if bound >= min(cutoff, best * (1.0 - EQUAL)):
         return Cover(bound, best, best_chosen, steps)
     core = _core_of(costs, samples, relaxed, min(best, cutoff) - least)
-    # A label is a partial cover: the slots of the core so far decided anew, all others as in the relaxation.
-    # Labels go from the most samples to the least and from the dearest to the cheapest.
+    # A label is a partial cover: some slots of the core are decided again, all others as in the relaxation.
+    # Labels are sorted from the most samples to the least and from the dearest to the cheapest.
     sums = np.empty(1, np.int64)
     sums[0] = relaxed.covered_samples
     spent, change = np.zeros(1), np.full(1, -1, np.int32)
@@ -116,7 +116,7 @@ def _searched(
     for turn in range(core.slots.size):
         limit = min(best, cutoff)
         slot = core.slots[turn]
-        ways = _ways(costs, samples, relaxed, slot, limit - least, delta_samples, delta_cost, choice)
+        ways = _write_choices(costs, samples, relaxed, slot, limit - least, delta_samples, delta_cost, choice)
         size = sums.size * ways
         if steps + _LABEL_STEPS * size > limit_steps or size > MAX_LABELS or changes + size > MAX_CHANGES:
             open_bound = _open_bound(sums, spent, needed, relaxed, core, turn)
@@ -131,7 +131,7 @@ def _searched(
         cheapest = np.inf
         place[:ways] = 0
         while True:
-            # As a kernel of its own, which is given the arrays anew, this choice takes half as long again.
+            # As a separate kernel, which receives the arrays again, this choice takes half as long again.
             way = -1
             for other in range(ways):
                 if place[other] == sums.size:
@@ -179,13 +179,13 @@ def _searched(
         best_chosen = relaxed.chosen.copy()
         _trace_back(before, slot_of, choice_of, best_change, best_chosen)
         best = cost_of(costs, best_chosen)
-    # If the cutoff has dropped labels, the cutoff is all that is proven.
+    # If the cutoff has dropped labels, only the cutoff is proven.
     return Cover(max(bound, min(best, cutoff, open_bound)), best, best_chosen, steps)
 
 
 @kernel
 def cost_of(costs: Floats, chosen: Ints) -> float:
-    """What a cover costs."""
+    """Return the cost of a cover."""
     total = 0.0
     for slot in range(chosen.size):
         if chosen[slot] != NO_CHOICE:
@@ -195,7 +195,7 @@ def cost_of(costs: Floats, chosen: Ints) -> float:
 
 @kernel
 def _needed(costs: Floats, samples: Ints, work_samples: int) -> int:
-    """The work, rounded up to what sums of samples can be: multiples of their greatest common divisor."""
+    """Return the work, rounded up to a multiple of the greatest common divisor of the samples."""
     divisor = 0
     for index in range(samples.size):
         for slot in range(len(costs)):
@@ -248,7 +248,7 @@ def _relaxed(costs: Floats, samples: Ints, needed: int) -> _Relaxed:
             return _Relaxed(chosen, covered, cost_of(costs, chosen), per_sample[step], slot, index)
         covered += gained
         chosen[slot] = index
-    # Counts have found nothing to cover the work with before it comes to this.
+    # This runs only if counts have found no cover of the work.
     return _Relaxed(chosen, covered, np.inf, 0.0, 0, NO_CHOICE)
 
 
@@ -261,7 +261,7 @@ def _per_sample(costs: Floats, samples: Ints, slot: int, lower: int, upper: int)
 
 @kernel
 def _core_of(costs: Floats, samples: Ints, relaxed: _Relaxed, gap: float) -> _Core:
-    """The slots where choosing otherwise costs less than `gap` beyond the relaxation."""
+    """Return the slots where another choice costs less than `gap` beyond the relaxation."""
     slots, classes = costs.shape
     core, least = np.empty(slots, np.int64), np.empty(slots)
     up, down = np.full(slots, np.inf), np.full(slots, np.inf)
@@ -290,8 +290,7 @@ def _core_of(costs: Floats, samples: Ints, relaxed: _Relaxed, gap: float) -> _Co
 
 @kernel
 def _change(costs: Floats, samples: Ints, relaxed: _Relaxed, slot: int, index: int) -> tuple[int, float]:
-    """Samples gained by another choice in a slot, and what it costs beyond the rate for them; never
-    negative."""
+    """Return the samples gained by another choice in a slot, and its cost beyond their rate (>= 0)."""
     held = relaxed.chosen[slot]
     gained, cost = 0, 0.0
     if index != NO_CHOICE:
@@ -302,7 +301,7 @@ def _change(costs: Floats, samples: Ints, relaxed: _Relaxed, slot: int, index: i
 
 
 @kernel
-def _ways(
+def _write_choices(
     costs: Floats,
     samples: Ints,
     relaxed: _Relaxed,
@@ -312,7 +311,7 @@ def _ways(
     delta_cost: Floats,
     choice: Ints,
 ) -> int:
-    """Write down the ways to decide a slot, the relaxation's first, and return how many there are."""
+    """Write the choices for a slot, that of the relaxation first, and return their number."""
     held = relaxed.chosen[slot]
     delta_samples[0], delta_cost[0], choice[0] = 0, 0.0, held
     ways = 1
@@ -329,7 +328,7 @@ def _ways(
 
 @kernel
 def _open_bound(sums: Ints, spent: Floats, needed: int, relaxed: _Relaxed, core: _Core, turn: int) -> float:
-    """What no cover costs less than that any of the labels might still lead to."""
+    """Return a lower bound on the cost of all covers that can still follow from the labels."""
     bound = np.inf
     for label in range(sums.size):
         beyond = _least_beyond(spent[label], needed - sums[label], relaxed.rate, core, turn)
@@ -339,12 +338,12 @@ def _open_bound(sums: Ints, spent: Floats, needed: int, relaxed: _Relaxed, core:
 
 @kernel
 def _least_beyond(spent: float, missing: int, rate: float, core: _Core, turn: int) -> float:
-    """The least that a cover made of a label costs beyond the relaxation's choices.
+    """Return the least cost of a cover from a label beyond the relaxation's choices.
 
     Args:
-        spent: what the label costs beyond them.
-        missing: samples; negative where there are some to spare.
-        turn: the slots of the core that are open begin here.
+        spent: cost of the label beyond them.
+        missing: missing samples; negative if there are surplus ones.
+        turn: index of the first open slot of the core.
     """
     if missing > 0:
         return float(spent + (rate + core.up[turn]) * missing)
@@ -360,7 +359,7 @@ def _doubled(array: NDArray[np.int32]) -> NDArray[np.int32]:
 def _trace_back(
     before: NDArray[np.int32], slot_of: NDArray[np.int32], choice_of: Ints, change: int, chosen: Ints
 ) -> None:
-    """Apply the changes that led to a label."""
+    """Apply the changes that lead to a label."""
     while change >= 0:
         chosen[slot_of[change]] = choice_of[change]
         change = before[change]

@@ -1,4 +1,4 @@
-"""How the prices of resources move with bids and awards, and the dual point by which they prove a bound."""
+"""Prices of resources, their changes with bids and awards, and the dual point of their bound."""
 
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple, Protocol
@@ -11,65 +11,64 @@ from solvers.auction.mechanism.search import Schedule
 
 
 class Counted(NamedTuple):
-    """What a bid has added to the certificate, and may add to what prices are learned from.
+    """Contribution of a bid to the certificate, and to the data from which prices are learned.
 
     It is kept with an admitted job, so that a withdrawal can take it back.
     """
 
     gain_micros: int = 0
-    """mu_il: what the bid added to the dual bound besides its rises of prices."""
+    """Contribution mu_il of the bid to the dual bound, besides its rises of prices."""
     net_micros: int = 0
-    """The bid less the least that any vendor and operation of a plan cost."""
+    """Bid less the least cost of vendor and operation of any plan."""
     compute_units: float = 0.0
-    """The least that any plan takes of compute: see `posted/units.py`."""
+    """Least compute of any plan: see `posted/units.py`."""
     memory_units: float = 0.0
-    """Likewise of memory."""
+    """Least memory of any plan."""
     window_slots: int = 0
-    """In how many slots it might run."""
+    """Number of slots in which it might run."""
     slot: int = 0
-    """The first slot that could be planned when it was counted."""
+    """First slot that could be planned when it was counted."""
     base_part: float = 1.0
-    """The base level of prices before it was awarded room, as a part of what it was after: see
-    `posted/levels.py`."""
+    """Base level of prices before its award, as a part of the level after it: see `posted/levels.py`."""
     guard_part: float = 1.0
-    """Likewise of the guard level."""
+    """Guard level before its award, as a part of the level after it."""
     sold_units: float = 0.0
-    """What it was awarded, in the units of then: the parts of compute and memory in them change."""
+    """Awarded units at that time: the parts of compute and memory in a unit change."""
 
 
 class Prices(Protocol):
-    """The prices of one zone."""
+    """Prices of one zone."""
 
     @property
     def bound_micros(self) -> int:
-        """The value of the dual point: no schedule of the bids that were counted has more welfare."""
+        """Value of the dual point: no schedule of the counted bids has more welfare."""
 
     def advance(self) -> None:
-        """The market's window has moved on."""
+        """Update the prices after the market's window has moved."""
 
-    def judge(self, bid_micros: int, request: Request, window: Window | None) -> Counted:
-        """Count a bid among those that the bound is for.
+    def count_bid(self, bid_micros: int, request: Request, window: Window | None) -> Counted:
+        """Count a bid in the bound.
 
         Args:
-            window: the request's part of the market; None where no plan could do the work in time.
+            window: the request's part of the market; None if no plan could do the work in time.
         """
 
     def lost(self, counted: Counted) -> None:
-        """A bid that was counted has lost."""
+        """Count the loss of a counted bid."""
 
     def rise(self, schedule: Schedule, demand: Demand, counted: Counted, welfare_micros: int) -> float:
-        """Raise prices for an award before its room is taken; returns b-bar_il, by which replanning raises
+        """Raise prices for an award before its room is taken, and return b-bar_il, by which replanning raises
         them later."""
 
     def awarded(self, schedule: Schedule, demand: Demand, bid_micros: int, counted: Counted) -> Counted:
-        """An award has its room; returns what is to be known if it is withdrawn."""
+        """Count an award that has its room, and return the contribution to keep for a withdrawal."""
 
     def withdrawn(self, counted: Counted) -> None:
-        """An admitted bid, or one that waited, is withdrawn."""
+        """Subtract a withdrawn bid, admitted or waiting."""
 
     def released(self, placement: Placement, demand: Demand) -> None:
-        """Node-slots ahead were given back by a job that still counts in the planned welfare: others may take
-        them."""
+        """Count future node-slots released by a job that still counts in the planned welfare: other jobs may
+        use them."""
 
     def replan(
         self,
@@ -83,45 +82,44 @@ class Prices(Protocol):
         that are not in `priced`."""
 
     @property
-    def basis(self) -> "Basis | None":
-        """What prices are read off; None where they follow from the settings and the awards alone."""
+    def basis(self) -> "PostedBasis | None":
+        """Values that determine prices; None if prices follow from settings and awards only."""
 
     def of_class(self, index: int) -> "ClassPrice":
-        """What the node-slots ahead of a class of nodes cost."""
+        """Return the prices of the future node-slots of a class of nodes."""
 
     def take_over(self, before: "Prices") -> None:
-        """Go on from other prices of the zone, whose nodes, window or settings were others, or whose kind
-        was: the bound then is one for all that was ever bid."""
+        """Take over from prices of the zone with other nodes, window or settings, or of another kind. The
+        bound then covers all bids so far."""
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes, of types that msgpack writes."""
+        """Return the mutable state, in types that msgpack writes."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of prices of an equal zone."""
+        """Restore the state of prices of an equal zone."""
 
 
-class Basis(NamedTuple):
-    """What prices that find themselves are read off: see `posted/`."""
+class PostedBasis(NamedTuple):
+    """Values that determine posted prices: see `posted/`."""
 
     base_micros_per_unit: float
     guard_micros_per_unit: float
     compute_part: float
-    """Of the price of a unit; the rest is for memory."""
+    """Part of compute in the price of a unit; the rest is for memory."""
     span_slots: int
     remembered_slots: float
-    """Of how many slots the bids are that demand is known from, older ones counting less, and each as much as
-    it was expected to ask for."""
+    """Slots from which demand is estimated; older ones count less, and each by its expected demand."""
     expected_slots: float
-    """What the span ahead would ask for if all of it were like its busiest stretch that begins now, in slots
-    that ask for the mean."""
+    """Expected demand of the span ahead, in slots of mean demand, if all of it were like its busiest stretch
+    that begins now."""
     believed_part: float
-    """How much of the differences between hours of the day counts in that, from 0 to 1."""
+    """Part of the differences between hours of the day that counts in it, from 0 to 1."""
     expected_by_hour: tuple[float, ...]
-    """What a slot that begins in each hour of the day (UTC) is expected to ask for, as a part of the mean."""
+    """Expected demand of a slot that begins in each hour of the day (UTC), as a part of the mean."""
     asked_share: float
-    """What was asked for lately per slot, at any price, of what the zone has."""
+    """Recent demand per slot, at any price, as a part of the zone's capacity."""
     fall: float
-    """By what part prices may fall in a slot."""
+    """Part by which prices may fall in a slot."""
 
 
 class ClassPrice(NamedTuple):

@@ -1,4 +1,4 @@
-"""The cheapest plan at additive prices (constraint 6a): one vendor, and a cover of the work."""
+"""Cheapest plan at additive prices (constraint 6a): one vendor, and a cover of the work."""
 
 from typing import NamedTuple
 
@@ -9,19 +9,19 @@ from solvers.auction.mechanism.cover import by_cost, cheapest_cover
 from solvers.compiled import Floats, Ints, kernel
 
 
-class Plan(NamedTuple):
-    """What a search for the cheapest plan came to."""
+class AdditivePlan(NamedTuple):
+    """Result of a search for the cheapest plan."""
 
     bound: float
-    """No plan costs less, or none less than the cutoff if that is lower; infinite where there is no plan."""
+    """Lower bound on the cost of all plans, or the cutoff if that is lower; infinite without a plan."""
     cost: float
-    """Of the plan found, infinite without one. It is the cheapest where it equals the bound."""
+    """Cost of the plan found; infinite without one. The plan is the cheapest if this equals the bound."""
     option: int
-    """-1 without a plan."""
+    """Index of the vendor's option; -1 without a plan."""
     chosen: Ints
-    """(slots,) classes or `NO_CHOICE`."""
+    """Class or `NO_CHOICE` in each slot, (slots,)."""
     steps: int
-    """What the search took."""
+    """Steps of the search."""
 
 
 @kernel
@@ -33,8 +33,8 @@ def cheapest_plan(
     prices_micros: Floats,
     cutoff: float,
     budget_steps: int,
-) -> Plan:
-    """The least q + sum of costs over all vendors and covers, as far as the budget of steps leads.
+) -> AdditivePlan:
+    """Return the least q + sum of costs over all vendors and covers, within the budget of steps.
 
     Args:
         costs: (slots, classes), infinite where a class cannot be chosen. Overwritten.
@@ -44,14 +44,14 @@ def cheapest_plan(
     order = by_cost(costs)
     best, best_option = np.inf, -1
     chosen = best_chosen = np.full(costs.shape[0], NO_CHOICE, np.int64)
-    # Of covers after the last delay looked at: no later start makes them cheaper.
+    # Bound of covers after the last delay examined: no later start makes them cheaper.
     cover_bound, cover_cost = 0.0, np.inf
     open_bound = np.inf
     steps = 0
     for option in range(delays_slots.size):
         price = prices_micros[option]
         limit = min(best, cutoff) - price
-        # A cover found with less delay may start late enough for more.
+        # A cover found with less delay may start late enough for a longer one.
         found_in_time = cover_cost < np.inf and not (chosen[: delays_slots[option]] != NO_CHOICE).any()
         if found_in_time and cover_cost < limit:
             best, best_option, best_chosen = price + cover_cost, option, chosen
@@ -74,4 +74,4 @@ def cheapest_plan(
                 best, best_option, best_chosen = price + cover_cost, option, chosen
         if cover_bound < (min(best, cutoff) - price) * (1.0 - EQUAL):
             open_bound = min(open_bound, price + cover_bound)
-    return Plan(min(best, open_bound), best, best_option, best_chosen, steps)
+    return AdditivePlan(min(best, open_bound), best, best_option, best_chosen, steps)

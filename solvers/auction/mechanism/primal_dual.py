@@ -1,4 +1,4 @@
-"""pdFTSP's own rules: the plan of least critical value, and what its winners pay."""
+"""Rules of pdFTSP: the plan of least critical value, and the payment of winners."""
 
 import math
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class PrimalDual:
 
     payment: PaymentRule
     order: Order = "room_first"
-    """Whether room is minded before a plan is made (erratum P2), or after prices are raised, as printed."""
+    """Check of room: before a plan is made (erratum P2), or after prices are raised, as printed."""
     search: Search = "exact"
-    """Whether the plan is the best there is, or the one that Algorithm 2 as printed finds (erratum P3)."""
+    """Search for the plan: exact, or Algorithm 2 as printed (erratum P3)."""
 
     budget_steps: int = SEARCH_BUDGET_STEPS
-    """Of the search for the best plan."""
+    """Budget of the search for the best plan."""
 
     def plan(self, market: Market, request: Request, window: Window) -> Schedule | None:
         room_only = self.order == "room_first"
@@ -35,7 +35,7 @@ class PrimalDual:
         return published_schedule(market, request, window, room_only)
 
     def price(self, schedule: Schedule, _work_samples: int) -> Price:
-        """The critical value (erratum P1)."""
+        """Return the critical value (erratum P1)."""
         return Price.of(schedule)
 
     def charge(self, price: Price) -> Charge:

@@ -1,9 +1,8 @@
 """Algorithm 2 as printed: the table dp[t, w] of Eq. 13 with a running maximum of the prices.
 
-A state keeps one way to reach it, the cheapest at the highest prices so far. But objective 12 charges the
-highest price for *all* node-slots, including later ones: a more expensive way with lower prices may be the
-cheaper one in the end, and is lost (erratum P3). The exact search is `best_schedule`; this one is for the
-reproduction.
+A state keeps one path to it, the cheapest at the highest prices so far. But objective 12 charges the highest
+price for *all* node-slots, including later ones: a more expensive path with lower prices may be cheaper in
+the end, and is lost (erratum P3). The exact search is `best_schedule`; this one is for the reproduction.
 
 The table has an entry per slot and sum of samples, and gives no plan before its last slot. If it would be too
 large, the plan is that of `best_schedule`, which is never more expensive.
@@ -24,25 +23,25 @@ from solvers.auction.mechanism.search import Schedule, best_schedule, describe
 from solvers.compiled import Floats, Ints, kernel
 
 MAX_TABLE_ENTRIES = 4_000_000
-"""Slots times sums of samples, 8 bytes each."""
+"""Most entries: slots times sums of samples, 8 bytes each."""
 MAX_TABLE_STEPS = 100_000_000
-"""Sums times the node-slots that are looked at, for each delay of a vendor."""
+"""Most steps: sums times the node-slots examined, for each delay of a vendor."""
 
 
 class Sums(NamedTuple):
-    """The sums of samples, short of the work, that a plan may pass through."""
+    """Sums of samples below the work that a plan may pass through."""
 
     values: Ints
-    """Ascending, from 0."""
+    """Sums, ascending, from 0."""
     following: Ints
-    """(classes, sums) index of each sum plus a slot of a class; the number of sums where that is enough."""
+    """Index of each sum plus a slot of a class, (classes, sums); the number of sums if that is enough."""
 
 
 def published_schedule(market: Market, request: Request, window: Window, room_only: bool) -> Schedule | None:
-    """The plan that Algorithm 2 finds, or None without one; never of a lower critical value than the best.
+    """Return the plan that Algorithm 2 finds, or None; its critical value is never below that of the best.
 
-    Every vendor is tried, those that another undercuts in price and delay too: a later start may lead past a
-    mistake of the table. With `room_only` it uses node-slots with room alone (erratum P2).
+    Every vendor is tried, with those that another undercuts in price and delay: a later start may avoid a
+    mistake of the table. With `room_only` it uses only node-slots with room (erratum P2).
     """
     start, stop = window.columns.start, window.columns.stop
     node_slots = market.node_slots(start, stop) if room_only else market.emptied_node_slots(start, stop)
@@ -69,7 +68,7 @@ def published_schedule(market: Market, request: Request, window: Window, room_on
 
 
 def _table(demand: Demand, slots: int) -> Sums | None:
-    """The sums of the table, or None where it is too large."""
+    """Return the sums of the table, or None if it is too large."""
     most = slots * math.prod(
         min(slots, demand.work_samples // step) + 1 for step in {int(step) for step in demand.samples if step}
     )
@@ -78,7 +77,7 @@ def _table(demand: Demand, slots: int) -> Sums | None:
 
 @kernel
 def _sums_below(samples: Ints, work_samples: int, slots: int) -> Sums:
-    """The sums below `work_samples` of at most `slots` times each entry of `samples`."""
+    """Return the sums below `work_samples` of at most `slots` times each entry of `samples`."""
     sums = _reachable_sums(samples, work_samples, slots)
     return Sums(sums, _transitions(sums, samples))
 
@@ -110,8 +109,7 @@ def _reachable_sums(samples: Ints, work_samples: int, slots: int) -> Ints:
 
 @kernel
 def _transitions(sums: Ints, samples: Ints) -> Ints:
-    # A sum that takes more slots than there are is missing among `sums` and counts as enough: no cover gets
-    # there.
+    # A sum that needs too many slots is missing in `sums` and counts as enough: no cover reaches it.
     following = np.empty((samples.size, sums.size), np.int64)
     for index in range(samples.size):
         place = 0
@@ -126,8 +124,7 @@ def _transitions(sums: Ints, samples: Ints) -> Ints:
 
 @kernel
 def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
-    """The cover relaxed at `rate` per sample: node-slots of negative reduced cost; what they cost and
-    train."""
+    """Return cost and samples of the relaxed cover at a rate: node-slots of negative reduced cost."""
     total, taken = 0.0, 0
     for slot in range(costs.shape[0]):
         least, by = 0.0, -1
@@ -145,15 +142,15 @@ def _relaxed(costs: Floats, samples: Ints, rate: float) -> tuple[float, int]:
 def _running_maximum(
     fronts: Fronts, demand: Demand, operational: Floats, sums: Sums, first_slot: int
 ) -> tuple[float, Ints]:
-    """The table from `first_slot` on: the cost of the work done, infinite if it cannot be, and node rows.
+    """Return the result of the table from `first_slot` on: the cost of the work, or infinity, and node rows.
 
-    Of a class, only the node-slots that no other undercuts in both prices are looked at: Delta_kt rises with
-    both, whatever the maxima so far.
+    For each class, only the node-slots that no other undercuts in both prices are examined: Delta_kt rises
+    with both, whatever the maxima so far.
     """
     slots, classes = operational.shape
     enough = sums.values.size
     cost = np.full(enough + 1, np.inf)
-    # Of the way to each state: highest prices, node-slots, and operational cost.
+    # Path to each state: highest prices, node-slots, and operational cost.
     compute_price, memory_price = np.zeros(enough + 1), np.zeros(enough + 1)
     compute_used, memory_used = np.zeros(enough + 1), np.zeros(enough + 1)
     spent = np.zeros(enough + 1)

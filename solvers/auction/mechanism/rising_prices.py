@@ -1,6 +1,6 @@
-"""Prices of node-slots that rise with every award (Eqs. 7 and 8), or, for baselines, stay at zero.
+"""Prices of node-slots that rise with every award (Eqs. 7 and 8), or stay at zero, for baselines.
 
-The dual point is the prices as they stand: they only rise, so each mu_i stays feasible (erratum P8).
+The dual point consists of the present prices: they only rise, so each mu_i stays feasible (erratum P8).
 """
 
 import math
@@ -20,7 +20,7 @@ from solvers.compiled import Floats
 
 
 class RisingPrices:
-    """See `Prices`. They are those of the market, node-slot by node-slot."""
+    """See `Prices`. The prices are those of the market, per node-slot."""
 
     def __init__(
         self, market: Market, rises: PriceRises | None, steepness: LearnedSteepness | None = None
@@ -31,8 +31,7 @@ class RisingPrices:
         self._declared = rises
         self._steepness = steepness
         self._open_until_slot = market.first_slot
-        """The first slot that no bid could use yet, so that the dual point may leave its node-slots at
-        zero."""
+        """First slot that no bid could use yet; the dual point may leave its node-slots at zero."""
 
     @property
     def bound_micros(self) -> int:
@@ -42,12 +41,12 @@ class RisingPrices:
         if self._steepness is not None:
             self._steepness.advance(self._market.first_slot)
 
-    def judge(self, bid_micros: int, request: Request, window: Window | None) -> Counted:
+    def count_bid(self, bid_micros: int, request: Request, window: Window | None) -> Counted:
         self._open(request.first_slot, request.last_slot)
         cost_micros = math.inf
         if window is not None:
             cost_micros = least_additive_cost(self._market, request.demand, window, cutoff_micros=bid_micros)
-        return Counted(gain_micros=self.dual_bound.judge(bid_micros, cost_micros))
+        return Counted(gain_micros=self.dual_bound.count_bid(bid_micros, cost_micros))
 
     def lost(self, counted: Counted) -> None:
         pass
@@ -62,15 +61,15 @@ class RisingPrices:
             offer_micros = (bid_micros - schedule.vendor_micros) / demand.least_node_slots()
             welfare_micros = bid_micros - schedule.vendor_micros - schedule.operational_micros
             density_micros = self._density_micros(schedule, welfare_micros)
-            self._steepness.note_award(offer_micros, density_micros, self._opening_micros(schedule))
+            self._steepness.count_award(offer_micros, density_micros, self._opening_micros(schedule))
         return counted
 
     def withdrawn(self, counted: Counted) -> None:
-        """The prices that it raised stay: they never fall."""
+        """Keep the prices that the bid raised: they never fall."""
         self.dual_bound.take_back(counted.gain_micros)
 
     def released(self, placement: Placement, demand: Demand) -> None:
-        """A plan pays for its node-slots by the rise of their prices, whoever takes them after it."""
+        """Change nothing: a plan has paid for its node-slots by the rise of their prices."""
 
     def replan(
         self,
@@ -80,11 +79,11 @@ class RisingPrices:
         density_micros: float,
         budget_steps: int,
     ) -> Schedule | None:
-        """The cheapest plan there is; a baseline's prices are zero, so its tasks are moved to where operation
-        costs least.
+        """Return the cheapest plan. A baseline's prices are zero, so its tasks move to the node-slots of
+        least operational cost.
 
-        A task raises each node-slot only once, or a node that comes and goes would drive prices up without
-        any demand.
+        A task raises each node-slot only once: otherwise an unstable node would raise prices without any
+        demand.
         """
         schedule = best_schedule(self._market, demand, window, room_only=True, budget_steps=budget_steps)
         if schedule is None:
@@ -106,18 +105,18 @@ class RisingPrices:
         return ClassPrice(_mean(compute), float(compute.max()), _mean(memory), float(memory.max()))
 
     def take_over(self, before: Prices) -> None:
-        """The bound then holds for what each bid could use when it was judged: the nodes, their capacities
-        and their costs as they were.
+        """Take over earlier prices. The bound then holds for the nodes, capacities and costs that each bid
+        could use when it was counted.
 
-        After prices of another kind these open anew: later bids are bounded by themselves, and what was bid
-        before as it was.
+        After prices of another kind, these start again: later bids are bounded separately, and earlier bids
+        keep their bound.
         """
         self.dual_bound.micros = before.bound_micros
         if not isinstance(before, RisingPrices):
             return
         rises = carry_over_prices(before._market, self._market, before._open_until_slot)
         self.dual_bound.rise(rises, at_least_micros=0)
-        # What a shorter window leaves out comes in anew, and counts anew.
+        # Slots that a shorter window leaves out are added again later, and count again.
         self._open_until_slot = min(
             before._open_until_slot, self._market.first_slot + self._market.horizon_slots
         )
@@ -126,7 +125,7 @@ class RisingPrices:
 
     def state(self) -> dict[str, Any]:
         return {
-            # Amounts may outgrow 64 bits over the years, so they travel as text.
+            # Amounts may exceed 64 bits over the years, so they are written as text.
             "dual_bound_micros": str(self.dual_bound.micros),
             "open_until_slot": self._open_until_slot,
             "steepness": self._steepness and self._steepness.state(),
@@ -139,7 +138,7 @@ class RisingPrices:
             self._steepness.restore(state["steepness"])
 
     def _open(self, first_slot: int, last_slot: int) -> None:
-        """Add the opening prices of the slots that no bid before could use to the dual point."""
+        """Add the opening prices of slots that no earlier bid could use to the dual point."""
         first = max(self._open_until_slot, first_slot)
         stop = min(last_slot + 1, self._market.first_slot + self._market.horizon_slots)
         if stop > first:
@@ -147,7 +146,7 @@ class RisingPrices:
             self._open_until_slot = stop
 
     def _density_micros(self, schedule: Schedule, welfare_micros: int) -> float:
-        """b-bar_il, as far as prices follow it."""
+        """Return b-bar_il, clipped to the bound that prices follow."""
         density_micros = welfare_micros / (schedule.compute_used + schedule.memory_used)
         return (
             density_micros
@@ -156,7 +155,7 @@ class RisingPrices:
         )
 
     def _opening_micros(self, schedule: Schedule) -> float:
-        """What the node-slots of a schedule cost per node-slot before anything was taken of them."""
+        """Return the mean price of the node-slots of a schedule when they were empty."""
         slot, row = next(schedule.placement.node_slots())
         compute = self._market.opening_compute_price(slot, 1)[0, row] * schedule.compute_used
         memory = self._market.opening_memory_price(slot, 1)[0, row] * schedule.memory_used

@@ -1,4 +1,4 @@
-"""The best schedule of one task: vendor, slots and nodes (Algorithm 2, with errata P1 to P3)."""
+"""Search for the best schedule of one task: vendor, slots and nodes (Algorithm 2, with errata P1 to P3)."""
 
 import math
 from typing import NamedTuple
@@ -8,25 +8,25 @@ from solvers.auction.market.market import Market, Placement, placement_of
 from solvers.auction.market.node_slots import NodeSlots
 from solvers.auction.market.placements import uses
 from solvers.auction.market.window import VendorOption, Window
-from solvers.auction.mechanism.ceilings import Found, cheapest_schedule, schedule_problem
+from solvers.auction.mechanism.ceilings import FoundSchedule, cheapest_schedule, schedule_problem
 from solvers.compiled import Floats, Ints, kernel
 
 SEARCH_BUDGET_STEPS = 4_000_000
-"""Of one search for a schedule: a rule of the auction, as decisions follow from it. Counted are slots times
-classes of every box, combinations of counts, and labels of covers."""
+"""Budget of one search for a schedule: a rule of the auction, since decisions follow from it. Steps are slots
+times classes of every box, combinations of counts, and labels of covers."""
 
 
 class Schedule(NamedTuple):
-    """A plan and its price. Nothing here depends on a bid."""
+    """Plan and its price, independent of the bid."""
 
     vendor: str | None
     vendor_micros: int
     vendor_delay_slots: int
     operational_micros: int
     compute_micros: float
-    """What the compute costs: for pdFTSP the highest compute price of its node-slots, for all of it."""
+    """Cost of compute: for pdFTSP all of it at the highest compute price of its node-slots."""
     memory_micros: float
-    """Likewise."""
+    """Cost of memory, likewise."""
     compute_used: float
     """Node-slots of compute."""
     memory_used: float
@@ -34,14 +34,13 @@ class Schedule(NamedTuple):
     samples: int
     placement: Placement
     gap_micros: float | None = None
-    """How much less another plan may cost at most: 0 where this one is proven to be the best there is. None
-    where the best was not looked for."""
+    """Bound on the saving by another plan: 0 if this one is proven optimal. None without such a search."""
     search_steps: int = 0
-    """What the search for it took, of its budget."""
+    """Steps of the search, of its budget."""
 
     @property
     def critical_micros(self) -> float:
-        """q + e + resource prices: the bid wins iff it is higher (erratum P1)."""
+        """Critical value q + e + resource prices: the bid wins iff it is higher (erratum P1)."""
         return math.fsum(
             (self.vendor_micros, self.operational_micros, self.compute_micros, self.memory_micros)
         )
@@ -50,11 +49,11 @@ class Schedule(NamedTuple):
 def best_schedule(
     market: Market, demand: Demand, window: Window, room_only: bool, budget_steps: int = SEARCH_BUDGET_STEPS
 ) -> Schedule | None:
-    """The schedule that maximises F(il) for any bid, the one of least critical value, or None without one.
+    """Return the schedule that maximises F(il) for any bid, the one of least critical value, or None.
 
-    Where the budget of steps runs out first, it is the best one found, and `Schedule.gap_micros` says how
-    much cheaper another might be. Nothing here depends on a bid, nor on time: on every machine the search
-    ends at the same place. With `room_only` it uses node-slots with room alone (erratum P2).
+    If the budget of steps runs out first, it is the best one found, and `Schedule.gap_micros` bounds the
+    saving by another. The result depends neither on a bid nor on time: the search ends at the same step on
+    every machine. With `room_only` it uses only node-slots with room (erratum P2).
     """
     start, stop = window.columns.start, window.columns.stop
     node_slots = market.node_slots(start, stop) if room_only else market.emptied_node_slots(start, stop)
@@ -76,13 +75,13 @@ def _best_schedule(
     delays_slots: Ints,
     prices_micros: Floats,
     budget_steps: int,
-) -> Found:
+) -> FoundSchedule:
     problem = schedule_problem(node_slots, demand, operational, delays_slots, prices_micros)
     return cheapest_schedule(problem, budget_steps)
 
 
 def describe(market: Market, demand: Demand, option: VendorOption, placement: Placement) -> Schedule:
-    """What a placement costs at the market's present prices."""
+    """Return the schedule of a placement at the market's present prices."""
     used = uses(
         market.locate(placement), demand, market.full_costs, market.compute_price, market.memory_price
     )

@@ -1,8 +1,8 @@
 """Market-clearing prices of a known set of bids: the dual D_1 (Eq. 6), minimised approximately.
 
-One price per slot and class of nodes is enough, for the nodes of an empty class are interchangeable. Any such
-prices make a point of the dual once mu_i covers constraint 6a (erratum P8), so each round's value is an upper
-bound on the welfare of every schedule. The least of them audits a past day.
+One price per slot and class of nodes is enough, since the nodes of an empty class are interchangeable. Any
+such prices make a point of the dual once mu_i covers constraint 6a (erratum P8), so each round's value is an
+upper bound on the welfare of every schedule. The least of them audits a past day.
 """
 
 import math
@@ -17,28 +17,28 @@ from solvers.auction.offline.pricing import price, window_of
 from solvers.compiled import Floats
 
 _FIRST_STEP = 1.0
-"""By how much of a typical price the first round moves that of what nobody asks for, or twice too many."""
+"""First step, as a part of a typical price, for node-slots with no demand or with twice their capacity."""
 _MOST_EXCESS = 3.0
-"""Of demand over what there is: where tasks have few nodes to flock to, prices would leap far too high."""
+"""Largest counted excess of demand over capacity: otherwise few nodes would get far too high prices."""
 _KEPT_DIRECTION = 0.7
-"""Part of the last round's direction that goes on: tasks flock from one cheap slot to the next."""
+"""Momentum: part of the last round's direction that is kept, since all tasks move between cheap slots."""
 
 
 class Tatonnement:
     """Prices per node-slot in micros, arrays of shape (2, slots, classes): of compute, and of memory."""
 
     def __init__(self, shape: tuple[int, int, int], tasks: Sequence[OfferedTask]) -> None:
-        """Prices of zero, to be moved in steps of what these tasks offer."""
+        """Start with prices of zero. Steps are in units of the offers of these tasks."""
         self.prices = np.zeros(shape)
         self.mean = np.zeros(shape)
-        """Of the rounds' prices, which go to and fro around the ones sought. The first rounds are far away,
-        and soon forgotten."""
+        """Mean of the rounds' prices, which oscillate around the solution. The first rounds, which are far
+        from it, fade soon."""
         self._typical_micros = _typical_price_micros(tasks)
         self._direction = np.zeros(shape)
         self._rounds = 0
 
     def adjust(self, asked: Floats) -> None:
-        """Move every price by what is asked for at the present ones, in parts of what there is."""
+        """Move every price by the demand at the present prices, as a part of the capacity."""
         self._rounds += 1
         excess = np.minimum(asked - 1, _MOST_EXCESS)
         self._direction = _KEPT_DIRECTION * self._direction + (1 - _KEPT_DIRECTION) * excess
@@ -49,7 +49,7 @@ class Tatonnement:
 
 
 def _typical_price_micros(tasks: Sequence[OfferedTask]) -> float:
-    """The middle of what the bids offer per node-slot, on whichever class takes least of it."""
+    """Return the median offer of the bids per node-slot, on the class that needs the fewest."""
     offers = [task.bid_micros / task.demand.least_node_slots() for task in tasks]
     return float(np.median(offers)) if offers else 0.0
 
@@ -64,14 +64,14 @@ class ClearingPrices:
     compute_price: Floats
     memory_price: Floats
     bound_micros: int
-    """The value of the dual at these prices: no schedule has more welfare."""
+    """Value of the dual at these prices: no schedule has more welfare."""
 
 
 def clearing_prices(instance: Instance, rounds: int) -> ClearingPrices:
-    """The prices of the least dual value that so many rounds find.
+    """Return the prices of the least dual value that so many rounds find.
 
     Args:
-        instance: with every node free; what room it names is not looked at.
+        instance: its nodes count as free, whatever room it states.
     """
     nodes = np.array([c.stop - c.start for c in instance.fleet.classes], np.float64)
     buyers = [(task, window) for task in instance.tasks if (window := window_of(instance, task)) is not None]
@@ -81,7 +81,7 @@ def clearing_prices(instance: Instance, rounds: int) -> ClearingPrices:
         bound, used = _dual(tatonnement.prices, nodes, buyers)
         best = _better(best, tatonnement.prices, bound)
         tatonnement.adjust(used / nodes)
-    # The value is convex, so the mean of points around the least one is better than most.
+    # The value is convex, so the mean of points around the least one is better than most of them.
     return _better(best, tatonnement.mean, _dual(tatonnement.mean, nodes, buyers)[0])
 
 
@@ -92,7 +92,7 @@ def _better(best: ClearingPrices | None, prices: Floats, bound_micros: int) -> C
 
 
 def _dual(prices: Floats, nodes: Floats, buyers: Sequence[_Buyer]) -> tuple[int, Floats]:
-    """The dual's value, and the node-slots that the tasks buy: compute and memory, per slot and class."""
+    """Return the dual's value, and the compute and memory that the tasks buy, per slot and class."""
     used = np.zeros_like(prices)
     surplus = []
     for task, window in buyers:

@@ -12,38 +12,38 @@ from collections.abc import Sequence
 import numpy as np
 
 from solvers.auction.offline.instance import Instance
-from solvers.auction.offline.relaxation import Candidate, Relaxation, Relaxed
+from solvers.auction.offline.relaxation import CandidateTask, Relaxation, Relaxed
 from solvers.auction.offline.rounding import Rounding
 from solvers.auction.offline.solution import Solution
 from solvers.compiled import Floats
 
 AIM = 0.3
-"""A step aims at a bound lower by this part."""
+"""Part by which a step aims to lower the bound."""
 RECENT = 0.25
-"""Weight of the newest subgradient in the average that is followed."""
+"""Weight of the newest subgradient in the average direction."""
 PATIENCE = 5
-"""So many steps without success shorten those that follow."""
+"""Number of steps without success that shorten the next ones."""
 SHORTENING, LENGTHENING = 0.6, 1.1
 SHORTEST = 1e-4
-"""Steps shorter than this part of the aim end the descent."""
+"""Length of steps, as a part of the aim, below which the descent ends."""
 
 
 def descend(
     relaxation: Relaxation,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[CandidateTask],
     share: float,
     prices: Floats,
     length: float,
     enough_micros: float,
     deadline_s: float,
 ) -> Relaxed:
-    """The best prices found for some of the tasks and a share of the room.
+    """Return the best prices found for some of the tasks and a share of the room.
 
     Args:
-        prices: (groups, VIEWS) where to begin.
-        length: of the first steps, as a part of the full step to the aim.
-        enough_micros: at a bound no higher than this there is nothing more to prove.
-        deadline_s: of the performance counter.
+        prices: (groups, VIEWS) prices of the start.
+        length: length of the first steps, as a part of the full step to the aim.
+        enough_micros: bound at which the search ends.
+        deadline_s: time of the performance counter at which the search ends.
     """
     at = relaxation.priced(candidates, share, prices)
     best_micros = at.bound_micros
@@ -70,29 +70,30 @@ def descend(
 
 
 MOST_MASTER_TASKS = 1_500
-"""Beyond, the master takes too long, and prices are sought by descent alone."""
+"""Most tasks of the master; with more it takes too long, and prices are computed by descent only."""
 SAMPLE_TASKS = 800
-"""Descent begins with so many of the tasks and their share of the room: steps are the cheaper."""
+"""Tasks with which descent begins, with their share of the room: steps are cheaper."""
 SAMPLE_SHARE, RELAXATION_SHARE = 0.15, 0.6
-"""Parts of the time after which the descent takes in all tasks, and after which plans are looked for."""
+"""Parts of the time after which the descent uses all tasks, and after which plans are searched."""
 FIRST_LENGTH, SECOND_LENGTH = 1.0, 0.1
-"""Of the steps, see `descend`: those for all tasks begin near the best prices."""
+"""Lengths of the first steps, see `descend`: those for all tasks begin near the best prices."""
 FIRST_SHARE, FIRST_PATIENCE = 0.1, 30
-"""Neighbours of the greedy plans are tried in this part of the time at most, and until so many in a row are
-no better: where room is plenty, they are so near the bound at prices of zero that nothing else is needed."""
+"""Limits of the first improvement of the greedy plans: part of the time, and consecutive neighbours without
+an improvement. With plenty of room, the plans are so near the bound at prices of zero that no more is
+needed."""
 PATIENCE_PER_TASK = 20
-"""Neighbours in a row, for each task, that are no better: then the search for plans ends."""
+"""Consecutive neighbours per task without an improvement, after which the search for plans ends."""
 
 
 def solve_by_columns(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
-    """Plans for an instance, checked, and the bound by its relaxation.
+    """Return plans for an instance, checked, and the bound by its relaxation.
 
-    The bound holds whenever the search for it ends (Eq. 6 at any prices >= 0), and that is as soon as it
-    proves the gap for the best plans known. The gap of the solution tells what was not closed.
+    The bound holds whenever its search ends (Eq. 6 at any prices >= 0), which is as soon as it proves the gap
+    for the best plans found. The solution states the remaining gap.
 
     Args:
-        time_limit_s: for everything. Placing every task once comes after it where it is too short for that.
-        relative_gap: of bound - welfare to welfare, at which to stop.
+        time_limit_s: total limit. Every task is placed once even if that exceeds the limit.
+        relative_gap: (bound - welfare) / welfare at which to stop.
     """
     started_s = time.perf_counter()
     relaxation = Relaxation(instance)

@@ -1,4 +1,4 @@
-"""Whether plans satisfy problem P, checked from the plans alone: it shares no code with the solvers."""
+"""Check that plans satisfy problem P, from the plans only: it shares no code with the solvers."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,7 +9,7 @@ from solvers.auction.offline.instance import Instance, OfferedTask, PlannedTask
 
 
 def violations(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
-    """What is wrong with plans for an instance by constraints 4a to 4g; empty where nothing is.
+    """Return the violations of constraints 4a to 4g by plans for an instance; empty without any.
 
     A node that is down has no room, so 4f finds any plan that uses it.
     """
@@ -17,7 +17,7 @@ def violations(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
 
 
 def broken_plans(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
-    """What is wrong with plans one by one, by constraints 4a to 4e."""
+    """Return the violations of constraints 4a to 4e by single plans."""
     tasks = {task.job_id: task for task in instance.tasks}
     found: list[str] = []
     planned: set[str] = set()
@@ -34,8 +34,8 @@ def broken_plans(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
 
 
 def overfull_node_slots(instance: Instance, plans: Sequence[PlannedTask]) -> list[str]:
-    """Which node-slots hold more than they have room for, by constraints 4f and 4g; plans of tasks that the
-    instance lacks, and node-slots that it lacks, do not count."""
+    """Return the node-slots that hold more than their room, by constraints 4f and 4g. Tasks and node-slots
+    that the instance lacks do not count."""
     tasks = {task.job_id: task for task in instance.tasks}
     found: list[str] = []
     held: dict[tuple[int, int], list[OfferedTask]] = {}
@@ -60,10 +60,10 @@ def overfull_node_slots(instance: Instance, plans: Sequence[PlannedTask]) -> lis
 
 
 def welfare_micros(instance: Instance, plans: Sequence[PlannedTask]) -> int:
-    """Objective 4 in whole micros: bids less vendors' prices and operational costs.
+    """Return objective 4 in whole micros: bids less vendors' prices and operational costs.
 
     Raises:
-        KeyError: a plan is of a task that the instance lacks.
+        KeyError: the instance lacks the task of a plan.
     """
     tasks = {task.job_id: task for task in instance.tasks}
     total = 0
@@ -111,9 +111,11 @@ def _is_outside(instance: Instance, slot: int, row: int) -> bool:
 
 
 def keep_what_fits(instance: Instance, plans: Iterable[PlannedTask]) -> list[PlannedTask]:
-    """The plans that bring something, do their work and find room beside those that bring more; ties by id.
+    """Return the plans with positive welfare that do their work and fit besides those of more welfare; ties
+    by id.
 
-    A solver's rows hold to within its tolerances, and whole samples and GiB hold or do not.
+    The constraints of a solver hold within its tolerances; here they hold exactly, in whole samples and
+    quanta.
     """
     worth = [(welfare_micros(instance, [plan]), plan) for plan in plans]
     demands = {task.job_id: task.demand for task in instance.tasks}

@@ -1,6 +1,6 @@
-"""Groups of equal nodes: those of a class with equal room in a slot share the rows of the master.
+"""Groups of equal nodes: nodes of a class with equal room in a slot share the rows of the master.
 
-A row says that the total weight of a group's tasks is at most the number of its nodes. The weights are the
+A row states that the total weight of a group's tasks is at most the number of its nodes. The weights are the
 shares of a node's compute and memory that a task takes, and dual feasible functions of them: functions f with
 sum f(x) <= 1 wherever sum x <= 1 (Fekete and Schepers, "New classes of fast lower bounds for bin packing
 problems", 2001). They express that two tasks of 0.4 of a node leave no room for a third, which sums do not.
@@ -17,34 +17,34 @@ from solvers.auction.offline.instance import Instance
 from solvers.compiled import Bools, Floats, Ints
 
 HIGHEST_ORDER = 6
-"""Of the dual feasible functions; functions of a higher order tell apart tasks of less than a seventh."""
+"""Highest order of the dual feasible functions. Higher ones only distinguish tasks below 1/7 of a node."""
 VIEWS = 2 * (1 + HIGHEST_ORDER)
-"""Compute and memory as they are, then by each function."""
+"""Number of views: compute and memory directly, then by each function."""
 
 
 @dataclass(frozen=True)
-class Groups:
-    """The nodes of an instance, grouped; groups are numbered by slot, class and kind."""
+class NodeGroups:
+    """Nodes of an instance in groups, which are numbered by slot, class and kind."""
 
     start: Ints
-    """(slots * classes + 1,) where the groups of each slot and class begin."""
+    """Index of the first group of each slot and class, (slots * classes + 1,)."""
     kinds: Ints
-    """(groups,) index of what a node of the group has free."""
+    """Kind of the group's nodes, by their free room, (groups,)."""
     nodes: Ints
-    """(groups,) how many nodes it has."""
+    """Number of nodes of the group, (groups,)."""
     kind_class: Ints
-    """(kinds,)"""
+    """Class of a kind, (kinds,)."""
     kind_samples: Ints
-    """(kinds,) free samples of a node."""
+    """Free samples of a node, (kinds,)."""
     kind_quanta: Ints
-    """(kinds,) free memory of a node, in quanta."""
+    """Free memory of a node, in quanta, (kinds,)."""
 
     @classmethod
-    def of(cls, instance: Instance) -> "Groups":
-        """The groups of an instance's nodes; nodes without room are in none."""
+    def of(cls, instance: Instance) -> "NodeGroups":
+        """Return the groups of an instance's nodes, without nodes that have no room."""
         kind_of: dict[tuple[int, int, int], int] = {}
         start, kinds, nodes = [0], [], []
-        # Rounded up, where it is no whole number anyhow: the bound must hold.
+        # Rounded up if it is not whole: the bound must hold.
         free_samples = np.ceil(instance.free_samples).astype(np.int64)
         free_quanta = np.ceil(instance.free_gib * GIB_QUANTUM).astype(np.int64)
         for column in range(instance.slots):
@@ -69,7 +69,7 @@ class Groups:
         )
 
     def weights(self, demand: Demand) -> Floats:
-        """(kinds, VIEWS) what a slot of a task weighs on a node of a kind; infinite where it does not fit."""
+        """Return the weight of a slot of a task on a node, (kinds, VIEWS); infinite where it does not fit."""
         samples = demand.samples[self.kind_class]
         quanta = np.full(len(samples), int(demand.memory_gib * GIB_QUANTUM), np.int64)
         views = [samples / self.kind_samples, quanta / self.kind_quanta]
@@ -81,20 +81,20 @@ class Groups:
         return weights
 
 
-def telling(weights: Floats) -> Bools:
-    """(kinds, VIEWS) which views tell more than the sums of compute and memory do.
+def constraining(weights: Floats) -> Bools:
+    """Return which views constrain more than the sums of compute and memory, (kinds, VIEWS).
 
     Args:
-        weights: (tasks, kinds, VIEWS)
+        weights: (tasks, kinds, VIEWS) weights of the tasks.
     """
     there = np.where(np.isfinite(weights), weights, 0.0)
     plain = np.tile(there[:, :, :2], (1, 1, 1 + HIGHEST_ORDER))
-    told = np.any(there > plain, axis=0)
-    told[:, :2] = True
-    return cast(Bools, told)
+    constrains = np.any(there > plain, axis=0)
+    constrains[:, :2] = True
+    return cast(Bools, constrains)
 
 
 def _dual_feasible(sizes: Ints, capacities: Ints, order: int) -> Floats:
-    """x where (k + 1) x is whole, and otherwise that rounded down, over k; for x = size / capacity."""
+    """Return x if (k + 1) x is whole, else floor((k + 1) x) / k, for x = size / capacity."""
     whole, rest = np.divmod((order + 1) * sizes, capacities)
     return np.where(rest == 0, sizes / capacities, whole / order)

@@ -1,4 +1,4 @@
-"""Problem P in hindsight: the instance built from a ledger's events, as they were when the bids arrived."""
+"""Problem P in hindsight: the instance of a ledger's events, with the state at the arrival of each bid."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -18,16 +18,17 @@ from solvers.auction.offline.instance import Instance, OfferedTask
 
 
 def instances_of(events: Iterable[Event], withdrawn: Collection[str] = ()) -> dict[str, Instance]:
-    """The instance of each zone of a cell: its bids, with their windows and vendors' offers as at arrival.
+    """Return the instance of each zone of a cell: its bids, with windows and vendors' offers at their
+    arrival.
 
-    Nodes are empty and up all the time, as the certificate takes them. Bids that the cell does not judge have
-    no part: before its configuration, for no zone of it, of an id decided before, or unjudgeable. Nor have
-    bids whose deadline is before the first slot that they could have.
+    Nodes are always empty and up, as for the certificate. Bids that the cell does not decide are left out:
+    those before its configuration, for an unknown zone, with an id decided before, or unjudgeable. So are
+    bids whose deadline is before their first possible slot.
 
     Args:
-        events: of one cell, each once, in the order of its ledger; those of other kinds change nothing.
-        withdrawn: ids of the jobs that the cell let their users withdraw (`job.withdrawn`). Not every request
-            is granted, and a job that is not withdrawn stays in the instance.
+        events: events of one cell, each once, in the order of its ledger; other kinds are ignored.
+        withdrawn: ids of the jobs withdrawn with the consent of the cell (`job.withdrawn`). Not every request
+            is granted, and other jobs stay in the instance.
     """
     hindsight: _Hindsight | None = None
     for event in events:
@@ -48,7 +49,7 @@ class _HindsightZone:
 
 
 class _Hindsight:
-    """What the zones of a cell know when a bid comes."""
+    """State of the zones of a cell at the arrival of a bid."""
 
     def __init__(self, cell: CellConfigured) -> None:
         self._cell = cell
@@ -59,10 +60,10 @@ class _Hindsight:
         self._decided: set[str] = set()
 
     def take(self, event: Event) -> None:
-        """Take in the next event."""
+        """Apply the next event."""
         match event:
             case ClockTicked():
-                # Time never goes back: a tick that says so changes nothing.
+                # Time never goes back: an earlier tick changes nothing.
                 self._first_slot = max(self._first_slot, self._calendar.slot_at(event.time_s) + 1)
             case VendorQuoted() if event.vendor in self._cell.vendors:
                 self._quotes[event.vendor] = event
@@ -73,7 +74,7 @@ class _Hindsight:
                 self._offer(event, self.zones[event.zone])
 
     def instance(self, zone_id: str, withdrawn: Collection[str]) -> Instance:
-        """The instance of a zone, from the first slot of any of its tasks to the last."""
+        """Return the instance of a zone, from the first slot of any of its tasks to the last."""
         zone = self.zones[zone_id]
         tasks = [task for task in zone.tasks if task.job_id not in withdrawn]
         first = min((task.first_slot for task in tasks), default=0)

@@ -1,7 +1,7 @@
-"""Problem P as data (section 2.2): node-slots with room, and tasks that want some.
+"""Problem P as data (section 2.2): node-slots with room, and tasks.
 
-The offline optimum takes the tasks of a whole day. A scheduler that decides in batches takes those that have
-just arrived, and the room that is left.
+The offline optimum uses the tasks of a whole day. A scheduler that decides in batches uses the tasks that
+have just arrived, and the remaining room.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from solvers.compiled import Floats
 
 @dataclass(frozen=True)
 class OfferedTask:
-    """A bid, as the solvers see it."""
+    """Bid as input of the solvers."""
 
     job_id: str
     bid_micros: int
-    """b_i."""
+    """Bid b_i."""
     demand: Demand
     options: tuple[VendorOption, ...]
-    """q_in and h_in; one option without vendor where the task needs none."""
+    """Prices q_in and delays h_in; one option without vendor if the task needs none."""
     first_slot: int
-    """The first slot that a plan may use, before any vendor's delay."""
+    """First slot that a plan may use, before any vendor's delay."""
     last_slot: int
-    """d_i. Both slots are absolute, included, and within the instance's."""
+    """Last slot d_i. Both slots are absolute, included, and within the instance's."""
 
 
 @dataclass(frozen=True)
@@ -37,22 +37,22 @@ class Instance:
     fleet: Fleet
     first_slot: int
     full_costs: Floats
-    """(slots, classes) operational cost of a fully used node, in micros."""
+    """Operational cost of a fully used node, in micros, (slots, classes)."""
     free_samples: Floats
-    """(slots, nodes) whole samples; a node that is down has none."""
+    """Free samples, whole numbers, (slots, nodes); 0 for a node that is down."""
     free_gib: Floats
-    """(slots, nodes)"""
+    """Free memory, (slots, nodes)."""
     tasks: Sequence[OfferedTask]
 
     @property
     def slots(self) -> int:
-        """How many there are."""
+        """Number of slots."""
         return len(self.full_costs)
 
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """An admitted task and how it runs (u_i = 1, z_in, x_ikt)."""
+    """Admitted task with its vendor and placement (u_i = 1, z_in, x_ikt)."""
 
     job_id: str
     option: VendorOption

@@ -1,4 +1,4 @@
-"""The restricted master of P_1 (Eq. 5): the plans found so far, in HiGHS, which keeps its basis."""
+"""Restricted master of P_1 (Eq. 5): the plans found so far, in HiGHS, which keeps its basis."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,66 +7,66 @@ from typing import Any
 import highspy
 import numpy as np
 
-from solvers.auction.offline.groups import Groups
+from solvers.auction.offline.groups import NodeGroups
 from solvers.compiled import Bools, Floats, Ints
 
 LARGEST_COEFFICIENT = 1_000.0
-"""Of the objective: HiGHS's tolerances are absolute, and meant for numbers of this size."""
+"""Largest coefficient of the objective: HiGHS's absolute tolerances are meant for such numbers."""
 PRIMAL_SIMPLEX = 4
-"""What HiGHS calls it: with new columns the basis stays feasible for the primal."""
+"""HiGHS's code of the primal simplex: with new columns, the basis stays feasible for the primal."""
 
 
 @dataclass(frozen=True)
-class Column:
-    """A plan of a task on groups of nodes."""
+class PlanColumn:
+    """Plan of a task on groups of nodes."""
 
     task: int
-    """Index among the instance's tasks."""
+    """Index of the task in the instance."""
     option: int
-    """Index among the options of the task's window."""
+    """Index of the option in the task's window."""
     columns: Ints
     """Columns of the instance's slots, ascending."""
     groups: Ints
-    """The group of nodes in each."""
+    """Group of nodes in each column."""
     value_micros: int
-    """b_il."""
+    """Value b_il."""
     gain_micros: float
-    """b_il less the resources at the prices that it was found at: no plan of the task gains more there."""
+    """Value b_il less the resources at its prices: the largest gain of the task's plans there."""
 
     @property
     def key(self) -> tuple[int, int, bytes]:
-        """What tells it from other columns: a group tells its slot."""
+        """Identity of the column: a group implies its slot."""
         return self.task, self.option, self.groups.tobytes()
 
 
 class Master:
-    """Plans as columns; rows are tasks (5a), and views of groups of nodes (5b, 5c)."""
+    """Linear program with plans as columns; rows are tasks (5a), and views of groups of nodes (5b, 5c)."""
 
-    def __init__(self, groups: Groups, told: Bools, weights: Mapping[int, Floats]) -> None:
-        """An empty master.
+    def __init__(self, groups: NodeGroups, has_row: Bools, weights: Mapping[int, Floats]) -> None:
+        """Make an empty master.
 
         Args:
-            told: (kinds, VIEWS) the views that have rows.
-            weights: (kinds, VIEWS) of each task, by its index.
+            has_row: (kinds, VIEWS) whether a view has rows.
+            weights: (kinds, VIEWS) weights of each task, by its index.
         """
-        self.columns: list[Column] = []
+        self.columns: list[PlanColumn] = []
         self._groups, self._weights, self._scale = groups, weights, 1.0
         self._keys: set[tuple[int, int, bytes]] = set()
         self._row_of_task = {task: row for row, task in enumerate(weights)}
-        self._told = told[groups.kinds]
-        numbers = np.cumsum(self._told).reshape(self._told.shape) - 1 + len(weights)
-        self._row_of_view = np.where(self._told, numbers, -1)
+        self._has_row = has_row[groups.kinds]
+        numbers = np.cumsum(self._has_row).reshape(self._has_row.shape) - 1 + len(weights)
+        self._row_of_view = np.where(self._has_row, numbers, -1)
         self._highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
         self._highs.setOptionValue("output_flag", False)
         self._highs.setOptionValue("simplex_strategy", PRIMAL_SIMPLEX)
-        upper = np.concatenate([np.ones(len(weights)), np.repeat(groups.nodes, self._told.sum(axis=1))])
+        upper = np.concatenate([np.ones(len(weights)), np.repeat(groups.nodes, self._has_row.sum(axis=1))])
         rows, numbers = upper.size, np.zeros(0, np.int32)
         self._highs.addRows(
             rows, np.full(rows, -np.inf), upper, 0, np.zeros(rows, np.int32), numbers, np.zeros(0)
         )
 
-    def add(self, columns: Sequence[Column]) -> int:
-        """Take in the plans that it does not have yet; how many those are."""
+    def add(self, columns: Sequence[PlanColumn]) -> int:
+        """Add the plans that are new, and return their number."""
         fresh = [column for column in columns if column.key not in self._keys]
         if not fresh:
             return 0
@@ -75,12 +75,12 @@ class Master:
             self._scale = max(column.value_micros for column in fresh) / LARGEST_COEFFICIENT
         starts, indices, values = [0], [], []
         for column in fresh:
-            told = self._told[column.groups]
-            weights = self._weights[column.task][self._groups.kinds[column.groups]][told]
+            has_row = self._has_row[column.groups]
+            weights = self._weights[column.task][self._groups.kinds[column.groups]][has_row]
             held = weights > 0
             indices += [
                 np.array([self._row_of_task[column.task]]),
-                self._row_of_view[column.groups][told][held],
+                self._row_of_view[column.groups][has_row][held],
             ]
             values += [np.ones(1), weights[held]]
             starts.append(starts[-1] + 1 + int(held.sum()))
@@ -98,27 +98,27 @@ class Master:
         return len(fresh)
 
     def solve(self, time_limit_s: float) -> Floats | None:
-        """The relaxation's prices (groups, VIEWS) in micros per node; None if time runs out."""
+        """Return the relaxation's prices, (groups, VIEWS), in micros per node; None if time runs out."""
         if not self._run(time_limit_s):
             return None
         duals = np.maximum(-np.array(self._highs.getSolution().row_dual), 0.0) * self._scale
-        prices: Floats = np.zeros(self._told.shape)
-        prices[self._told] = duals[len(self._weights) :]
+        prices: Floats = np.zeros(self._has_row.shape)
+        prices[self._has_row] = duals[len(self._weights) :]
         return prices
 
     @property
     def value_micros(self) -> float:
-        """What the last relaxation brings."""
+        """Value of the last relaxation."""
         return -float(self._highs.getInfo().objective_function_value) * self._scale
 
-    def parts(self) -> list[tuple[float, Column]]:
-        """The plans of the last relaxation's solution and how much of each it takes, the most first."""
+    def parts(self) -> list[tuple[float, PlanColumn]]:
+        """Return the plans of the last relaxation's solution with their fractions, the largest first."""
         values = self._highs.getSolution().col_value
         taken = [(value, column) for column, value in zip(self.columns, values, strict=True) if value > 0]
         return sorted(taken, key=lambda part: (-part[0], part[1].task, part[1].key))
 
     def _run(self, time_limit_s: float) -> bool:
-        # HiGHS counts the time of all its runs.
+        # HiGHS's time limit counts all its runs.
         self._highs.setOptionValue("time_limit", self._highs.getRunTime() + max(time_limit_s, 0.0))
         self._highs.run()
         return bool(self._highs.getModelStatus() == highspy.HighsModelStatus.kOptimal)

@@ -1,6 +1,4 @@
-"""The offline optimum of problem P: the welfare of the best plans in hindsight, as a yardstick of the
-auction.
-"""
+"""Offline optimum of problem P: the welfare of the best plans in hindsight, a reference of the auction."""
 
 import time
 
@@ -10,18 +8,18 @@ from solvers.auction.offline.schedule_free import solve_schedule_free
 from solvers.auction.offline.solution import Solution
 
 MOST_SCHEDULE_FREE_NODE_SLOTS = 20_000
-"""Tasks x slots of their windows x nodes: up to so many, problem P is solved as it is printed. That is exact
-in the end, where columns leave the gap between the relaxation and whole plans open."""
+"""Most tasks x slots of their windows x nodes for problem P as printed. Its solution is exact in the end,
+while columns leave the gap between the relaxation and integral plans."""
 SCHEDULE_FREE_SHARE = 0.7
-"""Of the time; what is left is for columns, if the gap is still open then."""
+"""Share of the time; the rest is for columns, if the gap is still open."""
 
 
 def offline_optimum(instance: Instance, time_limit_s: float, relative_gap: float = 0.01) -> Solution:
-    """The best plans known for an instance and the least bound known, by the form that suits its size.
+    """Return the best plans and the least bound found for an instance, by the form that suits its size.
 
     Args:
-        time_limit_s: for everything.
-        relative_gap: of bound - welfare to welfare, at which to stop.
+        time_limit_s: total limit.
+        relative_gap: (bound - welfare) / welfare at which to stop.
     """
     started_s = time.perf_counter()
     nodes = len(instance.fleet.nodes)

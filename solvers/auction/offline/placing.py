@@ -1,4 +1,4 @@
-"""Plans on classes of nodes turned into plans on nodes: one task after another, or by vector packing."""
+"""Conversion of plans on classes of nodes to plans on nodes: task by task, or by vector packing."""
 
 import math
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ Size = tuple[int, int]
 """Samples and memory quanta."""
 
 MOST_STEPS = 3_000
-"""Of the search, for one slot and class: beyond it a packing counts as not found."""
+"""Most steps of the search for one slot and class; beyond it, a packing counts as not found."""
 
 
 def pack(items: Sequence[Size], nodes: Sequence[Size]) -> list[int] | None:
-    """The node of each item such that every node holds what it gets; None where none was found.
+    """Return a node for each item such that all nodes have enough room; None if no packing was found.
 
-    The largest item goes first, to the first node with room (first fit decreasing); where that fails, a depth
-    first search goes on from there, for `MOST_STEPS`. Nodes that have the same left are tried once.
+    The largest item goes first, to the first node with room (first fit decreasing). If that fails, a
+    depth-first search continues for `MOST_STEPS`. Of nodes with equal room, one is tried.
     """
     most = [max(node[part] for node in nodes) or 1 for part in (0, 1)] if nodes else [1, 1]
     order = sorted(
@@ -66,7 +66,7 @@ def pack(items: Sequence[Size], nodes: Sequence[Size]) -> list[int] | None:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A task's plan by classes."""
+    """Plan of a task by classes."""
 
     option: VendorOption
     columns: Ints
@@ -74,23 +74,23 @@ class _Placed:
     value_micros: int
 
 
-class Placing:
-    """The room of an instance as tasks take it up. A slot's tasks are packed anew where that helps."""
+class PlacedTasks:
+    """Room of an instance with placed tasks. The tasks of a slot are packed again where that helps."""
 
     def __init__(self, instance: Instance) -> None:
         self.value_micros = 0
-        """What all placed plans bring."""
+        """Total value of the placed plans."""
         self._instance = instance
         self._free_samples = np.floor(instance.free_samples).astype(np.int64)
         self._free_quanta = np.floor(instance.free_gib * GIB_QUANTUM).astype(np.int64)
         self._rows: dict[tuple[int, int], dict[int, int]] = {}
-        """By column and class: the row of each task there, tasks by their index."""
+        """Row of each task, by column and class, and by the index of the task."""
         self._placed: dict[int, _Placed] = {}
-        """By task."""
+        """Placed plans, by the index of the task."""
 
-    def copy(self) -> "Placing":
-        """One that changes apart from this."""
-        copy = Placing(self._instance)
+    def copy(self) -> "PlacedTasks":
+        """Return an independent copy."""
+        copy = PlacedTasks(self._instance)
         copy.value_micros = self.value_micros
         copy._free_samples, copy._free_quanta = self._free_samples.copy(), self._free_quanta.copy()
         copy._rows = {place: dict(rows) for place, rows in self._rows.items()}
@@ -98,17 +98,17 @@ class Placing:
         return copy
 
     def holds(self, task: int) -> bool:
-        """Whether a task has a plan."""
+        """Return whether a task has a plan."""
         return task in self._placed
 
     def running(self, first: int, stop: int) -> list[int]:
-        """Tasks that run in some of the columns from `first` to before `stop`, ascending."""
+        """Return the tasks that run in some of the columns from `first` to before `stop`, ascending."""
         return sorted(
             {task for (column, _), rows in self._rows.items() if first <= column < stop for task in rows}
         )
 
     def barred(self, task: OfferedTask, columns: slice) -> Floats:
-        """(slots, classes) 0 where some node has room for a slot of the task as it is; elsewhere infinite."""
+        """Return 0 where some node has room for a slot of the task, else infinity, (slots, classes)."""
         demand, fleet = task.demand, self._instance.fleet
         quanta = _quanta(demand)
         barred = np.full((columns.stop - columns.start, len(fleet.classes)), np.inf)
@@ -126,7 +126,7 @@ class Placing:
         """Give a task a node of the class that its plan has in each column.
 
         Returns:
-            Whether every slot can take it in; if not, it gets nothing.
+            Whether every slot has room for it; if not, it gets nothing.
         """
         demand = self._instance.tasks[task].demand
         done: list[tuple[int, int]] = []
@@ -141,7 +141,7 @@ class Placing:
         return True
 
     def give_up(self, task: int) -> None:
-        """Free what a task has."""
+        """Release the room of a task."""
         placed = self._placed.pop(task)
         demand = self._instance.tasks[task].demand
         for column, index in zip(placed.columns.tolist(), placed.classes.tolist(), strict=True):
@@ -149,7 +149,7 @@ class Placing:
         self.value_micros -= placed.value_micros
 
     def plans(self) -> list[PlannedTask]:
-        """What has been placed, in the order of the instance's tasks."""
+        """Return the placed plans, in the order of the instance's tasks."""
         first = self._instance.first_slot
         return [
             PlannedTask(
@@ -176,8 +176,8 @@ class Placing:
         left_quanta = self._free_quanta[column, nodes] - quanta
         fits = np.flatnonzero((left_samples >= 0) & (left_quanta >= 0))
         if not fits.size:
-            return self._pack_anew(task, column, index)
-        # Best fit: where the least of what is left, in parts of a node, is smallest.
+            return self._pack_again(task, column, index)
+        # Best fit: the node whose scarcer remaining resource, as a part of a node, is smallest.
         left = np.minimum(
             left_samples[fits] / node_class.capacity_samples,
             left_quanta[fits] / (node_class.capacity_gib * GIB_QUANTUM),
@@ -193,8 +193,8 @@ class Placing:
         self._free_samples[column, row] += int(demand.samples[index])
         self._free_quanta[column, row] += _quanta(demand)
 
-    def _pack_anew(self, task: int, column: int, index: int) -> bool:
-        """Pack a slot's tasks on the class again, with one more."""
+    def _pack_again(self, task: int, column: int, index: int) -> bool:
+        """Pack the tasks of a slot on the class again, with one more."""
         node_class = self._instance.fleet.classes[index]
         there = self._rows.get((column, index), {})
         tasks = [*there, task]

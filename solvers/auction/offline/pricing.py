@@ -1,4 +1,4 @@
-"""The cheapest plan of a task at additive prices (constraint 6a), regardless of room."""
+"""Cheapest plan of a task at additive prices (constraint 6a), regardless of room."""
 
 import math
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from solvers.auction.offline.instance import Instance, OfferedTask
 from solvers.compiled import Floats, Ints, kernel
 
 OFFLINE_BUDGET_STEPS = 200_000_000
-"""Of one search for a plan where nobody waits for a decision: a second or so at most."""
+"""Budget of one offline search for a plan: about a second at most."""
 
 
 @dataclass(frozen=True)
 class PricedPlan:
-    """A task's cheapest plan at some prices."""
+    """Cheapest plan of a task at some prices."""
 
     cost: float
-    """q + e + resource prices, in micros."""
+    """Cost q + e + resource prices, in micros."""
     bound: float
-    """No plan costs less; as much as `cost` unless the search for it took too many steps."""
+    """Lower bound on the cost of all plans; equal to `cost` unless the search took too many steps."""
     option: int
-    """Index among the window's options."""
+    """Index of the option in the window."""
     columns: Ints
     """Columns of the instance's slots, ascending."""
     classes: Ints
-    """The class in each of them."""
+    """Class in each column."""
 
 
 def window_of(instance: Instance, task: OfferedTask) -> Window | None:
-    """The task's part of an instance; None where even empty nodes could not do its work in time."""
+    """Return the task's part of an instance; None if even empty nodes could not do its work in time."""
     return Window.within(
         instance.first_slot,
         instance.full_costs,
@@ -44,9 +44,9 @@ def window_of(instance: Instance, task: OfferedTask) -> Window | None:
 
 
 def price(task: OfferedTask, window: Window, costs: Floats) -> PricedPlan | None:
-    """The cheapest plan at `costs` (slots of the window, classes), which are overwritten; None without one.
+    """Return the cheapest plan at `costs` (slots of the window, classes), which are overwritten; or None.
 
-    `costs` holds e and whatever is asked for the resources of each slot, infinite where there is no room.
+    `costs` holds e plus the price of the resources of each slot, infinite without room.
     """
     costs[:, task.demand.samples == 0] = np.inf
     plan = cheapest_plan(
@@ -65,7 +65,7 @@ def price(task: OfferedTask, window: Window, costs: Floats) -> PricedPlan | None
 
 
 def trivial_bound_micros(instance: Instance) -> int:
-    """The sum of max(0, b_i - the least q + e of any plan): the dual objective (Eq. 6) at prices of zero."""
+    """Return the dual objective (Eq. 6) at prices of zero: the sum of max(0, b_i - least q + e of a plan)."""
     total = 0
     for task in instance.tasks:
         window = window_of(instance, task)
@@ -79,17 +79,17 @@ def trivial_bound_micros(instance: Instance) -> int:
 def node_slot_costs(
     operational: Floats, first_group: Ints, kinds: Ints, weights: Floats, prices: Floats
 ) -> tuple[Floats, Ints]:
-    """Per slot and class, the least e + what the views of a group's nodes ask for, and the group.
+    """Return the least e + price of the views of a group's nodes, per slot and class, and the group.
 
     Args:
-        operational: (slots, classes)
-        first_group: (slots * classes + 1,) where the groups of each slot and class begin.
-        kinds: (groups,)
-        weights: (kinds, views) of the task, infinite where it does not fit.
-        prices: (groups, views), never negative.
+        operational: (slots, classes) operational costs.
+        first_group: (slots * classes + 1,) index of the first group of each slot and class.
+        kinds: (groups,) kind of each group.
+        weights: (kinds, views) weights of the task, infinite where it does not fit.
+        prices: (groups, views) prices, never negative.
 
     Returns:
-        (slots, classes) costs, infinite where it fits nowhere, and groups.
+        Costs, infinite where it fits nowhere, and groups, (slots, classes) each.
     """
     slots, classes = operational.shape
     costs = np.full((slots, classes), np.inf)

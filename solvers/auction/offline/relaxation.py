@@ -1,4 +1,4 @@
-"""The linear relaxation of P_1 (Eq. 5) by column generation, and the bound of its dual (Eq. 6)."""
+"""Linear relaxation of P_1 (Eq. 5) by column generation, and the bound of its dual (Eq. 6)."""
 
 import math
 import time
@@ -8,83 +8,84 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.auction.market.window import Window
-from solvers.auction.offline.groups import VIEWS, Groups, telling
+from solvers.auction.offline.groups import VIEWS, NodeGroups, constraining
 from solvers.auction.offline.instance import Instance, OfferedTask
-from solvers.auction.offline.master import Column, Master
+from solvers.auction.offline.master import Master, PlanColumn
 from solvers.auction.offline.pricing import node_slot_costs, price, window_of
 from solvers.compiled import Floats
 
 LP_GAP = 1e-4
-"""Between the bound and the master's value, at which there is no more to gain."""
+"""Relative gap between the bound and the master's value at which the generation ends."""
 SMOOTHING = 0.3
-"""Weight of the best prices so far beside the master's last ones, which jump to and fro (Wentges 1997)."""
+"""Weight of the best prices so far against the master's last ones, which oscillate (Wentges 1997)."""
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A task that some plan could bring something for, and what it weighs."""
+class CandidateTask:
+    """Task with a possibly profitable plan, and its weights."""
 
     index: int
-    """Among the instance's tasks."""
+    """Index of the task in the instance."""
     task: OfferedTask
     window: Window
     weights: Floats
-    """(kinds, VIEWS)"""
+    """Weights of a slot of the task, (kinds, VIEWS)."""
 
 
 @dataclass(frozen=True)
 class Priced:
-    """The dual objective at some prices, and the plans that it is made of."""
+    """Dual objective at some prices, and the plans that determine it."""
 
     bound_micros: float
-    columns: list[Column]
-    """Of every task that would gain, its best plan."""
+    columns: list[PlanColumn]
+    """Best plan of every task with a gain."""
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """What a search for the least dual objective came to."""
+    """Result of a search for the least dual objective."""
 
     bound_micros: float
     prices: Floats
-    """(groups, VIEWS) of that bound, in micros per node."""
-    parts: list[tuple[float, Column]]
-    """The plans of the relaxation's solution and how much of each it takes, the most first; none where only
-    prices were sought, time ran out, or the bound was low enough before."""
+    """Prices of that bound, in micros per node, (groups, VIEWS)."""
+    parts: list[tuple[float, PlanColumn]]
+    """Plans of the relaxation's solution with their fractions, the largest first. Empty if only prices were
+    computed, time ran out, or the bound was low enough before."""
 
 
 class Relaxation:
-    """An instance as the master sees it: groups of nodes, and tasks with their windows and weights."""
+    """Instance in the form of the master: groups of nodes, and tasks with their windows and weights."""
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
-        self.groups = Groups.of(instance)
-        self.candidates: list[Candidate] = []
-        cheapest: list[Column] = []
+        self.groups = NodeGroups.of(instance)
+        self.candidates: list[CandidateTask] = []
+        cheapest: list[PlanColumn] = []
         unpriced = self.no_prices()
         for index, task in enumerate(instance.tasks):
             window = window_of(instance, task)
             if window is None:
                 continue
-            candidate = Candidate(index, task, window, self.groups.weights(task.demand))
+            candidate = CandidateTask(index, task, window, self.groups.weights(task.demand))
             if (column := self.best_column(candidate, unpriced)) is not None and column.value_micros > 0:
                 self.candidates.append(candidate)
                 cheapest.append(column)
         self.unpriced = Priced(math.fsum(column.value_micros for column in cheapest), cheapest)
-        """At prices of zero: a plan of every candidate."""
+        """Plan of every candidate at prices of zero."""
         self._weights = {candidate.index: candidate.weights for candidate in self.candidates}
         self.windows = {candidate.index: candidate.window for candidate in self.candidates}
         shape = (len(self.candidates), len(self.groups.kind_class), VIEWS)
-        self.told = telling(np.array([candidate.weights for candidate in self.candidates]).reshape(shape))
+        weights = np.array([candidate.weights for candidate in self.candidates])
+        self.has_row = constraining(weights.reshape(shape))
 
     def no_prices(self) -> Floats:
-        """(groups, VIEWS) zeros."""
+        """Return zeros, (groups, VIEWS)."""
         return np.zeros((len(self.groups.kinds), VIEWS))
 
     def best_column(
-        self, candidate: Candidate, prices: Floats, barred: Floats | None = None
-    ) -> Column | None:
-        """The plan of a task that gains most at prices (groups, VIEWS).
+        self, candidate: CandidateTask, prices: Floats, barred: Floats | None = None
+    ) -> PlanColumn | None:
+        """Return the plan of a task with the largest gain at prices (groups, VIEWS).
 
         Args:
             barred: (slots of its window, classes) 0, or infinite where it must not run.
@@ -103,7 +104,7 @@ class Relaxation:
             return None
         ahead = plan.columns - columns.start
         spent = window.options[plan.option].price_micros + int(window.operational[ahead, plan.classes].sum())
-        return Column(
+        return PlanColumn(
             task=candidate.index,
             option=plan.option,
             columns=plan.columns,
@@ -112,9 +113,9 @@ class Relaxation:
             gain_micros=candidate.task.bid_micros - plan.bound,
         )
 
-    def priced(self, candidates: Sequence[Candidate], share: float, prices: Floats) -> Priced:
-        """The dual objective (Eq. 6) of some of the tasks and a share of every node's room: a bound at any
-        prices >= 0, as no plan of a task gains more than its best (constraint 6a)."""
+    def priced(self, candidates: Sequence[CandidateTask], share: float, prices: Floats) -> Priced:
+        """Return the dual objective (Eq. 6) of some of the tasks and a share of every node's room: a bound at
+        any prices >= 0, as no plan of a task gains more than its best (constraint 6a)."""
         columns = [
             column
             for candidate in candidates
@@ -128,10 +129,10 @@ class Relaxation:
         """Generate columns, beginning with those at prices of zero, until the bound meets the master's value.
 
         Args:
-            enough_micros: at a bound no higher than this there is nothing more to prove.
-            deadline_s: of the performance counter, at which to end in any case.
+            enough_micros: bound at which the search ends.
+            deadline_s: time of the performance counter at which the search ends.
         """
-        master = Master(self.groups, self.told, {c.index: c.weights for c in self.candidates})
+        master = Master(self.groups, self.has_row, {c.index: c.weights for c in self.candidates})
         at, prices = self.unpriced, self.no_prices()
         best_micros, best_prices = at.bound_micros, prices
         smoothing = SMOOTHING
@@ -141,7 +142,7 @@ class Relaxation:
             added = master.add(at.columns)
             if not added and not smoothing:
                 return Relaxed(best_micros, best_prices, master.parts())
-            # Where the smoothed prices bring nothing new, the master's own do, or there is nothing new.
+            # If the smoothed prices give no new columns, the master's own do, or no new ones exist.
             smoothing = SMOOTHING if added else 0.0
             duals = master.solve(deadline_s - time.perf_counter())
             if duals is None:
@@ -153,13 +154,14 @@ class Relaxation:
             if at.bound_micros < best_micros:
                 best_micros, best_prices = at.bound_micros, prices
 
-    def surplus(self, columns: Sequence[Column], share: float) -> Floats:
-        """(groups, VIEWS) what plans weigh less what a share of the nodes holds; 0 where there is no row.
+    def surplus(self, columns: Sequence[PlanColumn], share: float) -> Floats:
+        """Return the weight of plans less the capacity of a share of the nodes, (groups, VIEWS); 0 without a
+        row.
 
-        Of the plans at some prices it is the bound's subgradient there, with its sign turned.
+        For the plans at some prices, it is the negative subgradient of the bound there.
         """
         surplus = np.tile(-share * self.groups.nodes[:, None], (1, VIEWS))
         if columns:
             held = [self._weights[column.task][self.groups.kinds[column.groups]] for column in columns]
             np.add.at(surplus, np.concatenate([column.groups for column in columns]), np.concatenate(held))
-        return np.where(self.told[self.groups.kinds], surplus, 0.0)
+        return np.where(self.has_row[self.groups.kinds], surplus, 0.0)

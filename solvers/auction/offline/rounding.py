@@ -1,4 +1,4 @@
-"""Integral plans on nodes: what fits greedily, then a relaxation's large parts, then local improvements."""
+"""Integral plans on nodes: greedy plans, then large fractions of a relaxation, then local improvements."""
 
 import math
 import random
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from solvers.auction.offline.instance import Instance, PlannedTask
-from solvers.auction.offline.master import Column
-from solvers.auction.offline.placing import Placing
-from solvers.auction.offline.relaxation import Candidate, Relaxation, Relaxed
+from solvers.auction.offline.master import PlanColumn
+from solvers.auction.offline.placing import PlacedTasks
+from solvers.auction.offline.relaxation import CandidateTask, Relaxation, Relaxed
 from solvers.compiled import Floats
 
 THRESHOLDS = (0.999, 0.7, 0.5, math.inf)
-"""Plans of which the relaxation takes at least so much are placed first, each in an attempt of its own."""
+"""Fractions of the relaxation from which on plans are placed first, with one attempt per threshold."""
 SPANS_SLOTS = (2, 4, 8, 16)
-"""A neighbour gives up most tasks that run within a span of so many slots and plans them again."""
+"""Spans in slots. A neighbour releases most tasks that run within a span and plans them again."""
 GIVEN_UP = 0.7
 NOISE = 0.2
 """Deviation of the logarithm of the gains by which a neighbour orders its tasks."""
@@ -23,26 +23,26 @@ NOISE = 0.2
 
 @dataclass(frozen=True)
 class _Fill:
-    """A pass over the tasks that have no plan yet."""
+    """Pass over the tasks without a plan."""
 
     prices: Floats
-    """(groups, VIEWS) at which each is planned."""
-    ordered: list[tuple[float, Candidate]]
-    """What each gains at them if it can have any nodes, and in which order they come."""
+    """Prices at which each task is planned, (groups, VIEWS)."""
+    ordered: list[tuple[float, CandidateTask]]
+    """Gains of the tasks at these prices on any nodes, in the order of planning."""
 
 
 class Rounding:
-    """The best plans so far."""
+    """Search for integral plans, with the best so far."""
 
     def __init__(self, relaxation: Relaxation) -> None:
-        """Tasks one after another in what room is left, each at the least cost, what gains most first."""
+        """Start with greedy plans: tasks one after another in the room left, the largest gain first."""
         self._relaxation = relaxation
         by_worth = _most_first(zip(relaxation.candidates, relaxation.unpriced.columns, strict=True))
         self._fills = [_Fill(relaxation.no_prices(), by_worth)]
         self._best = self._attempt([])
 
     def follow(self, relaxed: Relaxed) -> None:
-        """Plan at a relaxation's prices from now on, and first make one attempt per threshold."""
+        """Use a relaxation's prices from now on, and first make one attempt per threshold."""
         at_prices = _Fill(relaxed.prices, self._ordered(relaxed.prices))
         self._fills = [at_prices, self._fills[-1]]
         attempts = [
@@ -53,11 +53,11 @@ class Rounding:
 
     @property
     def value_micros(self) -> int:
-        """What the best plans bring."""
+        """Welfare of the best plans."""
         return self._best.value_micros
 
     def plans(self) -> list[PlannedTask]:
-        """The best plans, in the order of the instance's tasks."""
+        """Return the best plans, in the order of the instance's tasks."""
         return self._best.plans()
 
     def improve(self, aim_micros: float, patience: int, deadline_s: float) -> None:
@@ -82,8 +82,8 @@ class Rounding:
             if neighbour.value_micros >= self._best.value_micros:
                 self._best = neighbour
 
-    def _attempt(self, columns: Sequence[Column]) -> Placing:
-        placing = Placing(self._relaxation.instance)
+    def _attempt(self, columns: Sequence[PlanColumn]) -> PlacedTasks:
+        placing = PlacedTasks(self._relaxation.instance)
         for column in columns:
             if not placing.holds(column.task):
                 self._place(placing, column)
@@ -91,16 +91,16 @@ class Rounding:
             self._fill(placing, (candidate for _, candidate in fill.ordered), fill.prices)
         return placing
 
-    def _ordered(self, prices: Floats) -> list[tuple[float, Candidate]]:
-        """What each task gains at prices if it can have any nodes; the most first."""
+    def _ordered(self, prices: Floats) -> list[tuple[float, CandidateTask]]:
+        """Return the gain of each task at prices on any nodes, the largest first."""
         return _most_first(
             (candidate, column)
             for candidate in self._relaxation.candidates
             if (column := self._relaxation.best_column(candidate, prices)) is not None
         )
 
-    def _fill(self, placing: Placing, candidates: Iterable[Candidate], prices: Floats) -> None:
-        """Plan tasks in the room that is left, one after another, each as it gains most at `prices`."""
+    def _fill(self, placing: PlacedTasks, candidates: Iterable[CandidateTask], prices: Floats) -> None:
+        """Plan tasks in the room left, one after another, each with its largest gain at `prices`."""
         for candidate in candidates:
             if placing.holds(candidate.index):
                 continue
@@ -109,7 +109,7 @@ class Rounding:
             if column is not None and column.value_micros > 0:
                 self._place(placing, column)
 
-    def _place(self, placing: Placing, column: Column) -> None:
+    def _place(self, placing: PlacedTasks, column: PlanColumn) -> None:
         groups = self._relaxation.groups
         option = self._relaxation.windows[column.task].options[column.option]
         classes = groups.kind_class[groups.kinds[column.groups]]
@@ -117,16 +117,16 @@ class Rounding:
 
 
 def greedy_plans(instance: Instance) -> list[PlannedTask]:
-    """Tasks one after another in what room is left, each at the least cost, those that gain most first."""
+    """Plan tasks one after another in the room left, each at the least cost, the largest gain first."""
     return Rounding(Relaxation(instance)).plans()
 
 
-def _most_first(plans: Iterable[tuple[Candidate, Column]]) -> list[tuple[float, Candidate]]:
-    """Tasks with what they gain by their plans; the most first."""
+def _most_first(plans: Iterable[tuple[CandidateTask, PlanColumn]]) -> list[tuple[float, CandidateTask]]:
+    """Return tasks with the gains of their plans, the largest first."""
     gains = [(column.gain_micros, candidate) for candidate, column in plans]
     return sorted(gains, key=lambda pair: (-pair[0], pair[1].index))
 
 
-def _within(ordered: Iterable[tuple[float, Candidate]], first: int, stop: int) -> list[Candidate]:
-    """The tasks that may run in some of the columns from `first` to before `stop`."""
+def _within(ordered: Iterable[tuple[float, CandidateTask]], first: int, stop: int) -> list[CandidateTask]:
+    """Return the tasks that may run in some of the columns from `first` to before `stop`."""
     return [c for _, c in ordered if c.window.columns.start < stop and c.window.columns.stop > first]

@@ -26,19 +26,20 @@ from solvers.auction.offline.solution import Solution
 from solvers.compiled import Ints
 
 LARGEST_COEFFICIENT = 1_000.0
-"""Of the model's objective: HiGHS's tolerances are absolute, and meant for numbers of this size."""
+"""Largest coefficient of the objective: HiGHS's absolute tolerances are meant for such numbers."""
 BOUND_TOLERANCE = 1e-6
-"""What HiGHS's bound may be off by, relative to its size."""
+"""Relative error of HiGHS's bound."""
 
 
 def solve_schedule_free(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
-    """The best plans for an instance that HiGHS finds in time, checked, and the bound that it proves.
+    """Return the best plans that HiGHS finds in time, checked, and its proven bound.
 
-    Where time is so short that greedy plans bring more than what HiGHS has by then, it is those.
+    If greedy plans are better than those of HiGHS, because time is short, they are returned.
 
     Args:
-        time_limit_s: for building the model and solving it. HiGHS may overrun it by a part of its last step.
-        relative_gap: of bound - welfare to welfare, at which to stop.
+        time_limit_s: limit for building and solving the model. HiGHS may exceed it by a part of its last
+            step.
+        relative_gap: (bound - welfare) / welfare at which to stop.
     """
     started_s = time.perf_counter()
     tasks = [modelled for task in instance.tasks if (modelled := _modelled(instance, task)) is not None]
@@ -52,7 +53,7 @@ def solve_schedule_free(instance: Instance, time_limit_s: float, relative_gap: f
     solver.config.rel_gap = relative_gap
     solver.set_instance(model)
     for change in solver.config.auto_updates:
-        # The model is what it was when it was handed over; to look for changes takes long.
+        # The model does not change, and a check for changes would take long.
         solver.config.auto_updates[change] = False
     solver.config.time_limit = max(time_limit_s - (time.perf_counter() - started_s), 0.0)
     results = solver.solve(model)
@@ -71,18 +72,18 @@ def solve_schedule_free(instance: Instance, time_limit_s: float, relative_gap: f
 
 @dataclass(frozen=True)
 class _ModelledTask:
-    """A task that could bring something, with variables u_i, z_in, and x_ikt of the node-slots it may use."""
+    """Possibly profitable task, with variables u_i, z_in, and x_ikt of the node-slots that it may use."""
 
     task: OfferedTask
     window: Window
     columns: Ints
-    """(node-slots,) ascending columns of the instance's slots."""
+    """Columns of the instance's slots, ascending, (node-slots,)."""
     rows: Ints
-    """(node-slots,)"""
+    """Rows of the nodes, (node-slots,)."""
 
     @property
     def variables(self) -> int:
-        """How many it has, z_in of a task with one option being u_i itself."""
+        """Number of variables; z_in of a task with one option is u_i itself."""
         options = len(self.window.options)
         return 1 + (options if options > 1 else 0) + self.columns.size
 
@@ -113,7 +114,7 @@ def _modelled(instance: Instance, task: OfferedTask) -> _ModelledTask | None:
 
 
 def _model(instance: Instance, tasks: Sequence[_ModelledTask], scale: float) -> pyo.ConcreteModel:
-    """Problem P in parts: of work and of room in the rows, of `scale` micros in the objective."""
+    """Build problem P, scaled: rows in parts of work and room, the objective in units of `scale` micros."""
     model = pyo.ConcreteModel()
     model.x = pyo.Var(range(sum(modelled.variables for modelled in tasks)), domain=pyo.Binary)
     model.rows = pyo.ConstraintList()
@@ -142,7 +143,7 @@ def _model(instance: Instance, tasks: Sequence[_ModelledTask], scale: float) -> 
 
 
 def _gains(instance: Instance, modelled: _ModelledTask, scale: float) -> list[float]:
-    """What each variable brings to objective 4."""
+    """Return the coefficient of each variable in objective 4."""
     window, task = modelled.window, modelled.task
     classes = np.array(instance.fleet.class_of_row, np.int64)[modelled.rows]
     costs = window.operational[modelled.columns - window.columns.start, classes] / scale
@@ -163,7 +164,7 @@ def _add_task_rows(
 ) -> None:
     demand, window = modelled.task.demand, modelled.window
     samples = demand.samples[np.array(instance.fleet.class_of_row, np.int64)[modelled.rows]]
-    # In whole multiples of what all speeds have in common: with one speed, whole slots.
+    # In multiples of the common divisor of all speeds: with one speed, whole slots.
     step = int(np.gcd.reduce(samples))
     work = -(-demand.work_samples // step)
     rows.add((0.0, _sum([*(samples / (step * work)).tolist(), -1.0], [*node_slots, admitted]), None))  # 4e
@@ -176,11 +177,11 @@ def _add_task_rows(
         there = ready or [admitted]
         rows.add(
             (None, _sum([1.0] * (stop - start) + [-1.0] * len(there), [*node_slots[start:stop], *there]), 0.0)
-        )  # 4b, and 4c: in a slot that only some vendors are in time for, it runs only with one of them
+        )  # 4b, and 4c: a slot that only some vendors leave free requires one of them
 
 
 def _plans(instance: Instance, tasks: Sequence[_ModelledTask], chosen: Any) -> Iterator[PlannedTask]:
-    """The plans of the admitted tasks, each with the cheapest vendor that is in time."""
+    """Yield the plans of the admitted tasks, each with the cheapest vendor that is in time."""
     offset = 0
     for modelled in tasks:
         admitted = chosen[offset]
@@ -193,7 +194,7 @@ def _plans(instance: Instance, tasks: Sequence[_ModelledTask], chosen: Any) -> I
         in_time = np.flatnonzero(window.delays_slots <= columns[0] - window.columns.start)
         yield PlannedTask(
             job_id=modelled.task.job_id,
-            # Undominated options are the cheaper the slower they are.
+            # Of undominated options, slower ones are cheaper.
             option=window.options[int(in_time[-1])],
             placement=Placement(
                 tuple((columns + instance.first_slot).tolist()), tuple(modelled.rows[node_slots].tolist())

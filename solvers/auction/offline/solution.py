@@ -1,4 +1,4 @@
-"""The result of a solver of problem P: plans, and a bound on their distance from the best."""
+"""Result of a solver of problem P: plans, and a bound on their distance from the best."""
 
 import math
 from collections.abc import Sequence
@@ -11,28 +11,28 @@ from solvers.auction.offline.pricing import trivial_bound_micros
 
 Status = Literal["optimal", "feasible", "none"]
 LEAST_GAP = 1e-6
-"""What a solver in floating point can prove at best: a smaller gap that is asked for counts as this one."""
+"""Least gap that a floating-point solver can prove; a smaller requested gap counts as this one."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Plans that satisfy problem P, and a bound on what any could bring."""
+    """Plans that satisfy problem P, and a bound on the welfare of any."""
 
     status: Status
-    """`optimal`: proven within the relative gap that was asked for. `feasible`: the gap is still open.
-    `none`: no plans were found in time, although some might bring something; the bound holds all the same."""
+    """Status. `optimal`: proven within the requested relative gap. `feasible`: the gap is still open. `none`:
+    no plans were found in time, although some might be profitable; the bound still holds."""
     plans: tuple[PlannedTask, ...]
-    """In the order of the instance's tasks."""
+    """Plans in the order of the instance's tasks."""
     welfare_micros: int
-    """Objective 4 of the plans, added up in whole micros."""
+    """Objective 4 of the plans, in whole micros."""
     bound_micros: int
-    """No plans whatever bring more. Welfare is whole, so what is below one micro of a bound is cut off."""
+    """Bound on the welfare of all plans. Welfare is whole, so the bound is rounded down."""
     seconds: float
-    """Of wall clock that it took."""
+    """Wall-clock time of the solve."""
 
     @property
     def gap(self) -> float:
-        """(bound - welfare) / welfare; infinite where there is no welfare to compare with."""
+        """Relative gap (bound - welfare) / welfare; infinite without welfare."""
         if self.bound_micros == self.welfare_micros:
             return 0.0
         if self.welfare_micros <= 0:
@@ -48,13 +48,13 @@ class Solution:
         relative_gap: float,
         seconds: float,
     ) -> "Solution":
-        """What a solver found, checked against the instance and added up again.
+        """Make a solution from a solver's plans, checked against the instance and added up again.
 
         Args:
-            bound_micros: the solver's own bound, its rounding allowed for; infinite where it has none.
+            bound_micros: the solver's bound with an allowance for rounding; infinite without one.
 
         Raises:
-            ValueError: the plans violate problem P, which is a fault of the solver that made them.
+            ValueError: the plans violate problem P: an error of the solver.
         """
         if faults := violations(instance, plans):
             raise ValueError(f"{len(faults)} violations of problem P by a solver's plans: {faults[0]}")
@@ -62,7 +62,7 @@ class Solution:
         bound = trivial_bound_micros(instance)
         if bound_micros < bound:
             bound = math.floor(bound_micros)
-        # What is reached is possible, whatever the solver's arithmetic made of it.
+        # The welfare of checked plans is a valid bound from below, whatever the solver's arithmetic.
         bound = max(bound, welfare)
         status: Status = "feasible" if plans else "none"
         if bound - welfare <= max(relative_gap, LEAST_GAP) * welfare:

@@ -1,1 +1,1 @@
-"""Prices that find themselves: posted for each slot and class of nodes, and moved by what is sold."""
+"""Posted prices for each slot and class of nodes, which follow sales."""

@@ -1,22 +1,22 @@
-"""The certificate of posted prices: the dual point of one constant price per unit of room, the best there is.
+"""Certificate of posted prices: the best dual point with one constant price per unit of room.
 
 Any prices make a point of the dual D_1 (Eq. 6) once mu_i covers constraint 6a (erratum P8), whatever was
 charged. At a constant price g per unit, no plan of bid i costs less than `a_i + g u_i`, where a_i is the
-least that a vendor and operation cost and u_i the least that a plan takes (`units.py`), so that
+least cost of vendor and operation, and u_i the least units of a plan (`units.py`). So
 
     sum of max(0, b_i - a_i - g u_i) + g x units of all node-slots that a bid could use
 
-bounds the welfare of every schedule. The sum depends on bids by their density (b_i - a_i) / u_i alone: with
-the bids counted in classes of density, the best g is found without looking at a bid again.
+bounds the welfare of every schedule. The sum depends on bids only by their density (b_i - a_i) / u_i: with
+the bids counted in classes of density, the best g is found without reading a bid again.
 
 Three such points are kept, and the least value counts: with the price on compute, on memory, and half on
-each. One price for all time would say little after a week, so time is cut into *periods*, each a horizon
-long, with a price of its own for the bids that came in it. A node-slot that bids of two periods could use
+each. One price for all time would be a loose bound after a week. So time is divided into *periods* of a
+horizon, each with a price for the bids that arrived in it. A node-slot that bids of two periods could use
 costs the higher of both prices.
 
-Admitted plans are worth no more than the bound, one by one (docs/auction.md): a plan l of bid i is worth
-b_i - q - e <= b_i - a_i <= mu_i + g u_i, and takes at least u_i units; what plans take together is no more
-than there is, if what was given back and may be taken again counts anew.
+The welfare of admitted plans is at most the bound, one by one (docs/auction.md): a plan l of bid i has
+welfare b_i - q - e <= b_i - a_i <= mu_i + g u_i, and takes at least u_i units. All plans together take at
+most the capacity, if released room that may be used again counts again.
 """
 
 import math
@@ -27,14 +27,14 @@ from typing import Any
 from solvers.auction.posted.density_classes import MOST_CLASSES, class_of, least_ratio_of
 
 COMPUTE_PARTS = (1.0, 0.5, 0.0)
-"""Of the price of a unit in each of the points; the rest is on memory."""
+"""Part of compute in the price of a unit, for each of the points; the rest is on memory."""
 _ROUNDING = 1e-9
-"""Relative: more than what sums of floating point numbers lose."""
+"""Relative bound on the rounding error of floating-point sums."""
 
 
 @dataclass
 class _Class:
-    """Bids of like density."""
+    """Bids of similar density."""
 
     net_micros: int = 0
     units: float = 0.0
@@ -42,41 +42,41 @@ class _Class:
 
 @dataclass
 class _Point:
-    """One of the dual points."""
+    """Dual point."""
 
     compute_part: float
     settled_micros: int = 0
-    """Bids of earlier periods, and node-slots before the present one."""
+    """Value of bids of earlier periods, and of node-slots before the present one."""
     price: float = 0.0
-    """Per unit, for the bids of the present period."""
+    """Price per unit for the bids of the present period."""
     gain_micros: int = 0
-    """Sum of mu_i of its bids at this price."""
+    """Sum of mu_i of the bids of the present period at this price."""
     price_before: float = 0.0
-    """Of the period before, whose bids could use node-slots of this one; the highest, where more could."""
+    """Price of the previous period, whose bids could use node-slots of this one; the highest of several."""
     settled_price: float = 0.0
-    """At which the bids of the period before were settled."""
+    """Price at which the bids of the previous period were settled."""
     classes: defaultdict[int, _Class] = field(default_factory=lambda: defaultdict(_Class))
-    """By class of density, with `reference`."""
+    """Sums by class of density, relative to `reference`."""
     reference: float | None = None
     halvings: int = 0
-    """So many times two neighbouring classes were made one, since there were too many to be told apart."""
+    """Number of times that neighbouring classes were merged because there were too many."""
 
     def units(self, compute: float, memory: float) -> float:
         return self.compute_part * compute + (1 - self.compute_part) * memory
 
     def take_back(self, net_micros: int, units: float) -> None:
-        """Forget a bid of the present period."""
+        """Remove a bid of the present period."""
         held = self.class_at(net_micros / units)
         held.net_micros -= net_micros
         held.units -= units
         self.gain_micros -= _least_gain_micros(net_micros, units, self.price)
 
     def take_back_settled(self, net_micros: int, units: float) -> None:
-        """Forget a bid of the period before, whose price stays."""
+        """Remove a bid of the previous period, whose price stays."""
         self.settled_micros -= _least_gain_micros(net_micros, units, self.settled_price)
 
     def class_at(self, density: float) -> _Class:
-        """Bids of such a density."""
+        """Return the class of a density."""
         if self.reference is None:
             self.reference = density
         place = class_of(density / self.reference)
@@ -87,18 +87,18 @@ class _Point:
         return held
 
     def least_density_of(self, place: int) -> float:
-        """Of a class that there is."""
+        """Return the least density of a class."""
         assert self.reference is not None
         return self.reference * least_ratio_of(place << self.halvings)
 
     def clear(self) -> None:
-        """Forget all bids."""
+        """Remove all bids."""
         self.classes.clear()
         self.halvings = 0
 
     def _halve(self) -> None:
-        """Tell half as many densities apart, which makes every gap between two prices that are tried twice as
-        wide and leaves no bid out; classes of which all was withdrawn are dropped."""
+        """Merge neighbouring classes, which doubles the gaps between tried prices and leaves no bid out.
+        Classes without bids are dropped."""
         finer = self.classes
         self.classes = defaultdict(_Class)
         self.halvings += 1
@@ -113,35 +113,39 @@ class ConstantPrices:
     """See `bound_micros`."""
 
     def __init__(self, first_slot: int, period_slots: int) -> None:
-        """`period_slots` is no less than the horizon, so that no bid reaches beyond the next period."""
+        """Start the first period.
+
+        Args:
+            period_slots: at least the horizon, so that no bid reaches beyond the next period.
+        """
         self._points = [_Point(part) for part in COMPUTE_PARTS]
         self._period_slots = period_slots
         self._period_first_slot = first_slot
         self._settled_first_slot = first_slot
-        """Of the period before."""
+        """Start of the previous period."""
         self._first_own_slot = first_slot
-        """Bids that were counted before this slot may have been counted elsewhere."""
+        """First slot whose bids were all counted here."""
         self._open: list[list[float]] = []
-        """Units of compute and of memory of each slot from the period's first on that a bid could use."""
+        """Units of compute and of memory that a bid could use, of each slot from the period's first on."""
         self._opened_before = 0
-        """How many of them bids of the period before could use."""
+        """Number of these slots that bids of the previous period could use."""
         self._shared = [0.0, 0.0]
-        """Units in the slots that bids of the period before could use too."""
+        """Units in the slots that bids of the previous period could use too."""
         self._own = [0.0, 0.0]
 
     @property
     def bound_micros(self) -> int:
-        """The least value of the points; rounded up."""
+        """Least value of the points, rounded up."""
         return min(
             point.settled_micros + point.gain_micros + self._room_micros(point, point.price)
             for point in self._points
         )
 
     def open(self, first_slot: int, last_slot: int, units_per_slot: float) -> None:
-        """A bid could use the slots between these two: node-slots there count from now on.
+        """Count the node-slots between these two slots, which a bid could use.
 
         Args:
-            first_slot: no less than with earlier bids. Slots before it that none of them could use stay out.
+            first_slot: no less than with earlier bids. Earlier slots that no bid could use are not counted.
         """
         idle = max(first_slot - self._period_first_slot - len(self._open), 0)
         opened = last_slot + 1 - self._period_first_slot - len(self._open) - idle
@@ -150,36 +154,37 @@ class ConstantPrices:
             self._open += [[units_per_slot, units_per_slot] for _ in range(opened)]
             self._own = [units + opened * units_per_slot for units in self._own]
 
-    def go_on_from(self, micros: int, first_slot: int) -> None:
-        """Bound what was bid before as well, by so much: it was counted elsewhere, and no schedule of all
-        bids is worth more than one of the earlier and one of the later.
+    def add_earlier_bound(self, micros: int, first_slot: int) -> None:
+        """Add a bound for earlier bids that were counted elsewhere: no schedule of all bids has more welfare
+        than one of the earlier and one of the later bids.
 
         Args:
-            first_slot: the slot in which bids begin to be counted here. Who bid in that same slot elsewhere
-                cannot be told apart, so no bid of that slot is forgotten.
+            micros: bound of the earlier bids.
+            first_slot: first slot whose bids are counted here. Bids of that slot may also have been counted
+                elsewhere, so no bid of that slot is removed.
         """
         self.settle(micros)
         self._first_own_slot = first_slot + 1
 
     def settle(self, micros: int) -> None:
-        """Add so much, less than nothing perhaps, to the bound of what was counted elsewhere."""
+        """Add an amount, positive or negative, to the bound of bids that were counted elsewhere."""
         for point in self._points:
             point.settled_micros += micros
 
     def add_room_ahead(self, first_slot: int, compute_units: float, memory_units: float) -> None:
-        """There is more room in this slot, and in all after it that a bid could use, than was counted."""
+        """Add room to this slot and to all later ones that a bid could use."""
         for slot in range(first_slot, self._period_first_slot + len(self._open)):
             self.add_room(slot, compute_units, memory_units)
 
     def add_room(self, slot: int, compute_units: float, memory_units: float) -> None:
-        """There is more room in a slot than was counted: node-slots that were given back."""
+        """Add the room of released node-slots to a slot."""
         place = slot - self._period_first_slot
         if 0 <= place < len(self._open):
             for room in (self._open[place], self._shared if place < self._opened_before else self._own):
                 room[0] += compute_units
                 room[1] += memory_units
 
-    def judge(self, net_micros: int, compute_units: float, memory_units: float) -> None:
+    def count_bid(self, net_micros: int, compute_units: float, memory_units: float) -> None:
         """Count a bid."""
         if net_micros > 0:
             for point in self._points:
@@ -190,8 +195,10 @@ class ConstantPrices:
                 point.gain_micros += _gain_micros(net_micros, units, point.price)
 
     def take_back(self, net_micros: int, compute_units: float, memory_units: float, slot: int) -> None:
-        """Forget a bid that is withdrawn, and came in a slot of this period or of the one before. An earlier
-        one stays, which leaves the bound one: it has no plan left, unless its job was put off since."""
+        """Remove a withdrawn bid of this period or of the previous one.
+
+        An earlier bid stays, which leaves the bound valid: it has no plan left, unless its job was postponed.
+        """
         if net_micros <= 0 or slot < max(self._settled_first_slot, self._first_own_slot):
             return
         for point in self._points:
@@ -202,7 +209,7 @@ class ConstantPrices:
                 point.take_back(net_micros, units)
 
     def advance(self, first_slot: int) -> None:
-        """Choose the best prices anew, and begin a new period if the present one is over."""
+        """Choose the best prices again, and begin a new period if the present one has ended."""
         for point in self._points:
             self._improve(point)
         if first_slot < self._period_first_slot + self._period_slots:
@@ -223,11 +230,11 @@ class ConstantPrices:
         self._settled_first_slot, self._period_first_slot = self._period_first_slot, first_slot
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes, of types that msgpack writes."""
+        """Return the mutable state, in types that msgpack writes."""
         return {
             "points": [
                 [
-                    # Amounts may outgrow 64 bits over the years, so they travel as text.
+                    # Amounts may exceed 64 bits over the years, so they are written as text.
                     str(point.settled_micros),
                     point.price,
                     str(point.gain_micros),
@@ -248,7 +255,7 @@ class ConstantPrices:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of another."""
+        """Restore a state."""
         for point, of_point in zip(self._points, state["points"], strict=True):
             settled, price, gain, before, settled_price, classes, reference, halvings = of_point
             point.settled_micros, point.price, point.gain_micros = int(settled), price, int(gain)
@@ -265,7 +272,7 @@ class ConstantPrices:
         self._shared, self._own = (list(units) for units in state["room"])
 
     def _improve(self, point: _Point) -> None:
-        """Take the price of least value for the bids of the period, of the classes' least densities and 0."""
+        """Choose the price of least value for the bids of the period: 0 or the least density of a class."""
         best_price = 0.0
         best_gain = sum(held.net_micros for held in point.classes.values())
         best = best_gain + self._room_micros(point, 0.0)
@@ -286,18 +293,18 @@ class ConstantPrices:
 
 
 def _gain_micros(net_micros: int, units: float, price: float) -> int:
-    """No less than what bids gain at a price. Amounts stay whole numbers: an absurd one, whose last digits
-    floating point numbers would lose, must leave nothing behind when it is withdrawn."""
+    """Return an upper bound on the gain of bids at a price. Amounts are whole numbers: an absurd one, whose
+    last digits floating point would lose, must leave nothing when it is withdrawn."""
     return max(net_micros - math.floor(price * units * (1 - _ROUNDING)), 0)
 
 
 def _least_gain_micros(net_micros: int, units: float, price: float) -> int:
-    """No more than what a bid was counted with, alone or with others of its class."""
+    """Return a lower bound on the counted gain of a bid, alone or with others of its class."""
     return max(net_micros - math.ceil(price * units * (1 + _ROUNDING)), 0)
 
 
 def _room_micros(point: _Point, shared: list[float], own: list[float], price: float) -> int:
-    """What node-slots cost, shared ones at the price of the period before if that is higher."""
+    """Return the price of node-slots, shared ones at the price of the previous period if that is higher."""
     micros = point.units(*shared) * max(price, point.price_before) + point.units(*own) * price
     return math.ceil(micros * (1 + _ROUNDING))
 

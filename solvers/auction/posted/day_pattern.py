@@ -1,14 +1,14 @@
-"""Which hours of the day ask for more than others, as far as one day's hours foretell the next day's.
+"""Demand by hour of the day, as far as it repeats from day to day.
 
-A day and a night are no change of demand, and whoever takes them for one forgets every evening what was
-learned by day. So what was asked for in each hour of a whole day (UTC) is kept as a part of that day's mean,
-averaged over a few days, and each new day is compared with that average. A regression of the one on the other
-says which part of the differences between hours comes back: so much of the pattern is believed. Where load
-comes in bursts that follow no clock, that is next to nothing, and all hours count alike. As every day counts
-by its own mean, days that differ from each other as a whole make no hours differ.
+Day and night are no change of demand: if they counted as one, the data of the day would be lost every
+evening. So the demand of each hour of a whole day (UTC) is kept as a part of that day's mean, averaged over a
+few days, and each new day is compared with that average. The slope of a regression of the day on the average
+is the repeating part of the differences between hours: the weight of the pattern. With bursts that follow no
+clock it is almost 0, and all hours count equally. Since every day counts relative to its own mean,
+differences between whole days do not affect the hours.
 
-A habit may end on any day. So what the last hours asked for is compared with the pattern too, slot by slot,
-and where they do not follow it, it is not believed, whatever the days before were like.
+A pattern may end on any day. So the demand of the last hours is compared with the pattern too, slot by slot.
+If they do not follow it, its weight is low, whatever the days before.
 """
 
 import math
@@ -24,75 +24,77 @@ from solvers.compiled import Floats, kernel
 
 _HOUR_S = 3_600.0
 _MEMORY_DAYS = 3
-"""Over so many days hours are averaged, and comparisons fade."""
+"""Number of days over which hours are averaged and comparisons fade."""
 _LONGEST_PAUSE_DAYS = 2
-"""After more of them the present day counts as begun anew."""
+"""Longest pause after which the present day continues; after a longer one, it counts as incomplete."""
 _DOUBT_S = 3 * _HOUR_S
-"""Comparisons of slots with the pattern fade over so long."""
+"""Time over which comparisons of slots with the pattern fade."""
 _QUIETEST = 1 / 64
-"""No hour is expected to ask for less than this part of the mean: never for nothing."""
+"""Least expected demand of an hour, as a part of the mean: never 0."""
 
 
 class DayPattern:
-    """Of one zone. Units are those of `DemandCurve`."""
+    """Day pattern of one zone. Units are those of `DemandCurve`."""
 
     def __init__(self, calendar: Calendar, present_slot: int, horizon_slots: int) -> None:
         self._calendar = calendar
         self._present_slot = present_slot
         self._shape: Floats = np.ones(HOURS_PER_DAY)
-        """(hours,) what a slot that begins in this hour asks for, as a part of the mean of a day's hours: the
-        average of the latest days."""
+        """Demand of a slot that begins in each hour, as a part of the mean of a day's hours, averaged over
+        the latest days, (hours,)."""
         self._days = np.zeros(HOURS_PER_DAY, np.int64)
-        """(hours,) of how many days, at most `_MEMORY_DAYS`."""
+        """Number of averaged days, at most `_MEMORY_DAYS`, (hours,)."""
         self._sums: Floats = np.zeros(4)
-        """Of hours compared, older ones counting less: how many; and of what they and their average differ
-        from the mean by, the average's squares, the products, and their own squares."""
+        """Faded sums over compared hours: their count; and, of the differences of hour and average from the
+        mean, the squares of the average's, the products, and the squares of the hour's."""
         self._mean_units = 0.0
-        """What a slot asks for in the mean of those days."""
+        """Mean demand of a slot over those days."""
         self._mean_days = 0
-        """Of how many days, at most `_MEMORY_DAYS`."""
+        """Number of days of that mean, at most `_MEMORY_DAYS`."""
         self._lately: Floats = np.zeros(2)
-        """Of slots compared, older ones counting less: of what hours differ from the mean by, the squares,
-        and the products with what they themselves do."""
+        """Faded sums over compared slots, of the differences from the mean: the squares of the hour's, and
+        the products with the slot's."""
         self._day = -1
-        """Which one is the present, since the beginning of 1970."""
+        """Number of the present day since the beginning of 1970."""
         self._is_whole = False
-        """Whether it was seen from its beginning."""
+        """Whether the present day is complete from its beginning."""
         self._units: Floats = np.zeros(HOURS_PER_DAY)
         self._slots = np.zeros(HOURS_PER_DAY, np.int64)
-        """(hours,) what was asked for in the present day, and in how many slots that passed."""
+        """Demand of the present day, and the number of past slots, (hours,) each."""
         self.believed_part = 0.0
-        """How much of an hour's difference from the mean is expected to come back, from 0 to 1: the slope of
-        the regression of hours on their averages of the days before, less its standard error; times that of
-        the last hours' slots, where it is below 1."""
+        """Weight of the pattern: the repeating part of an hour's difference from the mean, from 0 to 1. It is
+        the slope of the regression of hours on their averages of earlier days, less its standard error, times
+        that of the last hours' slots if below 1."""
         self.by_hour: tuple[float, ...] = (1.0,) * HOURS_PER_DAY
-        """What a slot that begins in each hour is expected to ask for, as a part of the mean."""
+        """Expected demand of a slot that begins in each hour, as a part of the mean."""
         self._ahead: Floats = np.arange(1.0, horizon_slots + 1)
-        """(slots,) sums of what is expected from the present slot on, up to each."""
+        """Cumulative expected demand from the present slot on, (slots,)."""
 
     def expected(self, slots: int) -> Floats:
-        """(slots,) what each slot from the present one on is expected to ask for, as a part of the mean."""
+        """Return the expected demand of the slots from the present one on, in parts of the mean, (slots,)."""
         hours = self._calendar.hours_of(np.arange(self._present_slot, self._present_slot + slots))
         return np.array(self.by_hour)[hours]
 
     def expected_ahead(self, slots: int, busiest_slots: int) -> float:
-        """What so many slots from the present one on ask for, in slots that ask for the mean, if all of them
-        ask for as much as the busiest stretch of them that begins now.
+        """Return the expected demand from the present slot on, in slots of mean demand, if all slots were
+        like the busiest stretch that begins now.
 
-        Room by night is no room for those who bid by day: that a night comes must not make the day cheap.
+        Room by night is no room for bids by day: a coming night must not lower the prices of the day.
 
         Args:
-            busiest_slots: of how many that stretch is at least.
+            slots: number of slots.
+            busiest_slots: least length of that stretch.
         """
         return _busiest_mean(self._ahead, slots, busiest_slots) * slots
 
     def advance(self, slots: int, units: float, room_units: float) -> None:
-        """Let slots pass, the first of which asked for so much and the others for nothing.
+        """Advance by slots, the first of which had all of the demand.
 
         Args:
-            room_units: what the zone has room for in a slot.
+            units: demand of the first slot.
+            room_units: capacity of the zone in a slot.
         """
-        units = min(units, MOST_SUSTAINED * room_units)  # a burst is no habit
+        units = min(units, MOST_SUSTAINED * room_units)  # a burst is no pattern
         if slots * self._calendar.slot_s > _LONGEST_PAUSE_DAYS * HOURS_PER_DAY * _HOUR_S:
             self._day = -1
             self._lately[:] = 0.0
@@ -103,8 +105,8 @@ class DayPattern:
                 self._pass(slot, end - slot, units)
                 slot, units = end, 0.0
         self._present_slot += slots
-        self._believe()
-        self._look_ahead()
+        self._update_weight()
+        self._update_expected()
 
     def state(self) -> dict[str, Any]:
         """Everything that changes, of types that msgpack writes."""
@@ -127,17 +129,17 @@ class DayPattern:
         self._mean_units, self._mean_days = state["mean"]
         self._days, self._slots = (np.array(state[name], np.int64) for name in ("days", "slots"))
         self._present_slot, self._day, self._is_whole = state["present"]
-        self._believe()
-        self._look_ahead()
+        self._update_weight()
+        self._update_expected()
 
     def _end_of_hour(self, slot: int) -> int:
-        """The first slot that begins in another hour."""
+        """Return the first slot that begins in another hour."""
         end_s = (math.floor(self._calendar.start_s(slot) / _HOUR_S) + 1) * _HOUR_S
         last = self._calendar.slot_at(end_s)
         return last + (self._calendar.start_s(last) < end_s)
 
     def _pass(self, slot: int, slots: int, units: float) -> None:
-        """Let slots of one hour pass, each of which asked for so much."""
+        """Advance by slots of one hour, each with the same demand."""
         start_s = self._calendar.start_s(slot)
         day, hour = divmod(math.floor(start_s / _HOUR_S), HOURS_PER_DAY)
         if day != self._day:
@@ -153,15 +155,16 @@ class DayPattern:
             kept = _DOUBT_S / (_DOUBT_S + self._calendar.slot_s)
             kept_of_all = power(kept, slots)
             usual = float(self._shape[hour]) - 1
-            # A slot is no further from the mean than the busiest hour: one large bid must not end a habit.
+            # The deviation of a slot is at most that of the busiest hour: one large bid must not end a
+            # pattern.
             asked = min(units / self._mean_units, float(self._shape.max())) - 1
             self._lately *= kept_of_all
-            # The sum of what is kept of each: one, of one.
+            # Sum of a geometric series; 1 for one slot.
             each = (1 - kept_of_all) / (1 - kept)
             self._lately += (each * (usual * usual), each * (usual * asked))
 
     def _end_day(self) -> None:
-        """Compare the day with the average of those before it, and take it into that."""
+        """Compare the day with the average of earlier days, and add it to the average."""
         seen = self._slots > 0
         per_slot = self._units / np.maximum(self._slots, 1)
         mean = math.fsum(per_slot.tolist()) / int(seen.sum())
@@ -178,7 +181,7 @@ class DayPattern:
         self._mean_days = min(self._mean_days + 1, _MEMORY_DAYS)
         self._mean_units += (mean - self._mean_units) / self._mean_days
 
-    def _believe(self) -> None:
+    def _update_weight(self) -> None:
         pairs, before_squared, product, now_squared = self._sums.tolist()
         self.believed_part = 0.0
         if pairs > 2 and before_squared > 0:
@@ -191,13 +194,13 @@ class DayPattern:
         by_hour = np.maximum(1 + self.believed_part * (self._shape - 1), _QUIETEST)
         self.by_hour = tuple(by_hour.tolist())
 
-    def _look_ahead(self) -> None:
+    def _update_expected(self) -> None:
         self._ahead = np.cumsum(self.expected(len(self._ahead)))
 
 
 @kernel
 def _busiest_mean(ahead: Floats, slots: int, busiest_slots: int) -> float:
-    """The highest mean of the first slots, so many at least."""
+    """Return the highest mean of the first n slots, for n of at least `busiest_slots`."""
     highest = -np.inf
     for count in range(busiest_slots, slots + 1):
         highest = max(highest, ahead[count - 1] / count)

@@ -1,18 +1,17 @@
-"""How much room has lately been asked for at each price: what the price level is read off.
+"""Recent demand for room by price, from which price levels are computed.
 
-A bid offers so many micros per unit of room (see `units.py`). The curve holds, by that density, the units
-asked for, in kinds that are trusted differently:
+A bid offers an amount of micros per unit of room (see `units.py`), its density. The curve holds the demanded
+units by density, in kinds of different weight:
 
-- *sold*: what winners offered. A win has its price, so raising the level by winning costs money.
-- *unsold*: what losers offered, but for what they offered beyond the level that they lost at. A losing bid is
-  free, so it must not raise a price; it may keep one from falling, as long as there are sales: unsold units
-  count, and are remembered, up to `MOST_UNSOLD` times the sold ones.
-- *away*: what those losers offered in full. It moves no price; plans leave room by it (`haste.py`).
+- *sold*: offers of winners. A win has its price, so raising the level by winning costs money. - *unsold*:
+offers of losers, clipped to the level at which they lost. A losing bid is free, so it must not raise
+  a price. It may keep one from falling, as long as there are sales: unsold units count, and are kept, up to
+  `MOST_UNSOLD` times the sold ones.
+- *away*: full offers of those losers. They move no price; plans leave room for them (`haste.py`).
 
-Older bids fade. In steady times memory lasts for a horizon; when the units asked for per slot, at whatever
-price, are far from what was asked for before, it fades within hours, so that a day unlike the last is found
-out. Losers count there at most as much as winners do: twice as much is not far, so free bids alone make
-nobody forget.
+Older bids fade. With steady demand, memory lasts for a horizon. If the demand per slot, at any price, differs
+strongly from before, it fades within hours, so that a changed day is detected. Losers count for that at most
+as much as winners: twice as much is no strong difference, so free bids alone do not shorten the memory.
 """
 
 import math
@@ -27,85 +26,83 @@ from solvers.auction.posted.haste import haste_premium
 from solvers.compiled import Floats, kernel
 
 MOST_UNSOLD = 4.0
-"""Units of losers count up to so many times those of winners."""
+"""Most counted units of losers, as a multiple of those of winners."""
 _MOST_AWAY = 1 / 32
-"""Likewise of those who offered more than they lost at: enough to find out that near slots are wanted by
-those who never get any."""
+"""Most counted units of losers with higher offers, likewise: enough to detect demand for near slots by bids
+that never win."""
 SURPRISE = 2.0
-"""So many times more or less than remembered is far, and a standard deviation more: of few bids, twice as
-many may be chance."""
+"""Factor of a strong difference from the remembered demand, plus a standard deviation: with few bids, twice
+as many may be chance."""
 _BUSY = 1 / 2
-"""Slots that are expected to ask for less than this part of the mean tell nothing by asking for even less."""
+"""Expected demand, as a part of the mean, below which even less demand is no evidence of a change."""
 _HASTE = 2.0
-"""Then memory fades within so small a part of the time that was looked at."""
+"""Divisor of the averaging time after a strong difference: memory then fades within that time."""
 _FASTEST_FADING = 0.5
-"""In a slot, of what is remembered."""
+"""Largest part of the memory that fades in a slot."""
 _FAINT = 1e-9
 """Part of all units below which a class is dropped."""
 
 _SOLD, _UNSOLD, _LOST, _AWAY, _SOLD_WINDOWS, _AWAY_WINDOWS = range(6)
-"""Sums of a class. Lost are units that became unsold since the last slot began, as what is lost moves no
-price of its own slot. The last two are units sold and away, each times the slots in which it might have
-run."""
+"""Sums of a class. Lost units became unsold since the last slot began; they move no price of that slot. The
+last two are sold and away units, each times the slots in which it might have run."""
 
 
 class DemandCurve:
-    """Of one zone. Densities are micros per unit, and whole classes of them."""
+    """Demand curve of one zone. Densities are micros per unit, in whole classes."""
 
     def __init__(self, memory_slots: int) -> None:
         self._memory_slots = memory_slots
         self._classes = DensityClasses(sums=6, units_sums=4)
         self._read: _Reading | None = None
-        """Of the classes as they are."""
+        """Cached reading of the present classes."""
         self.slots = 0.0
-        """Of how many slots the bids are that are remembered: older ones count less, and each as much as it
-        was expected to ask for."""
+        """Number of slots of the remembered bids; older slots count less, and each by its expected demand."""
         self._squared_units = 0.0
         """Sum of the squares of the units of each sale."""
         self._fresh_sold = 0.0
         self._fresh_lost = 0.0
-        """What was asked for since the last slot began, at any price: by winners, and by losers."""
+        """Demand since the last slot began, at any price: of winners, and of losers."""
         self._asked_units = 0.0
-        """What was asked for before at any price, as far as it is remembered."""
+        """Remembered demand before, at any price."""
         self._recent_units = 0.0
-        """Mean of what was asked for per slot, over the last few."""
+        """Mean demand per slot, over the last few."""
         self._recent_expected = 0.0
-        """Mean of what these slots were expected to ask for, as parts of what slots do on average."""
+        """Mean expected demand of these slots, as parts of the mean of all slots."""
         self._recent_weight = 0.0
 
     @property
     def reference(self) -> float | None:
-        """The density that classes are counted from; None before anything was."""
+        """Density that classes are relative to; None before the first bid."""
         return self._classes.reference
 
     @property
     def sold_units(self) -> float:
-        """What is remembered of what was sold at a price."""
+        """Remembered units sold at a price."""
         return self._reading.sold_units
 
     @property
     def mean_window_slots(self) -> float | None:
-        """In how many slots what was sold might have run, on average; None before anything was."""
+        """Mean number of slots in which sold units might have run; None before the first sale."""
         return self._reading.mean_window_slots
 
     @property
     def mean_sale_units(self) -> float:
-        """Units of the sale that a sold unit was part of, on average; 0 before anything was sold."""
+        """Mean size of the sale that a sold unit was part of; 0 before the first sale."""
         sold_units = self.sold_units
         return self._squared_units / sold_units if sold_units > 0 else 0.0
 
     @property
     def units_per_slot(self) -> float:
-        """What was asked for lately, at any price, by losers at most as much as by winners."""
+        """Recent demand per slot at any price, with losers counted at most as much as winners."""
         return self._recent_units / self._recent_weight if self._recent_weight else 0.0
 
     @property
     def forgets_after_slots(self) -> int:
-        """If more slots than that pass at once, nothing is remembered."""
+        """Number of slots after which nothing is remembered, if they pass at once."""
         return 4 * self._memory_slots
 
     def asked_units(self, most_lost_units: float) -> float:
-        """What was asked for since the last slot began, at any price: by losers at most so much."""
+        """Return the demand since the last slot began, at any price, with at most so much of losers."""
         return self._fresh_sold + min(self._fresh_lost, most_lost_units)
 
     def sell(self, density: float, units: float, window_slots: int) -> None:
@@ -117,17 +114,17 @@ class DemandCurve:
             self._squared_units += units * units
 
     def lose(self, density: float, units: float) -> None:
-        """Count a loser; its density is at most the level that it lost at."""
+        """Count a loser; its density is at most the level at which it lost."""
         self._fresh_lost += units
         if density > 0:
             self._count(density, {_LOST: units})
 
-    def turn_away(self, density: float, units: float, window_slots: int) -> None:
-        """Count what a loser has offered, if it is more than it lost at: nothing but plans depends on it."""
+    def count_full_offer(self, density: float, units: float, window_slots: int) -> None:
+        """Count the full offer of a loser above the level at which it lost: only plans depend on it."""
         self._count(density, {_AWAY: units, _AWAY_WINDOWS: units * window_slots})
 
     def take_back(self, density: float, units: float, window_slots: int, age_slots: int) -> None:
-        """Undo a sale of so many slots ago, as far as it is remembered at the usual pace."""
+        """Undo a sale of so many slots ago, as far as it is remembered at the usual rate."""
         if age_slots == 0:
             self._fresh_sold = max(self._fresh_sold - units, 0.0)
         if density <= 0:
@@ -135,7 +132,7 @@ class DemandCurve:
         place = self._classes.place(density)
         sums = self._classes.sums
         if MOST_CLASSES < sums.shape[1] > place + 1:
-            # Its class is new, so the one that it was sold in was merged with the next lower one.
+            # A missing class was merged with the next lower one since the sale.
             place += 1
         left = min(units * power(1 - 1 / self._memory_slots, age_slots), float(sums[_SOLD, place]))
         sums[_SOLD, place] -= left
@@ -145,7 +142,7 @@ class DemandCurve:
         self._read = None
 
     def lower_losers(self, density: float) -> None:
-        """Count losers at no more than a density: they lost at a level that nobody answers for any more."""
+        """Clip the density of losers: the bids that raised the level at which they lost are withdrawn."""
         if self.reference is None:
             return
         place = self._classes.place(density) if density > 0 else None
@@ -158,11 +155,11 @@ class DemandCurve:
         self._read = None
 
     def advance(self, expected: Floats, recent_slots: float) -> None:
-        """Let slots pass.
+        """Advance by slots.
 
         Args:
-            expected: (slots,) what each was expected to ask for, as a part of what slots do on average.
-            recent_slots: over how many, about, what was asked for lately is averaged.
+            expected: (slots,) expected demand of each slot, as a part of the mean.
+            recent_slots: approximate number of slots over which recent demand is averaged.
         """
         sums = self._classes.sums
         if expected.size > self.forgets_after_slots:
@@ -174,8 +171,8 @@ class DemandCurve:
             return
         sums[_UNSOLD] += sums[_LOST]
         sums[_LOST] = 0.0
-        # What does not count is not remembered either: as it fades, it would count in place of what was lost
-        # since, the longer the more it was.
+        # Units that do not count are dropped: otherwise, as sales fade, they would count in place of later
+        # losers.
         sums[_UNSOLD] *= self._counted_part(_UNSOLD, MOST_UNSOLD)
         sums[[_AWAY, _AWAY_WINDOWS]] *= self._counted_part(_AWAY, _MOST_AWAY)
         (
@@ -201,21 +198,20 @@ class DemandCurve:
         self._forget(kept)
 
     def density_at(self, units: float) -> float:
-        """The density of the first unit, from the highest down, for which so many units have no room; 0 where
-        all have."""
+        """Return the density of the first unit, from the highest down, beyond so many; 0 if all fit."""
         return self._classes.density_at(self._reading.asked_above, units)
 
     def sold_density(self, part: float) -> float:
-        """What so large a part of the sold units offered or more."""
+        """Return the density that a given part of the sold units offered or exceeded."""
         sold = self._reading.sold_above
         return self._classes.density_at(sold, part * float(sold[-1])) if sold.size else 0.0
 
     def haste_premium(self, typical: float) -> float:
-        """What the last room of a slot is worth to those who offer much and cannot wait: see `haste.py`."""
+        """Return the value of the last room of a slot to high offers with short windows: see `haste.py`."""
         return _haste_premium(self._classes.densities, self._classes.sums, typical)
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes, of types that msgpack writes."""
+        """Return the mutable state, in types that msgpack writes."""
         return {
             **self._classes.state(),
             "slots": self.slots,
@@ -225,7 +221,7 @@ class DemandCurve:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of another."""
+        """Restore a state."""
         self._classes.restore(state)
         self.slots = state["slots"]
         self._squared_units = state["squared_units"]
@@ -235,7 +231,7 @@ class DemandCurve:
 
     @property
     def _reading(self) -> "_Reading":
-        # What is lost changes none of it, unless there are other classes since.
+        # Losses do not change it, unless there are new classes.
         if self._read is None or self._read.densities is not self._classes.densities:
             sold, windows, sold_above, asked_above = _read(self._classes.sums)
             self._read = _Reading(
@@ -248,7 +244,7 @@ class DemandCurve:
         return self._read
 
     def _counted_part(self, losers: int, most: float) -> float:
-        """Of a sum of losers' units, of which at most so many times those sold count."""
+        """Return the part of losers' units that counts: at most a multiple of the sold ones."""
         return _counted_part(self._classes.sums, losers, most)
 
     def _count(self, density: float, units: dict[int, float]) -> None:
@@ -267,16 +263,16 @@ class DemandCurve:
 
 @dataclass(frozen=True)
 class _Reading:
-    """What is read off the classes as they are."""
+    """Values computed from the present classes."""
 
     densities: Floats
-    """Of the classes, the very array."""
+    """Densities of the classes, as the same array object."""
     sold_units: float
     mean_window_slots: float | None
     sold_above: Floats
-    """(classes,) units sold at a class or above."""
+    """Units sold at a class or above, (classes,)."""
     asked_above: Floats
-    """(classes,) likewise, with what counts of those unsold."""
+    """Units demanded at a class or above: sold ones and counted unsold ones, (classes,)."""
 
 
 @kernel
@@ -287,8 +283,8 @@ def _counted_part(sums: Floats, losers: int, most: float) -> float:
 
 @kernel
 def _read(sums: Floats) -> tuple[float, float, Floats, Floats]:
-    """Units sold, those times the slots in which they might have run, and (classes,) units sold and asked for
-    at each class or above."""
+    """Return the units sold, their sum times the slots in which they might have run, and the units sold and
+    demanded at each class or above, (classes,) each."""
     part = _counted_part(sums, _UNSOLD, MOST_UNSOLD)
     classes = sums.shape[1]
     sold_above, asked_above = np.empty(classes), np.empty(classes)
@@ -321,8 +317,12 @@ def _passed(
     recent_expected: float,
     recent_weight: float,
 ) -> tuple[float, float, float, float, float, float]:
-    """Lets slots pass, the first of which asked for the fresh units and the others for none: which part of
-    the bids is still remembered, and the last five arguments but the fresh units."""
+    """Advance by slots, the first of which had the demand `fresh_units`.
+
+    Returns:
+        The part of the bids that is still remembered, and the new values of `remembered_slots`,
+        `asked_units`, `recent_units`, `recent_expected` and `recent_weight`.
+    """
     kept = 1.0
     for slot in range(expected.size):
         recent_units += (fresh_units - recent_units) / recent_slots
@@ -345,7 +345,7 @@ def _passed(
 
 
 def power(base: float, exponent: int) -> float:
-    """By multiplication alone: the library's own power differs from machine to machine."""
+    """Return a power by multiplication only: the power function of libraries differs between machines."""
     result = 1.0
     while exponent:
         if exponent & 1:
@@ -356,5 +356,5 @@ def power(base: float, exponent: int) -> float:
 
 
 def _sum(values: Floats) -> float:
-    # numpy's own sum depends on the machine's vector width.
+    # The sum of numpy depends on the machine's vector width.
     return exact_sum(np.ascontiguousarray(values))

@@ -1,7 +1,7 @@
-"""Sums over bids by the density that they offered, in classes that are fine and of which there are few.
+"""Sums over bids by their density, in few and fine classes.
 
-A class holds the densities between two ratios to a reference, the first density that was ever counted: so no
-unit of money is special. Ratios and classes are found without a logarithm, which differs between machines.
+A class holds the densities between two ratios to a reference, the first counted density: so no unit of money
+is special. Ratios and classes are computed without a logarithm, which differs between machines.
 """
 
 import math
@@ -13,39 +13,39 @@ from solvers.compiled import Bools, Floats, Ints
 
 CLASSES_PER_OCTAVE = 32
 A_CLASS_LOWER = 1 - 1 / CLASSES_PER_OCTAVE
-"""Times this a density is a class lower, or two."""
+"""Factor that lowers a density by one class or two."""
 MOST_CLASSES = 512
-"""Sixteen octaves, if none is left out. Of more, two neighbours are counted as one: a state has bounds."""
+"""Most classes, to bound the state: sixteen octaves without gaps. With more, two neighbours are merged."""
 _ROUNDING = 1e-12
-"""Relative. Losers are counted at the level, which is the edge of a class: rounding must not put them below
-it in one money and not in another."""
+"""Relative tolerance. Losers are counted at the level, which is the edge of a class: rounding must not put
+them below it in one currency and not in another."""
 
 
 class DensityClasses:
-    """Several sums for each class that something was counted in, from the highest class down."""
+    """Sums for each non-empty class, from the highest class down."""
 
     def __init__(self, sums: int, units_sums: int) -> None:
         """
         Args:
-            sums: how many there are.
-            units_sums: how many of them, the first ones, are units; the others follow from those.
+            sums: number of sums.
+            units_sums: number of the first sums that are units; the others derive from those.
         """
         self.reference: float | None = None
         self.sums: Floats = np.zeros((sums, 0))
-        """(sums, classes)."""
+        """Sums of each class, (sums, classes)."""
         self.densities: Floats = np.zeros(0)
-        """(classes,) the least of each class, descending."""
+        """Least density of each class, descending, (classes,)."""
         self._classes: Ints = np.zeros(0, np.int64)
         self._units_sums = units_sums
 
     @property
     def units(self) -> Floats:
-        """(classes,) all units of each class."""
+        """All units of each class, (classes,)."""
         units: Floats = self.sums[: self._units_sums].sum(axis=0)
         return units
 
     def place(self, density: float) -> int:
-        """The index of the class of a positive density, which is made if there is none."""
+        """Return the index of the class of a positive density; a missing class is added."""
         if self.reference is None:
             self.reference = density
         wanted = class_of(density / self.reference * (1 + _ROUNDING))
@@ -57,9 +57,12 @@ class DensityClasses:
         return place
 
     def merge_least(self) -> None:
-        """Of more classes than are told apart, count one as the next lower, and so never higher than what was
-        offered: the one whose units, times the classes between, are least. So many small bids at all kinds of
-        prices merge with each other, and leave alone what others offer."""
+        """Merge one class with the next lower one if there are too many, so no offer counts higher than it
+        was.
+
+        The class with the least units times distance is merged. So many small bids at various prices merge
+        with each other, without an effect on others.
+        """
         if len(self._classes) > MOST_CLASSES:
             merged = int(np.argmin(self.units[:-1] * (self._classes[:-1] - self._classes[1:])))
             self.sums[:, merged + 1] += self.sums[:, merged]
@@ -72,16 +75,16 @@ class DensityClasses:
         self.sums = np.ascontiguousarray(self.sums[:, places])
 
     def density_at(self, units_above: Floats, units: float) -> float:
-        """The density of the first class down to which there are more units than so many; 0 if in none.
+        """Return the density of the first class at which the units above exceed `units`; 0 without one.
 
         Args:
-            units_above: (classes,) units of the class and all above it.
+            units_above: (classes,) units of the class and all higher ones.
         """
         place = int(units_above.searchsorted(units, "right"))
         return float(self.densities[place]) if place < len(units_above) else 0.0
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes, of types that msgpack writes."""
+        """Return the mutable state, in types that msgpack writes."""
         return {
             "reference": self.reference,
             "classes": self._classes.tolist(),
@@ -89,7 +92,7 @@ class DensityClasses:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the state of another."""
+        """Restore a state."""
         self.reference = state["reference"]
         self._classes = np.array(state["classes"], np.int64)
         self.densities = np.array(
@@ -99,12 +102,12 @@ class DensityClasses:
 
 
 def class_of(ratio: float) -> int:
-    """The class of a positive ratio, larger for larger ones: exact, as it takes no logarithm."""
+    """Return the class of a positive ratio, larger for larger ones: exact, since it needs no logarithm."""
     mantissa, exponent = math.frexp(ratio)
     return exponent * CLASSES_PER_OCTAVE + int((2 * mantissa - 1) * CLASSES_PER_OCTAVE)
 
 
 def least_ratio_of(place: int) -> float:
-    """The least ratio of a class."""
+    """Return the least ratio of a class."""
     exponent, step = divmod(place, CLASSES_PER_OCTAVE)
     return math.ldexp(1 + step / CLASSES_PER_OCTAVE, exponent - 1)

@@ -1,39 +1,40 @@
-"""What the last room of a slot is worth to those who offer much and cannot wait.
+"""Value of the last room of a slot to high offers that cannot wait.
 
-A task that can wait may use any slot of a long window; one that cannot finds room in the next few or nowhere.
-Where those who offer much are of the second kind, a plan for the first should leave them some room in the
-near slots: a smooth form of the protection levels of K. Littlewood, "Forecasting and Control of Passenger
-Bookings" (1972), for room that is sold first to those who can wait. Where they have as much time as all
-others, near slots are best filled, as what is not sold of them is soon lost.
+A task that can wait may use any slot of a long window; one that cannot must find room in the next few. If
+high offers are of the second kind, a plan for the first should leave some room in near slots. This is a
+smooth form of the protection levels of K. Littlewood, "Forecasting and Control of Passenger Bookings" (1972),
+for room that is sold first to tasks that can wait. If high offers have as much time as all others, near slots
+are best filled, since their unsold room is soon lost.
 """
 
 from solvers.compiled import Floats, kernel
 
 _MUCH = 2.0
-"""Who offers more than so many times the typical density offers much."""
+"""Least high offer, as a multiple of the typical density."""
 _SHORT_WINDOW = 1 / 2
-"""Of the mean window: who has less time is in haste, and the more so the less it is."""
+"""Short window, as a part of the mean window: tasks with less time are in haste, more with less time."""
 _MOST_PREMIUM = 4.0
-"""An offer exceeds that by at most so many times the typical one, however absurd it is."""
+"""Largest counted excess of an offer over that, as a multiple of the typical one, for absurd offers."""
 MOST_COUNTED = _MUCH + _MOST_PREMIUM
-"""An offer of so many times the typical density counts as much as any higher one."""
+"""Largest counted offer, as a multiple of the typical density."""
 _RARE_PART = 1 / 8
-"""Where those in haste are less than this part of all, their premium is less in proportion: a few
-tasks must not make a zone keep its room from all others."""
+"""Part of tasks in haste below which their premium is reduced in proportion: a few tasks must not make a zone
+withhold its room from all others."""
 
 
 @kernel
 def haste_premium(densities: Floats, units: Floats, windows: Floats, typical: float) -> float:
-    """What a unit of the last room of a slot brings beyond much, in micros, as it is kept for those in haste.
+    """Return the value of a unit of the last room of a slot beyond a high offer, in micros, for tasks in
+    haste.
 
-    Each unit that was asked for counts by its excess over what is much. So weighted are the means of the
-    excess and of the time that there was.
+    Each demanded unit is weighted by its excess over the least high offer, in the means of the excess and of
+    the window.
 
     Args:
-        densities: (classes,) what was offered, in micros per unit.
-        units: (classes,) what was sold, and of what lost as much as counts.
+        densities: (classes,) offers, in micros per unit.
+        units: (classes,) sold units, and counted units of losers.
         windows: (classes,) sum over the units of the slots in which each might have run.
-        typical: density that most room is worth.
+        typical: density of most room.
     """
     offered = offered_squared = offered_windows = all_units = all_windows = 0.0
     for place in range(densities.size):

@@ -1,20 +1,18 @@
-"""Two levels of price per unit of room, read off the demand curve and moved towards it in bounded steps.
+"""Two levels of price per unit of room, computed from the demand curve and moved towards it in bounded steps.
 
-The *base* is what room costs everywhere ahead: the density at which what is asked for per slot, over the span
-ahead, just fits into what is still free there. This is the dual price of the re-solved fluid problem (S.
-Jasin, S. Kumar, "A Re-Solving Heuristic with Bounded Revenue Loss for Network Revenue Management with
-Customer Choice", 2012), and it follows the gap between use and room as dual mirror descent does (S. Balseiro,
-H. Lu, V. Mirrokni, "The Best of Many Worlds", 2023). A part of what is free is kept for demand that
-fluctuates, as a safety stock is: the larger, the fewer tasks the zone holds and the more their offers differ.
-The *guard* is the density at which what is asked for would fit into a fifth of that room: what the last room
-of a slot is kept for.
+The *base* is the price of room everywhere ahead: the density at which the demand per slot, over the span
+ahead, just fits into the free room there. This is the dual price of the re-solved fluid problem (S. Jasin, S.
+Kumar, "A Re-Solving Heuristic with Bounded Revenue Loss for Network Revenue Management with Customer Choice",
+2012), and it follows the gap between use and room as dual mirror descent does (S. Balseiro, H. Lu, V.
+Mirrokni, "The Best of Many Worlds", 2023). A part of the free room is a safety stock for fluctuating demand:
+it is larger, the fewer tasks the zone holds and the more their offers differ. The *guard* is the density at
+which the demand would fit into a fifth of that room: the last room of a slot is kept for it.
 
-What is sold faster than a zone could be asked for all day raises both by the chance that it goes on.
+Sales that are faster than a zone can have all day raise both by the chance that they continue.
 
-The guard stays within a factor of the base, or of what operation costs. Both rise by no more than a factor
-for the share of the span that is sold, and fall by no more than a part per slot. What awards that were
-withdrawn had raised them by is taken back as well when the next slot begins, as far as no other demand holds
-them up.
+The guard stays within a factor of the base, or of the operational cost. Both rise by at most a factor for the
+share of the span that is sold, and fall by at most a part per slot. Rises by withdrawn awards are undone when
+the next slot begins, as far as no other demand supports them.
 """
 
 import math
@@ -26,115 +24,115 @@ from solvers.auction.posted.density_classes import A_CLASS_LOWER
 from solvers.auction.posted.room import MOST_SUSTAINED, Ahead
 
 _SPAN_WINDOWS = 2.2
-"""The span ahead is so many times the mean window of what is sold: bids are planned over it."""
-_UNHEARD = 0.2
-"""Before bids of this part of the span were heard, demand is taken to be so much less than what was heard."""
-_GOES_ON = 1 / 3
-"""The chance that a burst goes on. Where it ends, nobody else comes for the room that prices kept."""
+"""Span ahead as a multiple of the mean window of sales: bids are planned over it."""
+_UNOBSERVED_PART = 0.2
+"""Part of the span added to the observed one at the start, so that early demand counts less."""
+_CONTINUATION_CHANCE = 1 / 3
+"""Chance that a burst continues. If it ends, there is no demand for the room that prices kept."""
 _BUSIEST = 5
-"""The least stretch of the span ahead that may be busier than the rest of it is a fifth of the span, which
-is nearly half of a mean window: a shorter one's tasks may run later."""
+"""Divisor of the span for the shortest busy stretch: a fifth of the span, nearly half of a mean window. Tasks
+of a shorter one may run later."""
 _MARGIN_DEVIATIONS = 3.0
-"""Room for so many standard deviations of the sales that would fill the span is kept for demand that
-fluctuates, where some offer far more than others: much of a zone that holds a few tasks at once, little of
-one that holds hundreds. Where all offer alike nothing is kept, since what is sold later brings no more."""
+"""Safety stock for fluctuating demand, in standard deviations of the sales that would fill the span, if
+offers differ strongly: much of a zone that holds a few tasks at once, little of one that holds hundreds. With
+equal offers nothing is kept, since later sales bring no more."""
 _GUARD_ROOM = 0.2
 LOW_PART = 15 / 16
-"""What so large a part of the sold units offered or more is low: not the lowest, which a bid of next to
-nothing could be."""
+"""Part of the sold units that offered a low density or more. It is not the lowest density, which may be that
+of an almost worthless bid."""
 _RECENT = 0.1
-"""Part of the span over which demand is averaged to find out that it has changed."""
+"""Part of the span over which demand is averaged to detect a change."""
 _FASTEST_FALL = 0.5
 _FALL_SLOTS = 5.0
-"""Prices fall by e in about a fifth of the span."""
+"""Rate of fall: prices fall by e in about a fifth of the span."""
 RISE_PER_SHARE = 139.0
-"""A level at most doubles while a half per cent of the span's room is sold (ln 2 / 0.005)."""
+"""Rate of rise: a level at most doubles while half a per cent of the span's room is sold (ln 2 / 0.005)."""
 _FIRST_STEP = 1 / 16
-"""The least level above none: this part of what operation costs per unit."""
+"""Least level above 0, as a part of the operational cost per unit."""
 _FIRST_OFFER = 1 / 64
-"""Likewise of a low offer among those that won, where operation costs nothing."""
+"""Least level above 0, as a part of a low winning offer, if operation costs nothing."""
 _MOST_GUARD = 16.0
-"""The guard is at most so many times the base. A few cheap bids of enormous amounts would otherwise make it
-all that a full slot costs, and no usual bid could win and say what room is worth."""
+"""Largest guard, as a multiple of the base. Otherwise a few cheap bids of enormous amounts would determine
+the price of a full slot, and no usual bid could win and reveal the value of room."""
 _FIRST_GUARD = 1_024.0
-"""Or so many times the least level: without a base, 64 times what operation costs."""
+"""Largest guard, as a multiple of the least level: without a base, 64 times the operational cost."""
 
 
 @dataclass
 class Levels:
-    """Of one zone, in micros per unit."""
+    """Levels of one zone, in micros per unit."""
 
     horizon_slots: int
     base: float = 0.0
     guard: float = 0.0
 
     def span_slots(self, curve: DemandCurve) -> int:
-        """How far ahead prices look."""
-        return min(self._wanted_span_slots(curve), self.horizon_slots)
+        """Return the span ahead that prices consider."""
+        return min(self._unbounded_span_slots(curve), self.horizon_slots)
 
     def busiest_slots(self, curve: DemandCurve) -> int:
-        """Of how many slots the busiest stretch of the span is at least."""
-        return min(-(-self._wanted_span_slots(curve) // _BUSIEST), self.horizon_slots)
+        """Return the least length of the busiest stretch of the span."""
+        return min(-(-self._unbounded_span_slots(curve) // _BUSIEST), self.horizon_slots)
 
     @property
     def lost_at(self) -> float:
-        """Up to which density a bid that loses now is counted: no level that is read off it is higher."""
+        """Density to which a losing bid is clipped: no level computed from it is higher."""
         return self.base / A_CLASS_LOWER
 
     def recent_slots(self, curve: DemandCurve) -> float:
-        """Over how many slots a change of demand is looked for."""
+        """Return the number of slots over which a change of demand is detected."""
         return max(_RECENT * self.span_slots(curve), 1.0)
 
     def fall(self, curve: DemandCurve) -> float:
-        """By what part prices may fall in a slot."""
+        """Return the part by which prices may fall in a slot."""
         return min(_FALL_SLOTS / (_FALL_SLOTS + self.span_slots(curve)), _FASTEST_FALL)
 
-    def sink(self, kept: float) -> None:
-        """Let the levels fall to a part of what they were."""
+    def lower(self, kept: float) -> None:
+        """Lower the levels to a part of their values."""
         self.base *= kept
         self.guard *= kept
 
     def rise(self, curve: DemandCurve, ahead: Ahead, sold_units: float, least: float) -> None:
-        """Move the levels up to what the curve says.
+        """Raise the levels towards those of the curve.
 
         Args:
-            sold_units: what was just sold.
-            least: the level that they rise to at once.
+            sold_units: units just sold.
+            least: level to which they rise at once.
         """
-        wanted = self._wanted(curve, ahead)
+        target = self._target(curve, ahead)
         factor = 1.0 + RISE_PER_SHARE * sold_units / max(ahead.whole, 1.0)
-        self.base = _risen(self.base, wanted.base, least, factor)
+        self.base = _risen(self.base, target.base, least, factor)
         most = max(_MOST_GUARD * self.base, _FIRST_GUARD * least)
-        self.guard = _risen(self.guard, min(wanted.guard, most), least, factor)
+        self.guard = _risen(self.guard, min(target.guard, most), least, factor)
 
     def undo(self, rise: "Rise", curve: DemandCurve, ahead: Ahead) -> float:
-        """Take back a rise, but for what the curve asks for without it; returns to which part prices fall."""
-        wanted = self._wanted(curve, ahead)
-        base = max(self.base * rise.base_part, min(self.base, wanted.base))
-        # Not below the base, which others may have raised since by more than the guard.
-        guard = max(self.guard * rise.guard_part, min(self.guard, wanted.guard), base)
+        """Undo a rise, down to the levels of the curve, and return the part to which prices fall."""
+        target = self._target(curve, ahead)
+        base = max(self.base * rise.base_part, min(self.base, target.base))
+        # Not below the base, which other bids may have raised by more than the guard since.
+        guard = max(self.guard * rise.guard_part, min(self.guard, target.guard), base)
         parts = [now / before for now, before in ((base, self.base), (guard, self.guard)) if before > 0]
         self.base, self.guard = base, guard
         return max(parts, default=1.0)
 
-    def _wanted_span_slots(self, curve: DemandCurve) -> int:
-        """The span, were the horizon long enough."""
+    def _unbounded_span_slots(self, curve: DemandCurve) -> int:
+        """Return the span for an unlimited horizon."""
         window = curve.mean_window_slots
         return self.horizon_slots if window is None else max(int(_SPAN_WINDOWS * window), 1)
 
-    def _part_that_goes_on(self, curve: DemandCurve, ahead: Ahead) -> float:
-        """Of what was sold, the part that is expected to be asked for again as fast as it was.
+    def _continuing_part(self, curve: DemandCurve, ahead: Ahead) -> float:
+        """Return the part of the sales for which equal demand is expected to continue.
 
-        Losers are left out, or free bids could make a burst and lower prices.
+        Losers are left out: otherwise free bids could make a burst and lower prices.
         """
         room_per_slot = ahead.whole / self.span_slots(curve)
         sustained = MOST_SUSTAINED * room_per_slot * max(curve.slots, 1.0)
         sold = curve.sold_units
-        return 1.0 if sold <= sustained else (sustained + _GOES_ON * (sold - sustained)) / sold
+        return 1.0 if sold <= sustained else (sustained + _CONTINUATION_CHANCE * (sold - sustained)) / sold
 
-    def _wanted(self, curve: DemandCurve, ahead: Ahead) -> "Levels":
+    def _target(self, curve: DemandCurve, ahead: Ahead) -> "Levels":
         expected = ahead.expected_slots
-        fitting = max(ahead.free, 0.0) * (curve.slots + _UNHEARD * expected) / expected
+        fitting = max(ahead.free, 0.0) * (curve.slots + _UNOBSERVED_PART * expected) / expected
         high = curve.density_at(_GUARD_ROOM * fitting)
         if high <= 0:
             return Levels(self.horizon_slots)
@@ -142,9 +140,9 @@ class Levels:
         spread = max(1.0 - low / high, 0.0)
         deviation = math.sqrt(curve.mean_sale_units / max(ahead.whole, 1.0))
         fitting /= 1.0 + _MARGIN_DEVIATIONS * spread * deviation
-        # A class below, so that who offers just what they are read off can win: of those who offer alike as
-        # many as there is room for.
-        part = A_CLASS_LOWER * self._part_that_goes_on(curve, ahead)
+        # A class lower, so that bids at the density of the level can win: as many equal ones as there is room
+        # for.
+        part = A_CLASS_LOWER * self._continuing_part(curve, ahead)
         return Levels(
             self.horizon_slots,
             part * curve.density_at(fitting),
@@ -154,18 +152,18 @@ class Levels:
 
 @dataclass(frozen=True)
 class Rise:
-    """By what the levels rose: what they were, as a part of what they became; 0 from nothing."""
+    """Rise of the levels: former levels as parts of the new ones; 0 for a rise from 0."""
 
     base_part: float = 1.0
     guard_part: float = 1.0
 
     @classmethod
     def between(cls, before: Levels, after: Levels) -> Self:
-        """From one state of the levels to a later one."""
+        """Return the rise from one state of the levels to a later one."""
         return cls(_part(before.base, after.base), _part(before.guard, after.guard))
 
     def times(self, other: "Rise") -> "Rise":
-        """Both."""
+        """Return the combination of both rises."""
         return Rise(self.base_part * other.base_part, self.guard_part * other.guard_part)
 
 
@@ -173,14 +171,14 @@ NO_RISE = Rise()
 
 
 def least_level(operational_per_unit: float, low_offer: float) -> float:
-    """Where levels begin to rise from; 0 where operation costs nothing and nothing was sold."""
+    """Return the level from which rises start; 0 if operation costs nothing and nothing was sold."""
     if operational_per_unit > 0:
         return _FIRST_STEP * operational_per_unit
     return _FIRST_OFFER * low_offer
 
 
-def _risen(level: float, wanted: float, least: float, factor: float) -> float:
-    return max(level, min(wanted, max(level, least) * factor))
+def _risen(level: float, target: float, least: float, factor: float) -> float:
+    return max(level, min(target, max(level, least) * factor))
 
 
 def _part(before: float, after: float) -> float:

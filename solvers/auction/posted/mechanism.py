@@ -1,4 +1,4 @@
-"""The auction's rules at posted prices."""
+"""Rules of the auction at posted prices."""
 
 import math
 
@@ -10,8 +10,8 @@ from solvers.auction.posted.prices import PostedPrices
 
 
 class Posted:
-    """See `Mechanism`: the cheapest plan's price, and a plan that leaves most to others. Both are those of
-    the posted prices as they stand."""
+    """See `Mechanism`: the price of the cheapest plan, and a plan that leaves most room to others. Both
+    follow from the present posted prices."""
 
     def __init__(self, prices: PostedPrices) -> None:
         self._prices = prices
@@ -20,7 +20,7 @@ class Posted:
         return self._prices.plan(request.demand, window)
 
     def price(self, schedule: Schedule, _work_samples: int) -> Price:
-        """What the cheapest plan costs."""
+        """Return the price of the cheapest plan."""
         return Price.of(schedule)
 
     def charge(self, price: Price) -> Charge:

@@ -1,4 +1,4 @@
-"""The search for plans at posted prices: additive, and alike for all nodes of a class in a slot."""
+"""Search for plans at posted prices, which are additive and equal for all nodes of a class in a slot."""
 
 import math
 from typing import NamedTuple
@@ -12,23 +12,23 @@ from solvers.auction.mechanism.pricing import cheapest_plan
 from solvers.compiled import Floats, Ints, kernel
 
 _FLOOR_PART = 1 / 8
-"""Room costs at least this part of what it would cost to use all that is reserved, and with operation at
-least all of that: who reserves what others need and uses little of it, or withdraws, pays for it in an empty
-zone too."""
+"""Least price of room, as a part of the operational cost of full use of the reservation; room and operation
+together cost at least the whole. So a user who reserves room and uses little of it, or withdraws, pays for it
+in an empty zone too."""
 
 
-class Found(NamedTuple):
-    """The cheapest plan in the room that there is."""
+class FoundPlan(NamedTuple):
+    """Cheapest plan in the present room."""
 
     cost: float
-    """Vendor, operation and room; infinite without a plan."""
+    """Cost of vendor, operation and room; infinite without a plan."""
     bound: float
-    """No plan costs less; it is the cost where the search was not cut off by its budget."""
+    """Lower bound on the cost of all plans; equal to the cost unless the budget ended the search."""
     option: int
     rows: Ints
-    """(slots,) node rows or `NO_CHOICE`."""
+    """Node row or `NO_CHOICE` in each slot, (slots,)."""
     compute: float
-    """Of the cost, what is for compute."""
+    """Part of the cost for compute."""
     memory: float
     steps: int
 
@@ -44,14 +44,15 @@ def cheapest(
     delays_slots: Ints,
     prices_micros: Floats,
     budget_steps: int,
-) -> Found:
-    """The least vendor's price + operation + sum of max(s lambda + r phi, floor) over the chosen node-slots.
+) -> FoundPlan:
+    """Return the least vendor's price + operation + sum of max(s lambda + r phi, floor) over chosen
+    node-slots.
 
     Args:
-        fullest: (slots, classes) the row to take of a class in a slot: see `fullest_rows`.
+        fullest: (slots, classes) row to use of a class in a slot: see `fullest_rows`.
         compute_price, memory_price: (slots, classes) micros per node-slot.
-        floor: (slots, classes) the least that the task's room costs there, in micros.
-        operational: (slots, classes) micros.
+        floor: (slots, classes) least price of the task's room there, in micros.
+        operational: (slots, classes) operational cost in micros.
     """
     slots, classes = operational.shape
     costs = np.full((slots, classes), np.inf)
@@ -75,34 +76,34 @@ def cheapest(
                 rows[slot] = fullest[slot, index]
                 compute += compute_price[slot, index] * demand.compute_share[index]
                 memory += memory_price[slot, index] * demand.memory_share[index]
-    return Found(plan.cost, plan.bound, plan.option, rows, compute, memory, plan.steps)
+    return FoundPlan(plan.cost, plan.bound, plan.option, rows, compute, memory, plan.steps)
 
 
 class Weights(NamedTuple):
-    """Value of a unit of room to other bids, where a task that is paid for is placed."""
+    """Values of a unit of room to other bids, for the placement of a task whose price is fixed."""
 
     node_units: Floats
-    """(classes,) of a slot of a node."""
+    """Units of a slot of a node, (classes,)."""
     taken: Floats
-    """(2, slots, classes) what is taken of compute and of memory, as a part; of the whole market."""
+    """Taken part of compute and of memory in the whole market, (2, slots, classes)."""
     first_column: int
-    """The slot of the market that the search begins with."""
+    """Column of the market with which the search begins."""
     typical: float
     """Offer of a usual bid for a unit, in micros."""
     premium: float
-    """Amount that the last unit of a slot brings beyond that."""
+    """Value of the last unit of a slot beyond that."""
     span_slots: int
     """Horizon of the prices."""
     compute_part: float
-    """Compute's part of a unit; the rest is memory."""
+    """Part of compute in a unit; the rest is memory."""
 
 
 class PlacedPlan(NamedTuple):
-    """A task's cheapest plan, and another one that leaves more to others."""
+    """Cheapest plan of a task, and another one that leaves more room to others."""
 
-    priced: Found
-    placed: Found
-    """Its option is -1 if it has no placement; its steps count all the same."""
+    priced: FoundPlan
+    placed: FoundPlan
+    """Placed plan. Its option is -1 if it has no placement; its steps still count."""
 
 
 @kernel
@@ -118,12 +119,12 @@ def placed_plan(
     weights: Weights,
     budget_steps: int,
 ) -> PlacedPlan:
-    """The cheapest plan at posted prices; and one that ends with its last node-slot, and has the rest of the
-    work before it, where it weighs least.
+    """Return the cheapest plan at posted prices, and one that ends with the same last node-slot and has the
+    rest of the work before it, at the least weight.
 
     Args:
         compute_price, memory_price, operational: (slots, classes) as for `cheapest`.
-        full_costs: (slots, classes) micros of a fully used node.
+        full_costs: (slots, classes) cost of a fully used node, in micros.
     """
     slots, classes = operational.shape
     floor = np.empty((slots, classes))
@@ -143,7 +144,7 @@ def placed_plan(
         prices_micros,
         budget_steps,
     )
-    none = Found(np.inf, np.inf, -1, priced.rows, 0.0, 0.0, 0)
+    none = FoundPlan(np.inf, np.inf, -1, priced.rows, 0.0, 0.0, 0)
     if priced.option < 0:
         return PlacedPlan(priced, none)
     last = slots - 1
@@ -168,7 +169,8 @@ def placed_plan(
     rows = priced.rows.copy()
     rows[:last] = found.rows
     return PlacedPlan(
-        priced, Found(found.cost, found.bound, found.option, rows, found.compute, found.memory, found.steps)
+        priced,
+        FoundPlan(found.cost, found.bound, found.option, rows, found.compute, found.memory, found.steps),
     )
 
 
@@ -181,13 +183,13 @@ def lightest(
     prices_micros: Floats,
     weights: Weights,
     budget_steps: int,
-) -> Found:
-    """The plan that is in the way of others least, vendor and operation included.
+) -> FoundPlan:
+    """Return the plan of least weight for others, with vendor and operation.
 
     Near slots weigh less than far ones, and empty classes less than full ones.
 
     Args:
-        fullest, operational: (slots, classes), of the slots that may be used: as for `cheapest`.
+        fullest, operational: (slots, classes) of the usable slots, as for `cheapest`.
     """
     slots, classes = operational.shape
     compute, memory = np.empty((slots, classes)), np.empty((slots, classes))

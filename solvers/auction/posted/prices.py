@@ -1,10 +1,10 @@
-"""Posted prices of a zone: of compute and of memory, per slot and class of nodes, and how they move.
+"""Posted prices of a zone for compute and memory, per slot and class of nodes, and their changes.
 
 A node-slot of a class costs its units (`units.py`) times the base level, and more as the class fills up in
-the slot: part of the way to the guard level, by the square of what is taken (`levels.py`). Of the two
-resources, the one that is scarcer carries the price. In an empty zone room costs a part of what using it
-would cost. No bid moves a price before it is decided, losing bids never raise one, and within a slot none
-falls; from slot to slot it falls by a bounded part, and by what withdrawn bids had raised it by.
+the slot: part of the way to the guard level, by the square of the taken part (`levels.py`). The scarcer of
+the two resources has the price. In an empty zone, room costs a part of its operational cost. No bid moves a
+price before its decision, losing bids never raise one, and within a slot no price falls. From slot to slot it
+falls by a bounded part, and by the rises of withdrawn bids.
 """
 
 import math
@@ -20,7 +20,7 @@ from solvers.auction.market.market import Market, Placement, placement_of
 from solvers.auction.market.node_slots import fullest_rows
 from solvers.auction.market.window import Window
 from solvers.auction.mechanism.mechanism import Request
-from solvers.auction.mechanism.prices import Basis, ClassPrice, Counted, Prices
+from solvers.auction.mechanism.prices import ClassPrice, Counted, PostedBasis, Prices
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.bound import ConstantPrices
 from solvers.auction.posted.day_pattern import DayPattern
@@ -28,14 +28,14 @@ from solvers.auction.posted.demand_curve import MOST_UNSOLD, DemandCurve, power
 from solvers.auction.posted.density_classes import A_CLASS_LOWER
 from solvers.auction.posted.haste import MOST_COUNTED
 from solvers.auction.posted.levels import LOW_PART, NO_RISE, Levels, Rise, least_level
-from solvers.auction.posted.plans import Found, Weights, lightest, placed_plan
-from solvers.auction.posted.room import Ahead, Room
+from solvers.auction.posted.plans import FoundPlan, Weights, lightest, placed_plan
+from solvers.auction.posted.room import Ahead, MarketRoom
 from solvers.auction.posted.units import least_cost_micros, least_memory_units, more_units
 from solvers.compiled import Floats, kernel
 
 _GUARD_PART = 0.7
 _TYPICAL_PART = 0.5
-"""What so large a part of the sold units offered or more is typical."""
+"""Part of the sold units that offered the typical density or more."""
 
 
 class PostedPrices:
@@ -45,19 +45,19 @@ class PostedPrices:
         self._market = market
         classes = market.fleet.classes
         horizon_slots = market.horizon_slots
-        self._room = Room(market)
+        self._room = MarketRoom(market)
         self._node_units = self._room.node_units
         self._first_slot = market.first_slot
         self.curve = DemandCurve(horizon_slots)
-        # Bids are made in the slot before the first that they may use.
+        # Bids arrive in the slot before the first that they may use.
         self.pattern = DayPattern(calendar, market.first_slot - 1, horizon_slots)
         self.levels = Levels(horizon_slots)
         self.compute_price = np.zeros((horizon_slots, len(classes)))
         self.memory_price = np.zeros((horizon_slots, len(classes)))
         self._compute_part = 0.5
-        """Of the price of a unit."""
+        """Part of compute in the price of a unit."""
         self.withdrawn_rise = NO_RISE
-        """What bids that were withdrawn since the slot began had raised the levels by."""
+        """Rise of the levels by bids that were withdrawn since the slot began."""
         self._certificate = ConstantPrices(market.first_slot, horizon_slots)
 
     @property
@@ -69,15 +69,16 @@ class PostedPrices:
         lost_at = self.levels.lost_at
         if passed > 0:
             expected = self.pattern.expected(min(passed, self.curve.forgets_after_slots + 1))
-            # When all is sold nothing is, however much is asked for: so losers count beside what runs.
+            # When all room is sold, there are no sales whatever the demand: so losers count besides running
+            # ones.
             most_lost_units = MOST_UNSOLD * max(self._room.taken_units(1))
             asked_units = self.curve.asked_units(most_lost_units)
             self.pattern.advance(passed, asked_units, self._room.units_per_slot)
             self._first_slot = self._market.first_slot
             kept = power(1.0 - self.levels.fall(self.curve), passed)
             for prices in (self.compute_price, self.memory_price):
-                _move_on(prices, passed, kept)
-            self.levels.sink(kept)
+                _advance_prices(prices, passed, kept)
+            self.levels.lower(kept)
             self.curve.advance(expected, self.levels.recent_slots(self.curve))
             self._certificate.advance(self._first_slot)
         self._room.measure()
@@ -86,7 +87,7 @@ class PostedPrices:
             self._undo_withdrawn(lost_at)
         self._post()
 
-    def judge(self, bid_micros: int, request: Request, window: Window | None) -> Counted:
+    def count_bid(self, bid_micros: int, request: Request, window: Window | None) -> Counted:
         if window is None:
             return Counted(slot=self._first_slot)
         self._certificate.open(
@@ -99,7 +100,7 @@ class PostedPrices:
             window_slots=window.slots,
             slot=self._first_slot,
         )
-        self._certificate.judge(counted.net_micros, counted.compute_units, counted.memory_units)
+        self._certificate.count_bid(counted.net_micros, counted.compute_units, counted.memory_units)
         return counted
 
     def lost(self, counted: Counted) -> None:
@@ -108,7 +109,7 @@ class PostedPrices:
             density, lost_at = counted.net_micros / units, self.levels.lost_at
             self.curve.lose(min(density, lost_at), units)
             if density > lost_at > 0:
-                self.curve.turn_away(min(density, MOST_COUNTED * lost_at), units, counted.window_slots)
+                self.curve.count_full_offer(min(density, MOST_COUNTED * lost_at), units, counted.window_slots)
 
     def rise(self, schedule: Schedule, demand: Demand, counted: Counted, welfare_micros: int) -> float:  # noqa: ARG002
         return 0.0
@@ -129,13 +130,13 @@ class PostedPrices:
         return counted._replace(base_part=rise.base_part, guard_part=rise.guard_part, sold_units=units)
 
     def withdrawn(self, counted: Counted) -> None:
-        """What it offered is forgotten; its rise of prices stays for the slot and then is undone."""
+        """Remove the offer of a bid; its rise of prices stays for the slot and is then undone."""
         self.withdrawn_rise = self.withdrawn_rise.times(Rise(counted.base_part, counted.guard_part))
         units = counted.sold_units
         if units > 0:
             age_slots = self._first_slot - counted.slot
             self.curve.take_back(counted.net_micros / units, units, counted.window_slots, age_slots)
-        # Of a bid that was counted under prices of another kind.
+        # The bid may have been counted under prices of another kind.
         self._certificate.settle(-counted.gain_micros)
         self._certificate.take_back(
             counted.net_micros, counted.compute_units, counted.memory_units, counted.slot
@@ -160,7 +161,7 @@ class PostedPrices:
         density_micros: float,  # noqa: ARG002
         budget_steps: int,
     ) -> Schedule | None:
-        """The rest goes where it is in the way of others least, as a new task does."""
+        """Plan the rest of a task at the least weight for others, as for a new task."""
         columns = window.columns
         found = lightest(
             fullest_rows(self._market.node_slots(columns.start, columns.stop), demand),
@@ -182,15 +183,15 @@ class PostedPrices:
     def plan(
         self, demand: Demand, window: Window, budget_steps: int = SEARCH_BUDGET_STEPS
     ) -> Schedule | None:
-        """The plan for a task and its price, neither of which a bid is known for.
+        """Return the plan for a task with its price; both are independent of the bid.
 
-        The price is the cheapest plan's at posted prices. The plan given ends with the last node-slot of that
-        plan, and has the rest of the work where it leaves most to others: near node-slots weigh less than far
-        ones, since what is near is soon lost, and those of an empty class less than those of a full one; a
-        full one weighs the more, the less time those have who offer much. It is not done earlier than the
-        plan that is paid for, or a user could claim to be able to wait, pay less, and not wait. Where its
-        vendor and operation alone cost more than the price, the cheapest plan itself is given, so that no
-        price is below cost.
+        The price is that of the cheapest plan at posted prices. The placed plan ends with the last node-slot
+        of that plan, and has the rest of the work where it leaves most room to others. Near node-slots weigh
+        less than far ones, since near room is soon lost, and those of an empty class less than those of a
+        full one; a full one weighs more, the shorter the windows of high offers. The placed plan does not end
+        earlier than the priced one: otherwise a user could claim a late deadline, pay less, and not wait. If
+        its vendor and operation alone cost more than the price, the cheapest plan itself is placed, so that
+        no price is below cost.
         """
         columns = window.columns
         priced, placed = placed_plan(
@@ -220,9 +221,9 @@ class PostedPrices:
         )
 
     @property
-    def basis(self) -> Basis:
+    def basis(self) -> PostedBasis:
         span_slots = self.levels.span_slots(self.curve)
-        return Basis(
+        return PostedBasis(
             base_micros_per_unit=self.levels.base,
             guard_micros_per_unit=self.levels.guard,
             compute_part=self._compute_part,
@@ -246,18 +247,18 @@ class PostedPrices:
         )
 
     def take_over(self, before: Prices) -> None:
-        """Units are the same for all nodes, so what was learned stays; room that came counts anew.
+        """Keep the learned demand, since units are equal for all nodes; additional room counts again.
 
-        After prices of another kind these are found anew.
+        After prices of another kind, prices start again.
         """
         if isinstance(before, PostedPrices):
-            self._go_on_from(before)
+            self._take_over_posted(before)
         else:
-            self._certificate.go_on_from(before.bound_micros, self._first_slot)
+            self._certificate.add_earlier_bound(before.bound_micros, self._first_slot)
         self._room.measure()
         self._post()
 
-    def _go_on_from(self, before: "PostedPrices") -> None:
+    def _take_over_posted(self, before: "PostedPrices") -> None:
         self.curve.restore(before.curve.state())
         self.pattern.restore(before.pattern.state())
         self.levels.base, self.levels.guard = before.levels.base, before.levels.guard
@@ -317,7 +318,7 @@ class PostedPrices:
         part = self._compute_part
         return part * counted.compute_units + (1 - part) * counted.memory_units
 
-    def _described(self, demand: Demand, window: Window, found: Found) -> Schedule:
+    def _described(self, demand: Demand, window: Window, found: FoundPlan) -> Schedule:
         placement = placement_of(found.rows, self._market.first_slot + window.columns.start)
         return describe(self._market, demand, window.options[found.option], placement)
 
@@ -334,14 +335,14 @@ class PostedPrices:
         )
 
     def _weigh(self) -> None:
-        """Put the price on the resource of which more is taken."""
+        """Move the price to the resource of which more is taken."""
         compute, memory = self._room.taken_units(self.levels.span_slots(self.curve))
         if compute + memory > 0:
             compute, memory = _eighth(compute), _eighth(memory)
             self._compute_part = compute / (compute + memory)
 
     def _post(self, sold_units: float = 0.0) -> None:
-        """Move the levels, and raise every price that is below what they make it."""
+        """Move the levels, and raise every price that is below its value by the levels."""
         least = least_level(self._operational_per_unit(), self.curve.sold_density(LOW_PART))
         self.levels.rise(self.curve, self._ahead(), sold_units, least)
         _raise_prices(
@@ -365,13 +366,14 @@ class PostedPrices:
         return self.pattern.expected_ahead(levels.span_slots(curve), levels.busiest_slots(curve))
 
     def _undo_withdrawn(self, lost_at: float) -> None:
-        """Take back what bids that were withdrawn in the slot before had raised prices by.
+        """Undo the rises of prices by bids that were withdrawn in the previous slot.
 
         Args:
-            lost_at: up to which density bids that lost in that slot count.
+            lost_at: density to which bids that lost in that slot are clipped.
         """
         if self.withdrawn_rise != NO_RISE:
-            # A rise of less than a class would lower whoever lost at the edge of one, for next to nothing.
+            # Undoing a rise of less than a class would lower losers at the edge of a class, almost without
+            # gain.
             if self.withdrawn_rise.base_part < A_CLASS_LOWER:
                 self.curve.lower_losers(lost_at * self.withdrawn_rise.base_part / A_CLASS_LOWER)
             kept = self.levels.undo(self.withdrawn_rise, self.curve, self._ahead())
@@ -380,7 +382,7 @@ class PostedPrices:
             self.withdrawn_rise = NO_RISE
 
     def _operational_per_unit(self) -> float:
-        """In the next slot, on the class that is cheapest to run."""
+        """Return the operational cost per unit in the next slot, on the cheapest class."""
         costs, units = self._market.full_costs[0].tolist(), self._node_units.tolist()
         return float(min(cost / of_node for cost, of_node in zip(costs, units, strict=True)))
 
@@ -395,7 +397,7 @@ def _raise_prices(
     guard: float,
     compute_part: float,
 ) -> None:
-    """Raise every price that is below what the levels make it."""
+    """Raise every price that is below its value by the levels."""
     slots, classes = compute_price.shape
     for slot in range(slots):
         for index in range(classes):
@@ -414,8 +416,8 @@ def _eighth(value: float) -> float:
     return fourth * fourth
 
 
-def _move_on(prices: Floats, passed: int, kept: float) -> None:
-    """Let prices fall, and new slots open at what the last one costs, so that waiting for them pays no more
+def _advance_prices(prices: Floats, passed: int, kept: float) -> None:
+    """Lower prices, and open new slots at the price of the last one, so that waiting for them pays no more
     than waiting for any other."""
     prices *= kept
     moved = min(passed, len(prices))

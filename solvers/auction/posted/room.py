@@ -1,4 +1,4 @@
-"""How much of each class of nodes is taken, slot by slot, and how much room that leaves."""
+"""Taken part of each class of nodes per slot, and the room left."""
 
 from typing import NamedTuple
 
@@ -6,47 +6,47 @@ import numpy as np
 
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Market, Placement
-from solvers.auction.market.placements import Located
+from solvers.auction.market.placements import NodeSlotIndices
 from solvers.compiled import Bools, Floats, Ints, kernel
 
 MOST_SUSTAINED = 4.0
-"""What asks for more than so many times the room of the slots that passed is a burst, such as the work of a
-day that arrives in an hour: no zone is asked for as much all day."""
+"""Demand, as a multiple of the room of the past slots, above which it is a burst, such as the work of a day
+that arrives in an hour: no zone has such demand all day."""
 
 
 class Ahead(NamedTuple):
-    """What lies in the span ahead: room, in units, and demand."""
+    """Room in units, and demand, of the span ahead."""
 
     free: float
     whole: float
-    """All that is open there."""
+    """Room of all open nodes there."""
     expected_slots: float
-    """What is expected to be asked for there, in slots that ask for as much as slots do on average."""
+    """Expected demand there, in slots of mean demand."""
 
 
-class Room:
-    """Of one zone's market, in units (`units.py`)."""
+class MarketRoom:
+    """Room of one zone's market, in units (`units.py`)."""
 
     def __init__(self, market: Market) -> None:
         self._market = market
         classes = market.fleet.classes
         self.node_units = np.array([c.capacity_samples for c in classes])
-        """(classes,) of a slot of a node."""
+        """Units of a slot of a node, (classes,)."""
         self._nodes = np.array([float(c.stop - c.start) for c in classes])
         self._class_units = self._nodes * self.node_units
         self._units_per_slot = float(self._class_units.sum())
         self._bounds = np.array([c.start for c in classes] + [len(market.fleet.nodes)], np.int64)
         self.taken = np.zeros((2, market.horizon_slots, len(classes)))
-        """(2, slots, classes) what is taken of the compute and of the memory of each class, as a part."""
+        """Taken part of the compute and of the memory of each class, (2, slots, classes)."""
         self.measure()
 
     @property
     def units_per_slot(self) -> float:
-        """Of all nodes of the zone, up or not."""
+        """Units of all nodes of the zone, up or not."""
         return self._units_per_slot
 
     def measure(self) -> None:
-        """Take what is taken from the market."""
+        """Read the taken parts from the market."""
         market = self._market
         for index, (free, capacity) in enumerate(
             ((market.free_samples, market.capacity_samples), (market.free_gib, market.capacity_gib))
@@ -54,19 +54,19 @@ class Room:
             _sum_taken(free, capacity, self._bounds, self.taken[index])
 
     def count(self, placement: Placement, demand: Demand, sign: float) -> None:
-        """Count what a plan takes, or with a sign of -1 what it gives back."""
+        """Add the room that a plan takes, or subtract released room with a sign of -1."""
         _count(self._market.locate(placement), demand, sign, self._nodes, self.taken)
 
     def taken_units(self, slots: int) -> tuple[float, float]:
-        """Of compute and of memory, over the first slots."""
+        """Return the taken units of compute and of memory over the first slots."""
         compute, memory = _weighted_sums(self.taken, slots, self._class_units)
         return compute, memory
 
     def ahead(self, slots: int, compute_part: float) -> tuple[float, float]:
-        """What is free and what there is, in units, over the first slots, on nodes that are up.
+        """Return the free and the total units over the first slots, on nodes that are up.
 
         Args:
-            compute_part: of a unit; the rest of it is memory.
+            compute_part: part of compute in a unit; the rest is memory.
         """
         market = self._market
         whole = _open_units(market.capacity_samples, market.node_up, market.node_open) * slots
@@ -76,9 +76,9 @@ class Room:
 
 @kernel
 def _weighted_sums(taken: Floats, slots: int, class_units: Floats) -> tuple[float, float]:
-    """Of compute and of memory over the first slots.
+    """Return the weighted sums of compute and of memory over the first slots.
 
-    In a fixed order, as numpy's own sum depends on the machine's vector width.
+    The order is fixed, since numpy's sum depends on the machine's vector width.
     """
     sums = np.zeros(2)
     for resource in range(2):
@@ -100,7 +100,7 @@ def _sum_taken(free: Floats, capacity: Floats, bounds: Ints, taken: Floats) -> N
 
 @kernel
 def _open_units(capacity: Floats, node_up: Bools, node_open: Bools) -> float:
-    """Room of the nodes that are up and open: whole numbers, so their order does not matter."""
+    """Return the room of the nodes that are up and open: whole numbers, so their order does not matter."""
     units = 0.0
     for row in range(capacity.size):
         if node_up[row] and node_open[row]:
@@ -109,7 +109,7 @@ def _open_units(capacity: Floats, node_up: Bools, node_open: Bools) -> float:
 
 
 @kernel
-def _count(at: Located, demand: Demand, sign: float, nodes: Floats, taken: Floats) -> None:
+def _count(at: NodeSlotIndices, demand: Demand, sign: float, nodes: Floats, taken: Floats) -> None:
     for place in range(at.columns.size):
         column, index = at.columns[place], at.classes[place]
         if not 0 <= column < taken.shape[1]:

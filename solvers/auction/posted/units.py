@@ -1,9 +1,9 @@
-"""Units of room, alike for all classes of nodes: a node has as many as it trains samples in a slot.
+"""Units of room, equal for all classes of nodes: a node has as many as it trains samples in a slot.
 
 A task that takes a share s of a node's compute takes s times the node's units of compute, so all of its work
-takes as many units as it has samples, on whichever class. Memory is counted likewise: a share of a node's
-memory is worth as many units as that share of its compute. A price per unit is then one number for nodes of
-any speed, and a node-slot of a class costs it times the class's units.
+takes as many units as it has samples, on any class. Memory is counted likewise: a share of a node's memory
+has as many units as that share of its compute. A price per unit is then one number for nodes of any speed,
+and the price of a node-slot of a class is that number times the class's units.
 """
 
 import numpy as np
@@ -15,10 +15,10 @@ from solvers.compiled import Floats, Ints, kernel
 
 @kernel
 def least_memory_units(demand: Demand, capacity_samples: Floats) -> float:
-    """No plan takes less memory: the work, at the class with the least memory per sample.
+    """Return the least memory of any plan: the work, on the class with the least memory per sample.
 
     Args:
-        capacity_samples: (classes,) the units of a node.
+        capacity_samples: (classes,) units of a node.
     """
     least = np.inf
     for index in range(demand.samples.size):
@@ -29,10 +29,10 @@ def least_memory_units(demand: Demand, capacity_samples: Floats) -> float:
 
 
 def more_units(before: tuple[float, float], now: tuple[float, float]) -> tuple[float, float]:
-    """By how much the units of compute and of memory of a node-slot may come to exceed what they were.
+    """Return the largest growth of the units of compute and of memory of a node-slot.
 
-    What is taken stays taken: of a node that grows from M to N GiB, tasks may hold T GiB at U / M units each,
-    and then N - T at V / N, in all V + T (U / M - V / N), where T is at most the lesser of both.
+    Taken room stays taken: if a node grows from M to N GiB, tasks may hold T GiB at U / M units each, and
+    then N - T at V / N, in total V + T (U / M - V / N), where T is at most the smaller of M and N.
 
     Args:
         before, now: units and GiB of the node.
@@ -43,7 +43,7 @@ def more_units(before: tuple[float, float], now: tuple[float, float]) -> tuple[f
 
 
 def least_cost_micros(demand: Demand, window: Window) -> int:
-    """No plan costs less for its vendor and its operation, whatever has room; in whole micros."""
+    """Return the least cost of vendor and operation of any plan, regardless of room, in whole micros."""
     operational = _least_operational(
         window.operational[int(window.delays_slots[0]) :], demand.samples, demand.work_samples
     )
@@ -53,7 +53,7 @@ def least_cost_micros(demand: Demand, window: Window) -> int:
 
 @kernel
 def _least_operational(operational: Floats, samples: Ints, work_samples: int) -> float:
-    """The work in the slots where a sample costs least, a last part of a slot at its part of the cost."""
+    """Return the cost of the work in the slots where a sample costs least, the last one in part."""
     slots, classes = operational.shape
     per_sample = np.full(slots, np.inf)
     most = 0

@@ -79,7 +79,7 @@ class BatchJudge:
         optimum would schedule the task from the present slot to the present end of the horizon. So no later
         slot is used, although the horizon moves while the bid waits."""
         appraisal = self._auctioneer.appraise(request)
-        counted = self._auctioneer.judge(bid.bid_micros, request, appraisal)
+        counted = self._auctioneer.count_bid(bid.bid_micros, request, appraisal)
         option = drawn_vendor(request, slots_for(request, self._market))
         if option is None:
             self._outcomes.add(

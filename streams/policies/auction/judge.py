@@ -216,7 +216,7 @@ class ImmediateJudge:
             full = self.full(bid.job.user, 0, schedule)
             if full is not None:
                 # It had a plan, so the bound includes it.
-                self._auctioneer.prices.lost(self._auctioneer.judge(bid.bid_micros, request, appraisal))
+                self._auctioneer.prices.lost(self._auctioneer.count_bid(bid.bid_micros, request, appraisal))
                 self._outcomes.add(self._verdicts.rejected(bid, "cell_full", full, appraisal))
                 return
         award = self._auctioneer.decide(bid.bid_micros, request, appraisal)

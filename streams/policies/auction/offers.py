@@ -19,11 +19,11 @@ from schemas.auction.evidence import (
     WelfareDifference,
     ZonePriced,
 )
-from solvers.auction.market.demand import Memory, Speed
+from solvers.auction.market.demand import Speed, TaskMemory
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer
 from solvers.auction.mechanism.mechanism import Price
-from solvers.auction.mechanism.prices import Basis
+from solvers.auction.mechanism.prices import PostedBasis
 from solvers.auction.mechanism.search import Schedule
 
 
@@ -51,7 +51,7 @@ def price_of(price: Price) -> PriceParts:
 def offer_of(
     appraisal: Appraisal,
     speeds: Sequence[Speed],
-    memory: Memory,
+    memory: TaskMemory,
     nodes: tuple[str, ...],
     calendar: Calendar,
 ) -> Offer:
@@ -82,7 +82,7 @@ def offer_of(
     )
 
 
-def basis_of(basis: Basis | None) -> PriceBasis | None:
+def basis_of(basis: PostedBasis | None) -> PriceBasis | None:
     """A basis as a record."""
     if basis is None:
         return None

@@ -20,7 +20,7 @@ from solvers.auction.baselines.on_arrival import (
     fastest_vendor,
 )
 from solvers.auction.market.fleet import Calendar, Fleet
-from solvers.auction.market.market import ClassSlotValue, Market, Opening
+from solvers.auction.market.market import ClassSlotValue, EmptyPrices, Market
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Mechanism, PriceRises
 from solvers.auction.mechanism.primal_dual import PrimalDual
@@ -67,7 +67,7 @@ def market_of(policy: PolicySettings) -> type[Market]:
     return ExclusiveMarket if isinstance(policy, NoMergingPolicy) else Market
 
 
-def opening_of(policy: PolicySettings, fleet: Fleet, calendar: Calendar) -> Opening:
+def opening_of(policy: PolicySettings, fleet: Fleet, calendar: Calendar) -> EmptyPrices:
     """Return the prices of empty node-slots: the policy's forecasts by the hour in which a slot begins, or
     0."""
     forecasts = policy.opening_prices if isinstance(policy, AuctionPolicy) else ()
@@ -79,7 +79,7 @@ def opening_of(policy: PolicySettings, fleet: Fleet, calendar: Calendar) -> Open
 
         return price
 
-    return Opening(
+    return EmptyPrices(
         compute=hourly({forecast.gpu_type: forecast.compute_micros for forecast in forecasts}),
         memory=hourly({forecast.gpu_type: forecast.memory_micros for forecast in forecasts}),
     )

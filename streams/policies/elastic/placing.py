@@ -7,7 +7,7 @@ from functools import cached_property
 from solvers.elastic.cluster import placing_order
 from solvers.elastic.cluster_parts import Kind
 from solvers.elastic.demand import Demand, Grant, Pool
-from solvers.elastic.making_way import MovableWorkers
+from solvers.elastic.making_room import MovableWorkers
 from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.workforce import Workforce
 
@@ -96,7 +96,7 @@ class RoundPlacement:
         if not self._place(*place):
             if self._movable is None:
                 self._movable = MovableWorkers(self._cluster, self._movable_jobs)
-            for job_id in self._movable.make_way(workers, gpus_per_worker, grant.pool):
+            for job_id in self._movable.make_room(workers, gpus_per_worker, grant.pool):
                 loser = self._workforce.jobs[job_id]
                 if job_id not in resized:
                     # It gets them back if there is room elsewhere.

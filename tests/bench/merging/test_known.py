@@ -4,7 +4,7 @@ import pytest
 
 from bench.merging.known import KnownMerge, foretold_gains, known_merges, known_tasks, visible
 from bench.merging.measured import read_profiles, read_workload
-from solvers.merging.gain import ForetoldGain, GainOutcome
+from solvers.merging.gain import GainForecast, GainOutcome
 from solvers.merging.pairs import Candidate
 from tests.support.profiles import FILES, write_profiles
 
@@ -76,8 +76,8 @@ def test_a_merge_is_foretold_from_all_outcomes_but_those_of_its_pair():
 class Recorder:
     """A model that answers with how many outcomes it saw."""
 
-    def foretell(self, outcomes: list[GainOutcome], asked: list[Candidate]) -> list[ForetoldGain]:
-        return [ForetoldGain(float(len(outcomes)), 0.5) for _ in asked]
+    def forecast(self, outcomes: list[GainOutcome], asked: list[Candidate]) -> list[GainForecast]:
+        return [GainForecast(float(len(outcomes)), 0.5) for _ in asked]
 
 
 def test_each_merge_is_foretold_from_exactly_what_it_may_see():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from solvers.auction.market.carry_over import carry_over_prices, carry_over_use
 from solvers.auction.market.fleet import Fleet
-from solvers.auction.market.market import Market, Opening
+from solvers.auction.market.market import EmptyPrices, Market
 from solvers.auction.market.price_order import PriceOrder
 from tests.support.examples import examples
 from tests.support.markets import small_cases
@@ -34,7 +34,7 @@ def changed(data: st.DataObject, before: Fleet) -> Fleet:
 def test_what_is_taken_stays_taken_and_nothing_gets_cheaper(data: st.DataObject) -> None:
     before, *_ = data.draw(small_cases())
     price = data.draw(st.sampled_from([0.0, 1.5]))
-    opening = Opening(compute=lambda _index, _slots: price, memory=lambda _index, _slots: price)
+    opening = EmptyPrices(compute=lambda _index, _slots: price, memory=lambda _index, _slots: price)
     fleet = changed(data, before.fleet)
     slots = data.draw(st.integers(1, 7))
     after = Market(fleet, slots, before.first_slot, lambda _index, _slots: 1.0, opening)

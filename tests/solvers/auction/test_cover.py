@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from solvers.auction.mechanism.counts import Cover
 from solvers.auction.mechanism.cover import by_cost, cheapest_cover
-from solvers.auction.mechanism.pricing import Plan, cheapest_plan
+from solvers.auction.mechanism.pricing import AdditivePlan, cheapest_plan
 from tests.support.examples import examples
 
 ENDLESS = 10**15
@@ -40,7 +40,7 @@ def every_cover(costs, samples, work, first_slot=0):
             yield math.fsum(costs[slot, index] for slot, index in taken)
 
 
-def assert_gap_is_true(found: Cover | Plan, least: float, cutoff: float, steps: int) -> None:
+def assert_gap_is_true(found: Cover | AdditivePlan, least: float, cutoff: float, steps: int) -> None:
     """What was found lies between the true least and no further from it than it says; an endless search
     finds the least, or proves that it is not below the cutoff."""
     if least < cutoff:

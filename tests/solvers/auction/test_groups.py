@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.offline.groups import VIEWS, Groups, telling
+from solvers.auction.offline.groups import VIEWS, NodeGroups, constraining
 from solvers.auction.offline.placing import pack
 from tests.support.examples import examples
 from tests.support.instances import empty_instance, random_instance
@@ -21,7 +21,7 @@ SIZES = st.tuples(st.integers(0, 9), st.integers(0, 9))
 @given(st.integers(3, 30), st.integers(3, 30), st.randoms(use_true_random=False))
 def test_tasks_that_fit_on_a_node_together_weigh_at_most_one_node_in_every_view(samples, gib, rng):
     of = fleet((1, float(samples), float(gib)))
-    groups = Groups.of(empty_instance(of, 1, []))
+    groups = NodeGroups.of(empty_instance(of, 1, []))
     weighed, left_samples, left_gib = np.zeros(VIEWS), samples, gib
     while left_samples and left_gib:
         taken = rng.randint(1, left_samples), rng.randint(1, left_gib)
@@ -32,16 +32,16 @@ def test_tasks_that_fit_on_a_node_together_weigh_at_most_one_node_in_every_view(
 
 def test_three_tasks_of_two_fifths_weigh_more_than_a_node_in_the_view_of_second_order():
     of = fleet((1, 10.0, 10.0))
-    groups = Groups.of(empty_instance(of, 1, []))
+    groups = NodeGroups.of(empty_instance(of, 1, []))
     weights = groups.weights(demand(of, 100, [4], 1.0))
     assert 3 * weights[0, 0] == pytest.approx(1.2)
     assert 3 * weights[0, 4] == 1.5
-    assert telling(weights[None])[0, 4]
+    assert constraining(weights[None])[0, 4]
 
 
 def test_a_task_weighs_infinitely_much_where_it_does_not_fit():
     of = fleet((1, 10.0, 10.0), (1, 10.0, 2.0))
-    groups = Groups.of(empty_instance(of, 1, []))
+    groups = NodeGroups.of(empty_instance(of, 1, []))
     weights = groups.weights(demand(of, 100, [4, 4], 3.0))
     assert np.isfinite(weights[0]).all()
     assert np.isinf(weights[1]).all()
@@ -49,7 +49,7 @@ def test_a_task_weighs_infinitely_much_where_it_does_not_fit():
 
 def test_every_node_with_room_is_in_one_group_of_its_slot_and_class():
     instance = random_instance(random.Random(3), tasks=0, nodes=6, slots=4)
-    groups = Groups.of(instance)
+    groups = NodeGroups.of(instance)
     classes = len(instance.fleet.classes)
     for column, index in itertools.product(range(instance.slots), range(classes)):
         node_class = instance.fleet.classes[index]

@@ -7,7 +7,7 @@ import numba
 import pytest
 
 from solvers.auction.baselines.on_arrival import ExclusiveMarket
-from solvers.auction.market.market import Market, Opening
+from solvers.auction.market.market import EmptyPrices, Market
 from solvers.auction.market.node_slots import NodeSlots
 from tests.support.markets import fleet
 
@@ -48,7 +48,7 @@ def test_all_node_slots_are_of_one_compiled_type(kind, of):
 
 
 def test_opening_prices_of_all_nodes_are_summed_exactly_by_class():
-    opening = Opening(
+    opening = EmptyPrices(
         compute=lambda index, slot: 0.1 + index * 1e15 + slot / 3, memory=lambda _index, slot: slot * 1e-9 / 7
     )
     market = Market(TWO_CLASSES, 4, 0, lambda *_: 1.0, opening)

@@ -16,7 +16,7 @@ def learnt(offers: list[float], award_micros: float, opening_micros: float = 1.0
     """What has seen winners with these offers per node-slot that all brought the same."""
     steepness = LearnedSteepness(DECLARED, 144)
     for offer in offers:
-        steepness.note_award(offer, award_micros, opening_micros)
+        steepness.count_award(offer, award_micros, opening_micros)
     return steepness
 
 
@@ -35,9 +35,9 @@ def test_classes_are_in_the_order_of_amounts(amounts: list[float]) -> None:
 def test_declared_bounds_hold_until_enough_have_won() -> None:
     steepness = LearnedSteepness(DECLARED, 144)
     for _ in range(19):
-        steepness.note_award(1_000.0, 500.0, 1.0)
+        steepness.count_award(1_000.0, 500.0, 1.0)
     assert steepness.rises() == DECLARED
-    steepness.note_award(1_000.0, 500.0, 1.0)
+    steepness.count_award(1_000.0, 500.0, 1.0)
     assert steepness.rises().alpha != DECLARED.alpha
 
 
@@ -66,7 +66,7 @@ def test_prices_that_open_above_all_offers_still_rise() -> None:
 
 def test_one_absurd_winner_counts_as_one_of_the_highest_density_allowed() -> None:
     steepness = LearnedSteepness(PriceRises(1.0, 1.0, 2_048.0), 144)
-    steepness.note_award(1e15, 1.0, 0.0)
+    steepness.count_award(1e15, 1.0, 0.0)
     assert steepness.state()["offers"] == [(_class_of(2_048.0), 1)]
 
 
@@ -85,7 +85,7 @@ def test_a_restored_one_goes_on_as_the_other() -> None:
     other = LearnedSteepness(DECLARED, 144)
     other.restore(steepness.state())
     for each in (steepness, other):
-        each.note_award(5_000.0, 300.0, 0.0)
+        each.count_award(5_000.0, 300.0, 0.0)
         each.advance(150)
     assert other.rises() == steepness.rises()
     assert other.state() == steepness.state()

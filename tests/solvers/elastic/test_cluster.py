@@ -119,7 +119,7 @@ def test_shrinking_frees_servers():
     servers.close("l2")
     assert servers.shrink("a", 5) == {"l2": 4, "l1": 1}
     assert servers.workers_of("a") == {"flexible": {"l1": 2}}
-    with pytest.raises(ValueError, match="job a has 2 flexible workers, of which 3 cannot be taken"):
+    with pytest.raises(ValueError, match="job a has 2 flexible workers: 3 cannot be removed"):
         servers.shrink("a", 3)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyomo.contrib.solver.solvers.highs import Highs
 
-from solvers.elastic.knapsack import Group, best_choice
+from solvers.elastic.knapsack import ItemGroup, best_choice
 from tests.support.examples import examples
 
 VALUES = st.integers(-2, 6).map(float) | st.floats(-1.0, 50.0).map(lambda value_s: round(value_s, 3))
@@ -21,7 +21,7 @@ def groups(draw, values_s, max_groups):
     unit = draw(st.sampled_from([1, 1, 2, 3]))
     weights = draw(st.lists(WEIGHTS, max_size=max_groups))
     return [
-        Group(
+        ItemGroup(
             [weight * unit for weight in each],
             draw(st.lists(values_s, min_size=len(each), max_size=len(each))),
         )
@@ -81,7 +81,7 @@ def test_of_too_many_groups_it_is_worth_less_by_one_item_at_most(of, capacity_gp
 def test_eight_thousand_wide_groups_are_no_matter_of_groups_times_capacity():
     # A table of them would take 2 GB.
     of = [
-        Group(range(8, 264, 8), [float(gpus**0.5 * (1 + n % 7)) for gpus in range(8, 264, 8)])
+        ItemGroup(range(8, 264, 8), [float(gpus**0.5 * (1 + n % 7)) for gpus in range(8, 264, 8)])
         for n in range(8_000)
     ]
     choice = best_choice(of, 960_007)
@@ -114,14 +114,14 @@ def test_it_is_worth_what_an_exact_solver_finds(of, capacity_gpus):
 
 @given(groups(VALUES, 6), st.integers(0, 40), st.integers(2, 7))
 def test_the_unit_of_weight_makes_no_difference(of, capacity_gpus, unit):
-    scaled = [Group([unit * weight for weight in group.weights_gpus], group.values_s) for group in of]
+    scaled = [ItemGroup([unit * weight for weight in group.weights_gpus], group.values_s) for group in of]
     assert best_choice(scaled, unit * capacity_gpus + unit - 1) == best_choice(of, capacity_gpus)
 
 
 def test_figure_3_6_favours_a():
     # Jobs A and B of Table 3.4, with 2 GPUs per worker of A and 1 of B.
-    a = Group([2], [50.0])
-    b = Group([1, 2, 3, 4], [20.0, 30.0, 36.0, 40.0])
+    a = ItemGroup([2], [50.0])
+    b = ItemGroup([1, 2, 3, 4], [20.0, 30.0, 36.0, 40.0])
     assert best_choice([a, b], 4) == [0, 1]
     assert best_choice([a, b], 5) == [0, 2]
     assert best_choice([a, b], 1) == [None, 0]
@@ -129,20 +129,20 @@ def test_figure_3_6_favours_a():
 
 def test_no_groups_and_no_room():
     assert best_choice([], 10) == []
-    assert best_choice([Group([], []), Group([3], [1.0])], 2) == [None, None]
-    assert best_choice([Group([1], [1.0])], -5) == [None]
+    assert best_choice([ItemGroup([], []), ItemGroup([3], [1.0])], 2) == [None, None]
+    assert best_choice([ItemGroup([1], [1.0])], -5) == [None]
 
 
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        (Group([1, 2], [1.0]), "group 1 has 2 weights and 1 values"),
-        (Group([0], [1.0]), "item 0 of group 1 weighs 0 GPUs"),
-        (Group([2, 2], [1.0, 2.0]), "item 1 of group 1 weighs 2 GPUs"),
-        (Group([1, 2], [1.0, math.nan]), "item 1 of group 1 weighs 2 GPUs and is worth nan s"),
-        (Group([1], [math.inf]), "worth inf s"),
+        (ItemGroup([1, 2], [1.0]), "group 1 has 2 weights and 1 values"),
+        (ItemGroup([0], [1.0]), "item 0 of group 1 weighs 0 GPUs"),
+        (ItemGroup([2, 2], [1.0, 2.0]), "item 1 of group 1 weighs 2 GPUs"),
+        (ItemGroup([1, 2], [1.0, math.nan]), "item 1 of group 1 weighs 2 GPUs and is worth nan s"),
+        (ItemGroup([1], [math.inf]), "worth inf s"),
     ],
 )
 def test_groups_that_break_the_rules_are_refused(group, message):
     with pytest.raises(ValueError, match=message):
-        best_choice([Group([1], [1.0]), group], 10)
+        best_choice([ItemGroup([1], [1.0]), group], 10)

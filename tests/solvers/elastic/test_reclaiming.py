@@ -150,7 +150,7 @@ def test_the_same_seed_chooses_the_same_servers():
 
 @pytest.mark.parametrize("choose", [least_preemption_cost, smallest_count, random_choice(0), reclaim_optimum])
 def test_more_servers_than_there_are_cannot_go(choose):
-    with pytest.raises(ValueError, match="7 servers are asked for, of 6 that are on loan"):
+    with pytest.raises(ValueError, match="7 servers are requested, and 6 are on loan"):
         choose(FIGURE_3_5, 7)
     with pytest.raises(ValueError, match="-1 servers"):
         choose(FIGURE_3_5, -1)

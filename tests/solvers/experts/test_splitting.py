@@ -85,7 +85,7 @@ def test_each_token_is_sent_once_and_as_many_stay_as_can(case, random):
 
 def test_counts_that_are_not_what_is_split_are_refused():
     placement = Placement.of_lists([[0], [1]], 2)
-    with pytest.raises(ValueError, match="of expert 1 3 tokens are split and 2 counted"):
+    with pytest.raises(ValueError, match="3 tokens of expert 1 are split and 2 counted"):
         sends(placement, even_split(placement, np.array([1, 3])), np.array([[1, 1], [0, 1]]))
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from solvers.merging import pairs
-from solvers.merging.gain import ForetoldGain, GainOutcome, PairEffects, ScoreRegression
-from solvers.merging.merged_target import MergeQuestion, MergeResult, foretell_targets
-from solvers.merging.pairs import MOST_OUTCOMES, Belief, Candidate, regress
+from solvers.merging.gain import GainForecast, GainOutcome, PairEffects, ScoreRegression
+from solvers.merging.merged_target import MergeQuestion, MergeResult, forecast_targets
+from solvers.merging.pairs import MOST_OUTCOMES, Candidate, Prediction, regress
 
 MODELS = [PairEffects(), ScoreRegression()]
 SIZES = {"wide": 100_000, "mid": 10_000, "slim": 1_000, "tiny": 200}
@@ -29,25 +29,25 @@ def without(outcomes, donor: str, receiver: str) -> list[GainOutcome]:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_without_outcomes_no_gain_is_foretold_with_even_chances(model):
-    assert model.foretell([], [pair("a", "b")]) == [ForetoldGain(0.0, 0.5)]
-    assert model.foretell([], []) == []
+    assert model.forecast([], [pair("a", "b")]) == [GainForecast(0.0, 0.5)]
+    assert model.forecast([], []) == []
 
 
 def test_a_receiver_that_gains_from_all_others_is_foretold_to_gain():
     outcomes = every_pair(lambda a, b: {"slim": 0.05, "tiny": 0.1}.get(b, -0.01))
     for donor in ("mid", "tiny"):
         seen = without(outcomes, donor, "slim")
-        (told,) = PairEffects().foretell(seen, [pair(donor, "slim")])
+        (told,) = PairEffects().forecast(seen, [pair(donor, "slim")])
         assert told.gain == pytest.approx(0.05, rel=0.5)
         assert told.probability > 0.9
-    (told,) = PairEffects().foretell(without(outcomes, "tiny", "wide"), [pair("tiny", "wide")])
+    (told,) = PairEffects().forecast(without(outcomes, "tiny", "wide"), [pair("tiny", "wide")])
     assert told.gain < 0
     assert told.probability < 0.1
 
 
 def test_a_donor_that_helps_others_is_foretold_to_help_a_receiver_without_outcomes():
     outcomes = every_pair(lambda a, b: 0.03 if a == "wide" else -0.03)
-    helped, harmed = PairEffects().foretell(outcomes, [pair("wide", "new"), pair("mid", "new")])
+    helped, harmed = PairEffects().forecast(outcomes, [pair("wide", "new"), pair("mid", "new")])
     assert helped.gain > 0 > harmed.gain
     assert helped.probability > harmed.probability
 
@@ -56,7 +56,7 @@ def test_a_receiver_may_care_for_its_donors_size():
     donors = {f"donor {n}": 300 * 3**n for n in range(6)}
     candidates = [Candidate(name, "slim", "spatial", size, 1_000) for name, size in donors.items()]
     outcomes = [GainOutcome(c, 0.02 if c.donor_samples < 5_000 else -0.02) for c in candidates]
-    small, large = PairEffects().foretell(
+    small, large = PairEffects().forecast(
         outcomes,
         [Candidate(name, "slim", "spatial", size, 1_000) for name, size in (("s", 400), ("l", 60_000))],
     )
@@ -68,7 +68,7 @@ def test_modes_may_differ():
         *every_pair(lambda a, b: -0.02, "temporal"),
         *every_pair(lambda a, b: 0.04, "spatial"),
     ]
-    temporal, spatial = PairEffects().foretell(
+    temporal, spatial = PairEffects().forecast(
         outcomes, [pair("x", "y", "temporal"), pair("x", "y", "spatial")]
     )
     assert temporal.gain < 0 < spatial.gain
@@ -81,7 +81,7 @@ def test_a_score_that_tells_the_gain_is_learned(model):
     outcomes = [
         GainOutcome(pair(f"a{n}", f"b{n}", "temporal", score), 0.02 * score) for n, score in enumerate(scores)
     ]
-    high, low, unknown = model.foretell(outcomes, [pair("a", "b", "temporal", s) for s in (0.8, -0.8, None)])
+    high, low, unknown = model.forecast(outcomes, [pair("a", "b", "temporal", s) for s in (0.8, -0.8, None)])
     assert high.gain > 0.005 > -0.005 > low.gain
     assert low.gain < unknown.gain < high.gain
     assert high.probability > 0.9 > 0.1 > low.probability
@@ -90,7 +90,7 @@ def test_a_score_that_tells_the_gain_is_learned(model):
 def test_gains_beyond_all_that_were_seen_are_not_foretold():
     outcomes = every_pair(lambda a, b: 0.2 * math.log10(SIZES[a] / SIZES[b]))
     giant = Candidate("giant", "dwarf", "temporal", 10**12, 1)
-    (told,) = PairEffects().foretell(outcomes, [giant])
+    (told,) = PairEffects().forecast(outcomes, [giant])
     assert told.gain == pytest.approx(max(outcome.gain for outcome in outcomes))
 
 
@@ -98,25 +98,25 @@ def test_gains_beyond_all_that_were_seen_are_not_foretold():
 def test_the_same_outcomes_give_the_same_answers_whatever_else_is_asked(model):
     outcomes = every_pair(lambda a, b: 0.01 if a < b else -0.02)
     asked = [pair("wide", "new"), pair("new", "slim", "spatial"), pair("a", "b")]
-    together = model.foretell(outcomes, asked)
+    together = model.forecast(outcomes, asked)
     for candidate, told in zip(asked, together, strict=True):
-        (alone,) = model.foretell(outcomes, [candidate])
+        (alone,) = model.forecast(outcomes, [candidate])
         assert alone == pytest.approx(told, abs=1e-9)
 
 
 def test_only_the_latest_outcomes_count():
     old = [(pair("a", "b"), -5.0)] * MOST_OUTCOMES
     new = [(pair("a", "b"), 1.0)] * MOST_OUTCOMES
-    (belief,) = regress([*old, *new], [pair("a", "b")])
-    assert belief.mean == pytest.approx(1.0, abs=0.05)
+    (prediction,) = regress([*old, *new], [pair("a", "b")])
+    assert prediction.mean == pytest.approx(1.0, abs=0.05)
 
 
 def test_a_belief_narrows_where_outcomes_agree_and_stays_wide_elsewhere():
     outcomes = [(o.merge, 2.0 if o.merge.receiver == "slim" else -1.0) for o in every_pair(lambda a, b: 0.0)]
     known, unknown = regress(outcomes, [pair("wide", "slim"), pair("x", "y")])
     assert known.deviation < unknown.deviation
-    assert Belief(0.0, 1.0).positive == 0.5
-    assert Belief(1.96, 1.0).positive == pytest.approx(0.975, abs=1e-3)
+    assert Prediction(0.0, 1.0).positive == 0.5
+    assert Prediction(1.96, 1.0).positive == pytest.approx(0.975, abs=1e-3)
 
 
 def results(outcome) -> list[MergeResult]:
@@ -128,7 +128,7 @@ def results(outcome) -> list[MergeResult]:
 
 def test_merges_are_worth_what_they_save_against_what_undoing_them_costs():
     seen = results(lambda a, b: (0.85, 3) if b in ("slim", "tiny") else (0.75, None))
-    good, bad = foretell_targets(
+    good, bad = forecast_targets(
         seen, [MergeQuestion(pair("new", "slim"), 10), MergeQuestion(pair("new", "wide"), 10)]
     )
     assert good.probability > 0.9
@@ -140,22 +140,22 @@ def test_merges_are_worth_what_they_save_against_what_undoing_them_costs():
 
 def test_epochs_go_with_those_of_the_job_alone():
     seen = results(lambda a, b: (0.85, 5))
-    short, long = foretell_targets(seen, [MergeQuestion(pair("wide", "slim"), own) for own in (4, 12)])
+    short, long = forecast_targets(seen, [MergeQuestion(pair("wide", "slim"), own) for own in (4, 12)])
     assert long.epochs == pytest.approx(3 * short.epochs)
 
 
 def test_without_results_a_merge_is_not_worth_its_risk():
-    (told,) = foretell_targets([], [MergeQuestion(pair("a", "b"), 10)])
+    (told,) = forecast_targets([], [MergeQuestion(pair("a", "b"), 10)])
     assert (told.probability, told.epochs) == (0.5, 10)
     assert told.saved_epochs < 0
-    assert foretell_targets([], []) == []
+    assert forecast_targets([], []) == []
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("gain", "score"), [(math.nan, 0.1), (math.inf, 0.1), (-1.0, 0.1), (0.1, math.nan)])
 def test_outcomes_that_cannot_be_are_refused(model, gain, score):
     with pytest.raises(ValueError, match="above -1"):
-        model.foretell([GainOutcome(pair("a", "b", score=score), gain)], [pair("a", "b")])
+        model.forecast([GainOutcome(pair("a", "b", score=score), gain)], [pair("a", "b")])
 
 
 def test_numbers_that_are_not_finite_are_refused_with_their_pair():
@@ -171,7 +171,7 @@ def test_numbers_that_are_not_finite_are_refused_with_their_pair():
 def test_results_that_cannot_be_are_refused(target, epochs, own):
     seen = [MergeResult(pair("a", "b"), target, 0.9, epochs, own)]
     with pytest.raises(ValueError, match="above 0"):
-        foretell_targets(seen, [MergeQuestion(pair("a", "b"), 5)])
+        forecast_targets(seen, [MergeQuestion(pair("a", "b"), 5)])
 
 
 def test_many_outcomes_of_few_tasks_say_the_same_in_as_many_dimensions_as_there_are_effects(monkeypatch):

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from schemas.merging.problems import MergeProblem
 from solvers.merging import growth, offers
 from solvers.merging import options as options_module
-from solvers.merging.growth import grown
+from solvers.merging.growth import grow_shares
 from solvers.merging.incumbent import incumbent
 from solvers.merging.merger import merge
-from solvers.merging.options import Options, options_of
+from solvers.merging.options import PlanOptions, options_of
 from tests.solvers.merging.test_merger import Costs, helped, kind, problem, problems, unit
 from tests.support.examples import examples
 
 
-def offered(asked: MergeProblem, options: Options) -> offers.Offers:
-    return offers.offers_of(asked, options, offers.Prices(0.0, np.zeros(len(asked.units))), 1_000)
+def offered(asked: MergeProblem, options: PlanOptions) -> offers.Offers:
+    return offers.offers_of(asked, options, offers.UnitPrices(0.0, np.zeros(len(asked.units))), 1_000)
 
 
 @settings(deadline=None, max_examples=examples(150))
@@ -31,7 +31,7 @@ def test_no_share_shrinks_no_plan_gets_worse_and_none_has_more_gpus_than_there_a
     every = offered(asked, options)
     order = np.random.default_rng(seed).permutation(len(every.rows)).tolist()
     rows = every.rows[list(incumbent(every.columns(), asked.gpus, order))]
-    after = grown(asked, options, rows)
+    after = grow_shares(asked, options, rows)
     assert (after["gpus"] >= rows["gpus"]).all()
     assert (after["saving"] >= rows["saving"]).all()
     assert after["gpus"].sum() <= asked.gpus
@@ -43,7 +43,7 @@ def test_no_share_shrinks_no_plan_gets_worse_and_none_has_more_gpus_than_there_a
 @given(problems(), st.integers(1, 3))
 def test_what_a_grown_plan_is_said_to_cost_it_costs(asked: MergeProblem, of_each: int) -> None:
     """Where each unit is offered few numbers of GPUs, and there is no time to look for better ones."""
-    with mock.patch.multiple(offers, _MANY=0, _OF_EACH=of_each):
+    with mock.patch.multiple(offers, _MOST_OFFERS=0, _MOST_PER_UNIT=of_each):
         solution = merge(asked, 0.0)
     costs = Costs(asked)
     assert costs.of(solution) == pytest.approx(solution.objective, rel=1e-9)
@@ -62,7 +62,7 @@ def test_the_bound_is_below_all_plans_where_merges_are_left_out(asked: MergeProb
     assert solution.bound <= solution.objective
 
 
-def smallest_shares(asked: MergeProblem, options: Options) -> np.ndarray:
+def smallest_shares(asked: MergeProblem, options: PlanOptions) -> np.ndarray:
     """Each unit alone with the fewest GPUs that it may have."""
     rows = offered(asked, options).rows
     alone = rows[rows["second"] < 0]
@@ -76,7 +76,7 @@ def test_idle_gpus_go_to_whom_they_help_most() -> None:
     options = options_of(asked)
     rows = smallest_shares(asked, options)
     assert rows["gpus"].tolist() == [1, 1]
-    assert grown(asked, options, rows)["gpus"].tolist() == [4, 1]
+    assert grow_shares(asked, options, rows)["gpus"].tolist() == [4, 1]
 
 
 def test_a_merge_grows_as_one() -> None:
@@ -85,7 +85,7 @@ def test_a_merge_grows_as_one() -> None:
     options = options_of(asked)
     rows = offered(asked, options).rows
     merged = rows[(rows["second"] >= 0) & (rows["gpus"] == 1)][:1]
-    after = grown(asked, options, merged)
+    after = grow_shares(asked, options, merged)
     assert after["gpus"].tolist() == [8]
     (same,) = rows[(rows["first"] == merged["first"][0]) & (rows["second"] >= 0) & (rows["gpus"] == 8)]
     assert after["saving"][0] == pytest.approx(same["saving"])
@@ -95,7 +95,7 @@ def test_a_gain_that_is_less_than_a_switch_grows_nothing() -> None:
     asked = problem(2, [kind({1: 1.0, 2: 0.99})], [unit("a", part="donor", gpus=1)], switch_s=30.0)
     options = options_of(asked)
     rows = smallest_shares(asked, options)
-    assert grown(asked, options, rows)["gpus"].tolist() == [1]
+    assert grow_shares(asked, options, rows)["gpus"].tolist() == [1]
 
 
 def test_of_very_many_numbers_of_gpus_some_are_looked_at_the_first_and_the_last_among_them() -> None:
@@ -104,7 +104,7 @@ def test_of_very_many_numbers_of_gpus_some_are_looked_at_the_first_and_the_last_
     options = options_of(asked)
     rows = smallest_shares(asked, options)
     with mock.patch.object(growth, "_MOST_CELLS", 8):
-        assert grown(asked, options, rows)["gpus"].tolist() == [100]
-        looked_at = growth._looked_at(100, 1)
+        assert grow_shares(asked, options, rows)["gpus"].tolist() == [100]
+        looked_at = growth._examined(100, 1)
     assert len(looked_at) <= 8
     assert {0, 99} <= set(looked_at.tolist())

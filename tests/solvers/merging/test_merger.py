@@ -272,7 +272,7 @@ def test_no_plan_is_better_and_the_bound_is_below_all(asked: MergeProblem) -> No
 @settings(deadline=None, max_examples=examples(60))
 @given(problems())
 def test_where_few_sizes_are_offered_the_plan_is_one_and_the_bound_is_below_all(asked: MergeProblem) -> None:
-    with mock.patch.multiple(offers, _MANY=0, _OF_EACH=2):
+    with mock.patch.multiple(offers, _MOST_OFFERS=0, _MOST_PER_UNIT=2):
         solution = solved(asked)
     costs = Costs(asked)
     assert costs.of(solution) == pytest.approx(solution.objective, rel=1e-9)
@@ -296,9 +296,9 @@ def test_of_very_many_sizes_a_merge_is_offered_the_cheapest_and_the_one_that_it_
     steps = kind({gpus: 1.0 / gpus**0.9 for gpus in range(1, 13)})
     units = [unit("a", part="donor", gpus=1, follower="b"), unit("b")]
     asked = problem(12, [steps], units, [helped(0, 0, 0.3)])
-    prices = offers.Prices(0.0, np.zeros(2))
+    prices = offers.UnitPrices(0.0, np.zeros(2))
     every = offers.offers_of(asked, options_of(asked), prices, 100)
-    with mock.patch.object(offers, "_MANY", 0):
+    with mock.patch.object(offers, "_MOST_OFFERS", 0):
         few = offers.offers_of(asked, options_of(asked), prices, 100)
     merged = {(gpus, present) for _, b, gpus, _, _, _, present in every.rows.tolist() if b == 1}
     assert merged == {(gpus, gpus == 1) for gpus in range(1, 13)}

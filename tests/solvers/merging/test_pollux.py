@@ -6,7 +6,7 @@ import math
 import pytest
 from hypothesis import given, settings
 
-from solvers.merging.pollux import SPEEDUP_FLOOR, Pollux
+from solvers.merging.pollux import SPEEDUP_FLOOR, FixedBatchPollux
 from solvers.merging.scheme import Contender
 from tests.support.contenders import NOW_S, contender, crowds
 from tests.support.examples import examples
@@ -37,7 +37,7 @@ def test_the_search_comes_close_to_the_best_mean_of_small_instances(
     jobs, gpus = crowd
     if not jobs:
         return
-    granted = Pollux().allocate(jobs, gpus, NOW_S)
+    granted = FixedBatchPollux().allocate(jobs, gpus, NOW_S)
     best = max(
         mean_speedup(jobs, gpus, sizes)
         for sizes in itertools.product(*([0, *job.remaining_s] for job in jobs))
@@ -51,20 +51,20 @@ def test_equal_jobs_share_alike_whatever_they_have_left() -> None:
     scaling = {1: 800.0, 2: 400.0, 4: 200.0}
     long = contender("long", 0, scaling, total_s=scaling)
     short = contender("short", 1, {size: each / 100 for size, each in scaling.items()}, total_s=scaling)
-    assert Pollux().allocate([long, short], 4, NOW_S) == {"long": 2, "short": 2}
+    assert FixedBatchPollux().allocate([long, short], 4, NOW_S) == {"long": 2, "short": 2}
 
 
 def test_gpus_go_to_the_job_that_scales_better() -> None:
     scales = contender("scales", 0, {1: 800.0, 2: 400.0, 3: 267.0})
     hardly = contender("hardly", 1, {1: 800.0, 2: 790.0, 3: 780.0})
-    assert Pollux().allocate([scales, hardly], 4, NOW_S) == {"scales": 3, "hardly": 1}
+    assert FixedBatchPollux().allocate([scales, hardly], 4, NOW_S) == {"scales": 3, "hardly": 1}
 
 
 @pytest.mark.parametrize(("age_s", "restarts", "size"), [(60.0, 0, 1), (3_600.0, 0, 2), (3_600.0, 60, 1)])
 def test_a_young_or_often_restarted_job_is_left_as_it_is(age_s: float, restarts: int, size: int) -> None:
     scaling = {1: 800.0, 2: 700.0}
     job = contender("a", 0, scaling, gpus=1, submitted_s=NOW_S - age_s, restarts=restarts)
-    assert Pollux().allocate([job], 2, NOW_S) == {"a": size}
+    assert FixedBatchPollux().allocate([job], 2, NOW_S) == {"a": size}
 
 
 def test_the_seed_changes_the_search_and_nothing_else_does() -> None:
@@ -72,5 +72,5 @@ def test_the_seed_changes_the_search_and_nothing_else_does() -> None:
         contender(f"j{arrival}", arrival, {size: 1e4 / size**0.7 + arrival for size in range(1, 25)})
         for arrival in range(30)
     ]
-    found = [Pollux(seed=seed, generations=1).allocate(jobs, 100, NOW_S) for seed in (1, 1, 2)]
+    found = [FixedBatchPollux(seed=seed, generations=1).allocate(jobs, 100, NOW_S) for seed in (1, 1, 2)]
     assert found[0] == found[1] != found[2]

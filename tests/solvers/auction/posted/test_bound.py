@@ -198,7 +198,7 @@ def test_the_price_chosen_is_the_best_there_is_but_for_the_width_of_a_class(offe
     prices = ConstantPrices(0, 10)
     prices.open(0, 1, units_per_slot)
     for offer in offers:
-        prices.judge(*offer)
+        prices.count_bid(*offer)
     total = sum(net for net, _, _ in offers)
     assert prices.bound_micros >= best_value(offers, 2 * units_per_slot)
     prices.advance(1)
@@ -216,12 +216,12 @@ def test_a_bid_that_is_withdrawn_in_the_next_period_costs_no_more_than_room_at_t
     prices = ConstantPrices(0, 10)
     prices.open(0, 3, 50.0)
     for offer in [*offers, *withdrawn]:
-        prices.judge(*offer)
+        prices.count_bid(*offer)
     prices.advance(10)
     settled = [point.settled_price for point in prices._points]
     # Bids of the present period make a price of their own, and are withdrawn again.
     for _ in range(3):
-        prices.judge(10**12, 1_000.0, 1_000.0)
+        prices.count_bid(10**12, 1_000.0, 1_000.0)
     prices.advance(11)
     for offer in withdrawn:
         prices.take_back(*offer, slot=0)
@@ -245,8 +245,8 @@ def test_an_absurd_bid_that_is_withdrawn_after_its_period_leaves_the_bound_as_it
         one.advance(9)
         one.open(9, 12, 50.0)
         for _ in range(30):
-            one.judge(1_000, 10.0, 10.0)
-    prices.judge(10**15, 10.0, 10.0)
+            one.count_bid(1_000, 10.0, 10.0)
+    prices.count_bid(10**15, 10.0, 10.0)
     for one in (prices, without):
         one.advance(10)
     assert prices.bound_micros > 10**14
@@ -261,10 +261,10 @@ def test_a_bid_that_is_withdrawn_in_its_period_counts_no_more(offers, withdrawn)
     for one in (prices, without):
         one.open(0, 3, 50.0)
     for offer in offers:
-        prices.judge(*offer)
-        without.judge(*offer)
+        prices.count_bid(*offer)
+        without.count_bid(*offer)
     for offer in withdrawn:
-        prices.judge(*offer)
+        prices.count_bid(*offer)
     prices.advance(1)
     for offer in withdrawn:
         prices.take_back(*offer, slot=0)
@@ -289,7 +289,9 @@ def test_a_year_leaves_no_more_behind_than_two_horizons():
         if rng.random() < 0.1:
             prices.open(slot, slot + rng.randrange(horizon_slots), 1_000.0)
             units = rng.uniform(1.0, 1_000.0)
-            prices.judge(int(units * rng.lognormvariate(0, 1) * 1_000), units, units * rng.uniform(0.1, 2.0))
+            prices.count_bid(
+                int(units * rng.lognormvariate(0, 1) * 1_000), units, units * rng.uniform(0.1, 2.0)
+            )
         if slot % horizon_slots == horizon_slots - 1:
             state = prices.state()
             assert len(state["open"]) <= 2 * horizon_slots
@@ -303,7 +305,7 @@ def test_it_goes_on_from_its_state(offers, after, slots):
     prices = ConstantPrices(0, 10)
     prices.open(0, 3, 50.0)
     for offer in offers:
-        prices.judge(*offer)
+        prices.count_bid(*offer)
     prices.advance(slots)
     twin = ConstantPrices(0, 10)
     twin.restore(msgpack.unpackb(msgpack.packb(prices.state())))
@@ -311,7 +313,7 @@ def test_it_goes_on_from_its_state(offers, after, slots):
         one.take_back(*offers[0], slot=0)
         one.open(slots, slots + 4, 70.0)
         for offer in after:
-            one.judge(*offer)
+            one.count_bid(*offer)
         one.advance(slots + 3)
     assert prices.state() == twin.state()
     assert prices.bound_micros == twin.bound_micros
@@ -321,13 +323,13 @@ def test_it_goes_on_from_a_state_of_more_classes_than_are_told_apart():
     prices = ConstantPrices(0, 10)
     prices.open(0, 3, 1e6)
     for offer in MANY_CLASSES:
-        prices.judge(*offer)
+        prices.count_bid(*offer)
     twin = ConstantPrices(0, 10)
     twin.restore(msgpack.unpackb(msgpack.packb(prices.state())))
     for one in (prices, twin):
         for offer in MANY_CLASSES[::3]:
             one.take_back(*offer, slot=0)
-        one.judge(10**6, 1.0, 1.0)
+        one.count_bid(10**6, 1.0, 1.0)
         one.advance(1)
     assert prices.state() == twin.state()
     assert prices.bound_micros == twin.bound_micros
@@ -337,7 +339,7 @@ def test_it_goes_on_from_a_state_of_more_classes_than_are_told_apart():
 @given(OFFERS, st.integers(0, 10**12))
 def test_what_was_counted_elsewhere_is_added_and_none_of_it_is_forgotten_twice(offers, micros):
     prices = ConstantPrices(5, 10)
-    prices.go_on_from(micros, 5)
+    prices.add_earlier_bound(micros, 5)
     assert prices.bound_micros == micros
     for offer in offers:
         prices.take_back(*offer, slot=5)
@@ -345,7 +347,7 @@ def test_what_was_counted_elsewhere_is_added_and_none_of_it_is_forgotten_twice(o
     assert prices.bound_micros == micros
     prices.open(5, 6, 10.0)
     for offer in offers:
-        prices.judge(*offer)
+        prices.count_bid(*offer)
     assert prices.bound_micros == micros + sum(net for net, _, _ in offers)
 
 
@@ -380,7 +382,7 @@ def test_slots_that_no_bid_could_use_do_not_count():
         for slot in (0, 4 + pause_slots):
             prices.open(slot, slot + 3, 10.0)
             for _ in range(100):
-                prices.judge(1_000, 10.0, 10.0)
+                prices.count_bid(1_000, 10.0, 10.0)
         prices.advance(4 + pause_slots)
         bounds.append(prices.bound_micros)
     assert bounds[0] == bounds[1] == bounds[2] == pytest.approx(2 * 4 * 1_000, rel=1e-3)
@@ -413,9 +415,9 @@ def test_slots_that_the_bids_of_two_periods_may_use_cost_the_higher_price():
     prices.advance(9)
     prices.open(9, 18, 10.0)
     for _ in range(20):
-        prices.judge(1_000, 10.0, 10.0)
+        prices.count_bid(1_000, 10.0, 10.0)
     prices.advance(10)
-    prices.judge(10, 10.0, 10.0)
+    prices.count_bid(10, 10.0, 10.0)
     prices.advance(11)
     assert prices.bound_micros >= 10_000
 
@@ -425,7 +427,7 @@ def test_where_the_horizon_has_shrunk_the_price_before_holds_for_as_many_periods
     before.advance(9)
     before.open(9, 18, 10.0)
     for _ in range(20):
-        before.judge(1_000, 10.0, 10.0)
+        before.count_bid(1_000, 10.0, 10.0)
     prices = ConstantPrices(9, 3)
     prices.restore(before.state())
     for slot in range(10, 19):
@@ -442,7 +444,7 @@ def test_more_classes_than_are_told_apart_keep_the_bound_above_and_the_state_sma
     prices = ConstantPrices(0, 10)
     prices.open(0, 3, 1e6)
     for offer in MANY_CLASSES:
-        prices.judge(*offer)
+        prices.count_bid(*offer)
         assert prices.bound_micros >= best_value(MANY_CLASSES[:1], 4e6)
     prices.advance(1)
     assert all(len(point.classes) <= MOST_CLASSES for point in prices._points)
@@ -462,7 +464,7 @@ def test_all_that_is_bid_counts_however_few_densities_are_told_apart(units_per_s
     offers = [(10**9, 1.03**step, 1.03**step) for step in range(2 * MOST_CLASSES)]
     random.Random("order").shuffle(offers)
     for offer in offers:
-        prices.judge(*offer)
+        prices.count_bid(*offer)
     prices.advance(1)
     best = best_value(offers, 4 * units_per_slot)
     assert best * (1 - 1e-9) <= prices.bound_micros <= best * 1.1
@@ -484,9 +486,9 @@ def test_a_crowd_of_tiny_bids_at_all_kinds_of_prices_leaves_the_bound_alone(with
     for one in (prices, without):
         one.open(0, 3, 1_000.0)
         for offer in honest[:400]:
-            one.judge(*offer)
+            one.count_bid(*offer)
     for offer in tiny:
-        prices.judge(*offer)
+        prices.count_bid(*offer)
         if withdrawn_at == "once":
             prices.take_back(*offer, slot=0)
     if withdrawn_at == "last":
@@ -494,7 +496,7 @@ def test_a_crowd_of_tiny_bids_at_all_kinds_of_prices_leaves_the_bound_alone(with
             prices.take_back(*offer, slot=0)
     for one in (prices, without):
         for offer in honest[400:]:
-            one.judge(*offer)
+            one.count_bid(*offer)
         one.advance(10)
     assert prices.bound_micros == pytest.approx(without.bound_micros, rel=0.01)
     assert without.bound_micros < 0.9 * sum(net for net, _, _ in honest)

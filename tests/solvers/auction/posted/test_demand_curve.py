@@ -305,7 +305,7 @@ def test_what_is_asked_for_at_no_price_is_usual_too():
 def test_a_loser_that_asks_for_the_world_makes_nobody_forget():
     alone, beside = (curve_of([(8, 3), (1, 5)]) for _ in range(2))
     beside.lose(2.0, 1e18)
-    beside.turn_away(2.5, 1e18, 1)
+    beside.count_full_offer(2.5, 1e18, 1)
     for _ in range(3):
         for curve in (alone, beside):
             curve.sell(4.0, 2.0, 3)

@@ -72,7 +72,7 @@ def test_what_sales_raised_levels_by_is_undone_in_any_order_and_however_late(sal
         sell(levels, curve, sale)
     before = replace(levels)
     rises = [sell(levels, curve, sale) for sale in undone]
-    levels.sink(kept)
+    levels.lower(kept)
     rise = NO_RISE
     for place in [place for place in order if place < len(rises)]:
         rise = rise.times(rises[place])

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from solvers.elastic.cluster import Cluster
-from solvers.elastic.making_way import MovableWorkers
+from solvers.elastic.making_room import MovableWorkers
 from tests.support.examples import examples
 
 
@@ -30,10 +30,10 @@ def test_workers_go_where_the_fewest_must():
     assert movable.room(2, "training") == 3
     assert movable.room(3, "training") == 0
     assert MovableWorkers(cluster, ["elastic2"]).room(1, "training") == 3
-    assert movable.make_way(1, 2, "training") == ["elastic1"]
+    assert movable.make_room(1, 2, "training") == ["elastic1"]
     assert cluster.room(2, "training") == 1
-    assert movable.make_way(1, 3, "training") == []
-    assert movable.make_way(3, 2, "training") == ["elastic0", "elastic2"]
+    assert movable.make_room(1, 3, "training") == []
+    assert movable.make_room(3, 2, "training") == ["elastic0", "elastic2"]
     assert cluster.room(2, "training") == 3
 
 
@@ -42,7 +42,7 @@ def test_closed_servers_make_no_room():
     cluster.close("s0")
     movable = MovableWorkers(cluster, ["elastic0"])
     assert movable.room(1, "training") == 0
-    assert movable.make_way(1, 1, "training") == []
+    assert movable.make_room(1, 1, "training") == []
 
 
 def test_there_is_no_room_for_more_workers_than_a_job_may_have():
@@ -54,7 +54,7 @@ def test_there_is_no_room_for_more_workers_than_a_job_may_have():
     cluster.place("elastic", 1, 1, "loaned", "flexible")
     movable = MovableWorkers(cluster, ["elastic"])
     assert (cluster.room(1, "loaned"), movable.room(1, "loaned")) == (2, 2)
-    assert movable.make_way(3, 1, "loaned") == []
+    assert movable.make_room(3, 1, "loaned") == []
     assert cluster.place("wide", 3, 1, "loaned", "base") is None
     assert cluster.place("wide", 2, 1, "loaned", "base") is not None
 
@@ -65,7 +65,7 @@ def test_a_trial_that_is_not_kept_leaves_no_trace():
     for is_kept in (False, True):
         cluster.begin_trial()
         cluster.shrink("elastic0", 1)
-        MovableWorkers(cluster, ["elastic1", "elastic2"]).make_way(2, 2, "training")
+        MovableWorkers(cluster, ["elastic1", "elastic2"]).make_room(2, 2, "training")
         cluster.place("new", 2, 1, "training", "base")
         cluster.place("new", 1, 1, "training", "flexible")
         cluster.end_trial(is_kept)
@@ -114,11 +114,11 @@ def test_what_it_follows_is_what_there_is(seed):
         assert kept.room(size, pool) == crowd.movable().room(size, pool)
         before = msgpack.packb(cluster.state())
         cluster.begin_trial()
-        anew = crowd.movable().make_way(workers, size, pool)
+        anew = crowd.movable().make_room(workers, size, pool)
         after = msgpack.packb(cluster.state())
         cluster.end_trial(False)
         assert msgpack.packb(cluster.state()) == before
-        assert kept.make_way(workers, size, pool) == anew
+        assert kept.make_room(workers, size, pool) == anew
         assert msgpack.packb(cluster.state()) == after
         kept.refresh(cluster.place(f"new{number}", workers, size, pool, "inelastic") or ())
 
@@ -132,7 +132,7 @@ def test_way_is_made_where_and_only_where_there_can_be_room(seed):
     before = {job_id: cluster.workers_of(job_id) for job_id in crowd.jobs}
     can_have = movable.room(size, pool)
     assume(cluster.room(size, pool) < workers)
-    losers = movable.make_way(workers, size, pool)
+    losers = movable.make_room(workers, size, pool)
     assert bool(losers) == (cluster.room(size, pool) >= workers) == (can_have >= workers)
     for job_id in crowd.jobs:
         after = cluster.workers_of(job_id)
@@ -153,5 +153,5 @@ def test_who_may_go_first_does_so_until_there_is_room(sizes):
         cluster.place(job_id, 1, size, "loaned", "flexible")
     assert cluster.free_gpus("loaned") == 0
     movable = MovableWorkers(cluster, ["second", "first"])
-    assert movable.make_way(1, 1, "loaned") == ["second"]
-    assert movable.make_way(sizes[1] + 1, 1, "loaned") == ["first"]
+    assert movable.make_room(1, 1, "loaned") == ["second"]
+    assert movable.make_room(sizes[1] + 1, 1, "loaned") == ["first"]
