@@ -36,7 +36,7 @@ _QUOTED_TERMS: Mapping[str, type[Terms]] = InstalledTable(
 """By the kind of a job's terms that no quote is given on: those that its policy quotes on instead."""
 
 _SIMULATED = (CellConfigured, ClockTicked, FleetEvent, SolveFinished)
-"""What a simulation makes itself, except for a policy's own events."""
+"""Events that a simulation makes itself, except for those of a policy."""
 _TIMED: Mapping[str, type[Event]] = InstalledTable(
     lambda: {
         event.TYPE: event

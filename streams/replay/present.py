@@ -53,7 +53,7 @@ def cell_of_file(ledger: Path, name: str, book: RuleBook = RULES) -> Cell:
 
 
 def latest_snapshot(reader: KafkaReader, topic: str, name: str) -> bytes | None:
-    """Return the latest snapshot of a cell; None where there is none that this client may read."""
+    """Return the latest snapshot of a cell; None if this client can read none."""
     try:
         snapshots = reader.slice(topic)
     except ReadError:
