@@ -1,4 +1,4 @@
-"""A gang policy that is installed beside the product trains on two nodes, through Kafka and through kills."""
+"""A gang policy outside the product trains on two nodes, through Kafka and through kills."""
 
 import json
 import os
@@ -107,7 +107,9 @@ class Fleet:
         assert completed["samples_done"] == WORK_SAMPLES
 
     def weights(self, job_id: str) -> list[float]:
-        return json.loads((self.folders.adapters / CELL / USER / job_id / "line.json").read_text())
+        path = self.folders.adapters / CELL / USER / job_id / "line.json"
+        weights: list[float] = json.loads(path.read_text())
+        return weights
 
     def processes_of(self, node: str) -> list[psutil.Process]:
         """The service of a node and its ranks, which print to one log, by age."""

@@ -14,7 +14,7 @@ Processes = Annotated[int, Field(ge=1, le=8)]
 Reason = Literal["started", "withdrawn", "failed", "node_lost", "preempted"]
 
 
-class SmallGangPolicy(PolicySettings):
+class LinePolicy(PolicySettings):
     """Jobs start in the order of their submission, each with all of its processes."""
 
     shares_base_model: ClassVar = False
@@ -80,11 +80,15 @@ class LineReleased(Command):
 
 
 SMALL_GANG = PolicyKind(
-    settings=SmallGangPolicy,
+    settings=LinePolicy,
     zone="tests.small_gang.zone:SmallGangZone",
     workloads=(LineWorkload,),
     terms=(LineTerms,),
     evidence=(QueuedRanks,),
     outcomes=(LineChanged, LineAssigned, LineReleased),
-    reasons={"job.admitted": ("queued",), "job.rejected": ("larger_than_the_zone",)},
+    reasons={
+        "job.admitted": ("queued",),
+        "job.rejected": ("larger_than_the_zone",),
+        "event.ignored": ("job_ending",),
+    },
 )

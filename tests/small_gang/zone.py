@@ -18,14 +18,7 @@ from streams.policies.gang.single_job import SingleJobGangs
 from streams.policies.ignored import job_ending, unknown_solve
 from streams.policies.orders import OrderClock
 from streams.policies.policy import BrokenPromise, ZoneContext, ZonePolicy
-from tests.small_gang.kind import (
-    LineAssigned,
-    LineChanged,
-    LineReleased,
-    LineWorkload,
-    Reason,
-    SmallGangPolicy,
-)
+from tests.small_gang.kind import LineAssigned, LineChanged, LinePolicy, LineReleased, LineWorkload, Reason
 
 
 @dataclass
@@ -113,13 +106,13 @@ class SmallGangZone(SingleJobGangs[LineJob, Reason], ZonePolicy):
         return True
 
     def broken_promise(self, context: ZoneContext) -> BrokenPromise | None:
-        nodes = len(context.zone.nodes)
+        nodes = sum(node.id not in context.loans for node in context.zone.nodes)
         return {"case": "jobs_never_run", "nodes": nodes} if nodes < self._largest else None
 
     def reconfigured(self, context: ZoneContext) -> None:
-        self._live_jobs, self._states = context.jobs, context.nodes
+        self._live_jobs, self._states, self._loans = context.jobs, context.nodes, context.loans
         self._nodes = [node.id for node in context.zone.nodes]
-        self.orders.timeout_s = cast(SmallGangPolicy, context.zone.policy).order_timeout_s
+        self.orders.timeout_s = cast(LinePolicy, context.zone.policy).order_timeout_s
 
     def free_to_leave(self, nodes: Sequence[str]) -> list[str]:
         held = self._held
@@ -152,8 +145,8 @@ class SmallGangZone(SingleJobGangs[LineJob, Reason], ZonePolicy):
         return {node for job in self.jobs.values() for node in (*job.members, *job.leaving)}
 
     @property
-    def _staying(self) -> list[str]:
-        return [node for node in self._nodes if node not in self._states.leaving]
+    def _staying(self) -> set[str]:
+        return {*self._nodes} - self._states.leaving.keys() - self._loans.keys()
 
     @property
     def _largest(self) -> int:
