@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,12 @@ class Fleet:
     def processes_of(self, node: str) -> list[psutil.Process]:
         """The service of a node and its ranks, which print to one log, by age."""
         log = self.folders.logs / f"executor-{CELL}-{node}.log"
-        return sorted(
-            (each for each in self.up.children() if Path(f"/proc/{each.pid}/fd/2").readlink() == log),
-            key=lambda each: each.create_time(),
-        )
+        found = []
+        for process in self.up.children():
+            with suppress(FileNotFoundError, PermissionError):  # it has ended
+                if Path(f"/proc/{process.pid}/fd/2").readlink() == log:
+                    found.append(process)
+        return sorted(found, key=lambda process: process.create_time())
 
     def assert_proven(self) -> None:
         verdict = json.loads(self.millrace("replay", "--strict", "--json"))
