@@ -30,6 +30,7 @@ LONGEST = (
     "integration/test_demo.py",
     "integration/test_merging.py",
     "integration/test_experts.py",
+    "integration/test_small_gang.py",
     "integration/test_worker.py",
     "integration/test_transactions.py",
     "integration/test_connections.py",

@@ -12,13 +12,22 @@ import pytest
 
 from executors.gang.settings import JobSettings
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
+from tests.small_gang.kind import LineAssigned, LineReleased, LineWorkload
+from tests.small_gang.runner import LineRunner
+from tests.small_gang.training import LINE
 from tests.support.fork_server import start_fork_server
 from tests.support.nodes import Members, Nodes, is_end
-from tests.support.small_gang import LINE, LineAssigned, LineReleased, LineRunner, LineWorkload
 
 BOTH = [("n1", 1), ("n2", 1)]
-SHORT = LineWorkload(total_samples=400)
-LONG = LineWorkload(total_samples=8 * 10**6, step_s=0.002)
+SHORT = LineWorkload(work_samples=400)
+LONG = LineWorkload(work_samples=8 * 10**6, step_s=0.002)
+
+
+class ScalingRunner(LineRunner):
+    """Has the present ranks continue in a newer generation."""
+
+    def is_continued(self, command: LineAssigned) -> bool:
+        return True
 
 
 @dataclass
@@ -32,6 +41,7 @@ class Fleet(Nodes[LineRunner, JobSettings]):
                 node=name,
                 run_id=f"{generation}/j",
                 job_id="j",
+                user="u",
                 generation=generation,
                 members=tuple(members),
                 workload=work,
@@ -86,7 +96,7 @@ def test_two_nodes_train_and_publish_once(fleet: Fleet) -> None:
     fleet.assign(BOTH, SHORT)
     fleet.until(fleet.is_over(1, "n1", "n2"))
     (finished,) = fleet.reports(RunFinished)
-    assert (finished.node, finished.samples_done) == ("n1", SHORT.total_samples)
+    assert (finished.node, finished.samples_done) == ("n1", SHORT.work_samples)
     assert fleet.checkpoints("j") == ["final"]
     two = fleet.weights
     fleet.release("withdrawn")
@@ -120,10 +130,12 @@ def test_all_ranks_stop_at_one_step_with_a_checkpoint(fleet: Fleet) -> None:
 
 
 def test_a_rank_that_joins_gets_the_state_of_those_that_train(fleet: Fleet) -> None:
+    fleet.begin("n1", ScalingRunner, 2)
+    fleet.begin("n2", ScalingRunner, 2)
     fleet.assign([("n1", 1)], LONG)
     fleet.until(fleet.has_saved(16))
     (pid,) = fleet.pids("n1")
-    fleet.assign(BOTH, LONG, generation=2, resumes=False)
+    fleet.assign(BOTH, LONG, generation=2)
     fleet.until(fleet.has_started(2, "n1", "n2"))
     assert fleet.pids("n1") == [pid]
     assert min(each.samples_done for each in fleet.reports(RunStarted) if each.run_id == "2/j") >= 16
@@ -153,7 +165,7 @@ def test_the_state_of_another_workload_is_refused(fleet: Fleet) -> None:
     fleet.until(lambda: fleet.checkpoints("j"))
     fleet.release("preempted")
     fleet.until(fleet.is_over(1, "n1", "n2"))
-    fleet.assign([("n1", 1)], LineWorkload(total_samples=16), generation=2)
+    fleet.assign([("n1", 1)], LineWorkload(work_samples=16), generation=2)
     fleet.until(fleet.is_over(2, "n1"))
     (failure,) = fleet.reports(RunFailed)
     assert failure.permanent

@@ -1,0 +1,37 @@
+"""The runner on a node, without torch."""
+
+from typing import ClassVar
+
+from executors.gang.local_gang import GangTraits
+from executors.gang.membership import Members
+from executors.gang.messages import RankOrder
+from executors.gang.runner import GangRunner, GangRunnerKind
+from executors.gang.settings import JobSettings
+from tests.small_gang.kind import LineAssigned, LineReleased, LineWorkload
+
+
+class LineOrder(RankOrder):
+    """See `RankOrder`."""
+
+    workload: LineWorkload
+
+
+class LineRunner(GangRunner[LineAssigned]):
+    """See `GangRunner`."""
+
+    ASSIGNED = LineAssigned
+    RELEASED = LineReleased
+    TRAITS: ClassVar = GangTraits[LineAssigned](
+        order=LineOrder,
+        members_of=lambda command: Members(command.members),
+        work_of=lambda _: "tests.small_gang.training:run_rank",
+    )
+
+
+class LineFitting(GangRunnerKind):
+    """See `GangRunnerKind`."""
+
+    commands = (LineAssigned, LineReleased)
+    SETTINGS = JobSettings
+    RUNNER = "tests.small_gang.runner:LineRunner"
+    MODULES = ("tests.small_gang.training",)
