@@ -17,16 +17,16 @@ GATES = Path(__file__).parent / "gates"
 
 @dataclass(frozen=True)
 class Basis:
-    """Conditions under which a figure is believable, whether or not it reaches a goal."""
+    """Conditions for a plausible figure, whether or not it reaches a goal."""
 
     expected: tuple[float, float] | None = None
-    """Where it is expected on any healthy machine, both ends included. Beyond it, on the good side too,
-    something else was measured than is thought."""
+    """Range on any healthy machine, both ends included. A value beyond it, even on the good side, shows that
+    something else was measured than intended."""
     runs: int = 1
-    """Sample runs that it must rest on at least."""
+    """Least number of sample runs."""
 
     def faults(self, measured: Measurement, unit: str) -> list[str]:
-        """Why a figure is not believed, one line each."""
+        """Return the reasons why a figure is implausible, one line each."""
         name, value = measured.name, measured.value
         found = []
         if self.expected is not None and not self.expected[0] <= value <= self.expected[1]:
@@ -43,24 +43,24 @@ class Goal:
 
     unit: str
     part: str
-    """The part of the benchmark that measures it."""
+    """Part of the benchmark that measures it."""
     at_most: float | None = None
     at_least: float | None = None
     above: float | None = None
-    """As `at_least`, but reaching it is not enough."""
+    """Exclusive lower bound."""
     model: str | None = None
-    """The base model that the figure is of; None where it is of no one model. It is missing only where that
-    model was asked for."""
+    """Base model of the figure; None if it is of no single model. A run for another model may lack it."""
     margin: float = 0.0
-    """Share by which a check lets the figure miss the goal: machines differ."""
+    """Tolerated share of a miss in a check: machines differ."""
     full: Basis = Basis()
-    """Conditions for the full form's figure beside the goal."""
+    """Conditions for the figure of the full form, in addition to the goal."""
     quick: Basis | None = None
-    """Conditions for the quick form's figure instead of the goal, where small sizes say little of it.
-    Without, the quick form is held to the goal and to nothing else."""
+    """Conditions for the figure of the quick form, in place of the goal, where small sizes show little of it.
+    If None, only the goal applies to the quick form."""
 
     def met(self, value: float, margin: float = 0.0) -> bool:
-        """Whether a value reaches the goal, give or take a share of it; what is not finite never does."""
+        """Return whether a value reaches the goal within a margin, a share of it; a value that is not finite
+        never does."""
         if not math.isfinite(value):
             return False
         if self.at_most is not None and value > self.at_most * (1 + margin):
@@ -70,12 +70,12 @@ class Goal:
         return self.at_least is None or value >= self.at_least * (1 - margin)
 
     def binds(self, quick: bool) -> bool:
-        """Whether there is a goal and a form is held to it."""
+        """Return whether there is a goal and it applies to a form."""
         bounds = (self.at_most, self.at_least, self.above)
         return any(bound is not None for bound in bounds) and not (quick and self.quick)
 
     def faults(self, measured: Measurement, quick: bool) -> list[str]:
-        """Why a check fails, one line each."""
+        """Return the reasons why a check fails, one line each."""
         name, value = measured.name, measured.value
         if not math.isfinite(value):
             return [f"{name} is {value}, no finite number"]
@@ -91,13 +91,13 @@ class Goal:
 
 
 def goals(bench: str) -> dict[str, Goal]:
-    """The goals of a benchmark, by figure."""
+    """Return the goals of a benchmark, by figure."""
     return _gates(bench)["figures"]
 
 
 def goal_of(bench: str, figure: str) -> Goal | None:
     """Return the goal of a figure; None if the gate file does not have it. Figures of models or workloads
-    without goals are of a family: a pattern of names, under `families`, with a unit alone."""
+    without goals belong to a family: a pattern of names, under `families`, with a unit alone."""
     named = goals(bench).get(figure)
     families = _gates(bench)["families"].items()
     return named or next((goal for pattern, goal in families if fnmatchcase(figure, pattern)), None)
@@ -110,14 +110,14 @@ def missed(
     quick: bool,
     model: str | None = None,
 ) -> list[str]:
-    """Every figure that does not pass its gate, and why, one line each.
+    """Return the reasons why figures do not pass their gates, one line each.
 
     Args:
         bench: the benchmark's name.
-        parts: those that ran: of their figures, none may be missing.
-        measurements: what they brought.
+        parts: parts that ran; none of their figures may be missing.
+        measurements: their results.
         quick: whether they ran in the quick form.
-        model: the one base model that was asked for; None for all.
+        model: the only base model of the run; None for all.
     """
     wanted = goals(bench)
     seen = {measured.name for measured in measurements}
@@ -137,7 +137,7 @@ def missed(
 
 @cache
 def _gates(bench: str) -> dict[str, dict[str, Goal]]:
-    """The goals of a gate file by section, and by name or pattern in each."""
+    """Read the goals of a gate file by section, and by name or pattern in each."""
     document = yaml.safe_load((GATES / f"{bench}.yaml").read_text())
     return {
         section: {name: _goal(fields) for name, fields in document.get(section, {}).items()}
