@@ -1,4 +1,5 @@
-"""How far the auction is from the best schedule in hindsight: Figure 12, and what is proven at high load."""
+"""Distance of the auction from the best schedule in hindsight: Figure 12, and the proven ratio at high
+load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,36 +15,37 @@ from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
 
 LARGEST_GAP = 0.01
-"""Of the bound on the optimum to the best plans known: days whose gap is wider are listed and not counted."""
+"""Largest gap between the bound on the optimum and the best plans found: days with a wider one are listed but
+not counted."""
 _UNIT_MICROS = 1e6
 
 
 @dataclass(frozen=True)
 class Competed:
-    """One day."""
+    """Auction and optimum of one day."""
 
     setting: str
     seed: int
     online_micros: float
     optimum_micros: float
-    """Welfare of the best plans known."""
+    """Welfare of the best plans found."""
     bound_micros: float
-    """No plans bring more."""
+    """Upper bound on the welfare of all plans."""
     gap: float
 
     @property
     def ratio(self) -> float:
-        """The bound over the welfare of the auction's plans: no less than the ratio to the optimum itself."""
+        """Bound over the welfare of the auction's plans: at least the ratio to the optimum itself."""
         return self.bound_micros / self.online_micros
 
     @property
     def counts(self) -> bool:
-        """Whether the optimum is known well enough."""
+        """Whether the gap to the optimum is small enough."""
         return self.gap <= LARGEST_GAP
 
 
 def trials_of(figure: Figure, seeds: Sequence[int]) -> list[Trial]:
-    """The auction and the optimum on every day."""
+    """Return trials of the auction and the optimum on every day."""
     return [
         Trial(point.setting, seed, name)
         for point in figure.points
@@ -53,10 +55,10 @@ def trials_of(figure: Figure, seeds: Sequence[int]) -> list[Trial]:
 
 
 def competitive_ratio(figure: Figure, seeds: Sequence[int], runs: AuctionRuns, name: str) -> Result:
-    """`<name>_mean` and `<name>_worst` over the days that count, and the table `figure_12_<name>` of all.
+    """Return `<name>_mean` and `<name>_worst` over the counted days, and the table `figure_12_<name>` of all.
 
     Raises:
-        CommandError: the auction has no welfare on some day, so that there is no ratio.
+        CommandError: the auction has no welfare on a day, so that there is no ratio.
     """
     days = []
     for point in figure.points:
@@ -80,10 +82,10 @@ def competitive_ratio(figure: Figure, seeds: Sequence[int], runs: AuctionRuns, n
 
 
 def proven_ratio(high: PaperSetting, seeds: Sequence[int], runs: AuctionRuns) -> Measurement:
-    """`proven_ratio_high_load`: dual bound over planned welfare, as the cell's last decisions state them.
+    """Return `proven_ratio_high_load`: dual bound over planned welfare, from the cell's last decisions.
 
     Raises:
-        CommandError: the auction has no welfare on some day, so that nothing is proven.
+        CommandError: the auction has no welfare on a day, so that there is no ratio.
     """
     live, afterwards = [], []
     for seed in seeds:

@@ -1,7 +1,7 @@
-"""The auction with nothing declared: on any load, from an empty ledger and with days before in it.
+"""The auction with nothing declared: at any load, from an empty ledger and after other days.
 
-Its rivals know what it does not: the tuned auction has a forecast from the day before, and the fixed price is
-the best for the very day. None of them remembers a day, so their later days are their first.
+Its rivals have more information: the tuned auction has a forecast from the day before, and the fixed price is
+the best for the day itself. None of them uses earlier days, so their later days equal their first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ RIVALS = ("eft", "titan", OURS, HINDSIGHT_PRICE)
 EVERYDAY_LOADS = (0.2, 0.5, 1.0, 2.0, 4.0)
 HIGH_LOAD = EVERYDAY_LOADS[-1]
 TUNED_LOADS = (2.0, 4.0)
-"""As much as the auction's constants were tuned for: docs/workloads.md."""
+"""Loads for which the auction's constants were tuned: docs/workloads.md."""
 
 DRAWN = "Poisson"
-"""Arrivals that are drawn."""
+"""Name of drawn arrivals."""
 WORKING_DAY = "working day"
-"""Arrivals of a day with a night."""
+"""Name of arrivals of a day with a night."""
 NIGHT_PART = 1 / 20
 """Arrivals per slot from 18 to 8 o'clock, as a part of those from 8 to 18."""
 WORKING_LOADS = (1.0, 2.0, 4.0)
@@ -38,11 +38,11 @@ class Load:
     """A kind of day."""
 
     arrivals: str
-    """`DRAWN`, or the name of the trace that they are from."""
+    """`DRAWN`, or the name of a trace."""
     load: float
-    """What is asked for over what the fleet can do: see `arrivals_for_load`."""
+    """Demand over the fleet's capacity: see `arrivals_for_load`."""
     deviation: float
-    """Of the logarithm of users' values."""
+    """Deviation of the logarithm of users' values."""
     setting: PaperSetting
 
     def __str__(self) -> str:
@@ -50,27 +50,27 @@ class Load:
 
     @property
     def series(self) -> str:
-        """All of it but the load."""
+        """Description without the load."""
         return f"{self.arrivals}, deviation {self.deviation:g}"
 
 
 @dataclass(frozen=True)
 class Everyday:
-    """The extent of the comparison."""
+    """Extent of the comparison."""
 
     loads: tuple[Load, ...]
     seeds: tuple[int, ...]
     skipped: tuple[str, ...] = ()
-    """Why traces are absent, one line each."""
+    """Reasons why traces are absent, one line each."""
 
     @property
     def drawn(self) -> list[Load]:
-        """Those whose day before can be of another kind."""
+        """Loads that can follow a day of another kind."""
         return [load for load in self.loads if load.arrivals == DRAWN]
 
 
 def trials_of(everyday: Everyday) -> list[Trial]:
-    """Every contender on every day."""
+    """Return a trial for every contender on every day."""
     names = (DEFAULT, SECOND_DAY, *RIVALS)
     like = [(load, name) for load in everyday.loads for name in names]
     unlike = [(load, name) for load in everyday.drawn for name in AFTER.values()]
@@ -79,23 +79,27 @@ def trials_of(everyday: Everyday) -> list[Trial]:
 
 @dataclass(frozen=True)
 class Gain:
-    """What a contender has over another on the same days."""
+    """Gain of a contender over another on the same days."""
 
     pct: float | None
-    """The mean over the days that count; None without any."""
+    """Mean over the counted days; None without any."""
     left_out: int
-    """Days on which the other brings no welfare, and no more than it: there is no ratio to count."""
+    """Days without a ratio: the other has no welfare, and the contender at least as much."""
 
 
 class Welfare:
-    """The welfare of each day."""
+    """Welfare of each day."""
 
     def __init__(self, runs: AuctionRuns, seeds: Sequence[int]) -> None:
         self._runs = runs
         self._seeds = seeds
 
     def gain(self, load: Load, ours: str, theirs: str) -> Gain:
-        """Raises `CommandError` where `theirs` brings no welfare and `ours` even less."""
+        """Return the gain in welfare of `ours` over `theirs`.
+
+        Raises:
+            CommandError: `theirs` has no welfare on a day, and `ours` less.
+        """
         gains = []
         for seed in self._seeds:
             mine, other = self._of(load, ours, seed), self._of(load, theirs, seed)
@@ -109,10 +113,10 @@ class Welfare:
         return Gain(fmean(gains) if gains else None, len(self._seeds) - len(gains))
 
     def part(self, load: Load, name: str, whole: str) -> float:
-        """The mean of the welfare of one contender as a part of another's.
+        """Return the mean welfare of one contender as a part of another's.
 
         Raises:
-            CommandError: on some day the other has none.
+            CommandError: the other has no welfare on a day.
         """
         parts = []
         for seed in self._seeds:
@@ -125,10 +129,10 @@ class Welfare:
         return fmean(parts)
 
     def proven_ratios(self, load: Load) -> list[float]:
-        """Of each first day, as the last certificate states it.
+        """Return the ratio of each first day, from the last certificate.
 
         Raises:
-            CommandError: without welfare there is none.
+            CommandError: a day has no welfare, and so no ratio.
         """
         values = [self._runs.of(Trial(load.setting, seed, DEFAULT)) for seed in self._seeds]
         for seed, value in zip(self._seeds, values, strict=True):
@@ -141,7 +145,7 @@ class Welfare:
 
 
 def everyday(days: Everyday, runs: AuctionRuns) -> Result:
-    """The figures of everyday loads, and a row per load.
+    """Return the figures of everyday loads, and a row per load.
 
     Raises:
         CommandError: there is no welfare to compare with.
@@ -165,7 +169,7 @@ def everyday(days: Everyday, runs: AuctionRuns) -> Result:
 
 
 def _losses_pct(load: Load, welfare: Welfare) -> dict[str, float]:
-    """What a day before costs, by how it is unlike the day that is judged."""
+    """Return the loss through a day of another kind before, by that kind (%)."""
     return {unlike: 100 * (1 - welfare.part(load, contender, DEFAULT)) for unlike, contender in AFTER.items()}
 
 
@@ -193,12 +197,12 @@ def _measurements(everyday: Everyday, welfare: Welfare) -> tuple[Measurement, ..
 
 
 def _gains_of(welfare: Welfare, loads: Sequence[Load], ours: str, theirs: str) -> dict[Load, Gain]:
-    """Of each load; see `Welfare.gain`."""
+    """Return the gain at each load; see `Welfare.gain`."""
     return {load: welfare.gain(load, ours, theirs) for load in loads}
 
 
 def _least_gain(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
-    """The least of the means over days, and what load it is of.
+    """Return the least of the means over days, with its load.
 
     Raises:
         CommandError: no day has welfare to compare with.
@@ -268,7 +272,7 @@ _OTHER_DAYS = (DEFAULT, SECOND_DAY, "eft", HINDSIGHT_PRICE)
 
 
 def trials_of_working_days(days: Everyday) -> list[Trial]:
-    """Every contender on every day with a night."""
+    """Return a trial for every contender on every day with a night."""
     return [
         Trial(load.setting, seed, name)
         for load in days.loads
@@ -278,8 +282,8 @@ def trials_of_working_days(days: Everyday) -> list[Trial]:
 
 
 def working_days(days: Everyday, runs: AuctionRuns) -> Result:
-    """The gain of a fourth day with a night, on which the auction knows the hours, over the first, and over
-    the best fixed price of the very day.
+    """Return the gains of a fourth day with a night, when the auction has learned the hours, over the first
+    day and over the best fixed price of the day itself.
 
     Raises:
         CommandError: there is no welfare to compare with.

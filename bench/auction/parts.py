@@ -1,5 +1,5 @@
-"""The suite `auction`: the auction beside its baselines. What must run alone comes first: its outcomes serve
-the other parts."""
+"""The suite `auction`: the auction and its baselines. Parts that must run alone come first: their outcomes
+serve the other parts."""
 
 from collections.abc import Callable, Mapping
 
@@ -25,7 +25,7 @@ DAYS = Experiment[Trial, Mapping[str, float]](
         "solvers",
         "streams",
         "infra/simulation",
-        # What the lender of a simulation decides.
+        # Files that determine the decisions of a simulation's lender.
         "infra/lender/forecast.py",
         "infra/lender/history.py",
         "infra/lender/lending.py",
@@ -36,7 +36,7 @@ DAYS = Experiment[Trial, Mapping[str, float]](
         "infra/views",
         "bench/workloads",
         "bench/auction/runs",
-        # The versions of all libraries: plans are as good as the solver that finds them.
+        # Versions of all libraries: plans depend on the solver.
         "requirements.lock",
     ),
     warm_up,
@@ -109,7 +109,7 @@ def _misreports(bench: AuctionBench) -> Result:
     runs = Runs(conditions.folder, misreports.PLAYED)
     trials = misreports.trials_of(conditions.quick, conditions.seed)
     runs.complete(trials, bench.jobs, conditions.console)
-    return misreports.result_of(misreports.together(runs.of(trial) for trial in trials))
+    return misreports.result_of(misreports.merged(runs.of(trial) for trial in trials))
 
 
 def _everyday(bench: AuctionBench) -> Result:

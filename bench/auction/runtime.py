@@ -1,4 +1,4 @@
-"""Figure 13: the time of a decision, the auction's compared with Titan's, and the time of a day."""
+"""Figure 13: decision times of the auction and of Titan, and the time of a day."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,14 @@ TITAN = "titan"
 
 
 def trials_of(points: Sequence[Point], high: PaperSetting, seed: int) -> list[Trial]:
-    """Both, by number of nodes, each alone."""
+    """Return trials of both, by number of nodes, each alone."""
     settings = dict.fromkeys([high, *(point.setting for point in points)])
     return [Trial(setting, seed, name, alone=True) for name in (OURS, TITANS_PROGRAM) for setting in settings]
 
 
 def runtime(points: Sequence[Point], high: PaperSetting, seed: int, runs: AuctionRuns) -> Result:
-    """`day_s`, `titan_time_ratio` and `quick_titan_time_ratio` at high load, and times by number of nodes."""
+    """Return `day_s`, `titan_time_ratio` and `quick_titan_time_ratio` at high load, and times by number of
+    nodes."""
     lines = []
     for point in points:
         at = _seconds_per_bid(runs, point.setting, seed)
@@ -57,7 +58,7 @@ def runtime(points: Sequence[Point], high: PaperSetting, seed: int, runs: Auctio
 class _SecondsPerBid:
     ours: float
     titan: float
-    """As it runs in the tables."""
+    """Time of the contender in the tables."""
     program: float
 
 

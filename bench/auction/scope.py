@@ -1,4 +1,4 @@
-"""The extent of a benchmark: the paper's evaluation in full, or a form of it that takes a minute."""
+"""Extent of a benchmark: the paper's evaluation in full, or a form of it that takes a minute."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ _QUICK_SCALE = 30
 _QUICK_SLOTS = 24
 _QUICK_SMALL = ((4, 18, 2.0),)
 _QUICK_SMALL_LOADED = ((2, 12, 3.0),)
-"""Whose optimum is found in a second."""
+"""Settings with an optimum that is found in a second."""
 _QUICK_EVERYDAY_NODES = 2
 _QUICK_EVERYDAY_LOADS = (0.5, 4.0)
 
@@ -53,20 +53,20 @@ class Scope:
     seeds: tuple[int, ...]
     comparisons: tuple[Figure, ...]
     small: Figure
-    """Settings whose optimum can be found."""
+    """Settings with an optimum that can be found."""
     small_loaded: Figure
-    """The same with as much to do as in the comparisons."""
+    """Settings like `small`, with the load of the comparisons."""
     runtime: tuple[Point, ...]
     everyday: Everyday
-    """The auction with nothing declared."""
+    """Settings of the auction with nothing declared."""
     working_days: Everyday
-    """The same on days with a night."""
+    """Settings of `everyday` on days with a night."""
     high: PaperSetting
-    """High load, where the figures are taken."""
+    """High load, at which the figures are measured."""
 
 
 def scope_of(conditions: Conditions) -> Scope:
-    """The full or the quick form, whose traces were read once: hours may pass before a day is drawn from one.
+    """Return the full or the quick form, and check its traces: hours may pass before a day is drawn from one.
 
     Raises:
         TraceError: a trace cannot be read, or is too short.
@@ -84,7 +84,7 @@ def scope_of(conditions: Conditions) -> Scope:
 
 
 def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
-    """Everything, on consecutive days from `seed` on."""
+    """Return the full form, on consecutive days from `seed` on."""
     every = figures(traces, trace_files)
     high = replace(BASE, arrivals_per_slot=LOADS["high"])
     return Scope(
@@ -109,7 +109,8 @@ def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
 
 
 def quick(seed: int, trace_files: Sequence[Path] = ()) -> Scope:
-    """Three nodes for a sixth of the day, as loaded as in full by smaller tasks; Figure 8 alone, few days.
+    """Return the quick form: three nodes for a sixth of the day, as loaded as in full by smaller tasks;
+    Figure 8 alone, and few days. Real arrivals are included only if their files are named.
 
     Real arrivals only if they are asked for by name.
     """
@@ -153,10 +154,10 @@ def _everyday(
     traces: Path | None,
     trace_files: Sequence[Path],
 ) -> Everyday:
-    """Every load with drawn arrivals and with those of each trace, at each deviation of values."""
-    here, absent = traces_at_hand(traces, trace_files)
+    """Return every load with drawn arrivals and with those of each trace, at each deviation of values."""
+    present, absent = traces_at_hand(traces, trace_files)
     found = []
-    for arrivals, path in {DRAWN: None, **here}.items():
+    for arrivals, path in {DRAWN: None, **present}.items():
         for deviation in deviations:
             for load in loads:
                 per_slot = arrivals_for_load(load, base.nodes, base.gpus, base.work_scale)
