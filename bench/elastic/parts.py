@@ -1,4 +1,4 @@
-"""The suite `elastic`: elastic scheduling and loans beside their rivals. What must run alone comes first."""
+"""The suite `elastic`: elastic scheduling, loans and their rivals. Parts that must run alone come first."""
 
 import gc
 import math
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from bench.charts import Lines
 from bench.elastic.simulated import OUTCOME, Outcome, simulate
-from bench.elastic.table_3_5 import comparable, table_3_5, trials_by_row
+from bench.elastic.table_3_5 import check_comparable, table_3_5, trials_by_row
 from bench.elastic.trial import Setting, Trial
 from bench.figures import Conditions, Measurement, Result, Table, slope
 from bench.runs import Experiment
@@ -24,10 +24,10 @@ class Scope:
     """The settings and runs of each part.
 
     Attributes:
-        setting: of all comparisons.
-        timed: whose time and memory are measured.
+        setting: setting of all comparisons.
+        timed: setting of the run whose time and memory are measured.
         growth: settings of growing length.
-        rows: of Table 3.5.
+        rows: rows of Table 3.5.
     """
 
     setting: Setting
@@ -37,8 +37,8 @@ class Scope:
 
 
 def scope_of(conditions: Conditions) -> Scope:
-    """In full, fifteen days on the thesis' clusters. In the quick form a busy day, whose cluster is at work
-    when it begins: on clusters of a quarter of the size, but for the run whose time is measured."""
+    """Return the full form, fifteen days on the thesis' clusters; or the quick form, a busy day on clusters
+    that are busy at its beginning, of a quarter of the size except for the run whose time is measured."""
     if not conditions.quick:
         whole = Setting(conditions.seed)
         growth = tuple(replace(whole, days=days) for days in (2.0, 4.0, 8.0, 15.0))
@@ -58,7 +58,7 @@ def _warm_up() -> None:
 
 
 def _run(trial: Trial) -> Outcome:
-    # As `Simulation.pass_on` does: jobs grow all the while and hold no cycles.
+    # As in `Simulation.pass_on`: jobs grow throughout the run and hold no cycles.
     gc.disable()
     try:
         return simulate(trial)
@@ -81,7 +81,7 @@ SIMULATED = Experiment[Trial, Outcome](
         "infra/views",
         "bench/elastic/trial.py",
         "bench/elastic/simulated.py",
-        # The versions of all libraries.
+        # Versions of all libraries.
         "requirements.lock",
     ),
     _warm_up,
@@ -92,7 +92,7 @@ ElasticBench = SuiteRun[Scope, Trial, Outcome]
 
 
 def _fifteen_days(bench: ElasticBench) -> Result:
-    """Time, memory, and how the time grows with the jobs."""
+    """Measure time, memory, and the growth of the time with the jobs."""
     scope = bench.scope
     timed = Trial(scope.timed, alone=True)
     growing = [Trial(setting, alone=True) for setting in scope.growth]
@@ -137,12 +137,12 @@ def _fifteen_days(bench: ElasticBench) -> Result:
 
 
 def _schemes(bench: ElasticBench) -> Result:
-    """Table 3.5, and the gains over the baseline and Pollux."""
+    """Measure Table 3.5, and the gains over the baseline and Pollux."""
     setting = bench.scope.setting
     trials = {number: trials_by_row(setting)[number] for number in bench.scope.rows}
     runs = bench.run(list(trials.values()))
     by_row = {number: runs.of(trial) for number, trial in trials.items()}
-    comparable(*by_row.values())
+    check_comparable(*by_row.values())
     fifo, lyra, pollux, without_loans = (by_row[row] for row in (1, 2, 12, 13))
     return Result(
         (
@@ -158,7 +158,7 @@ def _schemes(bench: ElasticBench) -> Result:
 def _gain(
     setting: Setting, name: str, over: Outcome, ours: Outcome, kind: str, more: str = ""
 ) -> Measurement:
-    comparable(over, ours)
+    check_comparable(over, ours)
     ratios = {
         which: over[f"{kind}_{which}_s"] / ours[f"{kind}_{which}_s"] for which in ("mean", "p50", "p95")
     }
@@ -171,7 +171,7 @@ def _gain(
 
 
 def _bound(setting: Setting, fifo: Outcome) -> str:
-    """What no schedule can exceed: every job at once, with all the workers that it may have."""
+    """Return an upper bound on the gain of all schedules: every job at once, with its most workers."""
     requests = setting.requests()
     least_s = math.fsum(
         request.duration_s / (SCALING_RANGE if request.scalable else 1) for request in requests

@@ -1,4 +1,4 @@
-"""Table 3.5 of the thesis: the runs of its rows, and their figures beside the printed ones."""
+"""Table 3.5 of the thesis: the runs of its rows, and their figures next to the printed ones."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -60,12 +60,12 @@ LABELS: Mapping[int, str] = {
     13: "13 scaling: lyra",
     14: "14 scaling: lyra, tuned",
 }
-"""By row."""
+"""Labels by row."""
 
 
 def trials_by_row(setting: Setting) -> Mapping[int, Trial]:
-    """The runs of its rows. Rows 6 to 9 lend and do not scale, rows 10 to 14 scale and do not lend
-    (thesis, sections 3.7.3 and 3.7.4). Pollux tunes its jobs; it would be nothing without."""
+    """Return the runs of the table's rows. Rows 6 to 9 lend and do not scale, rows 10 to 14 scale and do not
+    lend (thesis, sections 3.7.3 and 3.7.4). Pollux tunes its jobs, which is essential to it."""
     lent = Trial(setting, elastic_share=0.0)
     scaled = Trial(setting, loans=False)
     return {
@@ -86,8 +86,8 @@ def trials_by_row(setting: Setting) -> Mapping[int, Trial]:
     }
 
 
-def comparable(*outcomes: Outcome) -> None:
-    """Refuse to compare runs of different requests.
+def check_comparable(*outcomes: Outcome) -> None:
+    """Check that runs have equal requests.
 
     Raises:
         ValueError: the requests differ.
@@ -97,7 +97,7 @@ def comparable(*outcomes: Outcome) -> None:
 
 
 def table_3_5(outcomes: Mapping[int, Outcome]) -> Table:
-    """Two lines for each row, measured and printed, with the reductions of mean times against row 1."""
+    """Return two lines per row, measured and printed, with the reductions of mean times relative to row 1."""
     metrics = (*METRICS, "unfinished")
     rows: list[tuple[Value, ...]] = []
     for number, outcome in outcomes.items():

@@ -12,8 +12,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
     "bench/auction",
+    "bench/elastic",
     "bench/network",
     "bench/workloads",
+    "infra/simulation/merging",
     "streams/cell",
     "streams/policies",
     "tests/language",
