@@ -9,7 +9,7 @@
     <model>_<gpu>_context_switch.csv     a cold start                    -> Profiles.context_switch_s
     samples.csv                          task,samples; may be missing    -> Profiles.samples
 
-Workloads are files of their own: `read_workload`.
+Workloads are separate files: `read_workload`.
 """
 
 import csv
@@ -44,17 +44,17 @@ SAMPLES = {
     "imagenet-split-1": 75_000,
     "imagenet-split-2": 100_000,
 }
-"""Samples per epoch, as the README of the profiles has them; a folder's own `samples.csv` comes first."""
+"""Samples per epoch, from the README of the profiles; a folder's own `samples.csv` takes precedence."""
 
 MOST_EPOCHS = 10
-"""At which every run was stopped."""
+"""Epochs after which every run was stopped."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A row of the placements: how long a step takes on these GPUs of these nodes."""
+    """A row of the placements: the time of a step on these GPUs of these nodes."""
 
     gpus_per_node: tuple[int, ...]
     micro_batch_size: int
@@ -76,7 +76,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Memory:
-    """GiB that one GPU needs."""
+    """Memory of one GPU, in GiB."""
 
     gib_by_micro_batch: tuple[tuple[int, float], ...]
     """Ascending; at least two."""
@@ -90,9 +90,9 @@ class WorkloadJob:
     submitted_s: float
     task: str
     gpus: int
-    """Asked for."""
+    """Requested GPUs."""
     batch_size: int
-    """Batch of an optimizer step, all GPUs together."""
+    """Batch of an optimizer step, over all GPUs."""
     setting: Setting
     target: float
     """Target of the task's metric."""
@@ -100,29 +100,29 @@ class WorkloadJob:
 
 @dataclass(frozen=True)
 class Profiles:
-    """All of one backbone on one type of GPU."""
+    """Measurements of one backbone on one type of GPU."""
 
     model: str
     gpu: str
     curves: LearningCurves
     placements: tuple[Placement, ...]
     large_placements: tuple[Placement, ...]
-    """Large allocations, of which only the numbers of GPUs and nodes are known."""
+    """Large allocations, with only the numbers of GPUs and nodes."""
     memory: Memory
     context_switch_s: float
     samples: Mapping[str, int]
-    """Per epoch, of the tasks for which it is known."""
+    """Samples per epoch, of the tasks with a known number."""
 
     @property
     def steps(self) -> Iterator[MeasuredStep]:
-        """The placements as rows of the lookup table."""
+        """Placements as rows of the lookup table."""
         return (placement.measured for placement in (*self.placements, *self.large_placements))
 
     def single(self, task: str, setting: Setting) -> Curve:
-        """The curve of a task alone.
+        """Return the curve of a task alone.
 
         Raises:
-            LookupError: it was not measured; the message names the settings that were.
+            LookupError: it was not measured; the message names the measured settings.
         """
         measured = self.curves.single.get(task, {})
         if setting not in measured:
@@ -138,7 +138,7 @@ def read_profiles(folder: Path, model: str, gpu: str = "V100") -> Profiles:
     """Read one backbone on one type of GPU.
 
     Raises:
-        FileNotFoundError: a file that is needed is missing; the message names it.
+        FileNotFoundError: a necessary file is missing; the message names it.
         ValueError: a file is not of its form; the message names file, line and column.
     """
     prefix = f"{model}_{gpu}"
@@ -179,7 +179,7 @@ def read_workload(path: Path) -> tuple[WorkloadJob, ...]:
 
 
 class _Row:
-    """A line of a CSV file, with errors that say where."""
+    """A line of a CSV file, whose errors include the place."""
 
     def __init__(self, path: Path, line: int, cells: Mapping[str, str | None]) -> None:
         self._at, self._cells = f"{path}, line {line}", cells
@@ -234,7 +234,7 @@ def _large_placement(row: _Row) -> Placement:
     nodes, gpus = row.whole("num_nodes"), row.whole("num_replicas")
     if gpus < nodes:
         raise row.fault(f"{gpus} GPUs are fewer than the {nodes} nodes that they are on")
-    # Which node has how many is not in the file: as even as can be.
+    # The file lacks the GPUs per node, so they are distributed evenly.
     return _step(row, tuple(gpus // nodes + (node < gpus % nodes) for node in range(nodes)))
 
 

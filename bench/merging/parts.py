@@ -1,4 +1,5 @@
-"""The suite `merging`: the task merger and its rivals on measured fine-tuning. Parts run alone come first."""
+"""The suite `merging`: the task merger and its rivals on measured fine-tuning. Parts that run alone come
+first."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,10 +46,10 @@ class Scope:
 
     Attributes:
         settings: a workload of each model.
-        rivals_of: models that every rival is run on.
-        compared: settings in which merging is compared with none: models, halves of their tasks, jobs, loads,
-            seeds.
-        warm_rivals: schemes that are run there with warm switches and with cold ones.
+        rivals_of: models for which every rival is run.
+        compared: settings in which merging is compared with no merging: models, halves of their tasks, jobs,
+            loads, seeds.
+        warm_rivals: schemes that are run in them with warm and with cold switches.
     """
 
     settings: tuple[Setting, ...]
@@ -58,7 +59,7 @@ class Scope:
 
 
 def scope_of(conditions: Conditions) -> Scope:
-    """In full, all that the measurements have; in the quick form, the first jobs of each workload.
+    """Return the full form, with all measurements, or the quick form, with the first jobs of each workload.
 
     Raises:
         CommandError: the measurements are absent or invalid.
@@ -75,7 +76,7 @@ def scope_of(conditions: Conditions) -> Scope:
 
 
 def _setting(conditions: Conditions, model: str) -> Setting:
-    """The workload of a model: that of the source, unless the command line names another."""
+    """Return the workload of a model: that of the source, unless the command line names another."""
     workload = conditions.workload or conditions.profiles / "workloads" / f"FM-1-{model}.csv"
     return Setting(
         profiles=str(conditions.profiles),
@@ -87,7 +88,7 @@ def _setting(conditions: Conditions, model: str) -> Setting:
 
 
 def full(settings: tuple[Setting, ...]) -> Scope:
-    """All rivals on each model, and 40 settings with and without merging."""
+    """Return all rivals on each model, and 40 settings with and without merging."""
     compared = tuple(
         _drawn(setting, half, jobs, load, setting.seed + seed)
         for setting in settings
@@ -100,18 +101,19 @@ def full(settings: tuple[Setting, ...]) -> Scope:
 
 
 def quick(settings: tuple[Setting, ...]) -> Scope:
-    """All rivals on the first model, and one setting of each half with and without merging."""
+    """Return all rivals on the first model, and one setting of each half with and without merging."""
     compared = tuple(_drawn(setting, half, 30, 2.0, setting.seed) for setting in settings for half in HALVES)
     return Scope(settings, (settings[0].model,), compared, ("pollux",))
 
 
 def _drawn(setting: Setting, half: Half, jobs: int, load: float, seed: int) -> Setting:
-    """Jobs drawn from half of the tasks of a workload."""
+    """Return a setting with jobs drawn from half of the tasks of a workload."""
     return replace(setting, first=None, half=half, drawn=jobs, load=load, seed=seed)
 
 
 def all_rivals(setting: Setting) -> tuple[Trial, ...]:
-    """Each scheme at its published interval, and in the form that also decides when jobs come or go."""
+    """Return each scheme at its published interval, and in the form that also decides when jobs arrive or
+    end."""
     return tuple(rival(setting, scheme, decides) for scheme in SCHEMES for decides in ("interval", "eager"))
 
 
@@ -131,7 +133,7 @@ SIMULATED = Experiment[Trial, Outcome](
             f"bench/merging/{name}.py"
             for name in ("curves", "known", "measured", "measured_truth", "simulated", "step_times", "trial")
         ),
-        # The versions of all libraries.
+        # Versions of all libraries.
         "requirements.lock",
     ),
 )
@@ -157,8 +159,8 @@ def _estimates(bench: MergingBench) -> Result:
 
 
 def _switching(bench: MergingBench) -> Result:
-    """Measure switches of a rank that is forked from a server with torch. The server loads torch while this
-    process does, on another core."""
+    """Measure switches of a rank that is forked from a server with torch. The server loads torch in parallel
+    with this process, on another core."""
     from executors.processes.forked_process import warm_up
     from executors.tuner import FineTuning
 
@@ -177,7 +179,7 @@ _CHARGED = (
 
 
 def _schemes(bench: MergingBench) -> Result:
-    """Jobs' completion times beside those of all rivals and the published ones."""
+    """Measure jobs' completion times, and compare them with those of all rivals and the published ones."""
     runs = _run(
         bench,
         {
@@ -236,21 +238,22 @@ _MEASURES: Mapping[str, Callable[[Outcome], float]] = {
 
 
 def _published(setting: Setting) -> Mapping[str, float]:
-    """Figures of the source's own simulator, where the jobs are the ones that it has run."""
+    """Return the figures of the source's own simulator, if the jobs are the same."""
     is_whole = setting.first is None and setting.drawn is None
     named = Path(setting.workload).name == f"FM-1-{setting.model}.csv"
     return PUBLISHED_S.get(setting.model, {}) if is_whole and named else {}
 
 
 def _figure_name(setting: Setting) -> str:
-    """Part of the names of a setting's figures: the model, and its workload if that is not its own."""
+    """Return the part of the names of a setting's figures: the model, and its workload if that is not its
+    own."""
     workload = Path(setting.workload).stem
     words = setting.model if workload == f"FM-1-{setting.model}" else f"{setting.model}_{workload}"
     return re.sub(r"[^A-Za-z0-9]+", "_", words)
 
 
 def _over_none(bench: MergingBench) -> Result:
-    """Merging beside the same scheme without merging, and beside rivals with the same warm switches."""
+    """Compare merging with the same scheme without merging, and with rivals with the same warm switches."""
     runs = _run(
         bench,
         {
@@ -271,7 +274,7 @@ def _over_none(bench: MergingBench) -> Result:
 
 
 def _fairness(bench: MergingBench) -> Result:
-    """Figure 12, on the workloads as they are."""
+    """Measure Figure 12, on the unchanged workloads."""
     runs = _run(
         bench,
         {

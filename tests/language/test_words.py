@@ -13,6 +13,7 @@ PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
     "bench/auction",
     "bench/elastic",
+    "bench/merging",
     "bench/network",
     "bench/workloads",
     "infra/simulation/merging",

@@ -6,7 +6,7 @@ import pytest
 
 from bench.goals import goal_of
 from bench.merging.parts import full, quick
-from bench.merging.simulated import Fared, Outcome, run
+from bench.merging.simulated import Outcome, SimulatedJob, run
 from bench.merging.tables import over_none
 from bench.merging.trial import HALVES, Setting, Trial, in_half, rival
 from tests.support.profiles import SHARED, settings_of
@@ -16,7 +16,7 @@ SETTINGS = settings_of(seed=0)
 
 
 def outcome(*completion_s: float) -> Outcome:
-    jobs = tuple(Fared(f"j{n}", 0.0, ended_s, True) for n, ended_s in enumerate(completion_s))
+    jobs = tuple(SimulatedJob(f"j{n}", 0.0, ended_s, True) for n, ended_s in enumerate(completion_s))
     return Outcome(jobs, len(jobs), 1, 0, (), 0.0)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from bench.merging import slow_merges
 from bench.merging.instances import Shape, synthetic
-from bench.merging.slow_merges import climbed, neighbour, random_shape
+from bench.merging.slow_merges import neighbour, random_shape, slow_instances
 
 
 def test_an_instance_is_of_its_shape_and_the_same_each_time():
@@ -35,7 +35,7 @@ def test_neighbours_differ_in_one_way():
 def test_the_search_tells_every_instance_that_it_has_tried(monkeypatch):
     monkeypatch.setattr(slow_merges, "UNITS", 20)
     monkeypatch.setattr(slow_merges, "GPUS", 4)
-    found = list(climbed(random.Random(2), 12))
+    found = list(slow_instances(random.Random(2), 12))
     assert len(found) == 12
     assert all(took_s > 0 and shape.units == 20 for took_s, shape in found)
 
