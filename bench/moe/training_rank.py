@@ -1,4 +1,5 @@
-"""What a measured training step consists of, and what each rank does: steps of all variants in turns."""
+"""The model and the variants of a measured training step, and the work of each rank: steps of all variants in
+turns."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -25,29 +26,29 @@ from executors.moe.parallel.trace import MicroOpRecord
 from executors.moe.parallel.unscheduled import UnscheduledCommunication
 
 _TIMEOUT_S = 60.0
-"""A busy machine may be slow."""
+"""Timeout that allows for a busy machine."""
 _AVERAGES_EACH = 2
-"""Rounds of averages for each of steps, which take longer."""
+"""Rounds of averages for each round of steps, which take longer."""
 _WARM_UP_STEPS = 2
-"""DistributedDataParallel forms its buckets anew after the first."""
+"""Steps after which DistributedDataParallel has formed its buckets again."""
 
 
 UNCUT_BYTES = 2**40
-"""A partition size that cuts nothing."""
+"""Partition size that cuts nothing."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A model whose layers are a dense network each, of which all ranks have the parameters, and experts.
+    """A model whose layers have a dense network, with parameters on all ranks, and experts.
 
     Attributes:
-        experts: of a layer; each token goes to two of them, chosen once by the seed, about evenly.
-        layers: in all.
+        experts: experts of a layer; each token goes to two of them, chosen once by the seed, about evenly.
+        layers: number of layers.
         hidden: features of a token, 4 bytes each.
         dense: inner features of the dense network.
         inner: inner features of an expert.
-        tokens: of each rank and step.
-        bucket_bytes: of gradients that DistributedDataParallel averages together.
+        tokens: tokens of each rank and step.
+        bucket_bytes: gradients that DistributedDataParallel averages together.
     """
 
     experts: int
@@ -60,12 +61,12 @@ class Shape:
 
     @property
     def row_bytes(self) -> int:
-        """What one token sends to one expert."""
+        """Bytes that one token sends to one expert."""
         return 4 * self.hidden
 
     @property
     def exchanged_bytes(self) -> int:
-        """What a rank has for the experts in one all-to-all, with what stays on the rank."""
+        """Bytes of a rank for the experts in one all-to-all, with those that stay on the rank."""
         return 2 * self.tokens * self.row_bytes
 
     @property
@@ -79,10 +80,10 @@ class Variant:
     """A way to issue a step's collectives.
 
     Attributes:
-        name: of a row.
-        is_scheduled: all-to-all first, by `CommunicationScheduler`; otherwise both kinds beside each other.
+        name: name of a row.
+        is_scheduled: all-to-all first, by `CommunicationScheduler`; otherwise both kinds run concurrently.
         has_two_lanes: whether all-to-alls use a connection for each direction (`Lanes`).
-        partition_bytes: of allreduce micro-ops, at most.
+        partition_bytes: largest allreduce micro-op.
         chunks: micro-ops of an all-to-all.
         per_device: experts of a layer on each device.
     """
@@ -96,18 +97,18 @@ class Variant:
 
 
 BASELINE = Variant("baseline", is_scheduled=False, has_two_lanes=False)
-"""As other systems do: section 4.2.2."""
+"""Variant of other systems: section 4.2.2."""
 
 
 def measure_training(rank: Rank) -> dict[str, Any]:
-    """Train on this rank, then average gradients with nothing beside.
+    """Train on this rank, then average gradients alone.
 
-    Arguments of the run: `shape`, `variants`, `rounds` and `seed`, as `Shape` and `Variant` have them; and
-    `partitions_bytes`, by which to average.
+    Arguments of the run: `shape`, `variants`, `rounds` and `seed`, as in `Shape` and `Variant`; and
+    `partitions_bytes` for the averages.
 
     Returns:
         for each variant, by name, its `steps`: see `training_steps.RankStep`; for each partition size, the
-        seconds that averaging a step's dense gradients takes by it, in twice as many rounds.
+        seconds of averaging a step's dense gradients, in twice as many rounds.
     """
     given = rank.arguments
     shape = Shape(**given["shape"])
@@ -233,7 +234,7 @@ class _Training:
         self._input = torch.randn(shape.tokens, shape.hidden, generator=drawn)
 
     def step(self) -> dict[str, Any]:
-        """Forward and backward pass; what they did and when."""
+        """Run a forward and backward pass, and return its times and micro-ops."""
         self._trace.clear()
         self._model.zero_grad()
         dist.barrier()
@@ -271,7 +272,7 @@ class _Layer(nn.Module):
 
 
 class _Experts(nn.Module):
-    """Two-layer networks, those of a rank."""
+    """The two-layer networks of a rank."""
 
     def __init__(self, count: int, shape: Shape) -> None:
         super().__init__()
