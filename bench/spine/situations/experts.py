@@ -33,7 +33,8 @@ _DATASET = Dataset(path="data.jsonl", samples=1_000)
 
 
 def experts_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """A service of any size whose popularity shifts or that loses a node, and a queue of so many jobs."""
+    """Yield situations of a service of any size whose popularity shifts or that loses a node, and of a queue
+    of jobs."""
     yield from _shifts(rng)
     yield from _queue(rng, jobs)
 
@@ -54,11 +55,11 @@ def _shifts(rng: random.Random) -> Iterator[Situation]:
         ranks=ranks,
         most_experts_per_device=per_device,
     )
-    story.tell(_submitted("served", workload))
+    story.send(_submitted("served", workload))
     leader = _started(story, story.tick(10.0))[0]
     profile = _profiled(leader, _routed(rng, layers, experts))
     yield story.before(_POLICY, f"profile: {what}", profile)
-    story.tell(profile)
+    story.send(profile)
     yield from story.before_each(
         _POLICY,
         (
@@ -70,16 +71,16 @@ def _shifts(rng: random.Random) -> Iterator[Situation]:
 
 
 def _queue(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """Two users have all devices by small jobs, and others wait."""
+    """Yield situations in which two users hold all devices by small jobs, and others wait."""
     nodes = rng.choice((16, 64, 128))
     story = _story(nodes, ExpertsPolicy(patience_s=60.0))
     for number in range(min(nodes * _GPUS, jobs)):
-        story.tell(_submitted(f"small{number}", _training(1), user=f"rich{number % 2}"))
+        story.send(_submitted(f"small{number}", _training(1), user=f"rich{number % 2}"))
     _started(story, story.tick(10.0))
     users = rng.choice((1, 10, jobs))
     for number in range(jobs):
         user = f"poor{number % users}"
-        story.tell(_submitted(f"waits{number}", _training(rng.randint(1, nodes * _GPUS // 2)), user=user))
+        story.send(_submitted(f"waits{number}", _training(rng.randint(1, nodes * _GPUS // 2)), user=user))
     story.tick(30.0)
     what = f"{jobs} jobs of {users} users wait for {nodes * _GPUS} devices"
     yield from story.before_each(
@@ -123,10 +124,10 @@ def _submitted(
 
 
 def _started(story: Story, outcomes: Sequence[Outcome]) -> list[RanksAssigned]:
-    """Have all ranks start; the commands to leaders."""
+    """Report the start of all ranks, and return the commands to leaders."""
     orders = [outcome for outcome in outcomes if isinstance(outcome, RanksAssigned)]
     for order in orders:
-        story.tell(RunStarted(**_run(order)))
+        story.send(RunStarted(**_run(order)))
     return [order for order in orders if order.node == order.members[0].node]
 
 
@@ -143,7 +144,7 @@ def _run(order: RanksAssigned) -> dict[str, Any]:
 def _routed(
     rng: random.Random, layers: int, experts: int, skew: float | None = None
 ) -> tuple[LayerRouting, ...]:
-    """Counts of tokens, drawn."""
+    """Draw counts of tokens."""
     shape = rng.choice((0.3, 1.0, 2.0)) if skew is None else skew
     return tuple(
         LayerRouting(tokens=tuple(int(10_000 * rng.lognormvariate(0.0, shape)) for _ in range(experts)))

@@ -1,4 +1,4 @@
-"""Zones of many nodes that are configured: they are added to a cell, changed, and give up nodes."""
+"""Configured zones of many nodes: they are added to a cell, changed, and lose nodes."""
 
 import random
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from schemas.merging.settings import MergingPolicy
 _POLICY = "any"
 _GPUS = 8
 _LEAVING = 16
-"""A node of each so many is left out."""
+"""Inverse share of the nodes that are removed."""
 
 
 def zone_situations(rng: random.Random, nodes: int) -> Iterator[Situation]:
-    """Return situations of a cell to which a zone of so many nodes is added, and in which it is changed."""
+    """Yield situations of a cell to which a zone of `nodes` nodes is added, and in which it is changed."""
     speed = rng.uniform(4.5, 9.0)
     for name, policy, runner in (
         ("experts", ExpertsPolicy(), "moe"),
@@ -30,7 +30,7 @@ def zone_situations(rng: random.Random, nodes: int) -> Iterator[Situation]:
         large = _zone("large", nodes, policy)
         added = _configured(large)
         yield story.before(_POLICY, f"zone added: {what}", added)
-        story.tell(added)
+        story.send(added)
         story.join(large, (runner,))
         larger = _zone("large", nodes + 1, policy)
         faster = GpuType(name="V", samples_per_s=speed, memory_gib=64.0 * _GPUS, gpus=_GPUS)
