@@ -16,7 +16,7 @@ GATES = Path(__file__).parent / "gates"
 
 
 @dataclass(frozen=True)
-class Basis:
+class Plausibility:
     """Conditions for a plausible figure, whether or not it reaches a goal."""
 
     expected: tuple[float, float] | None = None
@@ -52,9 +52,9 @@ class Goal:
     """Base model of the figure; None if it is of no single model. A run for another model may lack it."""
     margin: float = 0.0
     """Tolerated share of a miss in a check: machines differ."""
-    full: Basis = Basis()
+    full: Plausibility = Plausibility()
     """Conditions for the figure of the full form, in addition to the goal."""
-    quick: Basis | None = None
+    quick: Plausibility | None = None
     """Conditions for the figure of the quick form, in place of the goal, where small sizes show little of it.
     If None, only the goal applies to the quick form."""
 
@@ -82,7 +82,7 @@ class Goal:
         found = []
         if self.binds(quick) and not self.met(value, self.margin):
             found.append(f"{name} is {value:g} {self.unit}, wanted {self}")
-        basis = (self.quick or Basis()) if quick else self.full
+        basis = (self.quick or Plausibility()) if quick else self.full
         return found + basis.faults(measured, self.unit)
 
     def __str__(self) -> str:
@@ -151,6 +151,6 @@ def _goal(fields: dict[str, Any]) -> Goal:
     return Goal(**fields, full=full, quick=None if quick is None else _basis(quick))
 
 
-def _basis(fields: dict[str, Any]) -> Basis:
+def _basis(fields: dict[str, Any]) -> Plausibility:
     expected = fields.pop("expected", None)
-    return Basis(**fields, expected=None if expected is None else tuple(expected))
+    return Plausibility(**fields, expected=None if expected is None else tuple(expected))

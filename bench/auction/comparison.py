@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from types import MappingProxyType
 
-from bench.auction.runs.trials import Trial
+from bench.auction.runs.trials import AuctionTrial
 from bench.charts import Bars
 from bench.figures import Table
 from bench.runs import Runs
@@ -14,7 +14,7 @@ from bench.workloads.figures import Point
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
 
-AuctionRuns = Runs[Trial, Mapping[str, float]]
+AuctionRuns = Runs[AuctionTrial, Mapping[str, float]]
 """Outcomes of trials: values by name."""
 GainsPct = Mapping[tuple[str, str], float]
 """Gain in welfare of pdFTSP over a baseline (%), by point and baseline."""
@@ -65,10 +65,13 @@ OURS = "pdftsp"
 BASELINES = ("published", "titan", "eft", "ntm", "fixed_price")
 
 
-def trials_of(settings: Iterable[PaperSetting], seeds: Sequence[int]) -> list[Trial]:
+def trials_of(settings: Iterable[PaperSetting], seeds: Sequence[int]) -> list[AuctionTrial]:
     """Return a trial for every contender on every day."""
     return [
-        Trial(setting, seed, name) for setting in settings for seed in seeds for name in (OURS, *BASELINES)
+        AuctionTrial(setting, seed, name)
+        for setting in settings
+        for seed in seeds
+        for name in (OURS, *BASELINES)
     ]
 
 
@@ -136,11 +139,11 @@ def _ratios(
 ) -> list[float]:
     ratios = []
     for seed in seeds:
-        trial = Trial(setting, seed, under)
+        trial = AuctionTrial(setting, seed, under)
         divisor = runs.of(trial)[value]
         if divisor <= 0:
             raise CommandError(
                 f"{trial}: {value} is {divisor}, nothing to compare with: try a larger setting"
             )
-        ratios.append(runs.of(Trial(setting, seed, over))[value] / divisor)
+        ratios.append(runs.of(AuctionTrial(setting, seed, over))[value] / divisor)
     return ratios

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from bench.auction.comparison import PUBLISHED_RATIO_AT_MOST, AuctionRuns
 from bench.auction.runs.contenders import DEFAULT
-from bench.auction.runs.trials import CLEARING_BOUND, OPTIMUM, Trial
+from bench.auction.runs.trials import CLEARING_BOUND, OPTIMUM, AuctionTrial
 from bench.charts import Bars
 from bench.figures import Measurement, Result, Table
 from bench.workloads.figures import Figure
@@ -44,10 +44,10 @@ class Competed:
         return self.gap <= LARGEST_GAP
 
 
-def trials_of(figure: Figure, seeds: Sequence[int]) -> list[Trial]:
+def trials_of(figure: Figure, seeds: Sequence[int]) -> list[AuctionTrial]:
     """Return trials of the auction and the optimum on every day."""
     return [
-        Trial(point.setting, seed, name)
+        AuctionTrial(point.setting, seed, name)
         for point in figure.points
         for seed in seeds
         for name in (DEFAULT, OPTIMUM)
@@ -63,8 +63,8 @@ def competitive_ratio(figure: Figure, seeds: Sequence[int], runs: AuctionRuns, n
     days = []
     for point in figure.points:
         for seed in seeds:
-            optimum = runs.of(Trial(point.setting, seed, OPTIMUM))
-            trial = Trial(point.setting, seed, DEFAULT)
+            optimum = runs.of(AuctionTrial(point.setting, seed, OPTIMUM))
+            trial = AuctionTrial(point.setting, seed, DEFAULT)
             online = runs.of(trial)
             if online["planned_welfare_micros"] <= 0:
                 raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
@@ -89,12 +89,12 @@ def proven_ratio(high: PaperSetting, seeds: Sequence[int], runs: AuctionRuns) ->
     """
     live, afterwards = [], []
     for seed in seeds:
-        trial = Trial(high, seed, DEFAULT)
+        trial = AuctionTrial(high, seed, DEFAULT)
         ours = runs.of(trial)
         if "proven_ratio" not in ours:
             raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
         live.append(ours["proven_ratio"])
-        bound_micros = runs.of(Trial(high, seed, CLEARING_BOUND))["bound_micros"]
+        bound_micros = runs.of(AuctionTrial(high, seed, CLEARING_BOUND))["bound_micros"]
         afterwards.append(bound_micros / ours["planned_welfare_micros"])
     note = (
         f"by the live certificate: mean of {len(seeds)} days, the worst {max(live):.3g}; by the prices "

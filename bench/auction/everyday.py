@@ -11,7 +11,7 @@ from statistics import fmean
 from bench.auction.comparison import OURS, AuctionRuns
 from bench.auction.runs.contenders import DEFAULT, HINDSIGHT_PRICE
 from bench.auction.runs.later_days import AFTER, FOURTH_DAY, SECOND_DAY
-from bench.auction.runs.trials import Trial
+from bench.auction.runs.trials import AuctionTrial
 from bench.charts import Lines
 from bench.figures import Measurement, Result, Table, Value
 from bench.workloads.paper import PaperSetting
@@ -34,7 +34,7 @@ WORKING_LOADS = (1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
-class Load:
+class EverydayLoad:
     """A kind of day."""
 
     arrivals: str
@@ -58,23 +58,23 @@ class Load:
 class Everyday:
     """Extent of the comparison."""
 
-    loads: tuple[Load, ...]
+    loads: tuple[EverydayLoad, ...]
     seeds: tuple[int, ...]
     skipped: tuple[str, ...] = ()
     """Reasons why traces are absent, one line each."""
 
     @property
-    def drawn(self) -> list[Load]:
+    def drawn(self) -> list[EverydayLoad]:
         """Loads that can follow a day of another kind."""
         return [load for load in self.loads if load.arrivals == DRAWN]
 
 
-def trials_of(everyday: Everyday) -> list[Trial]:
+def trials_of(everyday: Everyday) -> list[AuctionTrial]:
     """Return a trial for every contender on every day."""
     names = (DEFAULT, SECOND_DAY, *RIVALS)
     like = [(load, name) for load in everyday.loads for name in names]
     unlike = [(load, name) for load in everyday.drawn for name in AFTER.values()]
-    return [Trial(load.setting, seed, name) for load, name in like + unlike for seed in everyday.seeds]
+    return [AuctionTrial(load.setting, seed, name) for load, name in like + unlike for seed in everyday.seeds]
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,14 @@ class Gain:
     """Days without a ratio: the other has no welfare, and the contender at least as much."""
 
 
-class Welfare:
+class DailyWelfare:
     """Welfare of each day."""
 
     def __init__(self, runs: AuctionRuns, seeds: Sequence[int]) -> None:
         self._runs = runs
         self._seeds = seeds
 
-    def gain(self, load: Load, ours: str, theirs: str) -> Gain:
+    def gain(self, load: EverydayLoad, ours: str, theirs: str) -> Gain:
         """Return the gain in welfare of `ours` over `theirs`.
 
         Raises:
@@ -112,7 +112,7 @@ class Welfare:
                 )
         return Gain(fmean(gains) if gains else None, len(self._seeds) - len(gains))
 
-    def part(self, load: Load, name: str, whole: str) -> float:
+    def part(self, load: EverydayLoad, name: str, whole: str) -> float:
         """Return the mean welfare of one contender as a part of another's.
 
         Raises:
@@ -128,20 +128,20 @@ class Welfare:
             parts.append(self._of(load, name, seed) / divisor)
         return fmean(parts)
 
-    def proven_ratios(self, load: Load) -> list[float]:
+    def proven_ratios(self, load: EverydayLoad) -> list[float]:
         """Return the ratio of each first day, from the last certificate.
 
         Raises:
             CommandError: a day has no welfare, and so no ratio.
         """
-        values = [self._runs.of(Trial(load.setting, seed, DEFAULT)) for seed in self._seeds]
+        values = [self._runs.of(AuctionTrial(load.setting, seed, DEFAULT)) for seed in self._seeds]
         for seed, value in zip(self._seeds, values, strict=True):
             if "proven_ratio" not in value:
                 raise CommandError(f"{load}, seed {seed}: without welfare there is no ratio: try more load")
         return [value["proven_ratio"] for value in values]
 
-    def _of(self, load: Load, name: str, seed: int) -> float:
-        return self._runs.of(Trial(load.setting, seed, name))["welfare_micros"]
+    def _of(self, load: EverydayLoad, name: str, seed: int) -> float:
+        return self._runs.of(AuctionTrial(load.setting, seed, name))["welfare_micros"]
 
 
 def everyday(days: Everyday, runs: AuctionRuns) -> Result:
@@ -150,7 +150,7 @@ def everyday(days: Everyday, runs: AuctionRuns) -> Result:
     Raises:
         CommandError: there is no welfare to compare with.
     """
-    welfare = Welfare(runs, days.seeds)
+    welfare = DailyWelfare(runs, days.seeds)
     gains = tuple(f"over_{rival}_pct" for rival in RIVALS)
     columns = ("workload", "load", *gains, f"second_day_{gains[-1]}", "worst_loss_pct", "worst_proven_ratio")
     lines: list[tuple[Value, ...]] = [
@@ -168,12 +168,12 @@ def everyday(days: Everyday, runs: AuctionRuns) -> Result:
     return Result(_measurements(days, welfare), (Table("everyday", columns, lines, chart),))
 
 
-def _losses_pct(load: Load, welfare: Welfare) -> dict[str, float]:
+def _losses_pct(load: EverydayLoad, welfare: DailyWelfare) -> dict[str, float]:
     """Return the loss through a day of another kind before, by that kind (%)."""
     return {unlike: 100 * (1 - welfare.part(load, contender, DEFAULT)) for unlike, contender in AFTER.items()}
 
 
-def _measurements(everyday: Everyday, welfare: Welfare) -> tuple[Measurement, ...]:
+def _measurements(everyday: Everyday, welfare: DailyWelfare) -> tuple[Measurement, ...]:
     high = [load for load in everyday.loads if load.load == HIGH_LOAD]
     tuned = [load for load in everyday.loads if load.load in TUNED_LOADS]
     seeds = len(everyday.seeds)
@@ -181,7 +181,7 @@ def _measurements(everyday: Everyday, welfare: Welfare) -> tuple[Measurement, ..
     def least(name: str, ours: str, theirs: str) -> Measurement:
         return _least_gain(name, _gains_of(welfare, everyday.loads, ours, theirs), seeds)
 
-    def mean(name: str, theirs: str, loads: Sequence[Load]) -> Measurement:
+    def mean(name: str, theirs: str, loads: Sequence[EverydayLoad]) -> Measurement:
         return _mean(name, _gains_of(welfare, loads, DEFAULT, theirs), seeds)
 
     return (
@@ -196,12 +196,14 @@ def _measurements(everyday: Everyday, welfare: Welfare) -> tuple[Measurement, ..
     )
 
 
-def _gains_of(welfare: Welfare, loads: Sequence[Load], ours: str, theirs: str) -> dict[Load, Gain]:
-    """Return the gain at each load; see `Welfare.gain`."""
+def _gains_of(
+    welfare: DailyWelfare, loads: Sequence[EverydayLoad], ours: str, theirs: str
+) -> dict[EverydayLoad, Gain]:
+    """Return the gain at each load; see `DailyWelfare.gain`."""
     return {load: welfare.gain(load, ours, theirs) for load in loads}
 
 
-def _least_gain(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
+def _least_gain(name: str, gains: Mapping[EverydayLoad, Gain], seeds: int) -> Measurement:
     """Return the least of the means over days, with its load.
 
     Raises:
@@ -217,7 +219,7 @@ def _least_gain(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measuremen
     return Measurement(name, counted[worst], note, _days(gains, seeds))
 
 
-def _mean(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
+def _mean(name: str, gains: Mapping[EverydayLoad, Gain], seeds: int) -> Measurement:
     counted = _counted(name, gains)
     worst = min(counted, key=lambda load: counted[load])
     loads = ", ".join(f"{load:g}" for load in sorted({load.load for load in counted}))
@@ -228,23 +230,23 @@ def _mean(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
     return Measurement(name, fmean(counted.values()), note, _days(gains, seeds))
 
 
-def _counted(name: str, gains: Mapping[Load, Gain]) -> dict[Load, float]:
+def _counted(name: str, gains: Mapping[EverydayLoad, Gain]) -> dict[EverydayLoad, float]:
     counted = {load: gain.pct for load, gain in gains.items() if gain.pct is not None}
     if not counted:
         raise CommandError(f"{name}: no day has welfare to compare with: try a larger setting")
     return counted
 
 
-def _left_out(gains: Mapping[Load, Gain]) -> str:
+def _left_out(gains: Mapping[EverydayLoad, Gain]) -> str:
     days = sum(gain.left_out for gain in gains.values())
     return f"; {days} days are left out, on which the other brings no welfare" if days else ""
 
 
-def _days(gains: Mapping[Load, Gain], seeds: int) -> int:
+def _days(gains: Mapping[EverydayLoad, Gain], seeds: int) -> int:
     return seeds * len(gains) - sum(gain.left_out for gain in gains.values())
 
 
-def _worst_loss(everyday: Everyday, welfare: Welfare) -> Measurement:
+def _worst_loss(everyday: Everyday, welfare: DailyWelfare) -> Measurement:
     losses = {
         (load, unlike): loss for load in everyday.drawn for unlike, loss in _losses_pct(load, welfare).items()
     }
@@ -257,7 +259,7 @@ def _worst_loss(everyday: Everyday, welfare: Welfare) -> Measurement:
     return Measurement("wrong_forecast_loss_pct", losses[worst], note, seeds * len(losses))
 
 
-def _worst_ratio(everyday: Everyday, welfare: Welfare) -> Measurement:
+def _worst_ratio(everyday: Everyday, welfare: DailyWelfare) -> Measurement:
     ratios = {load: welfare.proven_ratios(load) for load in everyday.loads}
     worst = max(ratios, key=lambda load: max(ratios[load]))
     days = sum(map(len, ratios.values()))
@@ -271,10 +273,10 @@ def _worst_ratio(everyday: Everyday, welfare: Welfare) -> Measurement:
 _OTHER_DAYS = (DEFAULT, SECOND_DAY, "eft", HINDSIGHT_PRICE)
 
 
-def trials_of_working_days(days: Everyday) -> list[Trial]:
+def trials_of_working_days(days: Everyday) -> list[AuctionTrial]:
     """Return a trial for every contender on every day with a night."""
     return [
-        Trial(load.setting, seed, name)
+        AuctionTrial(load.setting, seed, name)
         for load in days.loads
         for name in (FOURTH_DAY, *_OTHER_DAYS)
         for seed in days.seeds
@@ -288,7 +290,7 @@ def working_days(days: Everyday, runs: AuctionRuns) -> Result:
     Raises:
         CommandError: there is no welfare to compare with.
     """
-    welfare = Welfare(runs, days.seeds)
+    welfare = DailyWelfare(runs, days.seeds)
     columns = ("workload", "load", "first_day_part", "second_day_part", "eft_part", f"{HINDSIGHT_PRICE}_part")
     lines: list[tuple[Value, ...]] = [
         (load.series, load.load, *(welfare.part(load, other, FOURTH_DAY) for other in _OTHER_DAYS))

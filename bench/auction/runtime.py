@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.auction.comparison import OURS, AuctionRuns
-from bench.auction.runs.trials import TITANS_PROGRAM, Trial
+from bench.auction.runs.trials import TITANS_PROGRAM, AuctionTrial
 from bench.charts import Lines
 from bench.figures import Measurement, Result, Table
 from bench.workloads.figures import Point
@@ -13,10 +13,14 @@ from bench.workloads.paper import PaperSetting
 TITAN = "titan"
 
 
-def trials_of(points: Sequence[Point], high: PaperSetting, seed: int) -> list[Trial]:
+def trials_of(points: Sequence[Point], high: PaperSetting, seed: int) -> list[AuctionTrial]:
     """Return trials of both, by number of nodes, each alone."""
     settings = dict.fromkeys([high, *(point.setting for point in points)])
-    return [Trial(setting, seed, name, alone=True) for name in (OURS, TITANS_PROGRAM) for setting in settings]
+    return [
+        AuctionTrial(setting, seed, name, alone=True)
+        for name in (OURS, TITANS_PROGRAM)
+        for setting in settings
+    ]
 
 
 def runtime(points: Sequence[Point], high: PaperSetting, seed: int, runs: AuctionRuns) -> Result:
@@ -27,8 +31,8 @@ def runtime(points: Sequence[Point], high: PaperSetting, seed: int, runs: Auctio
         at = _seconds_per_bid(runs, point.setting, seed)
         nodes = float(point.setting.nodes)
         lines.append(("seconds per bid", nodes, at.ours, at.titan, at.program, at.program / at.ours))
-    day = runs.of(Trial(high, seed, OURS, alone=True))
-    titans_day = runs.of(Trial(high, seed, TITANS_PROGRAM, alone=True))
+    day = runs.of(AuctionTrial(high, seed, OURS, alone=True))
+    titans_day = runs.of(AuctionTrial(high, seed, TITANS_PROGRAM, alone=True))
     at = _seconds_per_bid(runs, high, seed)
     setting = f"{high.nodes} nodes, {high.slots} slots, {day['bids']:.0f} bids, alone on one core"
     measurements = (
@@ -63,6 +67,6 @@ class _SecondsPerBid:
 
 
 def _seconds_per_bid(runs: AuctionRuns, setting: PaperSetting, seed: int) -> _SecondsPerBid:
-    ours = runs.of(Trial(setting, seed, OURS, alone=True))
-    titan = runs.of(Trial(setting, seed, TITANS_PROGRAM, alone=True))
+    ours = runs.of(AuctionTrial(setting, seed, OURS, alone=True))
+    titan = runs.of(AuctionTrial(setting, seed, TITANS_PROGRAM, alone=True))
     return _SecondsPerBid(ours["decision_s"], titan["decision_s"], titan["program_s_per_bid"])

@@ -11,7 +11,7 @@ from bench.auction.everyday import (
     WORKING_DAY,
     WORKING_LOADS,
     Everyday,
-    Load,
+    EverydayLoad,
 )
 from bench.figures import Conditions
 from bench.workloads.arrivals import TraceArrivals
@@ -47,7 +47,7 @@ _QUICK_EVERYDAY_LOADS = (0.5, 4.0)
 
 
 @dataclass(frozen=True)
-class Scope:
+class AuctionScope:
     """The settings and days of each part."""
 
     seeds: tuple[int, ...]
@@ -65,7 +65,7 @@ class Scope:
     """High load, at which the figures are measured."""
 
 
-def scope_of(conditions: Conditions) -> Scope:
+def scope_of(conditions: Conditions) -> AuctionScope:
     """Return the full or the quick form, and check its traces: hours may pass before a day is drawn from one.
 
     Raises:
@@ -83,11 +83,11 @@ def scope_of(conditions: Conditions) -> Scope:
     return scope
 
 
-def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
+def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> AuctionScope:
     """Return the full form, on consecutive days from `seed` on."""
     every = figures(traces, trace_files)
     high = replace(BASE, arrivals_per_slot=LOADS["high"])
-    return Scope(
+    return AuctionScope(
         seeds=tuple(range(seed, seed + SEEDS)),
         comparisons=tuple(every[number] for number in COMPARISONS),
         small=figure_12(SMALL),
@@ -108,7 +108,7 @@ def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
     )
 
 
-def quick(seed: int, trace_files: Sequence[Path] = ()) -> Scope:
+def quick(seed: int, trace_files: Sequence[Path] = ()) -> AuctionScope:
     """Return the quick form: three nodes for a sixth of the day, as loaded as in full by smaller tasks;
     Figure 8 alone, and few days. Real arrivals are included only if their files are named.
 
@@ -116,7 +116,7 @@ def quick(seed: int, trace_files: Sequence[Path] = ()) -> Scope:
     """
     every = figures(None, trace_files)
     high = _shrunk(replace(BASE, arrivals_per_slot=LOADS["high"]))
-    return Scope(
+    return AuctionScope(
         seeds=tuple(range(seed, seed + QUICK_SEEDS)),
         comparisons=tuple(
             replace(
@@ -168,7 +168,7 @@ def _everyday(
                     trace=None if path is None else TraceArrivals(path, jobs),
                     density=replace(base.density, log_deviation=deviation),
                 )
-                found.append(Load(arrivals, load, deviation, setting))
+                found.append(EverydayLoad(arrivals, load, deviation, setting))
     return Everyday(tuple(found), tuple(seeds), absent)
 
 
@@ -177,7 +177,7 @@ def _working_days(base: PaperSetting, loads: Sequence[float], seeds: Sequence[in
     for load in loads:
         per_slot = arrivals_for_load(load, base.nodes, base.gpus, base.work_scale)
         setting = replace(base, arrivals_per_slot=per_slot, night_part=NIGHT_PART)
-        found.append(Load(WORKING_DAY, load, base.density.log_deviation, setting))
+        found.append(EverydayLoad(WORKING_DAY, load, base.density.log_deviation, setting))
     return Everyday(tuple(found), tuple(seeds))
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 
-from bench.elastic.trial import Trial
+from bench.elastic.trial import ElasticTrial
 from bench.runs import peak_memory_bytes
 from infra.simulation.distribution import Distribution
 from infra.simulation.elastic.figures import ElasticFigures
@@ -34,7 +34,7 @@ _DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ElasticRunOutcome:
     """Outcome of a trial."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -56,10 +56,10 @@ class Outcome:
         return self.values[name]
 
 
-OUTCOME = TypeAdapter(Outcome)
+OUTCOME = TypeAdapter(ElasticRunOutcome)
 
 
-def simulate(trial: Trial) -> Outcome:
+def simulate(trial: ElasticTrial) -> ElasticRunOutcome:
     """Run a trial in this process. Its peak memory is that of the whole process."""
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     setting = trial.setting
@@ -88,13 +88,13 @@ def simulate(trial: Trial) -> Outcome:
         "wall_s": time.perf_counter() - wall_s,
         "rss_mb": peak_memory_bytes() / 1e6,
     }
-    return Outcome(_digest(requests), values, queuing_s, jct_s)
+    return ElasticRunOutcome(_digest(requests), values, queuing_s, jct_s)
 
 
 class _Loads:
     """Reports the load of the inference cluster throughout the simulation."""
 
-    def __init__(self, cell: CellConfigured, zone: str, trial: Trial) -> None:
+    def __init__(self, cell: CellConfigured, zone: str, trial: ElasticTrial) -> None:
         days = trial.setting.days + LONGEST_DRAIN_DAYS
         # Hours of the day keep their times where the first day is not a whole number.
         first = trial.setting.first_day

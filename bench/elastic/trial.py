@@ -29,7 +29,7 @@ _SCALING = {"linear": linear, "tuned": tuned}
 
 
 @dataclass(frozen=True)
-class Setting:
+class ElasticSetting:
     """The clusters and the users' requests: the common part of all schemes of a comparison."""
 
     seed: int = 0
@@ -57,10 +57,10 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Trial:
+class ElasticTrial:
     """One simulation to run."""
 
-    setting: Setting
+    setting: ElasticSetting
     scheme: SchemeName = "lyra"
     loans: bool = True
     """Whether inference servers are lent."""

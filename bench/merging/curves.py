@@ -26,7 +26,7 @@ def as_fraction(metric: float) -> float:
     return math.exp(metric) if metric < 0 else metric
 
 
-class Setting(NamedTuple):
+class CurveSetting(NamedTuple):
     """Hyperparameters of a curve of one task."""
 
     learning_rate: str
@@ -63,7 +63,7 @@ class LearningCurves:
     model: str
     tasks: tuple[str, ...]
     """Tasks in the file's order."""
-    single: Mapping[str, Mapping[Setting, Curve]]
+    single: Mapping[str, Mapping[CurveSetting, Curve]]
     temporal: Mapping[tuple[str, str], Curve]
     """Curve of the receiver, by donor and receiver."""
     spatial: Mapping[tuple[str, str], tuple[Curve, Curve]]
@@ -118,7 +118,7 @@ def _spatial(section: Mapping[str, Any], path: Path) -> Any:
             yield pair, (one, other)
 
 
-def _settings(section: Any, where: str) -> dict[Setting, Curve]:
+def _settings(section: Any, where: str) -> dict[CurveSetting, Curve]:
     found = {}
     for rate, by_steps in _mapping(section, where).items():
         for steps, entry in _mapping(by_steps, f"{where}[{rate!r}]").items():
@@ -127,7 +127,7 @@ def _settings(section: Any, where: str) -> dict[Setting, Curve]:
                 raise ValueError(f"{at}: accumulation steps are a whole number from 1 on, not {steps!r}")
             curve = _curve(entry, "", at)
             if curve is not None:
-                found[Setting(rate, int(steps))] = curve
+                found[CurveSetting(rate, int(steps))] = curve
     return found
 
 

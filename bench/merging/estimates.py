@@ -21,7 +21,7 @@ from bench.figures import Measurement, Result, Table
 from bench.merging.known import KnownMerge, KnownTask, foretold_gains, known_merges, known_tasks
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
 from bench.merging.measured_truth import MeasuredTruth, Switching, workload_of
-from bench.merging.step_times import Cluster, StepTimes
+from bench.merging.step_times import GpuCluster, PlacementStepTimes
 from infra.simulation.merging.tuner import VirtualTuner
 from schemas.merging.commands import JobOrder, ProfileOrdered
 from schemas.merging.reports import ProfileReported
@@ -36,7 +36,7 @@ from streams.policies.merging.knowledge import Knowledge
 CLEAR_GAIN = 0.005
 """Smaller gains hardly exceed the difference between two runs of the same merge."""
 _CELL, _ZONE, _NODE, _USER = "bench", "tuning", "n0", "u"
-_CLUSTER = Cluster(8, 4)
+_CLUSTER = GpuCluster(8, 4)
 """Cluster of the workloads; a profile run has one of its GPUs."""
 _NO_SWITCHES = Switching(0.0, 0.0)
 """No time here includes a switch."""
@@ -172,7 +172,7 @@ class QueriedZone:
         """Create the zone; `jobs` includes all jobs to forecast."""
         self._profiles = profiles
         self._policy = MergingPolicy()
-        truth = MeasuredTruth(profiles, tuple(jobs), StepTimes(profiles, _CLUSTER), _NO_SWITCHES)
+        truth = MeasuredTruth(profiles, tuple(jobs), PlacementStepTimes(profiles, _CLUSTER), _NO_SWITCHES)
         self._tuner = VirtualTuner(_CELL, 1.0, truth)
 
     def forecast(self, job: WorkloadJob, finished: Sequence[WorkloadJob]) -> JobForecast:

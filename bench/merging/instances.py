@@ -17,7 +17,7 @@ INTERVAL_S = 120.0
 _EPOCHS = 10
 
 
-class Kind(NamedTuple):
+class TimedKind(NamedTuple):
     """A kind of jobs with step times of its own; see `JobKind`."""
 
     steps: tuple[StepTime, ...]
@@ -25,7 +25,7 @@ class Kind(NamedTuple):
     dataset_samples: int
 
 
-def listed(kinds: Iterable[Kind]) -> Mapping[str, Any]:
+def listed(kinds: Iterable[TimedKind]) -> Mapping[str, Any]:
     """Return the fields of a problem about some kinds, with shared tables."""
     places: dict[tuple[StepTime, ...], int] = {}
     fields = tuple(
@@ -40,7 +40,7 @@ def listed(kinds: Iterable[Kind]) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class Shape:
+class InstanceShape:
     """Parameters of a synthetic instance."""
 
     units: int = 3_000
@@ -84,7 +84,7 @@ class Shape:
         )
 
 
-def synthetic(shape: Shape) -> MergeProblem:
+def synthetic(shape: InstanceShape) -> MergeProblem:
     """Draw an instance with given parameters."""
     rng = random.Random(f"merge/{shape.seed}")
     kinds = tuple(_kind(rng, shape) for _ in range(shape.kinds))
@@ -146,7 +146,7 @@ def measured_mix(
         curve = profiles.single(task, by_task[task].setting)
         epochs = curve.first_reaching(by_task[task].target) or _EPOCHS
         iterations.append(float(epochs * -(-kind.dataset_samples // kind.samples_per_step)))
-    shape = Shape(units=units, gpus=gpus, kinds=len(kinds))
+    shape = InstanceShape(units=units, gpus=gpus, kinds=len(kinds))
     chosen = [tasks.index(rng.choice(list(jobs)).task) for _ in range(units)]
     return MergeProblem(
         gpus=gpus,
@@ -158,11 +158,11 @@ def measured_mix(
     )
 
 
-def _kind(rng: random.Random, shape: Shape) -> Kind:
+def _kind(rng: random.Random, shape: InstanceShape) -> TimedKind:
     one_s = 0.2 * rng.lognormvariate(0.0, shape.step_spread)
     most = min(shape.gpus, shape.most_gpus)
     sizes = range(1, most + 1) if shape.every_size else allowed_sizes(most, pipeline=False)
-    return Kind(
+    return TimedKind(
         steps=faster_only((size, one_s / size**shape.scaling * rng.uniform(0.98, 1.02)) for size in sizes),
         samples_per_step=rng.choice((16, 64, 128)),
         dataset_samples=rng.randint(200, 100_000),
@@ -171,8 +171,8 @@ def _kind(rng: random.Random, shape: Shape) -> Kind:
 
 def _units(
     rng: random.Random,
-    shape: Shape,
-    kinds: Sequence[Kind],
+    shape: InstanceShape,
+    kinds: Sequence[TimedKind],
     iterations: Sequence[float],
     chosen: Sequence[int],
 ) -> tuple[Unit, ...]:
@@ -207,7 +207,7 @@ def _units(
     return tuple(Unit.model_validate(fields) for fields in found)
 
 
-def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> Kind:
+def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> TimedKind:
     """Return a kind with the steps of a zone's lookup table."""
     table, usual = LookupTable(), Configuration()
     rows: Sequence[MeasuredStep] = tuple(profiles.steps)[:MAX_SPEEDS]
@@ -217,7 +217,7 @@ def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> Kind:
         (size, table.step(usual, size, -(-size // 4), job.batch_size, job.batch_size).step_s)
         for size in allowed_sizes(gpus, pipeline=False)
     )
-    return Kind(
+    return TimedKind(
         steps=faster_only(times), samples_per_step=job.batch_size, dataset_samples=profiles.samples[job.task]
     )
 

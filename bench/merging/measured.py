@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from bench.merging.curves import Curve, LearningCurves, Setting, as_fraction, read_learning_curves
+from bench.merging.curves import Curve, CurveSetting, LearningCurves, as_fraction, read_learning_curves
 from schemas.merging.reports import MeasuredStep
 
 SAMPLES = {
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Placement:
+class MeasuredPlacement:
     """A row of the placements: the time of a step on these GPUs of these nodes."""
 
     gpus_per_node: tuple[int, ...]
@@ -75,7 +75,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryProfile:
     """Memory of one GPU, in GiB."""
 
     gib_by_micro_batch: tuple[tuple[int, float], ...]
@@ -93,7 +93,7 @@ class WorkloadJob:
     """Requested GPUs."""
     batch_size: int
     """Batch of an optimizer step, over all GPUs."""
-    setting: Setting
+    setting: CurveSetting
     target: float
     """Target of the task's metric."""
 
@@ -105,10 +105,10 @@ class Profiles:
     model: str
     gpu: str
     curves: LearningCurves
-    placements: tuple[Placement, ...]
-    large_placements: tuple[Placement, ...]
+    placements: tuple[MeasuredPlacement, ...]
+    large_placements: tuple[MeasuredPlacement, ...]
     """Large allocations, with only the numbers of GPUs and nodes."""
-    memory: Memory
+    memory: MemoryProfile
     context_switch_s: float
     samples: Mapping[str, int]
     """Samples per epoch, of the tasks with a known number."""
@@ -118,7 +118,7 @@ class Profiles:
         """Placements as rows of the lookup table."""
         return (placement.measured for placement in (*self.placements, *self.large_placements))
 
-    def single(self, task: str, setting: Setting) -> Curve:
+    def single(self, task: str, setting: CurveSetting) -> Curve:
         """Return the curve of a task alone.
 
         Raises:
@@ -162,7 +162,7 @@ def read_profiles(folder: Path, model: str, gpu: str = "V100") -> Profiles:
         curves=read_learning_curves(folder, model),
         placements=_rows(folder / f"{prefix}_placements.csv", _placement),
         large_placements=large,
-        memory=Memory(memory),
+        memory=MemoryProfile(memory),
         context_switch_s=switches[0],
         samples=SAMPLES | samples,
     )
@@ -226,11 +226,11 @@ def _rows(path: Path, build: Callable[[_Row], T]) -> tuple[T, ...]:
     return rows
 
 
-def _placement(row: _Row) -> Placement:
+def _placement(row: _Row) -> MeasuredPlacement:
     return _step(row, row.gpus_per_node("placement"))
 
 
-def _large_placement(row: _Row) -> Placement:
+def _large_placement(row: _Row) -> MeasuredPlacement:
     nodes, gpus = row.whole("num_nodes"), row.whole("num_replicas")
     if gpus < nodes:
         raise row.fault(f"{gpus} GPUs are fewer than the {nodes} nodes that they are on")
@@ -238,13 +238,13 @@ def _large_placement(row: _Row) -> Placement:
     return _step(row, tuple(gpus // nodes + (node < gpus % nodes) for node in range(nodes)))
 
 
-def _step(row: _Row, gpus_per_node: tuple[int, ...]) -> Placement:
+def _step(row: _Row, gpus_per_node: tuple[int, ...]) -> MeasuredPlacement:
     step_s, exchange_s = row.number("step_time", 1e-9), row.number("sync_time", 0)
     if exchange_s > step_s:
         raise row.fault(
             f"`sync_time` {exchange_s:g} is a part of `step_time` {step_s:g} and cannot be longer"
         )
-    return Placement(gpus_per_node, row.whole("local_bsz"), step_s, exchange_s)
+    return MeasuredPlacement(gpus_per_node, row.whole("local_bsz"), step_s, exchange_s)
 
 
 def _memory(row: _Row) -> tuple[int, float]:
@@ -261,6 +261,6 @@ def _job(row: _Row) -> WorkloadJob:
         task=task,
         gpus=row.whole("num_gpus"),
         batch_size=row.whole("target_batch_size"),
-        setting=Setting(row.text("target_lr"), row.whole("target_gradient_steps")),
+        setting=CurveSetting(row.text("target_lr"), row.whole("target_gradient_steps")),
         target=as_fraction(row.number("target_metric", -math.inf)),
     )

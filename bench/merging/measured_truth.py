@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from bench.merging.curves import Curve
 from bench.merging.measured import Profiles, WorkloadJob
-from bench.merging.step_times import StepTimes
+from bench.merging.step_times import PlacementStepTimes
 from infra.simulation.merging.truth import AccuracyAfter, ProfileTruth
 from schemas.lora import Dataset
 from schemas.merging.estimates import MergeMode
@@ -56,7 +56,7 @@ class MeasuredTruth:
         self,
         profiles: Profiles,
         jobs: Sequence[WorkloadJob],
-        step_times: StepTimes,
+        step_times: PlacementStepTimes,
         switching: Switching,
     ) -> None:
         self._profiles = profiles

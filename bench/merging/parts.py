@@ -10,9 +10,9 @@ from pathlib import Path
 from bench.figures import Conditions, Measurement, Result
 from bench.merging import tables
 from bench.merging.estimates import estimates
-from bench.merging.simulated import OUTCOME, Outcome, run
+from bench.merging.simulated import OUTCOME, MergingRunOutcome, run
 from bench.merging.slow_merges import measure_merger
-from bench.merging.trial import HALVES, Half, Setting, Trial, rival
+from bench.merging.trial import HALVES, Half, MergingSetting, MergingTrial, rival
 from bench.runs import Experiment
 from bench.suite import Suite, SuitePart, SuiteRun, by_size
 from infra.errors import CommandError
@@ -41,7 +41,7 @@ PUBLISHED_S: Mapping[str, Mapping[str, float]] = {
 
 
 @dataclass(frozen=True)
-class Scope:
+class MergingScope:
     """The settings and runs of each part.
 
     Attributes:
@@ -52,13 +52,13 @@ class Scope:
         warm_rivals: schemes that are run in them with warm and with cold switches.
     """
 
-    settings: tuple[Setting, ...]
+    settings: tuple[MergingSetting, ...]
     rivals_of: tuple[str, ...]
-    compared: tuple[Setting, ...]
+    compared: tuple[MergingSetting, ...]
     warm_rivals: tuple[SchemeName, ...]
 
 
-def scope_of(conditions: Conditions) -> Scope:
+def scope_of(conditions: Conditions) -> MergingScope:
     """Return the full form, with all measurements, or the quick form, with the first jobs of each workload.
 
     Raises:
@@ -75,10 +75,10 @@ def scope_of(conditions: Conditions) -> Scope:
     return quick(settings) if conditions.quick else full(settings)
 
 
-def _setting(conditions: Conditions, model: str) -> Setting:
+def _setting(conditions: Conditions, model: str) -> MergingSetting:
     """Return the workload of a model: that of the source, unless the command line names another."""
     workload = conditions.workload or conditions.profiles / "workloads" / f"FM-1-{model}.csv"
-    return Setting(
+    return MergingSetting(
         profiles=str(conditions.profiles),
         model=model,
         workload=str(workload),
@@ -87,7 +87,7 @@ def _setting(conditions: Conditions, model: str) -> Setting:
     )
 
 
-def full(settings: tuple[Setting, ...]) -> Scope:
+def full(settings: tuple[MergingSetting, ...]) -> MergingScope:
     """Return all rivals on each model, and 40 settings with and without merging."""
     compared = tuple(
         _drawn(setting, half, jobs, load, setting.seed + seed)
@@ -97,27 +97,29 @@ def full(settings: tuple[Setting, ...]) -> Scope:
         for load in (1.0, 2.0)
         for seed in range(seeds)
     )
-    return Scope(settings, tuple(setting.model for setting in settings), compared, ("optimus", "pollux"))
+    return MergingScope(
+        settings, tuple(setting.model for setting in settings), compared, ("optimus", "pollux")
+    )
 
 
-def quick(settings: tuple[Setting, ...]) -> Scope:
+def quick(settings: tuple[MergingSetting, ...]) -> MergingScope:
     """Return all rivals on the first model, and one setting of each half with and without merging."""
     compared = tuple(_drawn(setting, half, 30, 2.0, setting.seed) for setting in settings for half in HALVES)
-    return Scope(settings, (settings[0].model,), compared, ("pollux",))
+    return MergingScope(settings, (settings[0].model,), compared, ("pollux",))
 
 
-def _drawn(setting: Setting, half: Half, jobs: int, load: float, seed: int) -> Setting:
+def _drawn(setting: MergingSetting, half: Half, jobs: int, load: float, seed: int) -> MergingSetting:
     """Return a setting with jobs drawn from half of the tasks of a workload."""
     return replace(setting, first=None, half=half, drawn=jobs, load=load, seed=seed)
 
 
-def all_rivals(setting: Setting) -> tuple[Trial, ...]:
+def all_rivals(setting: MergingSetting) -> tuple[MergingTrial, ...]:
     """Return each scheme at its published interval, and in the form that also decides when jobs arrive or
     end."""
     return tuple(rival(setting, scheme, decides) for scheme in SCHEMES for decides in ("interval", "eager"))
 
 
-SIMULATED = Experiment[Trial, Outcome](
+SIMULATED = Experiment[MergingTrial, MergingRunOutcome](
     run,
     OUTCOME,
     (
@@ -138,11 +140,11 @@ SIMULATED = Experiment[Trial, Outcome](
     ),
 )
 
-MergingBench = SuiteRun[Scope, Trial, Outcome]
-By = Mapping[Setting, Mapping[Trial, Outcome]]
+MergingBench = SuiteRun[MergingScope, MergingTrial, MergingRunOutcome]
+By = Mapping[MergingSetting, Mapping[MergingTrial, MergingRunOutcome]]
 
 
-def _run(bench: MergingBench, trials: Mapping[Setting, Sequence[Trial]]) -> By:
+def _run(bench: MergingBench, trials: Mapping[MergingSetting, Sequence[MergingTrial]]) -> By:
     runs = bench.run([trial for some in trials.values() for trial in some])
     return {setting: {trial: runs.of(trial) for trial in some} for setting, some in trials.items()}
 
@@ -184,8 +186,8 @@ def _schemes(bench: MergingBench) -> Result:
         bench,
         {
             setting: (
-                Trial(setting),
-                Trial(setting, modes=()),
+                MergingTrial(setting),
+                MergingTrial(setting, modes=()),
                 *(all_rivals(setting) if setting.model in bench.scope.rivals_of else ()),
             )
             for setting in bench.scope.settings
@@ -200,11 +202,13 @@ def _schemes(bench: MergingBench) -> Result:
     )
 
 
-def _against_rivals(setting: Setting, runs: Mapping[Trial, Outcome]) -> Iterator[Measurement]:
-    ours, name = runs[Trial(setting)], _figure_name(setting)
+def _against_rivals(
+    setting: MergingSetting, runs: Mapping[MergingTrial, MergingRunOutcome]
+) -> Iterator[Measurement]:
+    ours, name = runs[MergingTrial(setting)], _figure_name(setting)
     beside = _published(setting)
     best = f", the best published value is {min(beside.values()):g} s" if beside else ""
-    without = runs[Trial(setting, modes=())].average_s
+    without = runs[MergingTrial(setting, modes=())].average_s
     note = (
         f"simulated, mean of {len(ours.jobs)} jobs; without merging {without:.0f} s{best}; nothing known "
         f"of any merge beforehand; {_CHARGED}: {setting}"
@@ -230,21 +234,21 @@ def _against_rivals(setting: Setting, runs: Mapping[Trial, Outcome]) -> Iterator
         )
 
 
-_MEASURES: Mapping[str, Callable[[Outcome], float]] = {
+_MEASURES: Mapping[str, Callable[[MergingRunOutcome], float]] = {
     "jct": lambda run: run.average_s,
     "tail": lambda run: run.tail_s,
     "makespan": lambda run: run.makespan_s,
 }
 
 
-def _published(setting: Setting) -> Mapping[str, float]:
+def _published(setting: MergingSetting) -> Mapping[str, float]:
     """Return the figures of the source's own simulator, if the jobs are the same."""
     is_whole = setting.first is None and setting.drawn is None
     named = Path(setting.workload).name == f"FM-1-{setting.model}.csv"
     return PUBLISHED_S.get(setting.model, {}) if is_whole and named else {}
 
 
-def _figure_name(setting: Setting) -> str:
+def _figure_name(setting: MergingSetting) -> str:
     """Return the part of the names of a setting's figures: the model, and its workload if that is not its
     own."""
     workload = Path(setting.workload).stem
@@ -258,9 +262,9 @@ def _over_none(bench: MergingBench) -> Result:
         bench,
         {
             setting: (
-                Trial(setting),
-                Trial(setting, modes=()),
-                Trial(setting, knowledge="half"),
+                MergingTrial(setting),
+                MergingTrial(setting, modes=()),
+                MergingTrial(setting, knowledge="half"),
                 *(
                     rival(setting, scheme, "eager", warm)
                     for scheme in bench.scope.warm_rivals
@@ -278,7 +282,7 @@ def _fairness(bench: MergingBench) -> Result:
     runs = _run(
         bench,
         {
-            setting: (Trial(setting), *(rival(setting, scheme, "interval") for scheme in FAIR_SCHEMES))
+            setting: (MergingTrial(setting), *(rival(setting, scheme, "interval") for scheme in FAIR_SCHEMES))
             for setting in bench.scope.settings
             if setting.model in bench.scope.rivals_of
         },
@@ -291,14 +295,14 @@ def _fairness(bench: MergingBench) -> Result:
     first = next(iter(runs))
     measured = Measurement(
         "unfair_pct",
-        tables.unfair_pct(first, runs[first][Trial(first)]),
+        tables.unfair_pct(first, runs[first][MergingTrial(first)]),
         f"simulated, jobs of {first} with a finish-time fairness above 1; all, in percent: {shares}",
     )
     every = {trial: run for of in runs.values() for trial, run in of.items()}
     return Result((measured,), (tables.fairness("figure_12", every),))
 
 
-SUITE: Suite[Scope, Trial, Outcome] = Suite(
+SUITE: Suite[MergingScope, MergingTrial, MergingRunOutcome] = Suite(
     parts=(
         SuitePart("merger", _merger),
         SuitePart("estimates", _estimates),

@@ -11,8 +11,8 @@ from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 from bench.merging.known import past_merges
 from bench.merging.measured import Profiles, WorkloadJob
 from bench.merging.measured_truth import MeasuredTruth, Switching, workload_of
-from bench.merging.step_times import Cluster, StepTimes
-from bench.merging.trial import Trial
+from bench.merging.step_times import GpuCluster, PlacementStepTimes
+from bench.merging.trial import MergingTrial
 from infra.simulation.merging.tuner import VirtualTuner
 from infra.simulation.simulator import Simulation, Step
 from infra.workloads.timed import TimedEvent
@@ -60,7 +60,7 @@ class SimulatedJob:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MergingRunOutcome:
     """Result of a trial."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -102,10 +102,10 @@ class Outcome:
         return sum(job.met_target for job in self.jobs)
 
 
-OUTCOME = TypeAdapter(Outcome)
+OUTCOME = TypeAdapter(MergingRunOutcome)
 
 
-def run(trial: Trial) -> Outcome:
+def run(trial: MergingTrial) -> MergingRunOutcome:
     """Run a trial in this process.
 
     Raises:
@@ -120,7 +120,7 @@ def run(trial: Trial) -> Outcome:
 
 
 def _policy(
-    trial: Trial, profiles: Profiles, jobs: Sequence[WorkloadJob], switching: Switching
+    trial: MergingTrial, profiles: Profiles, jobs: Sequence[WorkloadJob], switching: Switching
 ) -> MergingPolicy:
     """Return the policy of the zone."""
     is_rival = trial.scheme in RIVALS
@@ -135,7 +135,7 @@ def _policy(
     )
 
 
-def configuration(profiles: Profiles, cluster: Cluster, policy: MergingPolicy) -> CellConfigured:
+def configuration(profiles: Profiles, cluster: GpuCluster, policy: MergingPolicy) -> CellConfigured:
     """Return a cell with one merging zone."""
     gpu = GpuType(
         name=profiles.gpu,
@@ -191,17 +191,17 @@ def offline(profiles: Profiles, **settings: object) -> MergingPolicy:
 def simulate(
     profiles: Profiles,
     jobs: Sequence[WorkloadJob],
-    cluster: Cluster,
+    cluster: GpuCluster,
     policy: MergingPolicy,
     switching: Switching,
-) -> Outcome:
+) -> MergingRunOutcome:
     """Run jobs through a cell.
 
     Raises:
         RuntimeError: some of them never end.
     """
     began_s = time.process_time()
-    truth = MeasuredTruth(profiles, jobs, StepTimes(profiles, cluster), switching)
+    truth = MeasuredTruth(profiles, jobs, PlacementStepTimes(profiles, cluster), switching)
     simulation = Simulation(
         configuration(profiles, cluster, policy),
         submissions(jobs, profiles),
@@ -250,13 +250,13 @@ class _JobObservations:
                     self._undone += 1
                     self._best.pop(outcome.job_id, None)
 
-    def outcome(self, cpu_s: float) -> Outcome:
+    def outcome(self, cpu_s: float) -> MergingRunOutcome:
         """Return the outcome at the end."""
         lost = self._submitted_s.keys() - self._ended_s.keys()
         if lost:
             raise RuntimeError(f"{len(lost)} jobs were never done, such as {min(lost)}")
         jobs = tuple(self._result(job_id) for job_id in self._submitted_s)
-        return Outcome(jobs, self._starts, self._merges, self._undone, tuple(self._solves_s), cpu_s)
+        return MergingRunOutcome(jobs, self._starts, self._merges, self._undone, tuple(self._solves_s), cpu_s)
 
     def _result(self, job_id: str) -> SimulatedJob:
         return SimulatedJob(

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bench.figures import Measurement, Result, Table
-from bench.merging.instances import Shape, measured_mix, synthetic
-from bench.merging.trial import Setting
+from bench.merging.instances import InstanceShape, measured_mix, synthetic
+from bench.merging.trial import MergingSetting
 from bench.runs import on_one_core
 from schemas.merging.problems import MergeProblem
 from schemas.merging.settings import MergingPolicy
@@ -31,7 +31,7 @@ LIMIT_S = MergingPolicy().solve_limit_s
 
 
 @dataclass(frozen=True)
-class Extent:
+class SearchExtent:
     """Number of timed instances."""
 
     mixes: int
@@ -42,8 +42,8 @@ class Extent:
     """Slowest of the search, timed again."""
 
 
-FULL = Extent(mixes=20, tries=150, slowest=5)
-QUICK = Extent(mixes=3, tries=10, slowest=2)
+FULL = SearchExtent(mixes=20, tries=150, slowest=5)
+QUICK = SearchExtent(mixes=3, tries=10, slowest=2)
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class _Timed:
     is_limited: bool
 
 
-def measure_merger(quick: bool, seed: int, settings: Sequence[Setting]) -> Result:
+def measure_merger(quick: bool, seed: int, settings: Sequence[MergingSetting]) -> Result:
     """Measure `merger_median_s` over the measured mixes, and `merger_worst_s` over all instances."""
     extent = QUICK if quick else FULL
     with on_one_core():
-        merge(synthetic(Shape(units=50, gpus=8)), LIMIT_S)  # loads the libraries
+        merge(synthetic(InstanceShape(units=50, gpus=8)), LIMIT_S)  # loads the libraries
         mixes = list(_mixes(extent.mixes, seed, settings))
         found = slow_instances(random.Random(f"slow merges/{seed}"), extent.tries)
         sought = sorted(found, key=lambda timed: -timed[0])
@@ -92,7 +92,7 @@ def measure_merger(quick: bool, seed: int, settings: Sequence[Setting]) -> Resul
     )
 
 
-def slow_instances(rng: random.Random, tries: int) -> Iterator[tuple[float, Shape]]:
+def slow_instances(rng: random.Random, tries: int) -> Iterator[tuple[float, InstanceShape]]:
     """Yield times and instances, each a neighbour of the slowest since the last restart, or a random one."""
     best, at = -1.0, random_shape(rng)
     for number in range(tries):
@@ -104,11 +104,11 @@ def slow_instances(rng: random.Random, tries: int) -> Iterator[tuple[float, Shap
             best, at = took_s, shape
 
 
-def random_shape(rng: random.Random) -> Shape:
+def random_shape(rng: random.Random) -> InstanceShape:
     """Draw an instance, often with extremes: equal jobs, tables of all sizes, and more kinds and transfers
     than in the estimator's problems."""
     least = rng.choice((0.02, 0.1, 0.5, 0.9))
-    return Shape(
+    return InstanceShape(
         units=UNITS,
         gpus=GPUS,
         kinds=rng.choice((1, 2, 9, 18, 32, 32, 90)),
@@ -131,7 +131,7 @@ def random_shape(rng: random.Random) -> Shape:
     )
 
 
-def neighbour(rng: random.Random, shape: Shape) -> Shape:
+def neighbour(rng: random.Random, shape: InstanceShape) -> InstanceShape:
     """Draw an instance that differs in one parameter."""
     other = random_shape(rng)
     name = rng.choice([name for name in vars(shape) if getattr(other, name) != getattr(shape, name)])
@@ -140,7 +140,7 @@ def neighbour(rng: random.Random, shape: Shape) -> Shape:
     return replace(shape, **{name: getattr(other, name)})
 
 
-def _mixes(count: int, seed: int, settings: Sequence[Setting]) -> Iterator[_Timed]:
+def _mixes(count: int, seed: int, settings: Sequence[MergingSetting]) -> Iterator[_Timed]:
     for setting in settings:
         profiles, jobs = setting.read()
         for number in range(count):
@@ -148,7 +148,7 @@ def _mixes(count: int, seed: int, settings: Sequence[Setting]) -> Iterator[_Time
             yield _timed(f"mix of {setting.model} {number}", make)
 
 
-def _timed_again(shape: Shape) -> _Timed:
+def _timed_again(shape: InstanceShape) -> _Timed:
     """Time an instance a few times, and return the median."""
     timed = [_timed(shape.text, partial(synthetic, shape)) for _ in range(_TIMES)]
     return sorted(timed, key=lambda one: one.took_s)[_TIMES // 2]

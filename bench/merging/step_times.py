@@ -14,7 +14,7 @@ _Rows = Mapping[int, tuple[float, float]]
 """Seconds of a step, and those of synchronisation in it, by batch per GPU."""
 
 
-class Cluster(NamedTuple):
+class GpuCluster(NamedTuple):
     """A cluster of equal nodes."""
 
     nodes: int
@@ -31,10 +31,10 @@ class Cluster(NamedTuple):
         return ((rest,) if rest else ()) + (self.gpus_per_node,) * whole
 
 
-class StepTimes:
+class PlacementStepTimes:
     """The fastest step of a batch on each placement."""
 
-    def __init__(self, profiles: Profiles, cluster: Cluster) -> None:
+    def __init__(self, profiles: Profiles, cluster: GpuCluster) -> None:
         self._exact: dict[Placement, dict[int, tuple[float, float]]] = defaultdict(dict)
         for row in profiles.placements:
             self._exact[tuple(sorted(row.gpus_per_node))][row.micro_batch_size] = row.step_s, row.exchange_s

@@ -6,16 +6,16 @@ from typing import NamedTuple
 from bench.charts import Bars, Curves
 from bench.figures import Measurement, Result, Table, Value
 from bench.merging.measured import MOST_EPOCHS, Profiles, WorkloadJob
-from bench.merging.simulated import Outcome
-from bench.merging.step_times import StepTimes
-from bench.merging.trial import Setting, Trial
+from bench.merging.simulated import MergingRunOutcome
+from bench.merging.step_times import PlacementStepTimes
+from bench.merging.trial import MergingSetting, MergingTrial
 from solvers.merging.fairness import Finished, cumulative_distribution, finish_time_fairness
 from streams.policies.merging.speeds import allowed_sizes
 
 MEASURES = ("average_s", "tail_s", "makespan_s", "met_target_pct", "merges", "undone", "starts")
 
 
-def measures(outcome: Outcome) -> tuple[float, ...]:
+def measures(outcome: MergingRunOutcome) -> tuple[float, ...]:
     """Return the values of `MEASURES`, in its order."""
     return (
         outcome.average_s,
@@ -28,7 +28,9 @@ def measures(outcome: Outcome) -> tuple[float, ...]:
     )
 
 
-def compared(name: str, runs: Mapping[Trial, Outcome], published: Mapping[str, float]) -> Table:
+def compared(
+    name: str, runs: Mapping[MergingTrial, MergingRunOutcome], published: Mapping[str, float]
+) -> Table:
     """Return all runs of a workload, with the results of the measurements' source in its own simulator."""
     rows: list[tuple[Value, ...]] = []
     for trial, outcome in runs.items():
@@ -39,12 +41,12 @@ def compared(name: str, runs: Mapping[Trial, Outcome], published: Mapping[str, f
     return Table(name, columns, rows, Bars("run", "model", "average_s", None, "average completion time, s"))
 
 
-def label(trial: Trial) -> str:
+def label(trial: MergingTrial) -> str:
     """Return the differences of a run from others of its setting."""
     return str(trial).partition(":")[0]
 
 
-def fairness(name: str, runs: Mapping[Trial, Outcome]) -> Table:
+def fairness(name: str, runs: Mapping[MergingTrial, MergingRunOutcome]) -> Table:
     """Return Figure 12: the distribution of finish-time fairness."""
     rows: list[tuple[Value, ...]] = []
     for trial, outcome in runs.items():
@@ -54,13 +56,13 @@ def fairness(name: str, runs: Mapping[Trial, Outcome]) -> Table:
     return Table(name, ("run", "rho"), rows, Curves())
 
 
-def unfair_pct(setting: Setting, outcome: Outcome) -> float:
+def unfair_pct(setting: MergingSetting, outcome: MergingRunOutcome) -> float:
     """Return the jobs that sharing has delayed: with a finish-time fairness above 1, in per cent."""
     rho = finish_time_fairness(finished(setting, outcome), setting.cluster.gpus).values()
     return 100.0 * sum(value > 1.0 for value in rho) / len(rho)
 
 
-def finished(setting: Setting, outcome: Outcome) -> list[Finished]:
+def finished(setting: MergingSetting, outcome: MergingRunOutcome) -> list[Finished]:
     """Return the jobs with their times alone, by the measured curves and steps."""
     profiles, jobs = setting.read()
     steps = _Steps(setting, profiles)
@@ -71,10 +73,10 @@ def finished(setting: Setting, outcome: Outcome) -> list[Finished]:
 
 
 class _Steps:
-    def __init__(self, setting: Setting, profiles: Profiles) -> None:
+    def __init__(self, setting: MergingSetting, profiles: Profiles) -> None:
         self._cluster = setting.cluster
         self._profiles = profiles
-        self._times = StepTimes(profiles, setting.cluster)
+        self._times = PlacementStepTimes(profiles, setting.cluster)
         self._known: dict[tuple[str, int, float], dict[int, float]] = {}
 
     def total_s(self, job: WorkloadJob) -> dict[int, float]:
@@ -127,7 +129,7 @@ class _Difference(NamedTuple):
     """Increase of the longest completion time."""
 
 
-def over_none(runs: Mapping[Setting, Mapping[Trial, Outcome]]) -> Result:
+def over_none(runs: Mapping[MergingSetting, Mapping[MergingTrial, MergingRunOutcome]]) -> Result:
     """Return a row per setting, and figures of the worst of them.
 
     Args:
@@ -135,12 +137,12 @@ def over_none(runs: Mapping[Setting, Mapping[Trial, Outcome]]) -> Result:
             known, and of rivals with warm and with cold switches.
     """
     rows: list[tuple[Value, ...]] = []
-    unknown: dict[Setting, _Difference] = {}
-    known: dict[Setting, _Difference] = {}
-    over_rivals: dict[Setting, float] = {}
+    unknown: dict[MergingSetting, _Difference] = {}
+    known: dict[MergingSetting, _Difference] = {}
+    over_rivals: dict[MergingSetting, float] = {}
     for setting, of in runs.items():
-        ours, without = of[Trial(setting)], of[Trial(setting, modes=())]
-        informed = of.get(Trial(setting, knowledge="half"))
+        ours, without = of[MergingTrial(setting)], of[MergingTrial(setting, modes=())]
+        informed = of.get(MergingTrial(setting, knowledge="half"))
         rivals = {trial: run.average_s for trial, run in of.items() if trial.scheme != "ymir"}
         warm = min((value for trial, value in rivals.items() if trial.warm_switches), default=None)
         cold = min((value for trial, value in rivals.items() if not trial.warm_switches), default=None)
@@ -193,14 +195,16 @@ def over_none(runs: Mapping[Setting, Mapping[Trial, Outcome]]) -> Result:
     return Result(tuple(measured), (Table("over_none", _COLUMNS, rows),))
 
 
-def _difference(ours: Outcome, without: Outcome) -> _Difference:
+def _difference(ours: MergingRunOutcome, without: MergingRunOutcome) -> _Difference:
     return _Difference(
         100.0 * (1.0 - ours.average_s / without.average_s),
         100.0 * (ours.slowest_s / without.slowest_s - 1.0),
     )
 
 
-def _measured(name: str, condition: str, differences: Mapping[Setting, _Difference]) -> Iterator[Measurement]:
+def _measured(
+    name: str, condition: str, differences: Mapping[MergingSetting, _Difference]
+) -> Iterator[Measurement]:
     """Yield the worst and the mean of some settings."""
     count = len(differences)
     least = min(differences, key=lambda setting: differences[setting].gain_pct)

@@ -11,7 +11,15 @@ from statistics import mean
 
 from bench.charts import Bars
 from bench.figures import Measurement, Result, Table, Value
-from bench.merging.transfers import FULL, METRICS, QUICK, Extent, Pair, Transfers, measure_transfers
+from bench.merging.transfers import (
+    FULL,
+    METRICS,
+    QUICK,
+    MeasuredTransfers,
+    Pair,
+    TransferExtent,
+    measure_transfers,
+)
 
 PUBLISHED: Sequence[tuple[str, str, float, float]] = (
     ("task2vec", "ViT-Base", 1.30, 24.63),
@@ -58,7 +66,7 @@ def best_donors(scores: Mapping[Pair, float]) -> dict[str, str]:
     return found
 
 
-def donors_by_choice(transfers: Transfers) -> dict[str, Donors]:
+def donors_by_choice(transfers: MeasuredTransfers) -> dict[str, Donors]:
     """Return the choice of each metric, the best in hindsight, and a random one."""
     saved = {pair: -float(iterations) for pair, iterations in transfers.merged.items()}
     by_score = {metric: scores.of for metric, scores in transfers.scores.items()} | {HINDSIGHT: saved}
@@ -73,7 +81,7 @@ def donors_by_choice(transfers: Transfers) -> dict[str, Donors]:
     return chosen | {RANDOM: every}
 
 
-def worth(transfers: Transfers, donors: Donors) -> Worth:
+def worth(transfers: MeasuredTransfers, donors: Donors) -> Worth:
     """Return the effect of a choice, as an expectation over several donors."""
     alone, merged = transfers.alone, transfers.merged
     after = {receiver: [merged[donor, receiver] for donor in some] for receiver, some in donors.items()}
@@ -84,7 +92,7 @@ def worth(transfers: Transfers, donors: Donors) -> Worth:
     )
 
 
-def transferability(transfers: Transfers, extent: Extent) -> Result:
+def transferability(transfers: MeasuredTransfers, extent: TransferExtent) -> Result:
     """Return the figures and tables of the measured transfers."""
     choices = donors_by_choice(transfers)
     worths = {choice: worth(transfers, donors) for choice, donors in choices.items()}
@@ -118,7 +126,7 @@ def transferability(transfers: Transfers, extent: Extent) -> Result:
     return Result(measurements, (_table_7(transfers, worths), _pairs(transfers)))
 
 
-def _table_7(transfers: Transfers, worths: Mapping[str, Worth]) -> Table:
+def _table_7(transfers: MeasuredTransfers, worths: Mapping[str, Worth]) -> Table:
     rows: list[tuple[Value, ...]] = []
     for choice, found in worths.items():
         scores = transfers.scores.get(choice)
@@ -132,7 +140,7 @@ def _table_7(transfers: Transfers, worths: Mapping[str, Worth]) -> Table:
     return Table("table_7", columns, rows, Bars("donor_by", "model", "speedup", None, "speedup by merging"))
 
 
-def _pairs(transfers: Transfers) -> Table:
+def _pairs(transfers: MeasuredTransfers) -> Table:
     rows: list[tuple[Value, ...]] = [
         (
             donor,

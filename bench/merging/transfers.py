@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Extent:
+class TransferExtent:
     """Amount of training and measurement."""
 
     tasks: tuple[str, ...]
@@ -84,10 +84,10 @@ class Extent:
     sequence_length: int = 64
 
 
-FULL = Extent(
+FULL = TransferExtent(
     tasks=tuple(TEXTS), records=240, validation_records=40, iterations=40, interval=4, scored_records=128
 )
-QUICK = Extent(
+QUICK = TransferExtent(
     tasks=("code pages", "more code pages", "asyncio", "multiprocessing"),
     records=80,
     validation_records=16,
@@ -112,7 +112,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Transfers:
+class MeasuredTransfers:
     """Measurements of some tasks."""
 
     alone: Mapping[str, int]
@@ -133,7 +133,7 @@ class _Donor:
     training_s: float
 
 
-def measure_transfers(extent: Extent, seed: int) -> Transfers:
+def measure_transfers(extent: TransferExtent, seed: int) -> MeasuredTransfers:
     """Train each task alone and each pair of them, and score each pair, on one thread of the CPU.
 
     Equal seeds yield equal iterations and scores on a machine.
@@ -143,20 +143,22 @@ def measure_transfers(extent: Extent, seed: int) -> Transfers:
 
 
 class _Bench:
-    def __init__(self, folder: Path, extent: Extent, seed: int) -> None:
+    def __init__(self, folder: Path, extent: TransferExtent, seed: int) -> None:
         self._extent = extent
         self._base = load_base()
         settings = TunerSettings(dataset_root=folder)
         loaders = PreparedLoaders(DatasetRoot(folder), SharedTokenizer(self._base.tokenizer), settings)
         self._jobs = {name: _open(name, folder, extent, seed, self._base, loaders) for name in extent.tasks}
 
-    def transfers(self) -> Transfers:
+    def transfers(self) -> MeasuredTransfers:
         try:
             donors = {name: self._trained_alone(job) for name, job in self._jobs.items()}
             pairs = list(permutations(self._jobs, 2))
             merged = {(a, b): self._iterations_after(donors[a], b, donors[b].loss) for a, b in pairs}
             scores = {**self._by_embeddings(pairs), "leep": self._by_predictions(pairs, donors)}
-            return Transfers({name: donor.iterations for name, donor in donors.items()}, merged, scores)
+            return MeasuredTransfers(
+                {name: donor.iterations for name, donor in donors.items()}, merged, scores
+            )
         finally:
             for job in self._jobs.values():
                 job.loader.close()
@@ -251,7 +253,7 @@ def _timed(inputs: Mapping[K, V], compute: Callable[[V], T]) -> tuple[dict[K, T]
 
 
 def _open(
-    name: str, folder: Path, extent: Extent, seed: int, base: SharedBase, loaders: PreparedLoaders
+    name: str, folder: Path, extent: TransferExtent, seed: int, base: SharedBase, loaders: PreparedLoaders
 ) -> Job:
     """Write a task's data, and open its job."""
     file = name.replace(" ", "-")

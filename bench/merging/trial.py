@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
-from bench.merging.step_times import Cluster
+from bench.merging.step_times import GpuCluster
 from schemas.merging.estimates import MergeMode
 from schemas.merging.settings import SchemeName
 
@@ -34,7 +34,7 @@ Decides = Literal["interval", "eager"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class MergingSetting:
     """The cluster and the users' jobs: the common part of all runs of a comparison."""
 
     profiles: str
@@ -56,9 +56,9 @@ class Setting:
     """Half of the tasks whose jobs are used, see `in_half`."""
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> GpuCluster:
         """Cluster of its nodes."""
-        return Cluster(self.nodes, self.gpus_per_node)
+        return GpuCluster(self.nodes, self.gpus_per_node)
 
     def read(self) -> tuple[Profiles, tuple[WorkloadJob, ...]]:
         """Read the measurements and the jobs.
@@ -90,10 +90,10 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Trial:
+class MergingTrial:
     """One simulation to run."""
 
-    setting: Setting
+    setting: MergingSetting
     scheme: SchemeName = "ymir"
     decides: Decides = "eager"
     warm_switches: bool = True
@@ -113,7 +113,7 @@ class Trial:
         }
 
     def __str__(self) -> str:
-        default = Trial(self.setting)
+        default = MergingTrial(self.setting)
         words: list[str] = [self.scheme]
         if self.scheme != "ymir" or self.decides != default.decides:
             words.append(self.decides)
@@ -126,9 +126,11 @@ class Trial:
         return f"{', '.join(words)}: {self.setting}"
 
 
-def rival(setting: Setting, scheme: SchemeName, decides: Decides, warm_switches: bool = False) -> Trial:
+def rival(
+    setting: MergingSetting, scheme: SchemeName, decides: Decides, warm_switches: bool = False
+) -> MergingTrial:
     """Return a trial of a scheme without merging."""
-    return Trial(setting, scheme, decides, warm_switches, modes=())
+    return MergingTrial(setting, scheme, decides, warm_switches, modes=())
 
 
 @cache

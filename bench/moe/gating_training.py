@@ -9,13 +9,13 @@ from statistics import mean, median
 from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table, Value
 from bench.moe.gating_layer import MEASURED, THESIS
-from bench.moe.tasks import ModelSize, Task, generation, sentiment
-from bench.moe.trained import Run, Scheme, Training
+from bench.moe.tasks import LearningTask, ModelSize, generation, sentiment
+from bench.moe.trained import ModelRun, Training, TrainingScheme
 from executors.moe.gating import Gating
 from executors.processes.threads import one_thread
 
-DENSE, TOP_1, TOP_2 = Scheme(None), Scheme(Gating("top1")), Scheme(Gating("top2"))
-ADAPTIVE = Scheme(Gating("adaptive", 0.1), curriculum=True)
+DENSE, TOP_1, TOP_2 = TrainingScheme(None), TrainingScheme(Gating("top1")), TrainingScheme(Gating("top2"))
+ADAPTIVE = TrainingScheme(Gating("adaptive", 0.1), curriculum=True)
 _MOST_OF_TOP_2 = 1.6
 """Limit of a scheme's steps relative to top-2, after which it ends without the loss."""
 TABLE_5_3: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
@@ -37,7 +37,7 @@ and scheme. As printed, with text generation's perplexity best for the dense mod
 
 
 @dataclass(frozen=True)
-class Extent:
+class TrainingExtent:
     """Amount of training."""
 
     sentiment: ModelSize
@@ -58,7 +58,7 @@ class Extent:
         return self.evaluations * self.interval
 
 
-FULL = Extent(
+FULL = TrainingExtent(
     sentiment=ModelSize(layers=2, hidden=128, heads=2, experts=16, vocabulary=2_048, length=20),
     generation=ModelSize(layers=2, hidden=128, heads=2, experts=16, vocabulary=128, length=64),
     samples=(24_000, 7_000),
@@ -67,7 +67,7 @@ FULL = Extent(
     interval=8,
     seeds=3,
 )
-QUICK = Extent(
+QUICK = TrainingExtent(
     sentiment=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=2_048, length=20),
     generation=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=128, length=64),
     samples=(6_000, 2_000),
@@ -77,7 +77,7 @@ QUICK = Extent(
     seeds=1,
 )
 
-Runs = Mapping[Scheme, Run]
+Runs = Mapping[TrainingScheme, ModelRun]
 """Runs of one task and seed, by scheme."""
 
 
@@ -90,7 +90,7 @@ def measure_gating_training(conditions: Conditions) -> Result:
         return gating_training(train_all(extent, conditions.seed, conditions.reviews), extent)
 
 
-def train_all(extent: Extent, seed: int, reviews: Path) -> dict[str, tuple[Task, list[Runs]]]:
+def train_all(extent: TrainingExtent, seed: int, reviews: Path) -> dict[str, tuple[LearningTask, list[Runs]]]:
     """Return all runs, by task and then by seed."""
     of_sentiment, of_generation = zip(extent.samples, extent.batch_sizes, strict=True)
     tasks = (
@@ -107,7 +107,9 @@ def train_all(extent: Extent, seed: int, reviews: Path) -> dict[str, tuple[Task,
     }
 
 
-def train_to_one_loss(task: Task, schemes: Sequence[Scheme], seed: int, extent: Extent) -> Runs:
+def train_to_one_loss(
+    task: LearningTask, schemes: Sequence[TrainingScheme], seed: int, extent: TrainingExtent
+) -> Runs:
     """Train with each scheme, top-2 gating among them, until it reaches the final loss of top-2.
 
     They alternate, from measurement to measurement, so that a slowdown of the machine affects all of them.
@@ -125,26 +127,26 @@ def train_to_one_loss(task: Task, schemes: Sequence[Scheme], seed: int, extent: 
     return {scheme: training.finish() for scheme, training in trainings.items()}
 
 
-def time_ratio(runs: Runs, scheme: Scheme) -> float:
+def time_ratio(runs: Runs, scheme: TrainingScheme) -> float:
     """Return the time to a loss relative to top-2, as a mean over the losses of top-2's last third; NaN if
     its last loss was not reached.
     """
-    return _ratio(runs, scheme, Run.time_to)
+    return _ratio(runs, scheme, ModelRun.time_to)
 
 
-def steps_ratio(runs: Runs, scheme: Scheme) -> float:
+def steps_ratio(runs: Runs, scheme: TrainingScheme) -> float:
     """Return the steps to a loss relative to top-2, as in `time_ratio`."""
-    return _ratio(runs, scheme, Run.steps_to)
+    return _ratio(runs, scheme, ModelRun.steps_to)
 
 
-def _ratio(runs: Runs, scheme: Scheme, reach: Callable[[Run, float], float]) -> float:
+def _ratio(runs: Runs, scheme: TrainingScheme, reach: Callable[[ModelRun, float], float]) -> float:
     top_2 = runs[TOP_2]
     targets = top_2.losses[-max(len(top_2.losses) // 3, 1) :]
     ratio = mean(reach(runs[scheme], target) / reach(top_2, target) for target in targets)
     return ratio if math.isfinite(ratio) else math.nan
 
 
-def gating_training(seen: Mapping[str, tuple[Task, list[Runs]]], extent: Extent) -> Result:
+def gating_training(seen: Mapping[str, tuple[LearningTask, list[Runs]]], extent: TrainingExtent) -> Result:
     """Return the figure and tables of the training."""
     ratios = {name: [time_ratio(runs, ADAPTIVE) for runs in by_seed] for name, (_, by_seed) in seen.items()}
     each = "; ".join(
@@ -163,7 +165,7 @@ def gating_training(seen: Mapping[str, tuple[Task, list[Runs]]], extent: Extent)
     return Result((ratio,), (table_5_3(seen),))
 
 
-def table_5_3(seen: Mapping[str, tuple[Task, list[Runs]]]) -> Table:
+def table_5_3(seen: Mapping[str, tuple[LearningTask, list[Runs]]]) -> Table:
     """Return time to equal loss, computation and quality of the schemes."""
     rows: list[tuple[Value, ...]] = []
     for name, (task, by_seed) in seen.items():
@@ -176,7 +178,7 @@ def table_5_3(seen: Mapping[str, tuple[Task, list[Runs]]]) -> Table:
     return Table("table_5_3", columns, rows, chart)
 
 
-def _row(task: Task, by_seed: Sequence[Runs], scheme: Scheme) -> tuple[Value, ...]:
+def _row(task: LearningTask, by_seed: Sequence[Runs], scheme: TrainingScheme) -> tuple[Value, ...]:
     runs = [of[scheme] for of in by_seed]
     doubles = mean(mean(run.doubles) for run in runs)
     return (

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.moe.routing import DrawnRouting, Setting
+from bench.moe.routing import DrawnRouting, RoutingSetting
 from bench.network.ranks import Rank
 from executors.gang.folder import JobFolder
 from executors.gang.group import ProcessGroup
@@ -46,7 +46,7 @@ def serve(rank: Rank) -> dict[str, Any]:
     """
     torch.set_num_threads(1)
     inputs = rank.arguments
-    settings = [Setting(**fields) for fields in inputs["settings"]]
+    settings = [RoutingSetting(**fields) for fields in inputs["settings"]]
     for setting in settings:
         for name in inputs["schemes"]:
             warm_up(_terms(name, inputs["profiled"]), rank.world, setting.experts)
@@ -80,7 +80,7 @@ class _Stack:
         self._dense = torch.randn(HIDDEN, HIDDEN) / HIDDEN**0.5
 
     def serve_all(
-        self, setting: Setting, schemes: Sequence[str], profiled: int, timed: int
+        self, setting: RoutingSetting, schemes: Sequence[str], profiled: int, timed: int
     ) -> dict[str, list[dict[str, Any]]]:
         """Serve each batch by every scheme in turn, each time beginning with the next scheme."""
         routing = DrawnRouting(setting, self._seed)
@@ -98,7 +98,7 @@ class _Stack:
             service.close()
         return rows
 
-    def _service(self, setting: Setting, experts: Experts, terms: ServiceTerms) -> ExpertService:
+    def _service(self, setting: RoutingSetting, experts: Experts, terms: ServiceTerms) -> ExpertService:
         layers = [ExpertSlots(experts, terms.most_experts_per_device, _CPU) for _ in range(setting.layers)]
         return ExpertService(self._exchange, layers, terms)
 
@@ -141,7 +141,7 @@ class _Stack:
         }
 
     @torch.inference_mode()
-    def costs(self, setting: Setting) -> dict[str, float]:
+    def costs(self, setting: RoutingSetting) -> dict[str, float]:
         """Return the times of the steps of a layer, on all ranks at once: medians, of the slowest rank.
 
         `all_to_all_s`: of one row to each rank. `row_s`: of each further row that a rank sends and receives.

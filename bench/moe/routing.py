@@ -13,7 +13,7 @@ FOLLOWS = 0.85
 
 
 @dataclass(frozen=True)
-class Setting:
+class RoutingSetting:
     """Parameters of the drawn routing, and the number of devices.
 
     A token has a topic, of which there are as many as experts, with popularity falling with the rank to the
@@ -44,7 +44,7 @@ class Setting:
 class DrawnRouting:
     """The batches of a setting; equal seeds yield equal batches."""
 
-    def __init__(self, setting: Setting, seed: int) -> None:
+    def __init__(self, setting: RoutingSetting, seed: int) -> None:
         self._setting = setting
         self._seed = seed
         draws = np.random.default_rng((seed, 0))

@@ -123,7 +123,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Task:
+class LearningTask:
     """A learning task, with its data and its model."""
 
     name: str
@@ -141,7 +141,7 @@ class Task:
     """Number of samples of the training set on which its loss is measured."""
 
 
-def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, seed: int) -> Task:
+def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, seed: int) -> LearningTask:
     """Return the classification of sentences by rating, with a BERT; without the archive of rated sentences
     in the folder, by which of two texts on Python they are from.
     """
@@ -165,7 +165,7 @@ def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, see
         attention_probs_dropout_prob=0.0,
         initializer_range=_SENTIMENT_DEVIATION,
     )
-    return Task(
+    return LearningTask(
         SENTIMENT,
         "rated sentences" if is_there else "sentences of the language reference and of docstrings",
         size,
@@ -179,7 +179,7 @@ def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, see
     )
 
 
-def generation(size: ModelSize, samples: int, batch_size: int, seed: int) -> Task:
+def generation(size: ModelSize, samples: int, batch_size: int, seed: int) -> LearningTask:
     """Return the prediction of the next character of the language reference, with a GPT-2."""
     text = reference().encode("ascii", "replace")
     rows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
@@ -202,7 +202,7 @@ def generation(size: ModelSize, samples: int, batch_size: int, seed: int) -> Tas
         eos_token_id=0,
     )
     config.loss_type = "ForCausalLM"  # otherwise it is guessed, with a warning
-    return Task(
+    return LearningTask(
         GENERATION,
         "Python's language reference, by characters",
         size,

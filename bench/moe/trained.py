@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from bench.moe.tasks import Task
+from bench.moe.tasks import LearningTask
 from executors.moe.block import auxiliary_loss, set_gating, take_passes
 from executors.moe.conversion.convert import Conversion, convert
 from executors.moe.curriculum import Curriculum
@@ -27,7 +27,7 @@ training and not the last batch."""
 
 
 @dataclass(frozen=True)
-class Scheme:
+class TrainingScheme:
     """Scheme of training; without a gating the model is dense."""
 
     gating: Gating | None
@@ -42,7 +42,7 @@ class Scheme:
 
 
 @dataclass
-class Run:
+class ModelRun:
     """Measurements of one model.
 
     Attributes:
@@ -58,7 +58,7 @@ class Run:
         quality_as_trained: the quality with the gating of training.
     """
 
-    scheme: Scheme
+    scheme: TrainingScheme
     layers: int
     steps: list[int] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Training:
     """The training of a new model: its optimizer, the order of its samples, and the average of its weights,
     whose loss and quality are measured."""
 
-    def __init__(self, task: Task, scheme: Scheme, seed: int) -> None:
+    def __init__(self, task: LearningTask, scheme: TrainingScheme, seed: int) -> None:
         """Draw the weights; the seed determines them and the order, equally for all schemes."""
         self._task = task
         self._scheme = scheme
@@ -122,7 +122,7 @@ class Training:
             numbers for epoch in count() for numbers in self._curriculum.batches(epoch, task.batch_size)
         )
         self._probe = task.training.take(torch.arange(min(task.probed, len(task.training))))
-        self.run = Run(scheme, task.size.layers)
+        self.run = ModelRun(scheme, task.size.layers)
 
     def advance(self, steps: int) -> None:
         """Train for some steps, then measure the loss. The measurement and the averaging of weights do not
@@ -140,7 +140,7 @@ class Training:
         self.run.times_s.append(time_s)
         self.run.losses.append(self._loss())
 
-    def finish(self) -> Run:
+    def finish(self) -> ModelRun:
         """Measure the quality."""
         self.run.quality_as_trained = self._quality()
         set_gating(self._averaged.module, Gating("top1"))

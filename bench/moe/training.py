@@ -5,12 +5,14 @@ from dataclasses import asdict, astuple, dataclass, fields, replace
 
 from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table
-from bench.moe.training_rank import BASELINE, UNCUT_BYTES, Shape, Variant, measure_training
+from bench.moe.training_rank import BASELINE, UNCUT_BYTES, ModelShape, Variant, measure_training
 from bench.moe.training_steps import StepTimes, medians, read_steps
 from bench.network.ranks import run_on_limited_network
 
 _WORLD = 4
-_FULL = Shape(experts=_WORLD, layers=3, hidden=1024, dense=384, inner=128, tokens=512, bucket_bytes=3 * 2**20)
+_FULL = ModelShape(
+    experts=_WORLD, layers=3, hidden=1024, dense=384, inner=128, tokens=512, bucket_bytes=3 * 2**20
+)
 _QUICK = replace(_FULL, layers=2, dense=192, inner=64, tokens=256, bucket_bytes=3 * 2**19)
 _PARTITIONS_PER_BUCKET = 2
 
@@ -71,7 +73,7 @@ class TrainingRun:
 
 
 def run_training(
-    shape: Shape,
+    shape: ModelShape,
     world: int,
     variants: Sequence[Variant],
     rounds: int,
@@ -105,7 +107,7 @@ def _steps(run: TrainingRun) -> Table:
 
 
 def _figures(
-    run: TrainingRun, shape: Shape, variants: Sequence[Variant], rounds: int
+    run: TrainingRun, shape: ModelShape, variants: Sequence[Variant], rounds: int
 ) -> tuple[Measurement, ...]:
     steps = run.steps
     baseline, lina = steps[variants[0].name], steps[variants[-1].name]
@@ -162,7 +164,7 @@ def _ratio(slow: StepTimes, fast: StepTimes) -> str:
     return f"{all_to_all:.2f} and {step:.2f}"
 
 
-def _described(shape: Shape) -> str:
+def _described(shape: ModelShape) -> str:
     return (
         f"{shape.layers} layers of {shape.experts} experts, {shape.exchanged_bytes / 2**20:g} MiB of tokens "
         f"a rank and {shape.dense_bytes / 2**20:g} MiB of gradients in each"

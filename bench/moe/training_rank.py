@@ -38,7 +38,7 @@ UNCUT_BYTES = 2**40
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """A model whose layers have a dense network, with parameters on all ranks, and experts.
 
     Attributes:
@@ -103,7 +103,7 @@ BASELINE = Variant("baseline", is_scheduled=False, has_two_lanes=False)
 def measure_training(rank: Rank) -> dict[str, Any]:
     """Train on this rank, then average gradients alone.
 
-    Arguments of the run: `shape`, `variants`, `rounds` and `seed`, as in `Shape` and `Variant`; and
+    Arguments of the run: `shape`, `variants`, `rounds` and `seed`, as in `ModelShape` and `Variant`; and
     `partitions_bytes` for the averages.
 
     Returns:
@@ -111,7 +111,7 @@ def measure_training(rank: Rank) -> dict[str, Any]:
         seconds of averaging a step's dense gradients, in twice as many rounds.
     """
     given = rank.arguments
-    shape = Shape(**given["shape"])
+    shape = ModelShape(**given["shape"])
     variants = [Variant(**each) for each in given["variants"]]
     with _connected(rank) as store:
         return {
@@ -121,7 +121,7 @@ def measure_training(rank: Rank) -> dict[str, Any]:
 
 
 def _measured_steps(
-    rank: Rank, store: Store, shape: Shape, variants: Sequence[Variant]
+    rank: Rank, store: Store, shape: ModelShape, variants: Sequence[Variant]
 ) -> dict[str, list[dict[str, Any]]]:
     given = rank.arguments
     steps: dict[str, list[dict[str, Any]]] = {each.name: [] for each in variants}
@@ -139,7 +139,7 @@ def _measured_steps(
     return steps
 
 
-def _measured_averages_s(rank: Rank, store: Store, shape: Shape) -> list[list[float]]:
+def _measured_averages_s(rank: Rank, store: Store, shape: ModelShape) -> list[list[float]]:
     sizes = rank.arguments["partitions_bytes"]
     taken_s: list[list[float]] = [[] for _ in sizes]
     with _scheduler(rank, store, "averages", []) as scheduler:
@@ -185,7 +185,9 @@ def _scheduler(
 
 
 @contextmanager
-def _training(rank: Rank, store: Store, shape: Shape, variant: Variant, seed: int) -> Iterator["_Training"]:
+def _training(
+    rank: Rank, store: Store, shape: ModelShape, variant: Variant, seed: int
+) -> Iterator["_Training"]:
     trace: list[MicroOpRecord] = []
     if variant.is_scheduled:
         with _scheduler(rank, store, variant.name, trace) as scheduler:
@@ -204,7 +206,7 @@ class _Training:
     def __init__(
         self,
         rank: Rank,
-        shape: Shape,
+        shape: ModelShape,
         variant: Variant,
         seed: int,
         communication: Communication,
@@ -254,7 +256,7 @@ class _Training:
 class _Layer(nn.Module):
     """A dense network, then experts; both residual."""
 
-    def __init__(self, shape: Shape, experts: ParallelExperts, drawn: torch.Generator) -> None:
+    def __init__(self, shape: ModelShape, experts: ParallelExperts, drawn: torch.Generator) -> None:
         super().__init__()
         self.up = nn.Linear(shape.hidden, shape.dense, bias=False)
         self.down = nn.Linear(shape.dense, shape.hidden, bias=False)
@@ -274,7 +276,7 @@ class _Layer(nn.Module):
 class _Experts(nn.Module):
     """The two-layer networks of a rank."""
 
-    def __init__(self, count: int, shape: Shape) -> None:
+    def __init__(self, count: int, shape: ModelShape) -> None:
         super().__init__()
         self.up = nn.Parameter(torch.randn(count, shape.hidden, shape.inner) / shape.hidden**0.5)
         self.down = nn.Parameter(torch.randn(count, shape.inner, shape.hidden) / shape.inner**0.5)

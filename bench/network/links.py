@@ -33,7 +33,7 @@ _QUEUE_MS = 50
 
 
 @dataclass(frozen=True)
-class Place:
+class NetworkPlace:
     """Network location of a rank.
 
     Attributes:
@@ -69,13 +69,13 @@ class NoLinksError(RuntimeError):
     """This machine, or this user, cannot have rate-limited links."""
 
 
-def loopback(world: int) -> list[Place]:
+def loopback(world: int) -> list[NetworkPlace]:
     """Return places on the machine's loopback interface, without a limit."""
-    return [Place("127.0.0.1", "lo")] * world
+    return [NetworkPlace("127.0.0.1", "lo")] * world
 
 
 @contextmanager
-def rate_limited(world: int, megabits_per_s: float) -> Iterator[list[Place]]:
+def rate_limited(world: int, megabits_per_s: float) -> Iterator[list[NetworkPlace]]:
     """Yield places whose links carry a number of megabits (10^6 bits) per second in each direction.
 
     Raises:
@@ -95,7 +95,7 @@ def rate_limited(world: int, megabits_per_s: float) -> Iterator[list[Place]]:
         _run("ip", "-n", hub, "link", "set", "bridge", "up")
         for rank, each in enumerate(names):
             _join(hub, each, rank, megabits_per_s)
-        yield [Place(_address(rank), "eth0", each) for rank, each in enumerate(names)]
+        yield [NetworkPlace(_address(rank), "eth0", each) for rank, each in enumerate(names)]
     finally:
         for each in (hub, *names):
             _remove(each)

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.network.links import NoLinksError, Place, loopback, rate_limited
+from bench.network.links import NetworkPlace, NoLinksError, loopback, rate_limited
 
 MEGABITS_PER_S = 200.0
 """Rate of each limited link, in each direction."""
@@ -33,7 +33,7 @@ class Rank:
     """
 
     rank: int
-    places: Sequence[Place]
+    places: Sequence[NetworkPlace]
     scratch: Path
     arguments: dict[str, Any]
 
@@ -54,7 +54,7 @@ Work = Callable[[Rank], dict[str, Any]]
 class RunningRanks:
     """Processes of a run, killed at the end of the context."""
 
-    def __init__(self, work: Work, places: Sequence[Place], scratch: Path, **arguments: Any) -> None:
+    def __init__(self, work: Work, places: Sequence[NetworkPlace], scratch: Path, **arguments: Any) -> None:
         """Start a process for each place.
 
         Args:
@@ -118,7 +118,7 @@ class RunningRanks:
 
 
 def run_ranks(
-    work: Work, places: Sequence[Place], scratch: Path, timeout_s: float = 300.0, **arguments: Any
+    work: Work, places: Sequence[NetworkPlace], scratch: Path, timeout_s: float = 300.0, **arguments: Any
 ) -> list[dict[str, Any]]:
     """Run a function to its end on each rank, and return all results.
 
@@ -136,7 +136,7 @@ def run_ranks(
 
 def _run(module: str, name: str, inputs: str, connection: "Connection[bytes, bytes]") -> None:
     fields = json.loads(inputs)
-    places = [Place(**place) for place in fields["places"]]
+    places = [NetworkPlace(**place) for place in fields["places"]]
     rank = Rank(fields["rank"], places, Path(fields["scratch"]), fields["arguments"])
     # Before any thread starts, which would stay in the machine's own namespace.
     places[rank.rank].enter()
@@ -161,7 +161,7 @@ def run_on_limited_network(
         TimeoutError: it has not ended.
     """
     with ExitStack() as stack:
-        places: Sequence[Place]
+        places: Sequence[NetworkPlace]
         try:
             places = stack.enter_context(rate_limited(world, MEGABITS_PER_S))
             network = f"{world} ranks, one thread each, on links of {MEGABITS_PER_S:g} Mbit/s"

@@ -11,7 +11,7 @@ import numpy as np
 from bench.figures import Measurement, Result, Table, slope
 from bench.spine.calibration import Calibration, calibrated
 from bench.spine.cells import CELL, DECLARED, SLOT_S, SLOTS, FilledCell, bid, filled
-from bench.spine.slow_bids import DEAR_MICROS, Market, MarketShape, TaskShape
+from bench.spine.slow_bids import DEAR_MICROS, MarketCell, MarketShape, TaskShape
 from schemas.clock import ClockTicked
 from schemas.fleet import NodeSilent
 from schemas.jobs import JobSubmitted
@@ -129,7 +129,7 @@ def measure_setbacks(quick: bool, seed: int) -> Result:
     are hard to plan."""
     jobs = QUICK_JOBS if quick else JOBS
     shape = MarketShape(gpu_types=4, tariffs=1, nodes=20, slots=1_008, bids_before=0, seed=seed)
-    market = Market(shape)
+    market = MarketCell(shape)
     rng = random.Random(f"setbacks/{seed}")
     for number in range(jobs):
         market.times_of(f"job{number}", _hard_task(rng, shape), DEAR_MICROS)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from bench.figures import Measurement, Result, Table
 from bench.spine.calibration import calibrated
 from bench.spine.cells import CELL, bid, configuration
-from bench.spine.kafka import Decisions, Pipeline, pipeline
+from bench.spine.kafka import BrokerPipeline, Decisions, pipeline
 from schemas.cells import CellConfigured
 from schemas.jobs import JobSubmitted
 from streams.kafka.records import key_partition
@@ -88,7 +88,7 @@ def _of_delays(suffix: str, waits: Sequence[_Wait], note: str, bids: int) -> Ite
 
 
 def _waited(
-    line: Pipeline, decisions: Decisions, rng: random.Random, elsewhere: str, honest: int
+    line: BrokerPipeline, decisions: Decisions, rng: random.Random, elsewhere: str, honest: int
 ) -> tuple[list[_Wait], list[_Wait]]:
     """Return the waits of honest bids from sending to decision: in the cell, and in the other one."""
     sent: dict[str, tuple[str, float, int]] = {}

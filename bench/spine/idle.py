@@ -4,7 +4,7 @@ import time
 
 from bench.figures import Measurement, Result
 from bench.spine.cells import CELL, configuration
-from bench.spine.kafka import Pipeline, pipeline
+from bench.spine.kafka import BrokerPipeline, pipeline
 from schemas.clock import ClockTicked, tick_interval_s
 from schemas.fleet import NodeHeartbeat, NodeOnline
 from schemas.topics import LEDGER, topic_name
@@ -46,7 +46,7 @@ def measure_idle(quick: bool, _seed: int) -> Result:
     return Result((Measurement("ledger_mb_per_day_100_nodes", value, note, sent),))
 
 
-def _send_reports(line: Pipeline, for_s: float) -> int:
+def _send_reports(line: BrokerPipeline, for_s: float) -> int:
     """Send heartbeats of all nodes, spread evenly, and ticks, in real time; return the number of events."""
     cell = configuration(NODES)
     beats = [
@@ -67,6 +67,6 @@ def _send_reports(line: Pipeline, for_s: float) -> int:
     return sent + ticks
 
 
-def _ledger(line: Pipeline) -> list[ReadRecord]:
+def _ledger(line: BrokerPipeline) -> list[ReadRecord]:
     with KafkaReader(line.others) as reader:
         return list(reader.read(reader.slice(topic_name(line.prefix, LEDGER))))

@@ -47,7 +47,7 @@ _SIZED = 100
 
 
 @dataclass
-class Pipeline:
+class BrokerPipeline:
     """A broker with topics, and methods to produce events and read decisions."""
 
     others: KafkaConnection
@@ -225,7 +225,7 @@ def open_broker() -> RunningBroker:
 
 
 @contextmanager
-def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) -> Iterator[Pipeline]:
+def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) -> Iterator[BrokerPipeline]:
     """Create topics of some cells on an ephemeral broker, and produce their configurations.
 
     Args:
@@ -244,7 +244,7 @@ def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) 
         (folder / "cells.yaml").write_text(yaml.safe_dump(document))
         admin = broker.connection("admin")
         ensure_topics(admin, topics(prefix, partitions=partitions))
-        line = Pipeline(admin, principals(broker, prefix)["worker"], folder, prefix)
+        line = BrokerPipeline(admin, principals(broker, prefix)["worker"], folder, prefix)
         for cell in cells:
             line.produce(cell)
         line.producer.flush(10)
@@ -254,16 +254,16 @@ def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) 
 def measure_kafka(quick: bool, seed: int) -> Result:
     """Measure sustained bids per second and latency at 100 bids per second, and compare both with Faust
     alone."""
-    return _measure_beside_faust(Extent(3, 600, 100) if quick else Extent(5, 3_000, 1_200), seed)
+    return _measure_beside_faust(LoadExtent(3, 600, 100) if quick else LoadExtent(5, 3_000, 1_200), seed)
 
 
 def measure_secured_kafka(quick: bool, seed: int) -> Result:
     """Measure bids per second and latency of one worker with TLS and SASL."""
-    return Result(_measure_secured(Extent(1, 500, 200) if quick else Extent(1, 15_000, 6_000), seed))
+    return Result(_measure_secured(LoadExtent(1, 500, 200) if quick else LoadExtent(1, 15_000, 6_000), seed))
 
 
 @dataclass(frozen=True)
-class Extent:
+class LoadExtent:
     """Amount of measured work."""
 
     rounds: int
@@ -283,7 +283,7 @@ class Extent:
         return self.rounds * self.paced
 
 
-def _measure_beside_faust(extent: Extent, seed: int) -> Result:
+def _measure_beside_faust(extent: LoadExtent, seed: int) -> Result:
     """Measure the worker and the Faust reference alternately on one broker, under equal conditions of the
     machine."""
     rng = random.Random(seed)
@@ -357,7 +357,7 @@ def _usual_sizes(seed: int) -> tuple[bytes, int]:
     return event.envelope.value, sum(sizes) // len(sizes)
 
 
-def _measure_secured(extent: Extent, seed: int) -> tuple[Measurement, ...]:
+def _measure_secured(extent: LoadExtent, seed: int) -> tuple[Measurement, ...]:
     rng = random.Random(seed)
     with pipeline(configuration(NODES), secure=True) as line, line.worker():
         decisions = line.open()
@@ -385,7 +385,7 @@ def _measure_secured(extent: Extent, seed: int) -> tuple[Measurement, ...]:
     )
 
 
-def _burst_s(line: Pipeline, decisions: Decisions, rng: random.Random, prefix: str, bids: int) -> float:
+def _burst_s(line: BrokerPipeline, decisions: Decisions, rng: random.Random, prefix: str, bids: int) -> float:
     """Return the time from the first of some bids that are sent at once to the last decision."""
     drawn = [bid(rng, f"{prefix}{number}", now_s=0.0) for number in range(bids)]
     began_s = time.monotonic()
@@ -397,7 +397,7 @@ def _burst_s(line: Pipeline, decisions: Decisions, rng: random.Random, prefix: s
 
 
 def _latencies_ms(
-    line: Pipeline, decisions: Decisions, rng: random.Random, prefix: str, bids: int
+    line: BrokerPipeline, decisions: Decisions, rng: random.Random, prefix: str, bids: int
 ) -> list[float]:
     """Produce 100 bids per second and return the time of each until its decision is read."""
     drawn = iter([bid(rng, f"{prefix}{number}", now_s=0.0) for number in range(bids)])

@@ -7,7 +7,7 @@ from bench.figures import Measurement, Result
 from bench.runs import peak_memory_bytes
 from bench.spine.calibration import calibrated
 from bench.spine.cells import bid, configuration
-from bench.spine.kafka import Pipeline, pipeline
+from bench.spine.kafka import BrokerPipeline, pipeline
 from schemas.fleet import RunStarted
 
 NODES = 200
@@ -64,7 +64,7 @@ def measure_recovery(quick: bool, seed: int) -> Result:
     )
 
 
-def _fill_ledger(line: Pipeline, events: int) -> None:
+def _fill_ledger(line: BrokerPipeline, events: int) -> None:
     """Produce reports of nodes, as most events of a ledger are; of finished jobs, so that they are cheap to
     fold."""
     for number in range(max(events, 0)):

@@ -63,7 +63,7 @@ def measure_slow_bids(quick: bool, seed: int) -> Result:
     tries = QUICK_TRIES if quick else TRIES
     rows: list[tuple[str, int, float, float]] = []
     for number in range(QUICK_MARKETS if quick else MARKETS):
-        market = Market(_sized(random_market(rng, seed + number), quick))
+        market = MarketCell(_sized(random_market(rng, seed + number), quick))
         calibration.sample(10)
         sought = sorted(slow_tasks(rng, market, tries), key=lambda found: -found[0])
         for place, (steps, task) in enumerate(sought[:_TIMED]):
@@ -95,7 +95,7 @@ def _measure_four_tariffs(quick: bool, seed: int, calibration: Calibration) -> I
     shape = _sized(
         MarketShape(gpu_types=1, tariffs=4, nodes=100, slots=144, bids_before=2_000, seed=seed), quick
     )
-    market = Market(shape)
+    market = MarketCell(shape)
     rng = random.Random(f"four tariffs/{seed}")
     took: list[EventTime] = []
     for number in range(bids):
@@ -278,7 +278,7 @@ def bid_for(job_id: str, task: TaskShape, bid_micros: int) -> JobSubmitted:
     )
 
 
-class Market:
+class MarketCell:
     """A cell that has decided some bids, and the cost of further tasks in it."""
 
     def __init__(self, shape: MarketShape) -> None:
@@ -370,7 +370,7 @@ def _vendor(rng: random.Random, number: int, market: MarketShape) -> VendorQuote
     )
 
 
-def slow_tasks(rng: random.Random, market: Market, tries: int) -> Iterator[tuple[int, TaskShape]]:
+def slow_tasks(rng: random.Random, market: MarketCell, tries: int) -> Iterator[tuple[int, TaskShape]]:
     """Yield tasks and the steps of their searches, each a neighbour of the slowest so far, or a random
     one."""
     best, at = -1, random_task(rng, market.shape)

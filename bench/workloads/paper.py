@@ -9,7 +9,7 @@ from typing import get_args
 
 from bench.workloads.arrivals import JobsBefore, SlotArrival, TraceArrivals, by_working_hours, poisson
 from bench.workloads.cell import CELL, SLOT_S, ZONE, Gpus, PolicyBounds, configuration, types_of_nodes
-from bench.workloads.tasks import DrawnTask, ValueDensity, draw_tasks, mean_work_samples
+from bench.workloads.tasks import PaperTask, ValueDensity, draw_tasks, mean_work_samples
 from bench.workloads.throughput import (
     SEQUENCE_LENGTH,
     TARGET_MODULES,
@@ -153,7 +153,7 @@ def _bid(
     setting: PaperSetting,
     index: int,
     arrival: SlotArrival,
-    drawn: DrawnTask,
+    drawn: PaperTask,
     allowed_vendors: list[VendorQuoted],
     gpu_types: tuple[str, ...],
 ) -> TimedEvent[JobSubmitted]:

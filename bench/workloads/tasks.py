@@ -10,7 +10,7 @@ from bench.workloads.throughput import (
     BASE_MEMORY_GIB,
     MEMORY_GIB,
     RANKS,
-    Shape,
+    LoraShape,
     node_samples_per_s,
     task_memory_gib,
     task_samples_per_s,
@@ -57,12 +57,12 @@ class ValueDensity:
 
 
 @dataclass(frozen=True)
-class DrawnTask:
+class PaperTask:
     """A task without a deadline."""
 
     dataset_samples: int
     epochs: int
-    shape: Shape
+    shape: LoraShape
     needs_preprocessing: bool
     normal: float
     """Standard normal draw that determines the value density."""
@@ -86,7 +86,7 @@ class DrawnTask:
         return training + (mean_price_units(self.dataset_samples) if self.needs_preprocessing else 0.0)
 
 
-def draw_tasks(seed: int, work_scale: float) -> Iterator[DrawnTask]:
+def draw_tasks(seed: int, work_scale: float) -> Iterator[PaperTask]:
     """Yield an endless stream: equal places have equal tasks, for any number of tasks."""
     data, epochs, shapes, prepared, values, haste = (
         random.Random(f"{seed}/{aspect}")
@@ -94,7 +94,7 @@ def draw_tasks(seed: int, work_scale: float) -> Iterator[DrawnTask]:
     )
     while True:
         batch_size, accumulation = shapes.choice(BATCH_SIZES), shapes.choice(ACCUMULATIONS)
-        yield DrawnTask(
+        yield PaperTask(
             dataset_samples=math.ceil(work_scale * data.randint(*DATASET_SAMPLES)),
             epochs=epochs.randint(*EPOCHS),
             shape=_shape(batch_size, accumulation, shapes.choice(RANKS)),
@@ -119,5 +119,5 @@ def mean_compute_over_memory() -> float:
     )
 
 
-def _shape(batch_size: int, accumulation: int, rank: int) -> Shape:
-    return Shape(batch_size, min(accumulation, batch_size // LEAST_SEQUENCES_AT_ONCE), rank)
+def _shape(batch_size: int, accumulation: int, rank: int) -> LoraShape:
+    return LoraShape(batch_size, min(accumulation, batch_size // LEAST_SEQUENCES_AT_ONCE), rank)

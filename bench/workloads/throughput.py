@@ -66,7 +66,7 @@ _ADAPTER_BYTES_PER_PARAMETER = 16
 
 
 @dataclass(frozen=True)
-class Shape:
+class LoraShape:
     """Properties of a LoRA task that determine its speed and its memory."""
 
     batch_size: int
@@ -103,12 +103,12 @@ def node_samples_per_s(gpu_type: str) -> float:
     return throughput_samples_per_s(gpu_type, FULL_STEP_SEQUENCES)
 
 
-def task_samples_per_s(gpu_type: str, shape: Shape) -> float:
+def task_samples_per_s(gpu_type: str, shape: LoraShape) -> float:
     """Return s_ik per second: a task's part of full steps."""
     return node_samples_per_s(gpu_type) * shape.batch_size / FULL_STEP_SEQUENCES
 
 
-def task_memory_gib(shape: Shape) -> float:
+def task_memory_gib(shape: LoraShape) -> float:
     """Return r_i, as in solvers/auction/market/memory.py but for GPT-2's layers, plus the allocator's
     overhead.
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from bench.figures import Conditions, Measurement, Table
-from bench.goals import Basis, Goal, goals, missed
+from bench.goals import Goal, Plausibility, goals, missed
 from bench.report import dumps, report, write_artefacts
 from bench.suite import SUITES
 
@@ -47,7 +47,7 @@ def measured(value: float, runs: int = 5) -> Measurement:
     return Measurement("gain", value, "", runs)
 
 
-WITH_QUICK_FORM = goal(at_least=1, full=Basis((0, 10), runs=5), quick=Basis((-5, 20), runs=2))
+WITH_QUICK_FORM = goal(at_least=1, full=Plausibility((0, 10), runs=5), quick=Plausibility((-5, 20), runs=2))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_gate_names_what_is_wrong_with_a_figure(quick, value, runs, words):
 
 
 def test_without_a_block_of_its_own_the_quick_form_is_held_to_the_goal_alone():
-    aim = goal(at_least=1, full=Basis((0, 10), runs=5))
+    aim = goal(at_least=1, full=Plausibility((0, 10), runs=5))
     assert aim.faults(measured(11.0, runs=1), quick=True) == []
     assert aim.faults(measured(0.5, runs=1), quick=True) == ["gain is 0.5 %, wanted >= 1"]
 
@@ -130,7 +130,7 @@ def test_no_time_or_rate_of_the_spine_is_gated_as_it_is(unit):
     for name, aim in goals("spine").items():
         if aim.unit == unit:
             assert not aim.binds(quick=False), name
-            assert aim.full == Basis(), name
+            assert aim.full == Plausibility(), name
 
 
 def test_the_rate_through_kafka_is_gated_by_that_of_faust_alone():

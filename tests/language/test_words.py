@@ -11,13 +11,7 @@ from tests.language.words import faults
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
-    "bench/auction",
-    "bench/elastic",
-    "bench/merging",
-    "bench/moe",
-    "bench/network",
-    "bench/spine",
-    "bench/workloads",
+    "bench",
     "infra/simulation/merging",
     "streams/cell",
     "streams/policies",

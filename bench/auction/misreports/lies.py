@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bench.auction.misreports.play import Play, Strategy
-from bench.auction.misreports.worlds import Task, World
+from bench.auction.misreports.worlds import DeclaredTask, World
 
 JOB = "mine"
 
-Claim = Callable[[World, random.Random], Task | None]
+Claim = Callable[[World, random.Random], DeclaredTask | None]
 """Returns the misreported task of a bid; None if the world does not allow the lie."""
 Lie = Callable[[World, random.Random], Strategy | None]
 """Draws a strategy for a world; None if the world does not allow the lie."""
@@ -35,7 +35,7 @@ def bid(world: World, rng: random.Random) -> Strategy:
     return strategy
 
 
-def earlier_deadline(world: World, rng: random.Random) -> Task | None:
+def earlier_deadline(world: World, rng: random.Random) -> DeclaredTask | None:
     """Return the task with an earlier deadline."""
     room = world.task.deadline_slot - world.slot - 2
     if room < 1:
@@ -43,7 +43,7 @@ def earlier_deadline(world: World, rng: random.Random) -> Task | None:
     return replace(world.task, deadline_slot=world.task.deadline_slot - rng.randint(1, min(room, 8)))
 
 
-def fewer_types(world: World, rng: random.Random) -> Task | None:
+def fewer_types(world: World, rng: random.Random) -> DeclaredTask | None:
     """Return the task with one of two GPU types."""
     speeds = world.task.speed_samples_per_s
     if len(speeds) < 2:
@@ -52,7 +52,7 @@ def fewer_types(world: World, rng: random.Random) -> Task | None:
     return replace(world.task, speed_samples_per_s={kept: speeds[kept]})
 
 
-def _speed(world: World, rng: random.Random, factors: tuple[float, ...]) -> Task:
+def _speed(world: World, rng: random.Random, factors: tuple[float, ...]) -> DeclaredTask:
     """Return the task with the speed on every type, or on one, times a factor."""
     factor, speeds = rng.choice(factors), world.task.speed_samples_per_s
     changed = rng.choice((*sorted(speeds), None))
@@ -102,7 +102,7 @@ def _claimed(claim: Claim) -> Lie:
     return lie
 
 
-def _strategy_of(declared: Task, bid_micros: int) -> Strategy:
+def _strategy_of(declared: DeclaredTask, bid_micros: int) -> Strategy:
     def strategy(play: Play) -> tuple[str, ...]:
         play.bid(JOB, bid_micros, declared)
         return (JOB,)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
-from bench.auction.misreports.worlds import CELL, SLOT_S, Other, Task, World
+from bench.auction.misreports.worlds import CELL, SLOT_S, DeclaredTask, Other, World
 from schemas.auction.evidence import evidence_of
 from schemas.auction.terms import DeadlineTerms
 from schemas.base import Event, Outcome
@@ -37,8 +37,8 @@ class Play:
         """Run a world until the user arrives."""
         self.world = world
         self._cell = Cell(CELL)
-        self._own: dict[str, Task] = {}
-        self._tasks: dict[str, Task] = {}
+        self._own: dict[str, DeclaredTask] = {}
+        self._tasks: dict[str, DeclaredTask] = {}
         nodes = world.configuration.zones[0].nodes
         self._executors = TrueExecutors(self._tasks, {node.id: node.gpu_type for node in nodes})
         self._slot = -1
@@ -66,7 +66,12 @@ class Play:
         return other
 
     def bid(
-        self, job_id: str, bid_micros: int, declared: Task, true: Task | None = None, name: int = 0
+        self,
+        job_id: str,
+        bid_micros: int,
+        declared: DeclaredTask,
+        true: DeclaredTask | None = None,
+        name: int = 0,
     ) -> bool:
         """Bid, and return whether the bid has won.
 
@@ -80,7 +85,7 @@ class Play:
         self._send(declared.bid(job_id, max(bid_micros, 0), _USERS[name]))
         return job_id in self.live
 
-    def lowest_winning_micros(self, declared: Task) -> int | None:
+    def lowest_winning_micros(self, declared: DeclaredTask) -> int | None:
         """Return the lowest winning bid, by a quote; None if no bid wins."""
         submitted = declared.bid("q", 0, _USERS[0])
         request = JobQuoteRequested(
@@ -192,7 +197,7 @@ class TrueExecutors:
     allows within the slot; it ends with the slot, since others may have had the node before it.
     """
 
-    def __init__(self, tasks: Mapping[str, Task], type_of: Mapping[str, str]) -> None:
+    def __init__(self, tasks: Mapping[str, DeclaredTask], type_of: Mapping[str, str]) -> None:
         """Create executors of nodes by GPU type.
 
         Args:
@@ -203,7 +208,7 @@ class TrueExecutors:
         self._done: dict[str, int] = {}
         self._ends: list[RunReport] = []
 
-    def fork(self, tasks: Mapping[str, Task]) -> "TrueExecutors":
+    def fork(self, tasks: Mapping[str, DeclaredTask]) -> "TrueExecutors":
         """Return a copy with the same runs, which proceeds independently."""
         other = TrueExecutors(tasks, self._type_of)
         other._done, other._ends = dict(self._done), list(self._ends)

@@ -33,7 +33,7 @@ LOADS = (0.3, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
-class Task:
+class DeclaredTask:
     """Properties of a task that a bid may declare; for the user's own task, the true ones."""
 
     work_samples: int
@@ -72,7 +72,7 @@ class Other:
     """A true bid of another user."""
 
     job_id: str
-    task: Task
+    task: DeclaredTask
     bid_micros: int
 
 
@@ -88,7 +88,7 @@ class World:
     """Bids in the user's own slot, after the user."""
     slot: int
     """Slot of the user's arrival."""
-    task: Task
+    task: DeclaredTask
     value_micros: int
     """Value of an adapter by the deadline."""
     has_row: bool
@@ -165,7 +165,7 @@ def draw_world(rng: random.Random, policy: PolicySettings) -> World:
 
 def _draw_task(
     rng: random.Random, types: tuple[str, ...], slot: int, horizon_slots: int, batch_size: int
-) -> tuple[Task, int]:
+) -> tuple[DeclaredTask, int]:
     """Draw the task of a user who arrives in a slot, and its value in micros."""
     share = rng.choice((0.1, 0.25, 0.4, 0.5, 0.7, 1.0)) * rng.uniform(0.8, 1.0)
     per_slot = {
@@ -178,7 +178,7 @@ def _draw_task(
     density = math.exp(rng.gauss(0.0, 1.0))
     compute = max(work / NODE_SAMPLES[name] for name in types)
     prepared = rng.random() < 0.3
-    task = Task(
+    task = DeclaredTask(
         work_samples=work,
         deadline_slot=deadline,
         memory_gib=round(rng.choice((0.5, 1.0, 3.0, 6.0, 11.0)) * rng.uniform(0.7, 1.0), 3),
@@ -204,7 +204,7 @@ def _draw_others(
     return {at: tuple(bids) for at, bids in drawn.items()}
 
 
-def _row(rng: random.Random, task: Task, gpu_type: str) -> ThroughputRow:
+def _row(rng: random.Random, task: DeclaredTask, gpu_type: str) -> ThroughputRow:
     """Draw a measurement of the task's shape, or of one that is no smaller."""
     is_exact = rng.random() < 0.5
     return ThroughputRow(

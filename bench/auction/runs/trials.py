@@ -24,7 +24,7 @@ _SMALL = PaperSetting(nodes=2, slots=6, arrivals_per_slot=4.0, work_scale=0.05)
 
 
 @dataclass(frozen=True)
-class Trial:
+class AuctionTrial:
     """One measurement to run."""
 
     setting: PaperSetting
@@ -122,7 +122,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
 )
 
 
-def run_trial(trial: Trial) -> Mapping[str, float]:
+def run_trial(trial: AuctionTrial) -> Mapping[str, float]:
     """Run a trial's measurement.
 
     Raises:

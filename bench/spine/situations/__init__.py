@@ -40,7 +40,7 @@ def cell_of(zone: Zone) -> CellConfigured:
     return CellConfigured(cell=CELL, epoch_s=0.0, slot_s=SLOT_S, tariffs=(FREE,), zones=(zone,))
 
 
-class Story:
+class CellHistory:
     """A cell in the state after its events."""
 
     def __init__(self, configured: CellConfigured, runners: tuple[str, ...]) -> None:

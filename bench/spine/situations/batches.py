@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL, SLOT_S, UNIT
-from bench.spine.situations import ZONE, Situation, Story
+from bench.spine.situations import ZONE, CellHistory, Situation
 from bench.spine.slow_bids import MarketShape, TaskShape, bid_for, configuration
 from schemas.auction.batches import BatchProblem, BatchSolution, SolvedPlan
 from schemas.auction.settings import TitanPolicy
@@ -31,7 +31,7 @@ def batch_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
         seed=rng.randrange(2**31),
     )
     what = f"{shape.text}, {jobs} bids in a slot"
-    story = Story(_cell(shape), ("lora",))
+    story = CellHistory(_cell(shape), ("lora",))
     for number in range(jobs):
         task = _task(rng, shape)
         story.send(bid_for(f"bid{number}", task, int(UNIT * rng.uniform(1, 400))))

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL
-from bench.spine.situations import FREE, ZONE, Situation, Story, cell_of
+from bench.spine.situations import FREE, ZONE, CellHistory, Situation, cell_of
 from schemas.cells import GpuType, Node, Zone
 from schemas.clock import ClockTicked
 from schemas.elastic.commands import Member, WorkersAssigned
@@ -44,7 +44,7 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
         f"{scheme}, {servers} servers, {running} jobs run, {jobs} of {users} users and up to "
         f"{most_workers} workers wait"
     )
-    story = Story(cell_of(_zone(servers, scheme)), ("elastic",))
+    story = CellHistory(cell_of(_zone(servers, scheme)), ("elastic",))
     for number in range(running):
         story.send(_submitted(rng, f"runs{number}", f"user{number % 7}", most_workers))
     assigned: list[Member] = []

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bench.spine.cells import CELL
-from bench.spine.situations import FREE, ZONE, Situation, Story, cell_of
+from bench.spine.situations import FREE, ZONE, CellHistory, Situation, cell_of
 from schemas.base import Event, Outcome
 from schemas.cells import GpuType, Node, Zone
 from schemas.clock import ClockTicked
@@ -93,7 +93,7 @@ def _queue(rng: random.Random, jobs: int) -> Iterator[Situation]:
     )
 
 
-def _story(nodes: int, policy: ExpertsPolicy, gpus: int = _GPUS) -> Story:
+def _story(nodes: int, policy: ExpertsPolicy, gpus: int = _GPUS) -> CellHistory:
     zone = Zone(
         id=ZONE,
         base_model="any",
@@ -102,7 +102,7 @@ def _story(nodes: int, policy: ExpertsPolicy, gpus: int = _GPUS) -> Story:
         nodes=tuple(Node(id=f"n{number}", gpu_type="A", tariff=FREE.name) for number in range(nodes)),
         policy=policy,
     )
-    return Story(cell_of(zone), ("moe",))
+    return CellHistory(cell_of(zone), ("moe",))
 
 
 def _training(ranks: int) -> MoeTrainWorkload:
@@ -123,7 +123,7 @@ def _submitted(
     )
 
 
-def _started(story: Story, outcomes: Sequence[Outcome]) -> list[RanksAssigned]:
+def _started(story: CellHistory, outcomes: Sequence[Outcome]) -> list[RanksAssigned]:
     """Report the start of all ranks, and return the commands to leaders."""
     orders = [outcome for outcome in outcomes if isinstance(outcome, RanksAssigned)]
     for order in orders:

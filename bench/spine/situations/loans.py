@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL, SLOT_S
-from bench.spine.situations import FREE, ZONE, Situation, Story
+from bench.spine.situations import FREE, ZONE, CellHistory, Situation
 from schemas.cells import Borrower, CellConfigured, GpuType, Lending, Node, Zone
 from schemas.clock import ClockTicked
 from schemas.elastic.commands import WorkersAssigned
@@ -31,7 +31,7 @@ def loan_situations(rng: random.Random, servers: int) -> Iterator[Situation]:
     most = min(MAX_SERVERS, servers)
     what = f"{servers} servers, {jobs} jobs of up to {most_workers} workers"
     names = tuple(f"lent{number}" for number in range(servers))
-    story = Story(_cell(names), ("elastic",))
+    story = CellHistory(_cell(names), ("elastic",))
     for number in range(jobs):
         story.send(_submitted(rng, f"job{number}", f"user{number % 50}", most_workers))
     story.send(InferenceLoadReported(cell=CELL, zone=_OWNER, time_s=0.0, load=0.0))

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL
-from bench.spine.situations import FREE, ZONE, Situation, Story, cell_of
+from bench.spine.situations import FREE, ZONE, CellHistory, Situation, cell_of
 from schemas.base import Event, Outcome
 from schemas.cells import GpuType, Node, Zone
 from schemas.clock import ClockTicked
@@ -31,7 +31,7 @@ def merging_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
     nodes, kinds = rng.choice((4, 32, 120)), rng.choice((1, 32, 128))
     scheme = rng.choice(_SCHEMES)
     what = f"{scheme}, {nodes * _GPUS} GPUs, {jobs} jobs of {kinds} kinds"
-    story = Story(cell_of(_zone(nodes, scheme)), ("tuner",))
+    story = CellHistory(cell_of(_zone(nodes, scheme)), ("tuner",))
     for number in range(kinds):
         _answered(story, story.send(_submitted(f"j{number}", number, rng)))
         _answered(story, story.tick(float(number)))
@@ -81,7 +81,7 @@ def _submitted(job_id: str, kind: int, rng: random.Random) -> JobSubmitted:
     )
 
 
-def _answered(story: Story, outcomes: list[Outcome]) -> SolveRequested | None:
+def _answered(story: CellHistory, outcomes: list[Outcome]) -> SolveRequested | None:
     """Report profile runs and answer estimates; return a request for a plan, if there is one."""
     plan = None
     for outcome in outcomes:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL
-from bench.spine.situations import FREE, ZONE, Situation, Story, cell_of
+from bench.spine.situations import FREE, ZONE, CellHistory, Situation, cell_of
 from schemas.cells import AnyPolicy, GpuType, Node, Zone
 from schemas.changes import ZoneConfigured
 from schemas.elastic.settings import ElasticPolicy
@@ -26,7 +26,7 @@ def zone_situations(rng: random.Random, nodes: int) -> Iterator[Situation]:
         ("merging", MergingPolicy(), "tuner"),
     ):
         what = f"{name}, {nodes} nodes"
-        story = Story(cell_of(_zone(ZONE, 2, policy)), (runner,))
+        story = CellHistory(cell_of(_zone(ZONE, 2, policy)), (runner,))
         large = _zone("large", nodes, policy)
         added = _configured(large)
         yield story.before(_POLICY, f"zone added: {what}", added)

@@ -19,7 +19,7 @@ class Fairness:
 
 
 @dataclass(frozen=True)
-class MergingFigures:
+class MergingEvaluation:
     """Figures of one zone and one simulation."""
 
     jobs: int

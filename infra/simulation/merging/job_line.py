@@ -11,7 +11,7 @@ from solvers.merging.fairness import Finished
 
 
 @dataclass(slots=True)
-class JobLine:
+class TuningJobLine:
     """A job from its submission to its end. Times are Unix seconds."""
 
     job_id: str

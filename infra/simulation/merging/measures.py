@@ -7,8 +7,8 @@ from typing import Any
 
 from infra.simulation.distribution import Distribution
 from infra.simulation.measures import Table
-from infra.simulation.merging.figures import Fairness, MergingFigures
-from infra.simulation.merging.job_line import JobLine
+from infra.simulation.merging.figures import Fairness, MergingEvaluation
+from infra.simulation.merging.job_line import TuningJobLine
 from infra.simulation.simulator import Step
 from infra.views.merging.merges import Merge, Merges
 from schemas.base import Outcome
@@ -35,7 +35,7 @@ class MergingMeasures:
         (own,) = (each for each in cell.zones if each.id == zone)
         gpus_of_type = {gpu.name: gpu.gpus for gpu in own.gpu_types}
         self._gpus = sum(gpus_of_type[node.gpu_type] for node in own.nodes)
-        self._jobs: dict[str, JobLine] = {}
+        self._jobs: dict[str, TuningJobLine] = {}
         self._merges = Merges()
         self._verdicts: list[MergeJudged] = []
         self._gain_errors = GainErrors()
@@ -46,19 +46,19 @@ class MergingMeasures:
         time_s, event = step.time_s, step.entry.envelope.event
         match event:
             case JobSubmitted(zone=self._zone, workload=TuningWorkload() as workload):
-                self._jobs.setdefault(event.job_id, JobLine(event.job_id, event.user, time_s, workload))
+                self._jobs.setdefault(event.job_id, TuningJobLine(event.job_id, event.user, time_s, workload))
             case RunFinished() if event.job_id in self._jobs:
                 self._jobs[event.job_id].ended_s = time_s
         for decision in step.decisions:
             self._decide(time_s, decision.outcome)
 
-    def figures(self) -> MergingFigures:
+    def figures(self) -> MergingEvaluation:
         """Return the figures so far."""
         done = [job for job in self._jobs.values() if job.state == "completed"]
         ends_s = [job.ended_s for job in self._jobs.values() if job.ended_s is not None]
         first_s = min((job.submitted_s for job in self._jobs.values()), default=0.0)
         rho = list(self._fairness().values())
-        return MergingFigures(
+        return MergingEvaluation(
             jobs=len(self._jobs),
             completed=len(done),
             jct=Distribution.of([job.jct_s for job in done if job.jct_s is not None]),
@@ -149,7 +149,7 @@ class MergingMeasures:
         if verdict.iterations > 0:
             self._merged_errors.add(verdict.foretold_iterations, verdict.iterations)
 
-    def _note_alone(self, job: JobLine) -> None:
+    def _note_alone(self, job: TuningJobLine) -> None:
         forecast = job.foretold
         if job.state != "completed" or not job.ran_alone or forecast is None or not job.iterations:
             return
@@ -180,5 +180,5 @@ class MergingMeasures:
         return self._jobs[job_id].workload.dataset.path
 
 
-def _share(done: list[JobLine], mode: str) -> float:
+def _share(done: list[TuningJobLine], mode: str) -> float:
     return sum(job.mode == mode for job in done) / len(done) if done else 0.0

@@ -6,10 +6,10 @@ import pytest
 
 from bench.elastic.simulated import simulate
 from bench.elastic.table_3_5 import check_comparable, trials_by_row
-from bench.elastic.trial import Setting, Trial
+from bench.elastic.trial import ElasticSetting, ElasticTrial
 
-TINY = Setting(seed=1, factor=0.05, first_day=4.0, days=0.25)
-FIFO = Trial(TINY, scheme="fifo", loans=False)
+TINY = ElasticSetting(seed=1, factor=0.05, first_day=4.0, days=0.25)
+FIFO = ElasticTrial(TINY, scheme="fifo", loans=False)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from bench.merging.estimates import JobForecast, QueriedZone
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
 from bench.merging.measured_truth import MeasuredTruth, Switching
 from bench.merging.simulated import CELL, configuration, submissions
-from bench.merging.step_times import Cluster, StepTimes
+from bench.merging.step_times import GpuCluster, PlacementStepTimes
 from infra.simulation.merging.tuner import VirtualTuner
 from infra.simulation.simulator import Simulation, Step
 from schemas.merging.commands import TaskAssigned
@@ -67,7 +67,7 @@ def test_a_simulated_zone_tells_the_same(folder: Path) -> None:
     profiles, red, blue = read(folder)
     short = replace(red, name="short", target=0.5, submitted_s=20_000.0)
     jobs = [blue, replace(red, submitted_s=10_000.0), short]
-    truth = MeasuredTruth(profiles, jobs, StepTimes(profiles, Cluster(1, 4)), Switching(0.0, 0.0))
+    truth = MeasuredTruth(profiles, jobs, PlacementStepTimes(profiles, GpuCluster(1, 4)), Switching(0.0, 0.0))
     told: dict[str, int] = {}
 
     def take(step: Step) -> None:
@@ -76,7 +76,7 @@ def test_a_simulated_zone_tells_the_same(folder: Path) -> None:
                 told[decision.outcome.job_id] = decision.outcome.iterations
 
     Simulation(
-        configuration(profiles, Cluster(1, 4), MergingPolicy()),
+        configuration(profiles, GpuCluster(1, 4), MergingPolicy()),
         submissions(jobs, profiles),
         runners={TaskAssigned.RUNNER: VirtualTuner(CELL, 1.0, truth)},
     ).pass_on(take)
