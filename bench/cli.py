@@ -155,14 +155,14 @@ def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> Non
         raise typer.BadParameter(f"{HEADLINE} has no part {only}: `{_KEPT}` leaves out the short runs")
     root = out or user_cache_path("millrace") / "bench"
     folders = {name: [root / name, root / f"{name}-quick"] for name in SUITES}
-    wanted = headlines()
+    figures = headlines()
 
     def measure(name: str, part: str) -> None:
         _measure(name, part, Conditions(True, seed, folders[name][1], 1, Path("traces"), (), _progress()))
 
     if only is None:
-        run_short(stated(wanted, folders), measure)
-    lines = stated(wanted, folders)
+        run_short(stated(figures, folders), measure)
+    lines = stated(figures, folders)
     typer.echo(text := markdown(lines))
     if not check:
         write_into_documents(text)

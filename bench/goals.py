@@ -33,7 +33,7 @@ class Plausibility:
             low, high = self.expected
             found.append(f"{name} is {value:g} {unit}, expected from {low:g} to {high:g}: look why")
         if measured.runs < self.runs:
-            found.append(f"{name} rests on {measured.runs} sample runs, wanted {self.runs}")
+            found.append(f"{name} rests on {measured.runs} sample runs, needs {self.runs}")
         return found
 
 
@@ -78,10 +78,10 @@ class Goal:
         """Return the reasons why a check fails, one line each."""
         name, value = measured.name, measured.value
         if not math.isfinite(value):
-            return [f"{name} is {value}, no finite number"]
+            return [f"{name} is {value}, not a finite number"]
         found = []
         if self.binds(quick) and not self.met(value, self.margin):
-            found.append(f"{name} is {value:g} {self.unit}, wanted {self}")
+            found.append(f"{name} is {value:g} {self.unit}, goal {self}")
         basis = (self.quick or Plausibility()) if quick else self.full
         return found + basis.faults(measured, self.unit)
 
@@ -119,11 +119,11 @@ def missed(
         quick: whether they ran in the quick form.
         model: the only base model of the run; None for all.
     """
-    wanted = goals(bench)
+    expected_figures = goals(bench)
     seen = {measured.name for measured in measurements}
     absent = [
         f"{name} is missing: {goal.part} ran and did not bring it"
-        for name, goal in wanted.items()
+        for name, goal in expected_figures.items()
         if goal.part in parts and name not in seen and (model is None or goal.model in (None, model))
     ]
     faults = []

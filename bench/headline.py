@@ -25,7 +25,7 @@ class Headline:
     bench: str
     name: str
     says: str
-    """Description of what it measures."""
+    """Description of the figure."""
     short: bool = False
     """Whether its part may be measured again in the quick form."""
 
@@ -56,14 +56,14 @@ def headlines() -> list[Headline]:
     return [Headline(**fields) for fields in yaml.safe_load(_LIST.read_text())["figures"]]
 
 
-def stated(wanted: Sequence[Headline], folders: Mapping[str, Sequence[Path]]) -> list[Stated]:
+def stated(figures: Sequence[Headline], folders: Mapping[str, Sequence[Path]]) -> list[Stated]:
     """Return the best kept value of each figure: a current one before a stale one, then by folder.
 
     Args:
         folders: folders of each benchmark, in order of preference.
     """
     kept = {name: [KeptFigures(folder) for folder in of_bench] for name, of_bench in folders.items()}
-    return [_best(headline, kept[headline.bench]) for headline in wanted]
+    return [_best(headline, kept[headline.bench]) for headline in figures]
 
 
 def _best(headline: Headline, kept: Sequence[KeptFigures]) -> Stated:

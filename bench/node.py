@@ -52,7 +52,7 @@ def advance_until(
         runner.advance()
         failed = [report.error for report in reports if isinstance(report, RunFailed)]
         if failed or time.monotonic() > deadline_s:
-            raise RuntimeError(f"the runner does not do what it should: {failed or 'nothing happened'}")
+            raise RuntimeError(f"the runner failed: {failed or 'the condition does not hold in time'}")
         time.sleep(poll_s)
 
 

@@ -152,10 +152,10 @@ class Runs(Generic[TrialT, OutcomeT]):
         Raises:
             CommandError: a trial fails; the message names it.
         """
-        wanted = list(trials)
-        done, due = 0, len({json.dumps(trial.identity()) for trial in self.missing(wanted)})
+        requested = list(trials)
+        done, due = 0, len({json.dumps(trial.identity()) for trial in self.missing(requested)})
         for is_alone in (True, False):
-            some = self.missing(trial for trial in wanted if trial.alone or not is_alone)
+            some = self.missing(trial for trial in requested if trial.alone or not is_alone)
             made_alone = is_alone or (jobs == 1 and not self._experiment.own_process)
             for trial, outcome, took_s in self._made(some, 1 if is_alone else jobs, is_alone):
                 self.keep(trial, outcome, made_alone)
@@ -232,13 +232,13 @@ def peak_memory_bytes(process: int | str = "self") -> int:
     return 1_024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
-def jobs_at_once(wanted: int, console: Console) -> int:
+def jobs_at_once(requested: int, console: Console) -> int:
     """Return the number of parallel runs: at most one per usable core. Prints a line if that is fewer than
     requested."""
     usable = len(usable_cores())
-    if wanted > usable:
-        console.print(f"--jobs {wanted} is more than the usable cores: {usable} at a time", markup=False)
-    return min(wanted, usable)
+    if requested > usable:
+        console.print(f"--jobs {requested} is more than the usable cores: {usable} at a time", markup=False)
+    return min(requested, usable)
 
 
 def usable_cores() -> list[int]:

@@ -112,7 +112,6 @@ def quick(seed: int, trace_files: Sequence[Path] = ()) -> AuctionScope:
     """Return the quick form: three nodes for a sixth of the day, as loaded as in full by smaller tasks;
     Figure 8 alone, and few days. Real arrivals are included only if their files are named.
 
-    Real arrivals only if they are asked for by name.
     """
     every = figures(None, trace_files)
     high = _shrunk(replace(BASE, arrivals_per_slot=LOADS["high"]))

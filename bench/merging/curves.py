@@ -30,7 +30,7 @@ class CurveSetting(NamedTuple):
     """Hyperparameters of a curve of one task."""
 
     learning_rate: str
-    """As in the file: `1e-4`."""
+    """Learning rate as written in the file: `1e-4`."""
     accumulation_steps: int
 
 
@@ -40,7 +40,7 @@ class Curve:
     stored negative, are converted by `as_fraction`."""
 
     metric: str
-    """Such as `eval_accuracy`, `eval_f1`, `eval_pearson`, `eval_loss`."""
+    """Name of the metric, such as `eval_accuracy`, `eval_f1`, `eval_pearson`, `eval_loss`."""
     epochs: tuple[float, ...]
     """Ascending; the first may be 0.9, if an epoch ended with a partial step."""
     values: tuple[float, ...]
@@ -95,7 +95,7 @@ def read_learning_curves(folder: Path, model: str) -> LearningCurves:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             data = json.load(file)
     except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no gzipped JSON: {error}") from error
+        raise ValueError(f"{path} is not gzipped JSON: {error}") from error
     single, temporal, spatial = (_section(data, name, path) for name in ("single", "temporal", "spatial"))
     return LearningCurves(
         model=model,

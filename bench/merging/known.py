@@ -70,7 +70,7 @@ def known_tasks(profiles: Profiles, jobs: Iterable[WorkloadJob]) -> dict[str, Kn
                 raise ValueError(f"{job.name} differs from {first.name} in setting, target or batch size")
             continue
         if job.task not in profiles.samples:
-            raise LookupError(f"samples of {job.task!r} are not known: name them in the folder's samples.csv")
+            raise LookupError(f"samples of {job.task!r} are unknown: add them to the folder's samples.csv")
         curve = profiles.single(job.task, job.setting)
         epochs = curve.first_reaching(job.target)
         if epochs is None:

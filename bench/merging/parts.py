@@ -166,8 +166,8 @@ def _switching(bench: MergingBench) -> Result:
     from executors.processes.forked_process import warm_up
     from executors.tuner import FineTuning
 
-    with ThreadPoolExecutor(1) as beside:
-        server = beside.submit(warm_up, *FineTuning.MODULES)
+    with ThreadPoolExecutor(1) as executor:
+        server = executor.submit(warm_up, *FineTuning.MODULES)
         from bench.merging.switching import measure_switching
 
         server.result()
@@ -206,8 +206,8 @@ def _against_rivals(
     setting: MergingSetting, runs: Mapping[MergingTrial, MergingRunOutcome]
 ) -> Iterator[Measurement]:
     ours, name = runs[MergingTrial(setting)], _figure_name(setting)
-    beside = _published(setting)
-    best = f", the best published value is {min(beside.values()):g} s" if beside else ""
+    published = _published(setting)
+    best = f", the best published value is {min(published.values()):g} s" if published else ""
     without = runs[MergingTrial(setting, modes=())].average_s
     note = (
         f"simulated, mean of {len(ours.jobs)} jobs; without merging {without:.0f} s{best}; nothing known "

@@ -35,8 +35,8 @@ def compared(
     rows: list[tuple[Value, ...]] = []
     for trial, outcome in runs.items():
         # The source charges each of its schemes a cold switch, and decides at intervals.
-        beside = published.get(trial.scheme) if trial.decides == "interval" else None
-        rows.append((label(trial), trial.setting.model, *measures(outcome), beside))
+        published_s = published.get(trial.scheme) if trial.decides == "interval" else None
+        rows.append((label(trial), trial.setting.model, *measures(outcome), published_s))
     columns = ("run", "model", *MEASURES, "published_average_s")
     return Table(name, columns, rows, Bars("run", "model", "average_s", None, "average completion time, s"))
 

@@ -86,7 +86,7 @@ class ModelRun:
         return _first(self.times_s, self.losses, loss)
 
     def steps_to(self, loss: float) -> float:
-        """Return the first step at which the loss was this low, likewise."""
+        """Return the first step at which the loss was this low, interpolated as in `time_to`."""
         return _first([float(step) for step in self.steps], self.losses, loss)
 
 

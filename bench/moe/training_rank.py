@@ -110,9 +110,9 @@ def measure_training(rank: Rank) -> dict[str, Any]:
         for each variant, by name, its `steps`: see `training_steps.RankStep`; for each partition size, the
         seconds of averaging a step's dense gradients, in twice as many rounds.
     """
-    given = rank.arguments
-    shape = ModelShape(**given["shape"])
-    variants = [Variant(**each) for each in given["variants"]]
+    inputs = rank.arguments
+    shape = ModelShape(**inputs["shape"])
+    variants = [Variant(**each) for each in inputs["variants"]]
     with _connected(rank) as store:
         return {
             "steps": _measured_steps(rank, store, shape, variants),
@@ -123,16 +123,16 @@ def measure_training(rank: Rank) -> dict[str, Any]:
 def _measured_steps(
     rank: Rank, store: Store, shape: ModelShape, variants: Sequence[Variant]
 ) -> dict[str, list[dict[str, Any]]]:
-    given = rank.arguments
+    inputs = rank.arguments
     steps: dict[str, list[dict[str, Any]]] = {each.name: [] for each in variants}
     with ExitStack() as stack:
         trainings = [
-            stack.enter_context(_training(rank, store, shape, each, given["seed"])) for each in variants
+            stack.enter_context(_training(rank, store, shape, each, inputs["seed"])) for each in variants
         ]
         for training in trainings:
             for _ in range(_WARM_UP_STEPS):
                 training.step()
-        for _ in range(given["rounds"]):
+        for _ in range(inputs["rounds"]):
             for variant, training in zip(variants, trainings, strict=True):
                 steps[variant.name].append(training.step())
         dist.barrier()
@@ -143,12 +143,12 @@ def _measured_averages_s(rank: Rank, store: Store, shape: ModelShape) -> list[li
     sizes = rank.arguments["partitions_bytes"]
     taken_s: list[list[float]] = [[] for _ in sizes]
     with _scheduler(rank, store, "averages", []) as scheduler:
-        everyone = dist.new_group()
-        assert isinstance(everyone, ProcessGroup)
+        all_ranks = dist.new_group()
+        assert isinstance(all_ranks, ProcessGroup)
         buckets = [torch.ones(shape.dense_bytes // 4) for _ in range(shape.layers)]
         for _ in range(_AVERAGES_EACH * rank.arguments["rounds"] + 1):
             for size, times_s in zip(sizes, taken_s, strict=True):
-                average = GradientAverage(scheduler, everyone, rank.world, size)
+                average = GradientAverage(scheduler, all_ranks, rank.world, size)
                 dist.barrier()
                 began_s = time.monotonic()
                 futures = [average.average(bucket, f"bucket {i}") for i, bucket in enumerate(buckets)]
@@ -217,8 +217,8 @@ class _Training:
         groups = connect_expert_groups(packing, rank.rank, torch.device("cpu"), _TIMEOUT_S)
         if not variant.has_two_lanes:
             groups = replace(groups, tokens=Lanes(groups.tokens.upward))
-        everyone = dist.new_group()
-        assert isinstance(everyone, ProcessGroup)
+        all_ranks = dist.new_group()
+        assert isinstance(all_ranks, ProcessGroup)
         self._trace = trace
         average = GradientAverage(communication, groups.replicas, rank.world, variant.partition_bytes)
         layers = [
@@ -232,7 +232,7 @@ class _Training:
         model = nn.Sequential(*(_Layer(shape, each, drawn) for each in layers))
         leave_out_of_averages(model, layers)
         self._model = DistributedDataParallel(model, bucket_cap_mb=shape.bucket_bytes / 2**20)
-        GradientAverage(communication, everyone, rank.world, variant.partition_bytes).attach(self._model)
+        GradientAverage(communication, all_ranks, rank.world, variant.partition_bytes).attach(self._model)
         self._input = torch.randn(shape.tokens, shape.hidden, generator=drawn)
 
     def step(self) -> dict[str, Any]:

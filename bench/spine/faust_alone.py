@@ -63,7 +63,7 @@ def paced_latencies_ms(
             last_s = time.monotonic()
         elif time.monotonic() - last_s > _PATIENCE_S:
             missing = len(sent.keys() - arrived.keys())
-            raise TimeoutError(f"{missing} of {events} answers did not come within {_PATIENCE_S:g} s")
+            raise TimeoutError(f"{missing} of {events} answers did not arrive within {_PATIENCE_S:g} s")
     return [(arrived[id] - at_s) * 1_000 for id, at_s in sent.items()]
 
 
@@ -112,7 +112,7 @@ class FaustAlone:
                 seen += len(arrivals)
                 last_s = max(arrivals.values())
             elif time.monotonic() - max(last_s, began_s) > timeout_s:
-                raise TimeoutError(f"{seen} of {events} answers came, then none for {timeout_s:g} s")
+                raise TimeoutError(f"{seen} of {events} answers arrived, then none for {timeout_s:g} s")
         return last_s - began_s
 
     def latencies_ms(self, events: int) -> list[float]:

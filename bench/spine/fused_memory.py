@@ -87,7 +87,7 @@ def train_and_measure(folder: Path, seed: int, base_directory: Path, adapters: i
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
-    raise OSError("the system does not say this process's peak memory")
+    raise OSError("the system does not report this process's peak memory")
 
 
 def main(folder: str, seed: str, base_directory: str, *adapters_by_process: str) -> None:

@@ -99,7 +99,7 @@ class BrokerPipeline:
         while cells:
             cells -= decisions.configured(0.1)
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no worker took the cell's configuration for {timeout_s} s")
+                raise TimeoutError(f"no worker accepted the cell's configuration within {timeout_s} s")
         for quote in vendor_quotes(random.Random(0)):
             self.produce(quote)
         self.producer.flush(10)
@@ -118,7 +118,7 @@ class BrokerPipeline:
         """
         deadline = time.monotonic() + timeout_s
         if left := self.producer.flush(timeout_s):
-            raise TimeoutError(f"the broker did not take {left} events within {timeout_s} s")
+            raise TimeoutError(f"the broker did not accept {left} events within {timeout_s} s")
         inputs = [TopicPartition(*place) for place in self._last]
         group = Consumer({**group_member(self.others, "bench", f"{self.prefix}.cells"), "log_level": 2})
         try:
@@ -129,7 +129,9 @@ class BrokerPipeline:
                 for committed in group.committed(inputs, timeout=10)
             ):
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"the worker did not take in every event within {timeout_s} s")
+                    raise TimeoutError(
+                        f"the worker did not add every event to the ledger within {timeout_s} s"
+                    )
                 time.sleep(_COMMITTED_POLL_S)
         finally:
             group.close()
@@ -203,7 +205,7 @@ class Decisions:
             if one:
                 last = time.monotonic()
             elif time.monotonic() - last > timeout_s:
-                raise TimeoutError(f"{len(seen)} of {until} decisions came, then none for {timeout_s} s")
+                raise TimeoutError(f"{len(seen)} of {until} decisions arrived, then none for {timeout_s} s")
         return seen
 
     def close(self) -> None:

@@ -99,8 +99,10 @@ def figure_12(sizes: Iterable[tuple[int, int, float]]) -> Figure:
 def _real_arrivals(traces: Path | None, trace_files: Iterable[Path]) -> Figure:
     """Return Figure 7, with as many jobs of each trace as the base has tasks."""
     jobs = round(BASE.arrivals_per_slot * BASE.slots)
-    here, absent = traces_at_hand(traces, trace_files)
-    points = tuple(Point(name, replace(BASE, trace=TraceArrivals(path, jobs))) for name, path in here.items())
+    present, absent = traces_at_hand(traces, trace_files)
+    points = tuple(
+        Point(name, replace(BASE, trace=TraceArrivals(path, jobs))) for name, path in present.items()
+    )
     return Figure(7, "trace", points, absent)
 
 
@@ -110,6 +112,6 @@ def traces_at_hand(
     """Return files of real arrivals by name, those of `TRACES` first; and a line for each of `TRACES` that is
     absent."""
     known = {} if traces is None else {name: traces / file for name, file in TRACES.items()}
-    here = {name: path for name, path in known.items() if path.exists()}
-    absent = tuple(f"{name}: {path} is not here" for name, path in known.items() if name not in here)
-    return here | {str(path): path for path in trace_files}, absent
+    present = {name: path for name, path in known.items() if path.exists()}
+    absent = tuple(f"{name}: {path} is not here" for name, path in known.items() if name not in present)
+    return present | {str(path): path for path in trace_files}, absent

@@ -42,7 +42,7 @@ class ValueDensity:
     """Value of a node-slot of an A100 to users: lognormal, in units of money."""
 
     median_units: float = 10.0
-    """With a cent as unit, 0.60 of the currency per GPU-hour: the order of the cost of such hours."""
+    """Median density. With a cent as unit, 0.60 of the currency per GPU-hour: the order of their cost."""
     log_deviation: float = 1.75
     """Deviation of the natural logarithm: half of the users are between a third of the median and three times
     as much. With the load, it determines the possible gain over first come, first served."""

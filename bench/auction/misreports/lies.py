@@ -25,11 +25,11 @@ def truth(play: Play) -> tuple[str, ...]:
 def bid(world: World, rng: random.Random) -> Strategy:
     """Return a strategy with a bid other than the value: any, or one that just wins or just loses."""
     amount = round(world.value_micros * math.exp(rng.gauss(0.0, 1.2)))
-    beside = rng.choice((None, None, 0, -1))
+    offset_micros = rng.choice((None, None, 0, -1))
 
     def strategy(play: Play) -> tuple[str, ...]:
-        least = None if beside is None else play.lowest_winning_micros(world.task)
-        play.bid(JOB, amount if least is None or beside is None else least + beside, world.task)
+        least = None if offset_micros is None else play.lowest_winning_micros(world.task)
+        play.bid(JOB, amount if least is None or offset_micros is None else least + offset_micros, world.task)
         return (JOB,)
 
     return strategy

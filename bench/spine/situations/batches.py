@@ -31,21 +31,21 @@ def batch_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
         seed=rng.randrange(2**31),
     )
     what = f"{shape.text}, {jobs} bids in a slot"
-    story = CellHistory(_cell(shape), ("lora",))
+    history = CellHistory(_cell(shape), ("lora",))
     for number in range(jobs):
         task = _task(rng, shape)
-        story.send(bid_for(f"bid{number}", task, int(UNIT * rng.uniform(1, 400))))
+        history.send(bid_for(f"bid{number}", task, int(UNIT * rng.uniform(1, 400))))
     tick = ClockTicked(cell=CELL, time_s=0.6 * SLOT_S)
-    yield story.before(_POLICY, f"question: {what}", tick)
-    request = next(outcome for outcome in story.send(tick) if isinstance(outcome, SolveRequested))
-    yield story.before(_POLICY, f"plans: {what}", _answer(request))
-    story.send(_answer(request))
+    yield history.before(_POLICY, f"question: {what}", tick)
+    request = next(outcome for outcome in history.send(tick) if isinstance(outcome, SolveRequested))
+    yield history.before(_POLICY, f"plans: {what}", _answer(request))
+    history.send(_answer(request))
     bid = bid_for("quoted", _task(rng, shape), UNIT)
     terms = DeadlineTerms(deadline_s=100 * SLOT_S)
     quoted = JobQuoteRequested(
         cell=CELL, quote_id="quote", user="user", zone=ZONE, workload=bid.workload, terms=terms
     )
-    yield from story.before_each(
+    yield from history.before_each(
         _POLICY,
         (
             (f"slot begins: {what}", ClockTicked(cell=CELL, time_s=1.1 * SLOT_S)),

@@ -44,13 +44,13 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
         f"{scheme}, {servers} servers, {running} jobs run, {jobs} of {users} users and up to "
         f"{most_workers} workers wait"
     )
-    story = CellHistory(cell_of(_zone(servers, scheme)), ("elastic",))
+    history = CellHistory(cell_of(_zone(servers, scheme)), ("elastic",))
     for number in range(running):
-        story.send(_submitted(rng, f"runs{number}", f"user{number % 7}", most_workers))
+        history.send(_submitted(rng, f"runs{number}", f"user{number % 7}", most_workers))
     assigned: list[Member] = []
-    for outcome in story.tick(_INTERVAL_S):
+    for outcome in history.tick(_INTERVAL_S):
         if isinstance(outcome, WorkersAssigned) and outcome.node == outcome.members[0].node:
-            story.send(
+            history.send(
                 RunStarted(
                     cell=CELL,
                     node=outcome.node,
@@ -62,7 +62,7 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
             last = outcome
             assigned += outcome.members
     for number in range(jobs):
-        story.send(_submitted(rng, f"waits{number}", f"poor{number % users}", most_workers))
+        history.send(_submitted(rng, f"waits{number}", f"poor{number % users}", most_workers))
     finished = RunFinished(
         cell=CELL,
         node=last.node,
@@ -78,7 +78,7 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
         workload=_workload(rng, most_workers, work_samples=10**8),
         terms=ElasticTerms(),
     )
-    yield from story.before_each(
+    yield from history.before_each(
         _POLICY,
         (
             (f"round: {what}", ClockTicked(cell=CELL, time_s=2 * _INTERVAL_S)),
@@ -91,12 +91,12 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
         ),
     )
     lost = dict.fromkeys(member.node for member in assigned)
-    story.send(*(_silent(node) for node in list(lost)[: max(servers // _LOST, 1)]))
-    yield story.before(
+    history.send(*(_silent(node) for node in list(lost)[: max(servers // _LOST, 1)]))
+    yield history.before(
         _POLICY, f"round after lost nodes: {what}", ClockTicked(cell=CELL, time_s=2 * _INTERVAL_S)
     )
-    story.tick(100_000.0)
-    yield story.before(_POLICY, f"second round: {what}", ClockTicked(cell=CELL, time_s=100_060.0))
+    history.tick(100_000.0)
+    yield history.before(_POLICY, f"second round: {what}", ClockTicked(cell=CELL, time_s=100_060.0))
 
 
 def _silent(node: str) -> NodeSilent:

@@ -48,19 +48,19 @@ def _shifts(rng: random.Random) -> Iterator[Situation]:
     layers = max(1, min(MAX_ELEMENTS // (experts + _ELEMENTS_PER_LAYER), MAX_SLOTS // (ranks * per_device)))
     gpus = rng.choice((1, 2, 8))
     what = f"{layers} layers of {experts} experts on {ranks} devices with {per_device} each, {gpus} per node"
-    story = _story(-(-ranks // gpus) + 1, ExpertsPolicy(lasting_reports=1, cool_down_s=0.0), gpus)
+    history = _history(-(-ranks // gpus) + 1, ExpertsPolicy(lasting_reports=1, cool_down_s=0.0), gpus)
     workload = MoeServeWorkload(
         model="m",
         requests=Requests(dataset=_DATASET, most=1_000),
         ranks=ranks,
         most_experts_per_device=per_device,
     )
-    story.send(_submitted("served", workload))
-    leader = _started(story, story.tick(10.0))[0]
+    history.send(_submitted("served", workload))
+    leader = _started(history, history.tick(10.0))[0]
     profile = _profiled(leader, _routed(rng, layers, experts))
-    yield story.before(_POLICY, f"profile: {what}", profile)
-    story.send(profile)
-    yield from story.before_each(
+    yield history.before(_POLICY, f"profile: {what}", profile)
+    history.send(profile)
+    yield from history.before_each(
         _POLICY,
         (
             (f"shift: {what}", _report(leader, _routed(rng, layers, experts))),
@@ -73,17 +73,17 @@ def _shifts(rng: random.Random) -> Iterator[Situation]:
 def _queue(rng: random.Random, jobs: int) -> Iterator[Situation]:
     """Yield situations in which two users hold all devices by small jobs, and others wait."""
     nodes = rng.choice((16, 64, 128))
-    story = _story(nodes, ExpertsPolicy(patience_s=60.0))
+    history = _history(nodes, ExpertsPolicy(patience_s=60.0))
     for number in range(min(nodes * _GPUS, jobs)):
-        story.send(_submitted(f"small{number}", _training(1), user=f"rich{number % 2}"))
-    _started(story, story.tick(10.0))
+        history.send(_submitted(f"small{number}", _training(1), user=f"rich{number % 2}"))
+    _started(history, history.tick(10.0))
     users = rng.choice((1, 10, jobs))
     for number in range(jobs):
         user = f"poor{number % users}"
-        story.send(_submitted(f"waits{number}", _training(rng.randint(1, nodes * _GPUS // 2)), user=user))
-    story.tick(30.0)
+        history.send(_submitted(f"waits{number}", _training(rng.randint(1, nodes * _GPUS // 2)), user=user))
+    history.tick(30.0)
     what = f"{jobs} jobs of {users} users wait for {nodes * _GPUS} devices"
-    yield from story.before_each(
+    yield from history.before_each(
         _POLICY,
         (
             (f"tick after their patience: {what}", ClockTicked(cell=CELL, time_s=100_000.0)),
@@ -93,7 +93,7 @@ def _queue(rng: random.Random, jobs: int) -> Iterator[Situation]:
     )
 
 
-def _story(nodes: int, policy: ExpertsPolicy, gpus: int = _GPUS) -> CellHistory:
+def _history(nodes: int, policy: ExpertsPolicy, gpus: int = _GPUS) -> CellHistory:
     zone = Zone(
         id=ZONE,
         base_model="any",
@@ -123,11 +123,11 @@ def _submitted(
     )
 
 
-def _started(story: CellHistory, outcomes: Sequence[Outcome]) -> list[RanksAssigned]:
+def _started(history: CellHistory, outcomes: Sequence[Outcome]) -> list[RanksAssigned]:
     """Report the start of all ranks, and return the commands to leaders."""
     orders = [outcome for outcome in outcomes if isinstance(outcome, RanksAssigned)]
     for order in orders:
-        story.send(RunStarted(**_run(order)))
+        history.send(RunStarted(**_run(order)))
     return [order for order in orders if order.node == order.members[0].node]
 
 

@@ -31,21 +31,21 @@ def loan_situations(rng: random.Random, servers: int) -> Iterator[Situation]:
     most = min(MAX_SERVERS, servers)
     what = f"{servers} servers, {jobs} jobs of up to {most_workers} workers"
     names = tuple(f"lent{number}" for number in range(servers))
-    story = CellHistory(_cell(names), ("elastic",))
+    history = CellHistory(_cell(names), ("elastic",))
     for number in range(jobs):
-        story.send(_submitted(rng, f"job{number}", f"user{number % 50}", most_workers))
-    story.send(InferenceLoadReported(cell=CELL, zone=_OWNER, time_s=0.0, load=0.0))
+        history.send(_submitted(rng, f"job{number}", f"user{number % 50}", most_workers))
+    history.send(InferenceLoadReported(cell=CELL, zone=_OWNER, time_s=0.0, load=0.0))
     offers = [
         CapacityOffered(cell=CELL, zone=_OWNER, offer_id=f"offer{first}", servers=names[first : first + most])
         for first in range(0, servers, most)
     ]
-    yield story.before(_POLICY, f"offer: {most} of {what}", offers[0])
-    story.send(*offers)
+    yield history.before(_POLICY, f"offer: {most} of {what}", offers[0])
+    history.send(*offers)
     for name in names:
-        story.send(NodeOnline(cell=CELL, node=name, base_model="none", runners=("elastic",)))
-    for outcome in story.tick(_INTERVAL_S):
+        history.send(NodeOnline(cell=CELL, node=name, base_model="none", runners=("elastic",)))
+    for outcome in history.tick(_INTERVAL_S):
         if isinstance(outcome, WorkersAssigned) and outcome.node == outcome.members[0].node:
-            story.send(
+            history.send(
                 RunStarted(
                     cell=CELL,
                     node=outcome.node,
@@ -57,9 +57,9 @@ def loan_situations(rng: random.Random, servers: int) -> Iterator[Situation]:
     reclaim = CapacityReclaimed(
         cell=CELL, zone=_OWNER, reclaim_id="reclaim", servers=most, due_s=_INTERVAL_S + 2 * _NOTICE_S
     )
-    yield story.before(_POLICY, f"reclaim: {most} of {what}", reclaim)
-    story.send(reclaim)
-    yield story.before(
+    yield history.before(_POLICY, f"reclaim: {most} of {what}", reclaim)
+    history.send(reclaim)
+    yield history.before(
         _POLICY, f"round after a reclaim: {what}", ClockTicked(cell=CELL, time_s=2 * _INTERVAL_S)
     )
 

@@ -31,22 +31,22 @@ def merging_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
     nodes, kinds = rng.choice((4, 32, 120)), rng.choice((1, 32, 128))
     scheme = rng.choice(_SCHEMES)
     what = f"{scheme}, {nodes * _GPUS} GPUs, {jobs} jobs of {kinds} kinds"
-    story = CellHistory(cell_of(_zone(nodes, scheme)), ("tuner",))
+    history = CellHistory(cell_of(_zone(nodes, scheme)), ("tuner",))
     for number in range(kinds):
-        _answered(story, story.send(_submitted(f"j{number}", number, rng)))
-        _answered(story, story.tick(float(number)))
+        _answered(history, history.send(_submitted(f"j{number}", number, rng)))
+        _answered(history, history.tick(float(number)))
     for number in range(kinds, jobs):
-        story.send(_submitted(f"j{number}", number % kinds, rng))
+        history.send(_submitted(f"j{number}", number % kinds, rng))
     request_s = 10 * _INTERVAL_S
-    yield story.before(_POLICY, f"question: {what}", ClockTicked(cell=CELL, time_s=request_s))
-    request = _answered(story, story.tick(request_s))
+    yield history.before(_POLICY, f"question: {what}", ClockTicked(cell=CELL, time_s=request_s))
+    request = _answered(history, history.tick(request_s))
     if request is None:
         return
     plan = _plan(request)
-    yield story.before(_POLICY, f"plan: {what}", plan)
-    story.send(plan)
+    yield history.before(_POLICY, f"plan: {what}", plan)
+    history.send(plan)
     later = ClockTicked(cell=CELL, time_s=2 * request_s)
-    yield from story.before_each(
+    yield from history.before_each(
         _POLICY,
         (
             (f"next question: {what}", later),
@@ -81,14 +81,14 @@ def _submitted(job_id: str, kind: int, rng: random.Random) -> JobSubmitted:
     )
 
 
-def _answered(story: CellHistory, outcomes: list[Outcome]) -> SolveRequested | None:
+def _answered(history: CellHistory, outcomes: list[Outcome]) -> SolveRequested | None:
     """Report profile runs and answer estimates; return a request for a plan, if there is one."""
     plan = None
     for outcome in outcomes:
         if isinstance(outcome, ProfileOrdered):
-            plan = _answered(story, story.send(_profile(outcome))) or plan
+            plan = _answered(history, history.send(_profile(outcome))) or plan
         elif isinstance(outcome, SolveRequested) and isinstance(outcome.problem, EstimateProblem):
-            plan = _answered(story, story.send(_estimates(outcome, outcome.problem))) or plan
+            plan = _answered(history, history.send(_estimates(outcome, outcome.problem))) or plan
         elif isinstance(outcome, SolveRequested):
             plan = outcome
     return plan

@@ -26,19 +26,19 @@ def zone_situations(rng: random.Random, nodes: int) -> Iterator[Situation]:
         ("merging", MergingPolicy(), "tuner"),
     ):
         what = f"{name}, {nodes} nodes"
-        story = CellHistory(cell_of(_zone(ZONE, 2, policy)), (runner,))
+        history = CellHistory(cell_of(_zone(ZONE, 2, policy)), (runner,))
         large = _zone("large", nodes, policy)
         added = _configured(large)
-        yield story.before(_POLICY, f"zone added: {what}", added)
-        story.send(added)
-        story.join(large, (runner,))
+        yield history.before(_POLICY, f"zone added: {what}", added)
+        history.send(added)
+        history.join(large, (runner,))
         larger = _zone("large", nodes + 1, policy)
         faster = GpuType(name="V", samples_per_s=speed, memory_gib=64.0 * _GPUS, gpus=_GPUS)
         changed = larger.model_copy(update={"nodes": larger.nodes[:-1], "gpu_types": (faster,)})
         smaller = larger.model_copy(
             update={"nodes": tuple(node for place, node in enumerate(larger.nodes) if place % _LEAVING)}
         )
-        yield from story.before_each(
+        yield from history.before_each(
             _POLICY,
             (
                 (f"zone gains a node: {what}", _configured(larger)),

@@ -175,7 +175,7 @@ def test_malformed_curves_are_refused_with_their_place(tmp_path, curves, says):
 )
 def test_a_file_that_is_no_gzipped_json_is_refused(tmp_path, content):
     (write_profiles(tmp_path) / "learning_tiny.json.gz").write_bytes(content)
-    with pytest.raises(ValueError, match="no gzipped JSON"):
+    with pytest.raises(ValueError, match="not gzipped JSON"):
         read_learning_curves(tmp_path, "tiny")
 
 
