@@ -1,1 +1,1 @@
-"""How good it is: benchmarks with their workloads, figures and performance gates."""
+"""Benchmarks, with their workloads, figures and performance gates."""

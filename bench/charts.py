@@ -6,19 +6,19 @@ from textwrap import fill
 from typing import Any
 
 _LABEL_WIDTH = 45
-"""Characters of a line of an axis label: as many as a picture is high."""
+"""Characters per line of an axis label: as many as a picture is high."""
 
 Columns = dict[str, list[Any]]
-"""A table's values by column, rows in their order."""
+"""Values of a table by column, rows in their order."""
 
 
 @dataclass(frozen=True)
 class Curves:
     """The share of measurements below each value, one curve per value of the first of several columns. Values
-    that are no numbers are left out."""
+    that are not numbers are left out."""
 
     def draw(self, axes: Any, columns: Columns) -> None:
-        """Draw onto matplotlib's axes."""
+        """Draw on matplotlib's axes."""
         names = list(columns)
         many_series = len(names) > 2
         groups: dict[object, list[float]] = {}
@@ -35,18 +35,18 @@ class Curves:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars side by side: one group per value of a column, one bar in it per value of another."""
+    """Bars side by side: one group per value of a column, with one bar per value of another."""
 
     group: str
     series: str
     height: str
     error: str | None
-    """Half the width of an interval; no value where there is none. None where no bar has any."""
+    """Column with half the widths of intervals, which may lack values; None if no bar has an interval."""
     label: str
-    """What the height is, with its unit."""
+    """Quantity that is the height, with its unit."""
 
     def draw(self, axes: Any, columns: Columns) -> None:
-        """Draw onto matplotlib's axes."""
+        """Draw on matplotlib's axes."""
         groups, series = (list(dict.fromkeys(columns[name])) for name in (self.group, self.series))
         width = 0.8 / len(series)
         for place, name in enumerate(series):
@@ -71,13 +71,13 @@ class Lines:
     series: str
     x: str
     y: tuple[str, ...]
-    """Columns; a line for each."""
+    """Columns, each drawn as a line."""
     label: str
-    """What they are, with their unit."""
+    """Quantity of the columns, with its unit."""
     x_label: str
 
     def draw(self, axes: Any, columns: Columns) -> None:
-        """Draw onto matplotlib's axes."""
+        """Draw on matplotlib's axes."""
         for series in dict.fromkeys(columns[self.series]):
             rows = [row for row, value in enumerate(columns[self.series]) if value == series]
             for name in self.y:
@@ -95,7 +95,7 @@ Chart = Curves | Bars | Lines
 
 
 def columns_of(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Columns:
-    """A table's values by column."""
+    """Return the values of a table by column."""
     return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 

@@ -110,10 +110,10 @@ def bench(
 
 @dataclass(frozen=True)
 class _Measured:
-    """What a run of a suite has brought.
+    """Results of a run of a suite.
 
     Attributes:
-        titles: of its parts.
+        titles: titles of its parts.
     """
 
     titles: list[str]
@@ -150,19 +150,19 @@ def _measure(name: str, only: str | None, conditions: Conditions) -> _Measured:
 
 
 def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> None:
-    """Make the table of the documentation anew."""
+    """Update the table of the documentation."""
     if only not in (None, _KEPT):
         raise typer.BadParameter(f"{HEADLINE} has no part {only}: `{_KEPT}` leaves out the short runs")
     root = out or user_cache_path("millrace") / "bench"
     folders = {name: [root / name, root / f"{name}-quick"] for name in SUITES}
-    wanted = headlines()
+    figures = headlines()
 
     def measure(name: str, part: str) -> None:
         _measure(name, part, Conditions(True, seed, folders[name][1], 1, Path("traces"), (), _progress()))
 
     if only is None:
-        run_short(stated(wanted, folders), measure)
-    lines = stated(wanted, folders)
+        run_short(stated(figures, folders), measure)
+    lines = stated(figures, folders)
     typer.echo(text := markdown(lines))
     if not check:
         write_into_documents(text)
@@ -176,7 +176,7 @@ def _progress() -> Console:
 
 
 def _folder(out: Path | None, name: str, quick: bool) -> Path:
-    """Default folder for the results of a form of a benchmark."""
+    """Return the folder of a benchmark's results; by default one in the user's cache."""
     return out or user_cache_path("millrace") / "bench" / (f"{name}-quick" if quick else name)
 
 

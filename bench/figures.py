@@ -1,4 +1,4 @@
-"""A benchmark's options, and the results of a part: figures, and the tables behind them."""
+"""Options of a benchmark, and the results of a part: figures, and the tables behind them."""
 
 import math
 from collections.abc import Sequence
@@ -13,28 +13,28 @@ from bench.charts import Chart, Curves
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the command line says of a run."""
+    """Options of a run, from the command line."""
 
     quick: bool
     seed: int
     folder: Path
-    """Where rows are kept, and artefacts written."""
+    """Folder of outcomes and artefacts."""
     jobs: int
-    """Processes beside each other, where a benchmark has runs that may be."""
+    """Number of parallel processes, where a benchmark has runs that allow it."""
     traces: Path
     """Folder of the benchmark's own real traces."""
     trace_files: tuple[Path, ...]
     """Further real traces."""
     console: Console = field(repr=False)
-    """For progress."""
+    """Console for progress."""
     profiles: Path = Path("profiles")
     """Folder of measured fine-tuning profiles."""
     model: str | None = None
-    """The one base model that is asked for."""
+    """The only base model to measure; None for all."""
     workload: Path | None = None
-    """Jobs for it, in place of the folder's own."""
+    """Jobs for that model, in place of the folder's own."""
     reviews: Path = Path("reviews")
-    """Folder with the archive of rated sentences, if they were fetched."""
+    """Folder with the archive of rated sentences, if it was fetched."""
 
 
 Value = float | str | None
@@ -43,14 +43,14 @@ _RAW = Curves()
 
 @dataclass(frozen=True)
 class Measurement:
-    """A figure as it was seen."""
+    """A measured figure."""
 
     name: str
     value: float
     note: str
-    """How it was measured; a figure from a model says so."""
+    """Method of measurement; a note of a figure from a model includes that."""
     runs: int = 1
-    """Sample runs that it rests on."""
+    """Number of sample runs behind it."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Table:
     columns: tuple[str, ...]
     rows: Sequence[tuple[Value, ...]]
     chart: Chart = _RAW
-    """How it is drawn; the default is for raw rows, whose last column is what was measured."""
+    """Its chart; the default is for raw rows, whose last column is the measured value."""
 
     @property
     def is_raw(self) -> bool:
@@ -71,7 +71,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """What one part of a benchmark saw."""
+    """Results of one part of a benchmark."""
 
     measurements: tuple[Measurement, ...]
     tables: tuple[Table, ...] = ()

@@ -16,24 +16,24 @@ GATES = Path(__file__).parent / "gates"
 
 
 @dataclass(frozen=True)
-class Basis:
-    """Conditions under which a figure is believable, whether or not it reaches a goal."""
+class Plausibility:
+    """Conditions for a plausible figure, whether or not it reaches a goal."""
 
     expected: tuple[float, float] | None = None
-    """Where it is expected on any healthy machine, both ends included. Beyond it, on the good side too,
-    something else was measured than is thought."""
+    """Range on any healthy machine, both ends included. A value beyond it, even on the good side, shows that
+    something else was measured than intended."""
     runs: int = 1
-    """Sample runs that it must rest on at least."""
+    """Least number of sample runs."""
 
     def faults(self, measured: Measurement, unit: str) -> list[str]:
-        """Why a figure is not believed, one line each."""
+        """Return the reasons why a figure is implausible, one line each."""
         name, value = measured.name, measured.value
         found = []
         if self.expected is not None and not self.expected[0] <= value <= self.expected[1]:
             low, high = self.expected
             found.append(f"{name} is {value:g} {unit}, expected from {low:g} to {high:g}: look why")
         if measured.runs < self.runs:
-            found.append(f"{name} rests on {measured.runs} sample runs, wanted {self.runs}")
+            found.append(f"{name} rests on {measured.runs} sample runs, needs {self.runs}")
         return found
 
 
@@ -43,24 +43,24 @@ class Goal:
 
     unit: str
     part: str
-    """The part of the benchmark that measures it."""
+    """Part of the benchmark that measures it."""
     at_most: float | None = None
     at_least: float | None = None
     above: float | None = None
-    """As `at_least`, but reaching it is not enough."""
+    """Exclusive lower bound."""
     model: str | None = None
-    """The base model that the figure is of; None where it is of no one model. It is missing only where that
-    model was asked for."""
+    """Base model of the figure; None if it is of no single model. A run for another model may lack it."""
     margin: float = 0.0
-    """Share by which a check lets the figure miss the goal: machines differ."""
-    full: Basis = Basis()
-    """Conditions for the full form's figure beside the goal."""
-    quick: Basis | None = None
-    """Conditions for the quick form's figure instead of the goal, where small sizes say little of it.
-    Without, the quick form is held to the goal and to nothing else."""
+    """Tolerated share of a miss in a check: machines differ."""
+    full: Plausibility = Plausibility()
+    """Conditions for the figure of the full form, in addition to the goal."""
+    quick: Plausibility | None = None
+    """Conditions for the figure of the quick form, in place of the goal, where small sizes show little of it.
+    If None, only the goal applies to the quick form."""
 
     def met(self, value: float, margin: float = 0.0) -> bool:
-        """Whether a value reaches the goal, give or take a share of it; what is not finite never does."""
+        """Return whether a value reaches the goal within a margin, a share of it; a value that is not finite
+        never does."""
         if not math.isfinite(value):
             return False
         if self.at_most is not None and value > self.at_most * (1 + margin):
@@ -70,19 +70,19 @@ class Goal:
         return self.at_least is None or value >= self.at_least * (1 - margin)
 
     def binds(self, quick: bool) -> bool:
-        """Whether there is a goal and a form is held to it."""
+        """Return whether there is a goal and it applies to a form."""
         bounds = (self.at_most, self.at_least, self.above)
         return any(bound is not None for bound in bounds) and not (quick and self.quick)
 
     def faults(self, measured: Measurement, quick: bool) -> list[str]:
-        """Why a check fails, one line each."""
+        """Return the reasons why a check fails, one line each."""
         name, value = measured.name, measured.value
         if not math.isfinite(value):
-            return [f"{name} is {value}, no finite number"]
+            return [f"{name} is {value}, not a finite number"]
         found = []
         if self.binds(quick) and not self.met(value, self.margin):
-            found.append(f"{name} is {value:g} {self.unit}, wanted {self}")
-        basis = (self.quick or Basis()) if quick else self.full
+            found.append(f"{name} is {value:g} {self.unit}, goal {self}")
+        basis = (self.quick or Plausibility()) if quick else self.full
         return found + basis.faults(measured, self.unit)
 
     def __str__(self) -> str:
@@ -91,13 +91,13 @@ class Goal:
 
 
 def goals(bench: str) -> dict[str, Goal]:
-    """The goals of a benchmark, by figure."""
+    """Return the goals of a benchmark, by figure."""
     return _gates(bench)["figures"]
 
 
 def goal_of(bench: str, figure: str) -> Goal | None:
     """Return the goal of a figure; None if the gate file does not have it. Figures of models or workloads
-    without goals are of a family: a pattern of names, under `families`, with a unit alone."""
+    without goals belong to a family: a pattern of names, under `families`, with a unit alone."""
     named = goals(bench).get(figure)
     families = _gates(bench)["families"].items()
     return named or next((goal for pattern, goal in families if fnmatchcase(figure, pattern)), None)
@@ -110,20 +110,20 @@ def missed(
     quick: bool,
     model: str | None = None,
 ) -> list[str]:
-    """Every figure that does not pass its gate, and why, one line each.
+    """Return the reasons why figures do not pass their gates, one line each.
 
     Args:
         bench: the benchmark's name.
-        parts: those that ran: of their figures, none may be missing.
-        measurements: what they brought.
+        parts: parts that ran; none of their figures may be missing.
+        measurements: their results.
         quick: whether they ran in the quick form.
-        model: the one base model that was asked for; None for all.
+        model: the only base model of the run; None for all.
     """
-    wanted = goals(bench)
+    expected_figures = goals(bench)
     seen = {measured.name for measured in measurements}
     absent = [
         f"{name} is missing: {goal.part} ran and did not bring it"
-        for name, goal in wanted.items()
+        for name, goal in expected_figures.items()
         if goal.part in parts and name not in seen and (model is None or goal.model in (None, model))
     ]
     faults = []
@@ -137,7 +137,7 @@ def missed(
 
 @cache
 def _gates(bench: str) -> dict[str, dict[str, Goal]]:
-    """The goals of a gate file by section, and by name or pattern in each."""
+    """Read the goals of a gate file by section, and by name or pattern in each."""
     document = yaml.safe_load((GATES / f"{bench}.yaml").read_text())
     return {
         section: {name: _goal(fields) for name, fields in document.get(section, {}).items()}
@@ -151,6 +151,6 @@ def _goal(fields: dict[str, Any]) -> Goal:
     return Goal(**fields, full=full, quick=None if quick is None else _basis(quick))
 
 
-def _basis(fields: dict[str, Any]) -> Basis:
+def _basis(fields: dict[str, Any]) -> Plausibility:
     expected = fields.pop("expected", None)
-    return Basis(**fields, expected=None if expected is None else tuple(expected))
+    return Plausibility(**fields, expected=None if expected is None else tuple(expected))

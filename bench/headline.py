@@ -25,13 +25,13 @@ class Headline:
     bench: str
     name: str
     says: str
-    """Description of what it measures."""
+    """Description of the figure."""
     short: bool = False
-    """Whether its part may be measured anew in the quick form."""
+    """Whether its part may be measured again in the quick form."""
 
     @property
     def part(self) -> str:
-        """The part of the benchmark that brings it."""
+        """Part of the benchmark that measures it."""
         return goals(self.bench)[self.name].part
 
 
@@ -45,25 +45,25 @@ class Stated:
 
     @property
     def state(self) -> str:
-        """`current`, `stale` where its sources have changed since, or `missing`."""
+        """`current`, `stale` if its sources have changed since, or `missing`."""
         if self.figure is None or self.figure.value is None:
             return "missing"
         return "current" if self.is_current else "stale"
 
 
 def headlines() -> list[Headline]:
-    """All of `headline.yaml`, in its order."""
+    """Read the figures of `headline.yaml`, in its order."""
     return [Headline(**fields) for fields in yaml.safe_load(_LIST.read_text())["figures"]]
 
 
-def stated(wanted: Sequence[Headline], folders: Mapping[str, Sequence[Path]]) -> list[Stated]:
-    """The best value that is kept of each figure: a current one before a stale one, then by folder.
+def stated(figures: Sequence[Headline], folders: Mapping[str, Sequence[Path]]) -> list[Stated]:
+    """Return the best kept value of each figure: a current one before a stale one, then by folder.
 
     Args:
-        folders: of each benchmark, in order of preference.
+        folders: folders of each benchmark, in order of preference.
     """
     kept = {name: [KeptFigures(folder) for folder in of_bench] for name, of_bench in folders.items()}
-    return [_best(headline, kept[headline.bench]) for headline in wanted]
+    return [_best(headline, kept[headline.bench]) for headline in figures]
 
 
 def _best(headline: Headline, kept: Sequence[KeptFigures]) -> Stated:
@@ -74,14 +74,15 @@ def _best(headline: Headline, kept: Sequence[KeptFigures]) -> Stated:
 
 
 def run_short(lines: Sequence[Stated], measure: Callable[[str, str], None]) -> None:
-    """Measure the short parts of which a figure is not current; `measure` takes a benchmark and a part."""
+    """Measure the short parts with a figure that is not current; `measure` has a benchmark and a part as
+    arguments."""
     due = [line.headline for line in lines if line.headline.short and line.state != "current"]
     for bench, part in dict.fromkeys((headline.bench, headline.part) for headline in due):
         measure(bench, part)
 
 
 def table(lines: Sequence[Stated]) -> str:
-    """The table in Markdown, and a line that names what is missing in it."""
+    """Return the table in Markdown, with a line that names the missing figures."""
     rows = ["| figure | value | form | commit | machine | state |", "|---|---|---|---|---|---|"]
     missing = []
     for line in lines:
@@ -110,7 +111,7 @@ def write_into_documents(text: str, root: Path = ROOT) -> None:
     """Replace the table in every document that includes it.
 
     Raises:
-        CommandError: a document lacks the marks, or the disk refuses.
+        CommandError: a document lacks the marks, or a file operation fails.
     """
     for name in DOCUMENTS:
         path = root / name

@@ -1,4 +1,4 @@
-"""The latest value of each figure of a benchmark, with what it was measured on: kept beside the report."""
+"""The latest value of each figure of a benchmark, with its commit and machine, kept with the report."""
 
 import json
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ _FILE = "figures.json"
 
 @dataclass(frozen=True)
 class KeptFigure:
-    """A figure as it was measured last."""
+    """The last measured value of a figure."""
 
     name: str
     value: float | None
-    """None where it was no finite number."""
+    """None if it was not finite."""
     unit: str
     note: str
     quick: bool
@@ -31,10 +31,10 @@ class KeptFigure:
     commit: str
     machine: str
     sources: str
-    """Digest of the packages that it measures."""
+    """Digest of the measured packages."""
 
     def is_current(self, bench: str) -> bool:
-        """Whether none of the sources that it measured has changed since."""
+        """Return whether the measured sources are unchanged."""
         return self.sources == sources_of(bench)
 
 
@@ -43,18 +43,18 @@ _FIGURES = TypeAdapter(list[KeptFigure])
 
 @cache
 def sources_of(bench: str) -> str:
-    """Digest of what a benchmark measures, in this checkout."""
+    """Return the digest of the sources that a benchmark measures, in this checkout."""
     return digest_of((*SUITES[bench].sources, _LIBRARIES))
 
 
 class KeptFigures:
-    """The figures of one folder, by name; a figure that is measured again replaces the one before."""
+    """Figures of one folder, by name; a new value of a figure replaces the one before."""
 
     def __init__(self, folder: Path) -> None:
-        """Read what is there.
+        """Read the kept figures.
 
         Raises:
-            CommandError: the file is damaged, or the disk refuses.
+            CommandError: the file is damaged, or cannot be read.
         """
         self._path = folder / _FILE
         self._figures: dict[str, KeptFigure] = {}
@@ -68,14 +68,14 @@ class KeptFigures:
             ) from None
 
     def find(self, name: str) -> KeptFigure | None:
-        """The latest value of a figure, of whatever sources."""
+        """Return the latest value of a figure, of any sources."""
         return self._figures.get(name)
 
     def keep(self, figures: Sequence[KeptFigure]) -> None:
         """Replace or add figures, in one file that is written whole.
 
         Raises:
-            CommandError: the disk refuses.
+            CommandError: the file cannot be written.
         """
         self._figures |= {figure.name: figure for figure in figures}
         partial = self._path.with_suffix(".partial")

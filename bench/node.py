@@ -20,7 +20,7 @@ _TIMEOUT_S = 120.0
 
 
 def node_context(folder: Path, base_model: str, reports: list[FleetEvent]) -> RunnerContext:
-    """The context of a runner that writes into a folder and appends its reports to a list."""
+    """Return the context of a runner that writes into a folder and appends its reports to a list."""
     settings = ExecutorSettings(
         cell="c",
         node=NODE,
@@ -34,7 +34,7 @@ def node_context(folder: Path, base_model: str, reports: list[FleetEvent]) -> Ru
 
 
 class NodeRunner(Protocol):
-    """What is advanced."""
+    """A runner that can be advanced."""
 
     def advance(self) -> object: ...
 
@@ -52,12 +52,12 @@ def advance_until(
         runner.advance()
         failed = [report.error for report in reports if isinstance(report, RunFailed)]
         if failed or time.monotonic() > deadline_s:
-            raise RuntimeError(f"the runner does not do what it should: {failed or 'nothing happened'}")
+            raise RuntimeError(f"the runner failed: {failed or 'the condition does not hold in time'}")
         time.sleep(poll_s)
 
 
 class LoggedSeconds(logging.Handler):
-    """Collects the last arguments of log records that begin with some words, where an operator finds them."""
+    """Collects the last arguments of log records with a given beginning, in `seen`."""
 
     def __init__(self, logger: str, begin: str, count: int) -> None:
         super().__init__()
@@ -69,19 +69,19 @@ class LoggedSeconds(logging.Handler):
         self._logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the arguments of a record that begins with the words."""
+        """Keep the arguments of a record with the beginning."""
         if record.msg.startswith(self._begin) and isinstance(record.args, tuple):
             self.seen.append(tuple(float(str(each)) for each in record.args[-self._count :]))
 
     def close(self) -> None:
-        """Leave the logger as it was."""
+        """Restore the logger."""
         self._logger.removeHandler(self)
         self._logger.setLevel(self._level)
         super().close()
 
 
 def write_dataset(path: Path, records: int, seed: int) -> None:
-    """Write records of 40 drawn words each."""
+    """Write records of 40 random words each."""
     draw = random.Random(seed)
     lines = (json.dumps({"text": " ".join(draw.choices(_WORDS, k=40))}) + "\n" for _ in range(records))
     path.write_text("".join(lines))

@@ -22,7 +22,7 @@ from infra.kafka.file_lock import FileLock, LockedError
 
 
 def report(bench: str, measurements: Sequence[Measurement], quick: bool, seed: int) -> dict[str, Any]:
-    """The object that `millrace bench NAME --json` prints."""
+    """Return the object that `millrace bench NAME --json` prints."""
     return {
         "bench": bench,
         "commit": commit(),
@@ -40,8 +40,8 @@ def report(bench: str, measurements: Sequence[Measurement], quick: bool, seed: i
 
 
 def commit() -> str:
-    """Return the commit of the checkout that this runs from, with `+changes` where its code differs;
-    `unknown` outside one."""
+    """Return the commit of the checkout that runs, with `+changes` if its code differs; `unknown` outside
+    one."""
     root = Path(__file__).parent
     git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
     if not (found := git.stdout.strip()):
@@ -57,7 +57,7 @@ def commit() -> str:
 
 
 def kept_figures(document: dict[str, Any]) -> list[KeptFigure]:
-    """The figures of a report, each with what it was measured on."""
+    """Return the figures of a report, each with its commit and machine."""
     machine = document["machine"]
     where = (
         f"{machine['system']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
@@ -80,7 +80,7 @@ def kept_figures(document: dict[str, Any]) -> list[KeptFigure]:
 
 
 def dumps(document: dict[str, Any]) -> str:
-    """The report as JSON text."""
+    """Return the report as JSON text."""
     return json.dumps(document, indent=2)
 
 
@@ -92,7 +92,8 @@ def _goal_of(bench: str, measured: Measurement) -> Goal:
 
 
 def _figure(measured: Measurement, goal: Goal, quick: bool) -> dict[str, Any]:
-    """`met` is null where the form is held to no goal, and the value where it is no finite number."""
+    """Return a figure's fields: `met` is null if no goal applies to the form; the value is null if it is not
+    finite."""
     return {
         "name": measured.name,
         "value": float(f"{measured.value:.5g}") if math.isfinite(measured.value) else None,
@@ -109,10 +110,10 @@ _LOCK_FILE = "lock"
 
 @contextmanager
 def kept_to_one_run(folder: Path) -> Iterator[None]:
-    """Make the folder and keep other benchmarks out of it meanwhile: two at once measure each other.
+    """Create the folder and lock it against other benchmarks: two at once disturb each other's times.
 
     Raises:
-        CommandError: another is at work there, or the disk refuses.
+        CommandError: another benchmark runs there, or a file operation fails.
     """
     lock = FileLock(folder / _LOCK_FILE)
     with disk_faults(folder):
@@ -131,10 +132,10 @@ def kept_to_one_run(folder: Path) -> Iterator[None]:
 
 
 def write_artefacts(folder: Path, report: dict[str, Any], tables: Sequence[Table]) -> None:
-    """Write `<bench>.json`, `<table>.csv`, and `<table>.png` where it has rows, into a folder that exists.
+    """Write `<bench>.json`, `<table>.csv`, and `<table>.png` for tables with rows, into a folder that exists.
 
     Raises:
-        CommandError: the disk refuses.
+        CommandError: a file cannot be written.
     """
     with disk_faults(folder):
         (folder / f"{report['bench']}.json").write_text(dumps(report) + "\n")
@@ -148,7 +149,7 @@ def write_artefacts(folder: Path, report: dict[str, Any], tables: Sequence[Table
 
 
 def _draw(table: Table, path: Path) -> None:
-    # Loaded here alone: it takes a second, and most runs draw nothing.
+    # Imported only here: it takes a second, and most runs draw nothing.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")

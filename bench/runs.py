@@ -1,4 +1,5 @@
-"""Runs the trials of a suite, in processes where asked, and keeps their outcomes by digest of sources."""
+"""Runs the trials of a suite, in parallel processes if requested, and keeps their outcomes by digest of
+sources."""
 
 import hashlib
 import json
@@ -22,20 +23,21 @@ from streams.installation import install_policies
 
 _NAME_BYTES = 12
 ROOT = Path(__file__).parents[1]
-"""Of the checkout."""
+"""Root of the checkout."""
 
 _DIGEST_BYTES = 8
 
 
 class Trial(Protocol):
-    """Inputs of one run. Its text names it in messages."""
+    """Inputs of one run. Its `str` names it in messages."""
 
     @property
     def alone(self) -> bool:
-        """True if no other run may be beside it, since its times are wanted."""
+        """Whether no other run may be parallel, because its times are measured."""
 
     def identity(self) -> Mapping[str, Any]:
-        """JSON values that, with the sources, decide the outcome; of a file that it reads, the digest."""
+        """Return JSON values that, with the sources, determine the outcome; for a file that it reads, the
+        digest."""
 
 
 TrialT = TypeVar("TrialT", bound=Trial)
@@ -47,11 +49,11 @@ class Experiment(Generic[TrialT, OutcomeT]):
     """A kind of trial.
 
     Attributes:
-        run: makes a trial; a function of a module, which other processes import.
-        outcome: the type of its outcomes.
-        sources: files, and folders of Python files, that decide an outcome, from the root of the checkout.
-        warm_up: loads or compiles what the first trial would otherwise wait for.
-        own_process: whether a trial that runs alone has a process of its own, since its memory is measured.
+        run: runs a trial; a function of a module, which other processes import.
+        outcome: type of its outcomes.
+        sources: files, and folders of Python files, that determine an outcome, from the root of the checkout.
+        warm_up: loads or compiles what would otherwise delay the first trial.
+        own_process: whether a trial that runs alone has a process of its own, because its memory is measured.
     """
 
     run: Callable[[TrialT], OutcomeT]
@@ -62,7 +64,7 @@ class Experiment(Generic[TrialT, OutcomeT]):
 
 
 class Runs(Generic[TrialT, OutcomeT]):
-    """The outcomes in a folder, one file each. Files of other sources are kept and never found."""
+    """Outcomes in a folder, one file each. Files of other sources are kept and never found."""
 
     def __init__(
         self, folder: Path, experiment: Experiment[TrialT, OutcomeT], sources: str | None = None
@@ -81,8 +83,8 @@ class Runs(Generic[TrialT, OutcomeT]):
         return digest_of(self._experiment.sources) if self._given is None else self._given
 
     def find(self, trial: TrialT) -> OutcomeT | None:
-        """The outcome of a trial, if it was made. An outcome of a run made alone also serves a trial that
-        need not be alone.
+        """Return the outcome of a trial; None if it was not run. An outcome of a run alone also serves a
+        trial that need not be alone.
 
         Raises:
             CommandError: the file is damaged, or cannot be read.
@@ -105,10 +107,10 @@ class Runs(Generic[TrialT, OutcomeT]):
         return self._found[trial]
 
     def of(self, trial: TrialT) -> OutcomeT:
-        """The outcome of a trial that was made.
+        """Return the outcome of a trial that was run.
 
         Raises:
-            KeyError: it was not made.
+            KeyError: it was not run.
         """
         outcome = self.find(trial)
         if outcome is None:
@@ -116,7 +118,7 @@ class Runs(Generic[TrialT, OutcomeT]):
         return outcome
 
     def missing(self, trials: Iterable[TrialT]) -> list[TrialT]:
-        """Trials without an outcome, each once, in their order."""
+        """Return the trials without an outcome, each once, in their order."""
         return [trial for trial in dict.fromkeys(trials) if self.find(trial) is None]
 
     def keep(self, trial: TrialT, outcome: OutcomeT, alone: bool = True) -> None:
@@ -141,17 +143,19 @@ class Runs(Generic[TrialT, OutcomeT]):
         self._found[trial] = outcome
 
     def complete(self, trials: Iterable[TrialT], jobs: int, console: Console) -> None:
-        """Make each trial that has no outcome, and keep it at once, so that a stopped benchmark resumes.
+        """Run each trial without an outcome, and keep the outcome at once, so that a stopped benchmark
+        resumes. Trials that run alone come first, one at a time on one core: their outcomes serve the others
+        too.
 
         Trials that run alone come first, one at a time on one core: their outcomes serve the others too.
 
         Raises:
             CommandError: a trial fails; the message names it.
         """
-        wanted = list(trials)
-        done, due = 0, len({json.dumps(trial.identity()) for trial in self.missing(wanted)})
+        requested = list(trials)
+        done, due = 0, len({json.dumps(trial.identity()) for trial in self.missing(requested)})
         for is_alone in (True, False):
-            some = self.missing(trial for trial in wanted if trial.alone or not is_alone)
+            some = self.missing(trial for trial in requested if trial.alone or not is_alone)
             made_alone = is_alone or (jobs == 1 and not self._experiment.own_process)
             for trial, outcome, took_s in self._made(some, 1 if is_alone else jobs, is_alone):
                 self.keep(trial, outcome, made_alone)
@@ -161,14 +165,14 @@ class Runs(Generic[TrialT, OutcomeT]):
     def _made(
         self, trials: Sequence[TrialT], at_once: int, is_alone: bool
     ) -> Iterator[tuple[TrialT, OutcomeT, float]]:
-        """Trials with outcomes and the seconds that they took, in the order in which they end."""
+        """Yield trials with outcomes and durations (s), in the order of their ends."""
         if not trials:
             return
         make = partial(_make, self._experiment.run)
         own_process = is_alone and self._experiment.own_process
         with on_one_core() if at_once == 1 else nullcontext():
             if at_once == 1 and not own_process:
-                # A process loads its libraries for seconds.
+                # A new process needs seconds to load its libraries.
                 if self._experiment.warm_up is not None:
                     self._experiment.warm_up()
                 yield from ((trial, *make(trial)) for trial in trials)
@@ -198,10 +202,10 @@ def _make(run: Callable[[TrialT], OutcomeT], trial: TrialT) -> tuple[OutcomeT, f
 
 
 def _processes(at_once: int, warm_up: Callable[[], None] | None, own_process: bool) -> ProcessPoolExecutor:
-    """Processes that each have one core, as solvers start a thread for each core that they may use."""
+    """Create processes with one core each, because solvers start a thread for each usable core."""
     context = multiprocessing.get_context("spawn")
     cores = context.Queue()
-    # Processes that are used once inherit the one core of this one.
+    # Processes that are used once inherit the single core of this one.
     for core in () if own_process else usable_cores()[:at_once]:
         cores.put(core)
     return ProcessPoolExecutor(
@@ -222,22 +226,23 @@ def _begin(cores: "multiprocessing.Queue[int] | None", warm_up: Callable[[], Non
 
 
 def peak_memory_bytes(process: int | str = "self") -> int:
-    """The largest resident set that a process ever had, as Linux keeps it. It is not `ru_maxrss`, which a
-    process inherits from the one that started it."""
+    """Return the largest resident set that a process ever had, from Linux. It is not `ru_maxrss`, which a
+    process inherits from its parent."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return 1_024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
-def jobs_at_once(wanted: int, console: Console) -> int:
-    """The number of parallel runs: at most one per usable core. Prints where that is fewer than wanted."""
+def jobs_at_once(requested: int, console: Console) -> int:
+    """Return the number of parallel runs: at most one per usable core. Prints a line if that is fewer than
+    requested."""
     usable = len(usable_cores())
-    if wanted > usable:
-        console.print(f"--jobs {wanted} is more than the usable cores: {usable} at a time", markup=False)
-    return min(wanted, usable)
+    if requested > usable:
+        console.print(f"--jobs {requested} is more than the usable cores: {usable} at a time", markup=False)
+    return min(requested, usable)
 
 
 def usable_cores() -> list[int]:
-    """Cores that this process may run on; all cores where the system has no affinity."""
+    """Return the cores that this process may use; all cores if the system has no affinity."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -245,7 +250,7 @@ def usable_cores() -> list[int]:
 
 @contextmanager
 def on_one_core() -> Iterator[None]:
-    """Keep this thread, and all that it starts, to one core, as solvers use all cores that they may."""
+    """Restrict this thread, and all that it starts, to one core, because solvers use all usable cores."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -258,7 +263,7 @@ def on_one_core() -> Iterator[None]:
 
 
 def digest_of(names: Sequence[str], root: Path = ROOT) -> str:
-    """Of all these files, by name and content, in hexadecimal.
+    """Return the hexadecimal digest of files, by name and content.
 
     Args:
         names: files, and folders of Python files, from the root.
@@ -272,7 +277,8 @@ def digest_of(names: Sequence[str], root: Path = ROOT) -> str:
 
 
 def files_of(names: Sequence[str], root: Path = ROOT) -> Iterator[Path]:
-    """In a stable order. What is not there, as the lock beside an installed package, is left out."""
+    """Yield the files in a stable order, without those that do not exist, such as the lock with an installed
+    package."""
     for name in names:
         path = root / name
         if path.is_dir():

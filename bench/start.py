@@ -1,6 +1,6 @@
-"""The suite `start`: how soon a newcomer sees a decision, an adapter, and the end of the demo.
+"""The suite `start`: time until a new user sees a decision, an adapter, and the end of the demo.
 
-Each part types commands as a newcomer does, in a home of its own with nothing cached.
+Each part runs commands as a new user does, in a home of its own without caches.
 """
 
 import json
@@ -26,12 +26,12 @@ _STOP_S = 60.0
 
 
 def millrace(*arguments: str) -> list[str]:
-    """Return the command line of a command of ours."""
+    """Return the command line of a Millrace command."""
     return python_command("-m", "infra.cli", *arguments)
 
 
 class Home:
-    """Data and caches of one newcomer: at first there is nothing in them."""
+    """Data and caches of one new user, empty at first."""
 
     def __init__(self, folder: Path) -> None:
         """Describe a home in a folder."""
@@ -39,7 +39,7 @@ class Home:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for a command. Those of this process that name a cluster do not count."""
+        """Variables for a command, without those of this process that name a cluster."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
         return {
             **kept,
@@ -50,7 +50,7 @@ class Home:
 
 
 class Running:
-    """A command that runs, with all processes that it has started."""
+    """A running command, with all processes that it has started."""
 
     def __init__(self, home: Home, *arguments: str) -> None:
         """Start it, with its output in the home."""
@@ -66,10 +66,10 @@ class Running:
             )
 
     def await_line(self, part: str, limit_s: float) -> None:
-        """Return when its output has a line with this part.
+        """Wait for a line of its output that contains a text.
 
         Raises:
-            TimeoutError: it does not come in time.
+            TimeoutError: it does not appear in time.
             RuntimeError: the command ends before.
         """
         while part not in self.output.read_text():
@@ -80,7 +80,7 @@ class Running:
             time.sleep(_LOOK_EVERY_S)
 
     def cpu_s(self, part: str) -> float:
-        """Processor time of its processes that run and have this part in their command lines."""
+        """Return the processor time of its running processes whose command lines contain a text (s)."""
         total_s = 0.0
         for process in psutil.Process(self._process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):  # it has ended just now
@@ -102,7 +102,7 @@ class Running:
 
 @contextmanager
 def busy_core() -> Iterator[None]:
-    """Keep one core busy for the length of the block."""
+    """Keep one core busy during the block."""
     with subprocess.Popen(python_command("-c", "while True: pass")) as spinning:
         try:
             yield
@@ -128,7 +128,7 @@ _WORKER = "streams.worker"
 
 
 def measure_first_decision(_bench: SuiteRun[None, Any, Any]) -> Result:
-    """Start a deployment and bid, again and again."""
+    """Start a deployment and bid, several times."""
     with tempfile.TemporaryDirectory(prefix="millrace-start-") as folder:
         idle, busy = Home(Path(folder, "idle")), Home(Path(folder, "busy"))
         cold_s, cpu_s = _first_decision(idle)
@@ -153,7 +153,8 @@ def measure_first_decision(_bench: SuiteRun[None, Any, Any]) -> Result:
 
 
 def _first_decision(home: Home) -> tuple[float, float]:
-    """Seconds until the first bid of a deployment is decided, and what its worker took of the processor."""
+    """Return the time until the first bid of a deployment is decided, and the processor time of its worker
+    (s)."""
     home.folder.mkdir(exist_ok=True)
     bids = home.folder / "bids.json"
     bids.write_text(json.dumps([_BID]))

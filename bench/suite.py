@@ -1,4 +1,4 @@
-"""The suites of `millrace bench`: what their parts measure, and the sources that decide their figures."""
+"""The suites of `millrace bench`: their parts, and the sources that determine their figures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ ScopeT = TypeVar("ScopeT")
 
 
 class SuiteRun(Generic[ScopeT, TrialT, OutcomeT]):
-    """One use of a suite: its conditions, the sizes that follow from them, and trials that parts share."""
+    """One run of a suite: its conditions, its sizes, and trials that parts share."""
 
     def __init__(
         self, conditions: Conditions, scope: ScopeT, experiment: Experiment[TrialT, OutcomeT] | None = None
@@ -30,10 +30,10 @@ class SuiteRun(Generic[ScopeT, TrialT, OutcomeT]):
         return Runs(self.conditions.folder, self._experiment)
 
     def run(self, trials: Sequence[TrialT]) -> Runs[TrialT, OutcomeT]:
-        """Make the trials that have no outcome yet, and return all outcomes.
+        """Run the trials without an outcome, and return all outcomes.
 
         Raises:
-            CommandError: a trial fails, or the disk refuses.
+            CommandError: a trial fails, or a file operation fails.
         """
         self.runs.complete(trials, self.jobs, self.conditions.console)
         return self.runs
@@ -49,7 +49,7 @@ class SuitePart(Generic[ScopeT, TrialT, OutcomeT]):
     Attributes:
         title: name for `--only` and in gate files.
         measure: returns its figures and tables.
-        applies: whether it is part of a run under these conditions, on this machine.
+        applies: whether it belongs to a run under these conditions, on this machine.
     """
 
     title: str
@@ -62,9 +62,9 @@ class Suite(Generic[ScopeT, TrialT, OutcomeT]):
     """A suite as its module declares it.
 
     Attributes:
-        parts: in their order; parts that must run alone come first.
+        parts: in order; parts that must run alone come first.
         scope: returns the sizes of the full or the quick form, and checks the inputs.
-        experiment: the trials that its parts share, if there are any.
+        experiment: the trials that its parts share, if any.
     """
 
     parts: tuple[SuitePart[ScopeT, TrialT, OutcomeT], ...]
@@ -80,18 +80,18 @@ class Suite(Generic[ScopeT, TrialT, OutcomeT]):
         return SuiteRun(conditions, self.scope(conditions), self.experiment)
 
     def due(self, conditions: Conditions) -> list[SuitePart[ScopeT, TrialT, OutcomeT]]:
-        """Parts of a run under these conditions."""
+        """Return the parts of a run under these conditions."""
         return [part for part in self.parts if part.applies(conditions)]
 
 
 def by_size(name: str) -> Callable[[SuiteRun[Any, Any, Any]], Result]:
-    """A measure from the name `module:function` of a function of `quick` and `seed`. The module is imported
-    when the part runs, since torch takes seconds to import."""
+    """Return a measure by the name `module:function` of a function of `quick` and `seed`. The module is
+    imported when the part runs, because torch takes seconds to import."""
     return lambda bench: _call(name, bench.conditions.quick, bench.conditions.seed)
 
 
 def by_conditions(name: str) -> Callable[[SuiteRun[Any, Any, Any]], Result]:
-    """As `by_size`, of a function of the conditions."""
+    """Return a measure like `by_size`, by a function of the conditions."""
     return lambda bench: _call(name, bench.conditions)
 
 
@@ -103,11 +103,11 @@ def _call(name: str, *arguments: object) -> Result:
 
 @dataclass(frozen=True)
 class SuiteEntry:
-    """Where a suite is declared, and what it measures.
+    """Declaration of a suite, and the sources that it measures.
 
     Attributes:
         declaration: `module:variable`, imported when the suite runs.
-        sources: packages that decide its figures, itself included, from the root of the checkout.
+        sources: packages that determine its figures, its own included, from the root of the checkout.
     """
 
     declaration: str

@@ -1,2 +1,2 @@
-"""The auction against its baselines, the offline optimum and its own published form (section 5 of its
-paper)."""
+"""Benchmarks of the auction against its baselines, the offline optimum and its published form (section 5 of
+its paper)."""

@@ -1,4 +1,4 @@
-"""The welfare of the auction against that of each baseline, on the same days, as in Figures 4 to 9."""
+"""Welfare of the auction relative to each baseline, on the same days, as in Figures 4 to 9."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from types import MappingProxyType
 
-from bench.auction.runs.trials import Trial
+from bench.auction.runs.trials import AuctionTrial
 from bench.charts import Bars
 from bench.figures import Table
 from bench.runs import Runs
@@ -14,10 +14,10 @@ from bench.workloads.figures import Point
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
 
-AuctionRuns = Runs[Trial, Mapping[str, float]]
-"""Values of each trial by their names."""
+AuctionRuns = Runs[AuctionTrial, Mapping[str, float]]
+"""Outcomes of trials: values by name."""
 GainsPct = Mapping[tuple[str, str], float]
-"""Welfare of pdFTSP over a baseline's, by point and baseline."""
+"""Gain in welfare of pdFTSP over a baseline (%), by point and baseline."""
 
 PUBLISHED_GAINS_PCT: Mapping[int, GainsPct] = MappingProxyType(
     {
@@ -25,10 +25,10 @@ PUBLISHED_GAINS_PCT: Mapping[int, GainsPct] = MappingProxyType(
         8: {("high", "titan"): 48.99, ("high", "eft"): 151.57, ("high", "ntm"): 184.94},
     }
 )
-"""By figure."""
+"""Published gains by figure."""
 
 PUBLISHED_RATIO_AT_MOST = 3.0
-"""Of the offline optimum to pdFTSP, in all settings of Figure 12."""
+"""Upper bound of the offline optimum over pdFTSP's welfare, in all settings of Figure 12."""
 
 
 # Student's t at 0.975, by degrees of freedom from 1.
@@ -48,10 +48,10 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Of independent values, by Student's t.
+    """Return the interval of independent values, by Student's t.
 
     Raises:
-        ValueError: no values, or more than the table of t knows.
+        ValueError: no values, or more than the table of t has.
     """
     if not 1 <= len(values) <= MOST_VALUES:
         raise ValueError(f"{len(values)} values, from 1 to {MOST_VALUES} are needed")
@@ -65,10 +65,13 @@ OURS = "pdftsp"
 BASELINES = ("published", "titan", "eft", "ntm", "fixed_price")
 
 
-def trials_of(settings: Iterable[PaperSetting], seeds: Sequence[int]) -> list[Trial]:
-    """Every contender on every day."""
+def trials_of(settings: Iterable[PaperSetting], seeds: Sequence[int]) -> list[AuctionTrial]:
+    """Return a trial for every contender on every day."""
     return [
-        Trial(setting, seed, name) for setting in settings for seed in seeds for name in (OURS, *BASELINES)
+        AuctionTrial(setting, seed, name)
+        for setting in settings
+        for seed in seeds
+        for name in (OURS, *BASELINES)
     ]
 
 
@@ -80,10 +83,10 @@ def gain_pct(
     theirs: str,
     value: str = "welfare_micros",
 ) -> Interval:
-    """By how much `ours` is above `theirs`, in per cent: mean of the ratio of each day less 1.
+    """Return the mean gain of `ours` over `theirs` in per cent: of each day's ratio less 1.
 
     Raises:
-        CommandError: `theirs` has none on some day, so that there is no ratio.
+        CommandError: the value of `theirs` is not positive on a day, so that there is no ratio.
     """
     return interval([100 * (ratio - 1) for ratio in _ratios(runs, setting, seeds, ours, theirs, value)])
 
@@ -96,11 +99,11 @@ def comparison_table(
     runs: AuctionRuns,
     published: GainsPct,
 ) -> Table:
-    """A row per point and contender: its welfare as a part of the auction's, and the gain over it.
+    """Return a row per point and contender: its welfare as a part of the auction's, and the auction's gain.
 
     Args:
-        axis: what sets the points apart.
-        published: the paper's own gains, where it has any.
+        axis: name of the quantity that differs between points.
+        published: the paper's gains, where it has any.
     """
     lines = []
     for point in points:
@@ -136,11 +139,11 @@ def _ratios(
 ) -> list[float]:
     ratios = []
     for seed in seeds:
-        trial = Trial(setting, seed, under)
+        trial = AuctionTrial(setting, seed, under)
         divisor = runs.of(trial)[value]
         if divisor <= 0:
             raise CommandError(
                 f"{trial}: {value} is {divisor}, nothing to compare with: try a larger setting"
             )
-        ratios.append(runs.of(Trial(setting, seed, over))[value] / divisor)
+        ratios.append(runs.of(AuctionTrial(setting, seed, over))[value] / divisor)
     return ratios

@@ -1,4 +1,5 @@
-"""How far the auction is from the best schedule in hindsight: Figure 12, and what is proven at high load."""
+"""Distance of the auction from the best schedule in hindsight: Figure 12, and the proven ratio at high
+load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +7,7 @@ from statistics import fmean
 
 from bench.auction.comparison import PUBLISHED_RATIO_AT_MOST, AuctionRuns
 from bench.auction.runs.contenders import DEFAULT
-from bench.auction.runs.trials import CLEARING_BOUND, OPTIMUM, Trial
+from bench.auction.runs.trials import CLEARING_BOUND, OPTIMUM, AuctionTrial
 from bench.charts import Bars
 from bench.figures import Measurement, Result, Table
 from bench.workloads.figures import Figure
@@ -14,38 +15,39 @@ from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
 
 LARGEST_GAP = 0.01
-"""Of the bound on the optimum to the best plans known: days whose gap is wider are listed and not counted."""
+"""Largest gap between the bound on the optimum and the best plans found: days with a wider one are listed but
+not counted."""
 _UNIT_MICROS = 1e6
 
 
 @dataclass(frozen=True)
 class Competed:
-    """One day."""
+    """Auction and optimum of one day."""
 
     setting: str
     seed: int
     online_micros: float
     optimum_micros: float
-    """Welfare of the best plans known."""
+    """Welfare of the best plans found."""
     bound_micros: float
-    """No plans bring more."""
+    """Upper bound on the welfare of all plans."""
     gap: float
 
     @property
     def ratio(self) -> float:
-        """The bound over the welfare of the auction's plans: no less than the ratio to the optimum itself."""
+        """Bound over the welfare of the auction's plans: at least the ratio to the optimum itself."""
         return self.bound_micros / self.online_micros
 
     @property
     def counts(self) -> bool:
-        """Whether the optimum is known well enough."""
+        """Whether the gap to the optimum is small enough."""
         return self.gap <= LARGEST_GAP
 
 
-def trials_of(figure: Figure, seeds: Sequence[int]) -> list[Trial]:
-    """The auction and the optimum on every day."""
+def trials_of(figure: Figure, seeds: Sequence[int]) -> list[AuctionTrial]:
+    """Return trials of the auction and the optimum on every day."""
     return [
-        Trial(point.setting, seed, name)
+        AuctionTrial(point.setting, seed, name)
         for point in figure.points
         for seed in seeds
         for name in (DEFAULT, OPTIMUM)
@@ -53,16 +55,16 @@ def trials_of(figure: Figure, seeds: Sequence[int]) -> list[Trial]:
 
 
 def competitive_ratio(figure: Figure, seeds: Sequence[int], runs: AuctionRuns, name: str) -> Result:
-    """`<name>_mean` and `<name>_worst` over the days that count, and the table `figure_12_<name>` of all.
+    """Return `<name>_mean` and `<name>_worst` over the counted days, and the table `figure_12_<name>` of all.
 
     Raises:
-        CommandError: the auction has no welfare on some day, so that there is no ratio.
+        CommandError: the auction has no welfare on a day, so that there is no ratio.
     """
     days = []
     for point in figure.points:
         for seed in seeds:
-            optimum = runs.of(Trial(point.setting, seed, OPTIMUM))
-            trial = Trial(point.setting, seed, DEFAULT)
+            optimum = runs.of(AuctionTrial(point.setting, seed, OPTIMUM))
+            trial = AuctionTrial(point.setting, seed, DEFAULT)
             online = runs.of(trial)
             if online["planned_welfare_micros"] <= 0:
                 raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
@@ -80,19 +82,19 @@ def competitive_ratio(figure: Figure, seeds: Sequence[int], runs: AuctionRuns, n
 
 
 def proven_ratio(high: PaperSetting, seeds: Sequence[int], runs: AuctionRuns) -> Measurement:
-    """`proven_ratio_high_load`: dual bound over planned welfare, as the cell's last decisions state them.
+    """Return `proven_ratio_high_load`: dual bound over planned welfare, from the cell's last decisions.
 
     Raises:
-        CommandError: the auction has no welfare on some day, so that nothing is proven.
+        CommandError: the auction has no welfare on a day, so that there is no ratio.
     """
     live, afterwards = [], []
     for seed in seeds:
-        trial = Trial(high, seed, DEFAULT)
+        trial = AuctionTrial(high, seed, DEFAULT)
         ours = runs.of(trial)
         if "proven_ratio" not in ours:
             raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
         live.append(ours["proven_ratio"])
-        bound_micros = runs.of(Trial(high, seed, CLEARING_BOUND))["bound_micros"]
+        bound_micros = runs.of(AuctionTrial(high, seed, CLEARING_BOUND))["bound_micros"]
         afterwards.append(bound_micros / ours["planned_welfare_micros"])
     note = (
         f"by the live certificate: mean of {len(seeds)} days, the worst {max(live):.3g}; by the prices "

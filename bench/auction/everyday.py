@@ -1,7 +1,7 @@
-"""The auction with nothing declared: on any load, from an empty ledger and with days before in it.
+"""The auction with nothing declared: at any load, from an empty ledger and after other days.
 
-Its rivals know what it does not: the tuned auction has a forecast from the day before, and the fixed price is
-the best for the very day. None of them remembers a day, so their later days are their first.
+Its rivals have more information: the tuned auction has a forecast from the day before, and the fixed price is
+the best for the day itself. None of them uses earlier days, so their later days equal their first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from statistics import fmean
 from bench.auction.comparison import OURS, AuctionRuns
 from bench.auction.runs.contenders import DEFAULT, HINDSIGHT_PRICE
 from bench.auction.runs.later_days import AFTER, FOURTH_DAY, SECOND_DAY
-from bench.auction.runs.trials import Trial
+from bench.auction.runs.trials import AuctionTrial
 from bench.charts import Lines
 from bench.figures import Measurement, Result, Table, Value
 from bench.workloads.paper import PaperSetting
@@ -22,27 +22,27 @@ RIVALS = ("eft", "titan", OURS, HINDSIGHT_PRICE)
 EVERYDAY_LOADS = (0.2, 0.5, 1.0, 2.0, 4.0)
 HIGH_LOAD = EVERYDAY_LOADS[-1]
 TUNED_LOADS = (2.0, 4.0)
-"""As much as the auction's constants were tuned for: docs/workloads/auction-paper.md."""
+"""Loads for which the auction's constants were tuned: docs/workloads/auction-paper.md."""
 
 DRAWN = "Poisson"
-"""Arrivals that are drawn."""
+"""Name of drawn arrivals."""
 WORKING_DAY = "working day"
-"""Arrivals of a day with a night."""
+"""Name of arrivals of a day with a night."""
 NIGHT_PART = 1 / 20
 """Arrivals per slot from 18 to 8 o'clock, as a part of those from 8 to 18."""
 WORKING_LOADS = (1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
-class Load:
+class EverydayLoad:
     """A kind of day."""
 
     arrivals: str
-    """`DRAWN`, or the name of the trace that they are from."""
+    """`DRAWN`, or the name of a trace."""
     load: float
-    """What is asked for over what the fleet can do: see `arrivals_for_load`."""
+    """Demand over the fleet's capacity: see `arrivals_for_load`."""
     deviation: float
-    """Of the logarithm of users' values."""
+    """Deviation of the logarithm of users' values."""
     setting: PaperSetting
 
     def __str__(self) -> str:
@@ -50,52 +50,56 @@ class Load:
 
     @property
     def series(self) -> str:
-        """All of it but the load."""
+        """Description without the load."""
         return f"{self.arrivals}, deviation {self.deviation:g}"
 
 
 @dataclass(frozen=True)
 class Everyday:
-    """The extent of the comparison."""
+    """Extent of the comparison."""
 
-    loads: tuple[Load, ...]
+    loads: tuple[EverydayLoad, ...]
     seeds: tuple[int, ...]
     skipped: tuple[str, ...] = ()
-    """Why traces are absent, one line each."""
+    """Reasons why traces are absent, one line each."""
 
     @property
-    def drawn(self) -> list[Load]:
-        """Those whose day before can be of another kind."""
+    def drawn(self) -> list[EverydayLoad]:
+        """Loads that can follow a day of another kind."""
         return [load for load in self.loads if load.arrivals == DRAWN]
 
 
-def trials_of(everyday: Everyday) -> list[Trial]:
-    """Every contender on every day."""
+def trials_of(everyday: Everyday) -> list[AuctionTrial]:
+    """Return a trial for every contender on every day."""
     names = (DEFAULT, SECOND_DAY, *RIVALS)
     like = [(load, name) for load in everyday.loads for name in names]
     unlike = [(load, name) for load in everyday.drawn for name in AFTER.values()]
-    return [Trial(load.setting, seed, name) for load, name in like + unlike for seed in everyday.seeds]
+    return [AuctionTrial(load.setting, seed, name) for load, name in like + unlike for seed in everyday.seeds]
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What a contender has over another on the same days."""
+    """Gain of a contender over another on the same days."""
 
     pct: float | None
-    """The mean over the days that count; None without any."""
+    """Mean over the counted days; None without any."""
     left_out: int
-    """Days on which the other brings no welfare, and no more than it: there is no ratio to count."""
+    """Days without a ratio: the other has no welfare, and the contender at least as much."""
 
 
-class Welfare:
-    """The welfare of each day."""
+class DailyWelfare:
+    """Welfare of each day."""
 
     def __init__(self, runs: AuctionRuns, seeds: Sequence[int]) -> None:
         self._runs = runs
         self._seeds = seeds
 
-    def gain(self, load: Load, ours: str, theirs: str) -> Gain:
-        """Raises `CommandError` where `theirs` brings no welfare and `ours` even less."""
+    def gain(self, load: EverydayLoad, ours: str, theirs: str) -> Gain:
+        """Return the gain in welfare of `ours` over `theirs`.
+
+        Raises:
+            CommandError: `theirs` has no welfare on a day, and `ours` less.
+        """
         gains = []
         for seed in self._seeds:
             mine, other = self._of(load, ours, seed), self._of(load, theirs, seed)
@@ -108,11 +112,11 @@ class Welfare:
                 )
         return Gain(fmean(gains) if gains else None, len(self._seeds) - len(gains))
 
-    def part(self, load: Load, name: str, whole: str) -> float:
-        """The mean of the welfare of one contender as a part of another's.
+    def part(self, load: EverydayLoad, name: str, whole: str) -> float:
+        """Return the mean welfare of one contender as a part of another's.
 
         Raises:
-            CommandError: on some day the other has none.
+            CommandError: the other has no welfare on a day.
         """
         parts = []
         for seed in self._seeds:
@@ -124,29 +128,29 @@ class Welfare:
             parts.append(self._of(load, name, seed) / divisor)
         return fmean(parts)
 
-    def proven_ratios(self, load: Load) -> list[float]:
-        """Of each first day, as the last certificate states it.
+    def proven_ratios(self, load: EverydayLoad) -> list[float]:
+        """Return the ratio of each first day, from the last certificate.
 
         Raises:
-            CommandError: without welfare there is none.
+            CommandError: a day has no welfare, and so no ratio.
         """
-        values = [self._runs.of(Trial(load.setting, seed, DEFAULT)) for seed in self._seeds]
+        values = [self._runs.of(AuctionTrial(load.setting, seed, DEFAULT)) for seed in self._seeds]
         for seed, value in zip(self._seeds, values, strict=True):
             if "proven_ratio" not in value:
                 raise CommandError(f"{load}, seed {seed}: without welfare there is no ratio: try more load")
         return [value["proven_ratio"] for value in values]
 
-    def _of(self, load: Load, name: str, seed: int) -> float:
-        return self._runs.of(Trial(load.setting, seed, name))["welfare_micros"]
+    def _of(self, load: EverydayLoad, name: str, seed: int) -> float:
+        return self._runs.of(AuctionTrial(load.setting, seed, name))["welfare_micros"]
 
 
 def everyday(days: Everyday, runs: AuctionRuns) -> Result:
-    """The figures of everyday loads, and a row per load.
+    """Return the figures of everyday loads, and a row per load.
 
     Raises:
         CommandError: there is no welfare to compare with.
     """
-    welfare = Welfare(runs, days.seeds)
+    welfare = DailyWelfare(runs, days.seeds)
     gains = tuple(f"over_{rival}_pct" for rival in RIVALS)
     columns = ("workload", "load", *gains, f"second_day_{gains[-1]}", "worst_loss_pct", "worst_proven_ratio")
     lines: list[tuple[Value, ...]] = [
@@ -164,12 +168,12 @@ def everyday(days: Everyday, runs: AuctionRuns) -> Result:
     return Result(_measurements(days, welfare), (Table("everyday", columns, lines, chart),))
 
 
-def _losses_pct(load: Load, welfare: Welfare) -> dict[str, float]:
-    """What a day before costs, by how it is unlike the day that is judged."""
+def _losses_pct(load: EverydayLoad, welfare: DailyWelfare) -> dict[str, float]:
+    """Return the loss through a day of another kind before, by that kind (%)."""
     return {unlike: 100 * (1 - welfare.part(load, contender, DEFAULT)) for unlike, contender in AFTER.items()}
 
 
-def _measurements(everyday: Everyday, welfare: Welfare) -> tuple[Measurement, ...]:
+def _measurements(everyday: Everyday, welfare: DailyWelfare) -> tuple[Measurement, ...]:
     high = [load for load in everyday.loads if load.load == HIGH_LOAD]
     tuned = [load for load in everyday.loads if load.load in TUNED_LOADS]
     seeds = len(everyday.seeds)
@@ -177,7 +181,7 @@ def _measurements(everyday: Everyday, welfare: Welfare) -> tuple[Measurement, ..
     def least(name: str, ours: str, theirs: str) -> Measurement:
         return _least_gain(name, _gains_of(welfare, everyday.loads, ours, theirs), seeds)
 
-    def mean(name: str, theirs: str, loads: Sequence[Load]) -> Measurement:
+    def mean(name: str, theirs: str, loads: Sequence[EverydayLoad]) -> Measurement:
         return _mean(name, _gains_of(welfare, loads, DEFAULT, theirs), seeds)
 
     return (
@@ -192,13 +196,15 @@ def _measurements(everyday: Everyday, welfare: Welfare) -> tuple[Measurement, ..
     )
 
 
-def _gains_of(welfare: Welfare, loads: Sequence[Load], ours: str, theirs: str) -> dict[Load, Gain]:
-    """Of each load; see `Welfare.gain`."""
+def _gains_of(
+    welfare: DailyWelfare, loads: Sequence[EverydayLoad], ours: str, theirs: str
+) -> dict[EverydayLoad, Gain]:
+    """Return the gain at each load; see `DailyWelfare.gain`."""
     return {load: welfare.gain(load, ours, theirs) for load in loads}
 
 
-def _least_gain(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
-    """The least of the means over days, and what load it is of.
+def _least_gain(name: str, gains: Mapping[EverydayLoad, Gain], seeds: int) -> Measurement:
+    """Return the least of the means over days, with its load.
 
     Raises:
         CommandError: no day has welfare to compare with.
@@ -213,7 +219,7 @@ def _least_gain(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measuremen
     return Measurement(name, counted[worst], note, _days(gains, seeds))
 
 
-def _mean(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
+def _mean(name: str, gains: Mapping[EverydayLoad, Gain], seeds: int) -> Measurement:
     counted = _counted(name, gains)
     worst = min(counted, key=lambda load: counted[load])
     loads = ", ".join(f"{load:g}" for load in sorted({load.load for load in counted}))
@@ -224,23 +230,23 @@ def _mean(name: str, gains: Mapping[Load, Gain], seeds: int) -> Measurement:
     return Measurement(name, fmean(counted.values()), note, _days(gains, seeds))
 
 
-def _counted(name: str, gains: Mapping[Load, Gain]) -> dict[Load, float]:
+def _counted(name: str, gains: Mapping[EverydayLoad, Gain]) -> dict[EverydayLoad, float]:
     counted = {load: gain.pct for load, gain in gains.items() if gain.pct is not None}
     if not counted:
         raise CommandError(f"{name}: no day has welfare to compare with: try a larger setting")
     return counted
 
 
-def _left_out(gains: Mapping[Load, Gain]) -> str:
+def _left_out(gains: Mapping[EverydayLoad, Gain]) -> str:
     days = sum(gain.left_out for gain in gains.values())
     return f"; {days} days are left out, on which the other brings no welfare" if days else ""
 
 
-def _days(gains: Mapping[Load, Gain], seeds: int) -> int:
+def _days(gains: Mapping[EverydayLoad, Gain], seeds: int) -> int:
     return seeds * len(gains) - sum(gain.left_out for gain in gains.values())
 
 
-def _worst_loss(everyday: Everyday, welfare: Welfare) -> Measurement:
+def _worst_loss(everyday: Everyday, welfare: DailyWelfare) -> Measurement:
     losses = {
         (load, unlike): loss for load in everyday.drawn for unlike, loss in _losses_pct(load, welfare).items()
     }
@@ -253,7 +259,7 @@ def _worst_loss(everyday: Everyday, welfare: Welfare) -> Measurement:
     return Measurement("wrong_forecast_loss_pct", losses[worst], note, seeds * len(losses))
 
 
-def _worst_ratio(everyday: Everyday, welfare: Welfare) -> Measurement:
+def _worst_ratio(everyday: Everyday, welfare: DailyWelfare) -> Measurement:
     ratios = {load: welfare.proven_ratios(load) for load in everyday.loads}
     worst = max(ratios, key=lambda load: max(ratios[load]))
     days = sum(map(len, ratios.values()))
@@ -267,10 +273,10 @@ def _worst_ratio(everyday: Everyday, welfare: Welfare) -> Measurement:
 _OTHER_DAYS = (DEFAULT, SECOND_DAY, "eft", HINDSIGHT_PRICE)
 
 
-def trials_of_working_days(days: Everyday) -> list[Trial]:
-    """Every contender on every day with a night."""
+def trials_of_working_days(days: Everyday) -> list[AuctionTrial]:
+    """Return a trial for every contender on every day with a night."""
     return [
-        Trial(load.setting, seed, name)
+        AuctionTrial(load.setting, seed, name)
         for load in days.loads
         for name in (FOURTH_DAY, *_OTHER_DAYS)
         for seed in days.seeds
@@ -278,13 +284,13 @@ def trials_of_working_days(days: Everyday) -> list[Trial]:
 
 
 def working_days(days: Everyday, runs: AuctionRuns) -> Result:
-    """The gain of a fourth day with a night, on which the auction knows the hours, over the first, and over
-    the best fixed price of the very day.
+    """Return the gains of a fourth day with a night, when the auction has learned the hours, over the first
+    day and over the best fixed price of the day itself.
 
     Raises:
         CommandError: there is no welfare to compare with.
     """
-    welfare = Welfare(runs, days.seeds)
+    welfare = DailyWelfare(runs, days.seeds)
     columns = ("workload", "load", "first_day_part", "second_day_part", "eft_part", f"{HINDSIGHT_PRICE}_part")
     lines: list[tuple[Value, ...]] = [
         (load.series, load.load, *(welfare.part(load, other, FOURTH_DAY) for other in _OTHER_DAYS))

@@ -1,5 +1,5 @@
-"""The suite `auction`: the auction beside its baselines. What must run alone comes first: its outcomes serve
-the other parts."""
+"""The suite `auction`: the auction and its baselines. Parts that must run alone come first: their outcomes
+serve the other parts."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,16 +8,16 @@ from pydantic import FiniteFloat, TypeAdapter
 from bench.auction import comparison, competitive_ratio, everyday, misreports, runtime
 from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, AuctionRuns, gain_pct
 from bench.auction.runs.contenders import DEFAULT
-from bench.auction.runs.trials import CLEARING_BOUND, Trial, run_trial, warm_up
-from bench.auction.scope import Scope, scope_of
+from bench.auction.runs.trials import CLEARING_BOUND, AuctionTrial, run_trial, warm_up
+from bench.auction.scope import AuctionScope, scope_of
 from bench.figures import Measurement, Result
 from bench.runs import Experiment, Runs
 from bench.suite import Suite, SuitePart, SuiteRun
 from bench.workloads.figures import Figure
 
-AuctionBench = SuiteRun[Scope, Trial, Mapping[str, float]]
+AuctionBench = SuiteRun[AuctionScope, AuctionTrial, Mapping[str, float]]
 
-DAYS = Experiment[Trial, Mapping[str, float]](
+DAYS = Experiment[AuctionTrial, Mapping[str, float]](
     run_trial,
     TypeAdapter(Mapping[str, FiniteFloat]),
     (
@@ -25,7 +25,7 @@ DAYS = Experiment[Trial, Mapping[str, float]](
         "solvers",
         "streams",
         "infra/simulation",
-        # What the lender of a simulation decides.
+        # Files that determine the decisions of a simulation's lender.
         "infra/lender/forecast.py",
         "infra/lender/history.py",
         "infra/lender/lending.py",
@@ -36,7 +36,7 @@ DAYS = Experiment[Trial, Mapping[str, float]](
         "infra/views",
         "bench/workloads",
         "bench/auction/runs",
-        # The versions of all libraries: plans are as good as the solver that finds them.
+        # Versions of all libraries: plans depend on the solver.
         "requirements.lock",
     ),
     warm_up,
@@ -49,7 +49,7 @@ def _decision_time(bench: AuctionBench) -> Result:
     return runtime.runtime(scope.runtime, scope.high, seed, runs)
 
 
-def _ratio(name: str, figure_of: Callable[[Scope], Figure]) -> Callable[[AuctionBench], Result]:
+def _ratio(name: str, figure_of: Callable[[AuctionScope], Figure]) -> Callable[[AuctionBench], Result]:
     def measure(bench: AuctionBench) -> Result:
         figure, seeds = figure_of(bench.scope), bench.scope.seeds
         runs = bench.run(competitive_ratio.trials_of(figure, seeds))
@@ -61,7 +61,7 @@ def _ratio(name: str, figure_of: Callable[[Scope], Figure]) -> Callable[[Auction
 def _figures(bench: AuctionBench) -> Result:
     scope, seeds = bench.scope, bench.scope.seeds
     settings = dict.fromkeys(point.setting for figure in scope.comparisons for point in figure.points)
-    proven = [Trial(scope.high, seed, name) for seed in seeds for name in (DEFAULT, CLEARING_BOUND)]
+    proven = [AuctionTrial(scope.high, seed, name) for seed in seeds for name in (DEFAULT, CLEARING_BOUND)]
     runs = bench.run([*comparison.trials_of(settings, seeds), *proven])
     for figure in scope.comparisons:
         for reason in figure.skipped:
@@ -75,7 +75,7 @@ def _figures(bench: AuctionBench) -> Result:
                 "welfare_over_published_min_pct",
                 over_published[worst],
                 f"least of the means of {len(over_published)} settings, {len(seeds)} days each: "
-                f"{Trial(worst, seeds[0], OURS).setting_name}",
+                f"{AuctionTrial(worst, seeds[0], OURS).setting_name}",
                 len(seeds) * len(over_published),
             ),
             *(_over(bench, runs, baseline) for baseline in BASELINES if baseline != "published"),
@@ -109,7 +109,7 @@ def _misreports(bench: AuctionBench) -> Result:
     runs = Runs(conditions.folder, misreports.PLAYED)
     trials = misreports.trials_of(conditions.quick, conditions.seed)
     runs.complete(trials, bench.jobs, conditions.console)
-    return misreports.result_of(misreports.together(runs.of(trial) for trial in trials))
+    return misreports.result_of(misreports.merged(runs.of(trial) for trial in trials))
 
 
 def _everyday(bench: AuctionBench) -> Result:
@@ -124,7 +124,7 @@ def _working_days(bench: AuctionBench) -> Result:
     return everyday.working_days(days, bench.run(everyday.trials_of_working_days(days)))
 
 
-SUITE: Suite[Scope, Trial, Mapping[str, float]] = Suite(
+SUITE: Suite[AuctionScope, AuctionTrial, Mapping[str, float]] = Suite(
     parts=(
         SuitePart("decision time", _decision_time),
         SuitePart("ratio", _ratio("ratio", lambda scope: scope.small)),

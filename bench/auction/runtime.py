@@ -1,10 +1,10 @@
-"""Figure 13: the time of a decision, the auction's compared with Titan's, and the time of a day."""
+"""Figure 13: decision times of the auction and of Titan, and the time of a day."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.auction.comparison import OURS, AuctionRuns
-from bench.auction.runs.trials import TITANS_PROGRAM, Trial
+from bench.auction.runs.trials import TITANS_PROGRAM, AuctionTrial
 from bench.charts import Lines
 from bench.figures import Measurement, Result, Table
 from bench.workloads.figures import Point
@@ -13,21 +13,26 @@ from bench.workloads.paper import PaperSetting
 TITAN = "titan"
 
 
-def trials_of(points: Sequence[Point], high: PaperSetting, seed: int) -> list[Trial]:
-    """Both, by number of nodes, each alone."""
+def trials_of(points: Sequence[Point], high: PaperSetting, seed: int) -> list[AuctionTrial]:
+    """Return trials of both, by number of nodes, each alone."""
     settings = dict.fromkeys([high, *(point.setting for point in points)])
-    return [Trial(setting, seed, name, alone=True) for name in (OURS, TITANS_PROGRAM) for setting in settings]
+    return [
+        AuctionTrial(setting, seed, name, alone=True)
+        for name in (OURS, TITANS_PROGRAM)
+        for setting in settings
+    ]
 
 
 def runtime(points: Sequence[Point], high: PaperSetting, seed: int, runs: AuctionRuns) -> Result:
-    """`day_s`, `titan_time_ratio` and `quick_titan_time_ratio` at high load, and times by number of nodes."""
+    """Return `day_s`, `titan_time_ratio` and `quick_titan_time_ratio` at high load, and times by number of
+    nodes."""
     lines = []
     for point in points:
         at = _seconds_per_bid(runs, point.setting, seed)
         nodes = float(point.setting.nodes)
         lines.append(("seconds per bid", nodes, at.ours, at.titan, at.program, at.program / at.ours))
-    day = runs.of(Trial(high, seed, OURS, alone=True))
-    titans_day = runs.of(Trial(high, seed, TITANS_PROGRAM, alone=True))
+    day = runs.of(AuctionTrial(high, seed, OURS, alone=True))
+    titans_day = runs.of(AuctionTrial(high, seed, TITANS_PROGRAM, alone=True))
     at = _seconds_per_bid(runs, high, seed)
     setting = f"{high.nodes} nodes, {high.slots} slots, {day['bids']:.0f} bids, alone on one core"
     measurements = (
@@ -57,11 +62,11 @@ def runtime(points: Sequence[Point], high: PaperSetting, seed: int, runs: Auctio
 class _SecondsPerBid:
     ours: float
     titan: float
-    """As it runs in the tables."""
+    """Time of the contender in the tables."""
     program: float
 
 
 def _seconds_per_bid(runs: AuctionRuns, setting: PaperSetting, seed: int) -> _SecondsPerBid:
-    ours = runs.of(Trial(setting, seed, OURS, alone=True))
-    titan = runs.of(Trial(setting, seed, TITANS_PROGRAM, alone=True))
+    ours = runs.of(AuctionTrial(setting, seed, OURS, alone=True))
+    titan = runs.of(AuctionTrial(setting, seed, TITANS_PROGRAM, alone=True))
     return _SecondsPerBid(ours["decision_s"], titan["decision_s"], titan["program_s_per_bid"])

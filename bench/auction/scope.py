@@ -1,4 +1,4 @@
-"""The extent of a benchmark: the paper's evaluation in full, or a form of it that takes a minute."""
+"""Extent of a benchmark: the paper's evaluation in full, or a form of it that takes a minute."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from bench.auction.everyday import (
     WORKING_DAY,
     WORKING_LOADS,
     Everyday,
-    Load,
+    EverydayLoad,
 )
 from bench.figures import Conditions
 from bench.workloads.arrivals import TraceArrivals
@@ -41,32 +41,32 @@ _QUICK_SCALE = 30
 _QUICK_SLOTS = 24
 _QUICK_SMALL = ((4, 18, 2.0),)
 _QUICK_SMALL_LOADED = ((2, 12, 3.0),)
-"""Whose optimum is found in a second."""
+"""Settings with an optimum that is found in a second."""
 _QUICK_EVERYDAY_NODES = 2
 _QUICK_EVERYDAY_LOADS = (0.5, 4.0)
 
 
 @dataclass(frozen=True)
-class Scope:
+class AuctionScope:
     """The settings and days of each part."""
 
     seeds: tuple[int, ...]
     comparisons: tuple[Figure, ...]
     small: Figure
-    """Settings whose optimum can be found."""
+    """Settings with an optimum that can be found."""
     small_loaded: Figure
-    """The same with as much to do as in the comparisons."""
+    """Settings like `small`, with the load of the comparisons."""
     runtime: tuple[Point, ...]
     everyday: Everyday
-    """The auction with nothing declared."""
+    """Settings of the auction with nothing declared."""
     working_days: Everyday
-    """The same on days with a night."""
+    """Settings of `everyday` on days with a night."""
     high: PaperSetting
-    """High load, where the figures are taken."""
+    """High load, at which the figures are measured."""
 
 
-def scope_of(conditions: Conditions) -> Scope:
-    """The full or the quick form, whose traces were read once: hours may pass before a day is drawn from one.
+def scope_of(conditions: Conditions) -> AuctionScope:
+    """Return the full or the quick form, and check its traces: hours may pass before a day is drawn from one.
 
     Raises:
         TraceError: a trace cannot be read, or is too short.
@@ -83,11 +83,11 @@ def scope_of(conditions: Conditions) -> Scope:
     return scope
 
 
-def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
-    """Everything, on consecutive days from `seed` on."""
+def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> AuctionScope:
+    """Return the full form, on consecutive days from `seed` on."""
     every = figures(traces, trace_files)
     high = replace(BASE, arrivals_per_slot=LOADS["high"])
-    return Scope(
+    return AuctionScope(
         seeds=tuple(range(seed, seed + SEEDS)),
         comparisons=tuple(every[number] for number in COMPARISONS),
         small=figure_12(SMALL),
@@ -108,14 +108,14 @@ def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> Scope:
     )
 
 
-def quick(seed: int, trace_files: Sequence[Path] = ()) -> Scope:
-    """Three nodes for a sixth of the day, as loaded as in full by smaller tasks; Figure 8 alone, few days.
+def quick(seed: int, trace_files: Sequence[Path] = ()) -> AuctionScope:
+    """Return the quick form: three nodes for a sixth of the day, as loaded as in full by smaller tasks;
+    Figure 8 alone, and few days. Real arrivals are included only if their files are named.
 
-    Real arrivals only if they are asked for by name.
     """
     every = figures(None, trace_files)
     high = _shrunk(replace(BASE, arrivals_per_slot=LOADS["high"]))
-    return Scope(
+    return AuctionScope(
         seeds=tuple(range(seed, seed + QUICK_SEEDS)),
         comparisons=tuple(
             replace(
@@ -153,10 +153,10 @@ def _everyday(
     traces: Path | None,
     trace_files: Sequence[Path],
 ) -> Everyday:
-    """Every load with drawn arrivals and with those of each trace, at each deviation of values."""
-    here, absent = traces_at_hand(traces, trace_files)
+    """Return every load with drawn arrivals and with those of each trace, at each deviation of values."""
+    present, absent = traces_at_hand(traces, trace_files)
     found = []
-    for arrivals, path in {DRAWN: None, **here}.items():
+    for arrivals, path in {DRAWN: None, **present}.items():
         for deviation in deviations:
             for load in loads:
                 per_slot = arrivals_for_load(load, base.nodes, base.gpus, base.work_scale)
@@ -167,7 +167,7 @@ def _everyday(
                     trace=None if path is None else TraceArrivals(path, jobs),
                     density=replace(base.density, log_deviation=deviation),
                 )
-                found.append(Load(arrivals, load, deviation, setting))
+                found.append(EverydayLoad(arrivals, load, deviation, setting))
     return Everyday(tuple(found), tuple(seeds), absent)
 
 
@@ -176,7 +176,7 @@ def _working_days(base: PaperSetting, loads: Sequence[float], seeds: Sequence[in
     for load in loads:
         per_slot = arrivals_for_load(load, base.nodes, base.gpus, base.work_scale)
         setting = replace(base, arrivals_per_slot=per_slot, night_part=NIGHT_PART)
-        found.append(Load(WORKING_DAY, load, base.density.log_deviation, setting))
+        found.append(EverydayLoad(WORKING_DAY, load, base.density.log_deviation, setting))
     return Everyday(tuple(found), tuple(seeds))
 
 

@@ -1,4 +1,4 @@
-"""What the decisions of elastic scheduling cost, and how far reclaims are from the best there are."""
+"""Costs of the decisions of elastic scheduling, and the distance of reclaims from the optimum."""
 
 import gc
 import math
@@ -29,19 +29,20 @@ SERVERS = 500
 COUNTS = (1, 5, *range(10, 101, 10))
 QUICK_COUNTS = (5, 35, 65, 100)
 INSTANCES = 10
-"""Half of them with elastic jobs."""
+"""Number of instances, half of them with elastic jobs."""
 QUICK_INSTANCES = 2
 RANDOM_CHOICES = 3
 OPTIMUM_LIMIT_S = 60.0
 REPEATS = 5
-"""Of each timed call; the median counts."""
+"""Repetitions of each timed call; the median counts."""
 KNAPSACK_GPUS = 245
 ROUNDS = 10
 QUICK_ROUNDS = 2
 
 
 def measure_reclaiming(quick: bool, seed: int) -> Result:
-    """`reclaim_ms`, and preemptions beside the optimum and the rivals, where 1 to 100 of 500 servers go."""
+    """Measure `reclaim_ms`, and preemptions relative to the optimum and the rivals, for reclaims of 1 to 100
+    of 500 servers."""
     # Pyomo takes a second to import.
     from solvers.elastic.reclaim_optimum import reclaim_optimum
 
@@ -54,8 +55,8 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
         lent = lent_by(cluster, on_loan)
         for count in counts:
             chosen = least_preemption_cost(lent, count)
-            with _garbage_as_in_a_worker():
-                took_s = _median_s(partial(_choose, cluster, on_loan, count))
+            with _garbage_collection_of_a_worker():
+                took_s = _median_s(partial(_select_servers, cluster, on_loan, count))
             rows.append(
                 _Row(
                     has_elastic=number % 2 == 1,
@@ -104,8 +105,8 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
     )
 
 
-def _choose(cluster: Cluster, on_loan: list[str], count: int) -> None:
-    """Servers to give back, as a zone does: from its cluster as it is."""
+def _select_servers(cluster: Cluster, on_loan: list[str], count: int) -> None:
+    """Select servers to return, as a zone does: from its cluster."""
     least_preemption_cost(lent_by(cluster, on_loan), count)
 
 
@@ -125,17 +126,17 @@ def _by_count(rows: list[_Row], counts: tuple[int, ...]) -> Table:
     lines = []
     for name, has_elastic in (("inelastic jobs", False), ("some elastic", True)):
         for count in counts:
-            there = [row for row in rows if (row.has_elastic, row.count) == (has_elastic, count)]
+            matching = [row for row in rows if (row.has_elastic, row.count) == (has_elastic, count)]
             lines.append(
                 (
                     name,
                     float(count),
-                    _mean([row.ours for row in there]),
-                    _mean([row.optimum for row in there]),
-                    _mean([row.smallest_count for row in there]),
-                    _mean([row.random for row in there]),
-                    _mean([row.damage for row in there]),
-                    _mean([row.took_ms for row in there]),
+                    _mean([row.ours for row in matching]),
+                    _mean([row.optimum for row in matching]),
+                    _mean([row.smallest_count for row in matching]),
+                    _mean([row.random for row in matching]),
+                    _mean([row.damage for row in matching]),
+                    _mean([row.took_ms for row in matching]),
                 )
             )
     schemes = ("preemption_cost", "optimum", "smallest_count", "random")
@@ -149,11 +150,11 @@ def _mean_of_random(lent: Lent, count: int, number: int) -> float:
 
 
 def measure_allocation(quick: bool, seed: int) -> Result:
-    """`allocation_round_ms`, `round_event_ms`, `wide_round_ms` with 1,000 running and 500 waiting jobs, and
-    `knapsack_ms` at 354 items and 245 GPUs."""
+    """Measure `allocation_round_ms`, `round_event_ms`, `wide_round_ms` with 1,000 running and 500 waiting
+    jobs, and `knapsack_ms` at 354 items and 245 GPUs."""
     rounds = QUICK_ROUNDS if quick else ROUNDS
     seeds = [seed * ROUNDS + number for number in range(rounds)]
-    with _garbage_as_in_a_worker():
+    with _garbage_collection_of_a_worker():
         timed = [_time_round(BusyCell(each)) for each in seeds]
         wide = [_time_round(BusyCell(each, wide=True)) for each in seeds]
     groups = [knapsack_groups(each) for each in seeds]
@@ -167,12 +168,12 @@ def measure_allocation(quick: bool, seed: int) -> Result:
             Measurement(
                 "allocation_round_ms",
                 1_000 * _mean([each.decided_s for each in timed]),
-                f"who has how many workers on which servers; {setting}",
+                f"the workers of each job on each server; {setting}",
                 rounds,
             ),
             Measurement(
                 "round_event_ms",
-                1_000 * _mean([each.told_s for each in timed]),
+                1_000 * _mean([each.encoded_s for each in timed]),
                 f"the tick with all {_mean([each.decisions for each in timed]):.0f} decisions; {setting}",
                 rounds,
             ),
@@ -195,14 +196,14 @@ def measure_allocation(quick: bool, seed: int) -> Result:
 @dataclass(frozen=True)
 class _TimedRound:
     decided_s: float
-    """Until the zone has decided."""
-    told_s: float
-    """Until the last decision is encoded and in the chain."""
+    """Time until the zone has decided."""
+    encoded_s: float
+    """Time until the last decision is encoded and in the chain."""
     decisions: int
 
 
 def _time_round(busy: BusyCell) -> _TimedRound:
-    decided_s, told_s = [], []
+    decided_s, encoded_s = [], []
     for _ in range(REPEATS):
         decide = busy.wake()
         gc.collect()
@@ -213,13 +214,13 @@ def _time_round(busy: BusyCell) -> _TimedRound:
         gc.collect()
         start_s = time.perf_counter()
         decisions = cell.handle(busy.tick)
-        told_s.append(time.perf_counter() - start_s)
-    return _TimedRound(float(np.median(decided_s)), float(np.median(told_s)), len(decisions))
+        encoded_s.append(time.perf_counter() - start_s)
+    return _TimedRound(float(np.median(decided_s)), float(np.median(encoded_s)), len(decisions))
 
 
 @contextmanager
-def _garbage_as_in_a_worker() -> Iterator[None]:
-    """Look for garbage as seldom as the process that decides does."""
+def _garbage_collection_of_a_worker() -> Iterator[None]:
+    """Collect garbage as rarely as the worker does."""
     gc.collect()
     before = gc.get_threshold()
     look_for_less_garbage()
@@ -231,7 +232,7 @@ def _garbage_as_in_a_worker() -> Iterator[None]:
 
 
 def _median_s(call: Callable[[], object]) -> float:
-    """What it takes, called once before."""
+    """Return the median time of a call, after one call for warm-up."""
     call()
     times_s = []
     for _ in range(REPEATS):

@@ -1,4 +1,4 @@
-"""Seeded instances of what elastic scheduling decides, and a cell amid its work, of the thesis' size."""
+"""Seeded instances of the decisions of elastic scheduling, and a busy cell, of the thesis' size."""
 
 import random
 from collections.abc import Callable
@@ -22,29 +22,29 @@ SERVER_GPUS = 8
 TRAINING_GPUS = 3_544
 INFERENCE_GPUS = 4_160
 T4_PER_V100 = 3
-"""Erratum L4."""
+"""GPUs of type T4 per V100 of equal speed (erratum L4)."""
 
 JOB_SHARE_PCT = {1: 50, 2: 15, 4: 12, 8: 12, 16: 6, 32: 3, 64: 2}
-"""Of jobs, by GPUs: most have one, and those of 8 and more hold three quarters of all GPUs."""
+"""Shares of jobs by GPUs: most have one, and those of 8 and more hold three quarters of all GPUs."""
 _CHURNS = 5
-"""How often the servers are filled and partly vacated again, until jobs are as scattered as they get."""
+"""Number of times that the servers are filled and partly vacated, until jobs are fully scattered."""
 _VACATED_TO = 0.7
 _MISSES = 30
-"""Jobs in a row that find no room: the servers are full."""
+"""Number of consecutive jobs without room after which the servers count as full."""
 _ELASTIC_SHARE = 0.35
-"""Of jobs of 8 GPUs and more with several workers: where jobs are elastic, those hold some 36 % of GPUs
-(section 3.7.1)."""
+"""Elastic share of jobs with 8 GPUs and more and several workers: where jobs are elastic, those hold some 36
+% of GPUs (section 3.7.1)."""
 
 _CELL, _ZONE, _TARIFF = "busy", "elastic", Tariff(name="none", micros_per_kwh=(0,) * HOURS_PER_DAY)
 _TIME = "1970-01-01T00:00:00Z"
 _FUNGIBLE_SHARE = 0.21
-"""Of jobs (section 3.7.1)."""
+"""Share of fungible jobs (section 3.7.1)."""
 INTERVAL_S = 60.0
 
 
 def lent_servers(seed: int, servers: int, has_elastic: bool, used_share: float = 0.92) -> Cluster:
-    """Servers on loan with jobs on them, as long churn leaves them: used as much as those of the thesis
-    (Figure 3.11), and placed best fit.
+    """Return loaned servers with jobs on them, as after long churn: used as in the thesis (Figure 3.11), and
+    placed best fit.
 
     Args:
         has_elastic: whether some jobs have flexible workers.
@@ -81,7 +81,7 @@ def _place_one(cluster: Cluster, rng: random.Random, job_id: str, has_elastic: b
 
 
 def job_size(rng: random.Random) -> tuple[int, int]:
-    """GPUs of a job, and of each of its workers."""
+    """Draw the GPUs of a job, and of each of its workers."""
     (gpus,) = rng.choices(list(JOB_SHARE_PCT), list(JOB_SHARE_PCT.values()))
     if gpus >= SERVER_GPUS and rng.random() < 0.5:
         return gpus, SERVER_GPUS
@@ -89,7 +89,8 @@ def job_size(rng: random.Random) -> tuple[int, int]:
 
 
 def knapsack_groups(seed: int, items: int = 354) -> list[ItemGroup]:
-    """Elastic jobs with so many items together; the thesis's largest knapsack has 354 (section 3.5.2)."""
+    """Draw elastic jobs with a total number of items; the thesis's largest knapsack has 354 (section
+    3.5.2)."""
     rng = random.Random(f"knapsack/{seed}")
     groups: list[ItemGroup] = []
     left = items
@@ -110,52 +111,52 @@ def knapsack_groups(seed: int, items: int = 354) -> list[ItemGroup]:
 
 class BusyCell:
     """Elastic jobs run on all training servers and on all inference servers, which are lent at once, and jobs
-    of fixed sizes wait. The next tick begins a round, in which elastic jobs make way: where those that wait
+    of fixed sizes wait. The next tick begins a round, in which elastic jobs are shrunk; if the waiting jobs
     are `wide`, each needs a whole server.
 
-    Inference servers are the zone's own here, of the slower GPU type: a round treats them as it treats loans.
+    Inference servers are the zone's own here, of the slower GPU type: a round treats them like loans.
     """
 
     def __init__(self, seed: int, running: int = 1_000, waiting: int = 500, wide: bool = False) -> None:
         self._offsets = count()
         cell = Cell(_CELL)
         rng = random.Random(f"busy/{seed}")
-        self._tell(cell, _configuration(), ClockTicked(cell=_CELL, time_s=0.0))
+        self._send(cell, _configuration(), ClockTicked(cell=_CELL, time_s=0.0))
         for server in _nodes():
-            self._tell(cell, NodeOnline(cell=_CELL, node=server.id, base_model="none", runners=("elastic",)))
+            self._send(cell, NodeOnline(cell=_CELL, node=server.id, base_model="none", runners=("elastic",)))
         for number in range(running):
             bounds = 1, rng.choice((2, 4, 8, 16))
             is_fungible = number % 2 == 0
             job = _submitted(rng, f"running-{number}", bounds, rng.choice((1, 1, 2, 4)), is_fungible)
-            self._tell(cell, job)
-        for decision in self._tell(cell, ClockTicked(cell=_CELL, time_s=INTERVAL_S)):
+            self._send(cell, job)
+        for decision in self._send(cell, ClockTicked(cell=_CELL, time_s=INTERVAL_S)):
             match decision.outcome:
                 case WorkersAssigned(node=node, members=members) as order if node == members[0].node:
                     started = RunStarted(
                         cell=_CELL, node=node, run_id=order.run_id, job_id=order.job_id, samples_done=0
                     )
-                    self._tell(cell, started)
+                    self._send(cell, started)
         for number in range(waiting):
             gpus, gpus_per_worker = (SERVER_GPUS, SERVER_GPUS) if wide else job_size(rng)
             workers = gpus // gpus_per_worker
             is_fungible = rng.random() < _FUNGIBLE_SHARE
             job = _submitted(rng, f"waiting-{number}", (workers, workers), gpus_per_worker, is_fungible)
-            self._tell(cell, job)
+            self._send(cell, job)
         self._packed = cell.packed()
         offset = next(self._offsets)
         self.tick = LedgerEvent(offset, _envelope(ClockTicked(cell=_CELL, time_s=2 * INTERVAL_S), offset))
-        """Begins the round."""
+        """Tick that begins the round."""
 
     def cell(self) -> Cell:
-        """As it is before the round; a new one each time."""
+        """Return the cell before the round; a new one each time."""
         return Cell.unpack(self._packed)
 
     def wake(self) -> Callable[[], None]:
-        """Return a function that has the zone decide the round."""
+        """Return a function that makes the zone decide the round."""
         zone = self.cell().zones[_ZONE]
         return lambda: zone.wake(2 * INTERVAL_S)
 
-    def _tell(self, cell: Cell, *events: Event) -> list[Decision]:
+    def _send(self, cell: Cell, *events: Event) -> list[Decision]:
         decisions = []
         for event in events:
             offset = next(self._offsets)

@@ -1,4 +1,4 @@
-"""The suite `elastic`: elastic scheduling and loans beside their rivals. What must run alone comes first."""
+"""The suite `elastic`: elastic scheduling, loans and their rivals. Parts that must run alone come first."""
 
 import gc
 import math
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bench.charts import Lines
-from bench.elastic.simulated import OUTCOME, Outcome, simulate
-from bench.elastic.table_3_5 import comparable, table_3_5, trials_by_row
-from bench.elastic.trial import Setting, Trial
+from bench.elastic.simulated import OUTCOME, ElasticRunOutcome, simulate
+from bench.elastic.table_3_5 import check_comparable, table_3_5, trials_by_row
+from bench.elastic.trial import ElasticSetting, ElasticTrial
 from bench.figures import Conditions, Measurement, Result, Table, slope
 from bench.runs import Experiment
 from bench.suite import Suite, SuitePart, SuiteRun, by_size
@@ -20,45 +20,45 @@ _QUICK_ROWS = (1, 2, 7, 8, 9, 12, 13, 14)
 
 
 @dataclass(frozen=True)
-class Scope:
+class ElasticScope:
     """The settings and runs of each part.
 
     Attributes:
-        setting: of all comparisons.
-        timed: whose time and memory are measured.
+        setting: setting of all comparisons.
+        timed: setting of the run whose time and memory are measured.
         growth: settings of growing length.
-        rows: of Table 3.5.
+        rows: rows of Table 3.5.
     """
 
-    setting: Setting
-    timed: Setting
-    growth: tuple[Setting, ...]
+    setting: ElasticSetting
+    timed: ElasticSetting
+    growth: tuple[ElasticSetting, ...]
     rows: tuple[int, ...]
 
 
-def scope_of(conditions: Conditions) -> Scope:
-    """In full, fifteen days on the thesis' clusters. In the quick form a busy day, whose cluster is at work
-    when it begins: on clusters of a quarter of the size, but for the run whose time is measured."""
+def scope_of(conditions: Conditions) -> ElasticScope:
+    """Return the full form, fifteen days on the thesis' clusters; or the quick form, a busy day on clusters
+    that are busy at its beginning, of a quarter of the size except for the run whose time is measured."""
     if not conditions.quick:
-        whole = Setting(conditions.seed)
+        whole = ElasticSetting(conditions.seed)
         growth = tuple(replace(whole, days=days) for days in (2.0, 4.0, 8.0, 15.0))
-        return Scope(whole, whole, growth, tuple(range(1, 15)))
-    day = Setting(conditions.seed, first_day=_BUSY_DAY, days=1.0)
+        return ElasticScope(whole, whole, growth, tuple(range(1, 15)))
+    day = ElasticSetting(conditions.seed, first_day=_BUSY_DAY, days=1.0)
     quarter = replace(day, factor=0.25)
     growth = tuple(replace(quarter, first_day=0.0, days=days) for days in (1.0, 2.0))
-    return Scope(quarter, day, growth, _QUICK_ROWS)
+    return ElasticScope(quarter, day, growth, _QUICK_ROWS)
 
 
-_WARM_UP = Setting(factor=0.02, first_day=_BUSY_DAY, days=0.05)
+_WARM_UP = ElasticSetting(factor=0.02, first_day=_BUSY_DAY, days=0.05)
 
 
 def _warm_up() -> None:
-    for trial in (Trial(_WARM_UP), Trial(_WARM_UP, "pollux", scaling="tuned", loans=False)):
+    for trial in (ElasticTrial(_WARM_UP), ElasticTrial(_WARM_UP, "pollux", scaling="tuned", loans=False)):
         simulate(trial)
 
 
-def _run(trial: Trial) -> Outcome:
-    # As `Simulation.pass_on` does: jobs grow all the while and hold no cycles.
+def _run(trial: ElasticTrial) -> ElasticRunOutcome:
+    # As in `Simulation.pass_on`: jobs grow throughout the run and hold no cycles.
     gc.disable()
     try:
         return simulate(trial)
@@ -67,7 +67,7 @@ def _run(trial: Trial) -> Outcome:
         gc.collect()
 
 
-SIMULATED = Experiment[Trial, Outcome](
+SIMULATED = Experiment[ElasticTrial, ElasticRunOutcome](
     _run,
     OUTCOME,
     (
@@ -81,21 +81,21 @@ SIMULATED = Experiment[Trial, Outcome](
         "infra/views",
         "bench/elastic/trial.py",
         "bench/elastic/simulated.py",
-        # The versions of all libraries.
+        # Versions of all libraries.
         "requirements.lock",
     ),
     _warm_up,
     own_process=True,
 )
 
-ElasticBench = SuiteRun[Scope, Trial, Outcome]
+ElasticBench = SuiteRun[ElasticScope, ElasticTrial, ElasticRunOutcome]
 
 
 def _fifteen_days(bench: ElasticBench) -> Result:
-    """Time, memory, and how the time grows with the jobs."""
+    """Measure time, memory, and the growth of the time with the jobs."""
     scope = bench.scope
-    timed = Trial(scope.timed, alone=True)
-    growing = [Trial(setting, alone=True) for setting in scope.growth]
+    timed = ElasticTrial(scope.timed, alone=True)
+    growing = [ElasticTrial(setting, alone=True) for setting in scope.growth]
     runs = bench.run([timed, *growing])
     whole = runs.of(timed)
     rows = []
@@ -137,12 +137,12 @@ def _fifteen_days(bench: ElasticBench) -> Result:
 
 
 def _schemes(bench: ElasticBench) -> Result:
-    """Table 3.5, and the gains over the baseline and Pollux."""
+    """Measure Table 3.5, and the gains over the baseline and Pollux."""
     setting = bench.scope.setting
     trials = {number: trials_by_row(setting)[number] for number in bench.scope.rows}
     runs = bench.run(list(trials.values()))
     by_row = {number: runs.of(trial) for number, trial in trials.items()}
-    comparable(*by_row.values())
+    check_comparable(*by_row.values())
     fifo, lyra, pollux, without_loans = (by_row[row] for row in (1, 2, 12, 13))
     return Result(
         (
@@ -156,9 +156,14 @@ def _schemes(bench: ElasticBench) -> Result:
 
 
 def _gain(
-    setting: Setting, name: str, over: Outcome, ours: Outcome, kind: str, more: str = ""
+    setting: ElasticSetting,
+    name: str,
+    over: ElasticRunOutcome,
+    ours: ElasticRunOutcome,
+    kind: str,
+    more: str = "",
 ) -> Measurement:
-    comparable(over, ours)
+    check_comparable(over, ours)
     ratios = {
         which: over[f"{kind}_{which}_s"] / ours[f"{kind}_{which}_s"] for which in ("mean", "p50", "p95")
     }
@@ -170,8 +175,8 @@ def _gain(
     return Measurement(name, ratios["mean"], note)
 
 
-def _bound(setting: Setting, fifo: Outcome) -> str:
-    """What no schedule can exceed: every job at once, with all the workers that it may have."""
+def _bound(setting: ElasticSetting, fifo: ElasticRunOutcome) -> str:
+    """Return an upper bound on the gain of all schedules: every job at once, with its most workers."""
     requests = setting.requests()
     least_s = math.fsum(
         request.duration_s / (SCALING_RANGE if request.scalable else 1) for request in requests
@@ -180,12 +185,12 @@ def _bound(setting: Setting, fifo: Outcome) -> str:
     return f"; no schedule is above {bound:.3g}, where no job waits and elastic ones have all workers"
 
 
-def _without_loans(by_row: Mapping[int, Outcome]) -> str:
+def _without_loans(by_row: Mapping[int, ElasticRunOutcome]) -> str:
     lyra, tuned = (by_row[12]["jct_mean_s"] / by_row[row]["jct_mean_s"] for row in (13, 14))
     return f"; Pollux has no loans, without them Lyra's mean gives {lyra:.3g}, with tuned jobs {tuned:.3g}"
 
 
-SUITE: Suite[Scope, Trial, Outcome] = Suite(
+SUITE: Suite[ElasticScope, ElasticTrial, ElasticRunOutcome] = Suite(
     parts=(
         SuitePart("allocation", by_size("bench.elastic.algorithms:measure_allocation")),
         SuitePart("reclaiming", by_size("bench.elastic.algorithms:measure_reclaiming")),

@@ -1,4 +1,4 @@
-"""How long a real job stands still when a worker joins or leaves."""
+"""Pause of a real job when a worker joins or leaves."""
 
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,8 @@ _POLL_S = 0.01
 
 
 def measure_scaling(quick: bool, seed: int) -> Result:
-    """`scale_pause_s`: a job of the default base on a CPU goes from one worker to two and back, all weights
-    trained, with the same global batch."""
+    """Measure `scale_pause_s`: a job of the default base on a CPU goes from one worker to two and back, all
+    weights trained, with the same global batch."""
     rounds = 3 if quick else 10
     with TemporaryDirectory() as name:
         pauses_s = _scale(Path(name), rounds, seed)
@@ -70,7 +70,7 @@ def _scale(folder: Path, rounds: int, seed: int) -> list[float]:
 
 
 def _run_id(generation: int) -> str:
-    """As an elastic zone names the runs of a job."""
+    """Return the id of a run, as an elastic zone names it."""
     return f"{generation}/{_JOB}"
 
 

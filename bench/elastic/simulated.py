@@ -1,4 +1,4 @@
-"""A simulated run of the cell of production, and what is kept of it."""
+"""A simulated run of the production cell, and its kept outcome."""
 
 import hashlib
 import time
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 
-from bench.elastic.trial import Trial
+from bench.elastic.trial import ElasticTrial
 from bench.runs import peak_memory_bytes
 from infra.simulation.distribution import Distribution
 from infra.simulation.elastic.figures import ElasticResults
@@ -27,28 +27,28 @@ from streams.cell.cell import Cell, LedgerEvent
 from streams.policies.inference.kind import InferencePolicy
 
 LONGEST_DRAIN_DAYS = 20.0
-"""How long after the days of submissions is waited for jobs: twice the longest running time. A job that is
-not over then never will be; it counts with the times that it has by then."""
+"""Limit on the simulated time after the days of submissions: twice the longest running time. A job that is
+not over then never ends; it counts with its times until then."""
 
 _DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of a trial."""
+class ElasticRunOutcome:
+    """Outcome of a trial."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     requests: str
-    """Digest of what was asked of the training cluster: results with the same one are comparable."""
+    """Digest of the requests to the training cluster: results with equal digests are comparable."""
     values: Mapping[str, FiniteFloat]
-    """By name, see `_values`."""
+    """Values by name, see `_values`."""
     queuing_s: Sequence[FiniteFloat]
-    """Of each job, in the order of submission."""
+    """Queuing time of each job, in the order of submission."""
     jct_s: Sequence[FiniteFloat]
 
     def __getitem__(self, name: str) -> float:
-        """One of the values.
+        """Return one of the values.
 
         Raises:
             KeyError: there is no such value.
@@ -56,11 +56,11 @@ class Outcome:
         return self.values[name]
 
 
-OUTCOME = TypeAdapter(Outcome)
+OUTCOME = TypeAdapter(ElasticRunOutcome)
 
 
-def simulate(trial: Trial) -> Outcome:
-    """Run a trial in this process. Its peak memory is that of all that the process has done."""
+def simulate(trial: ElasticTrial) -> ElasticRunOutcome:
+    """Run a trial in this process. Its peak memory is that of the whole process."""
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     setting = trial.setting
     requests = setting.requests()
@@ -88,15 +88,15 @@ def simulate(trial: Trial) -> Outcome:
         "wall_s": time.perf_counter() - wall_s,
         "rss_mb": peak_memory_bytes() / 1e6,
     }
-    return Outcome(_digest(requests), values, queuing_s, jct_s)
+    return ElasticRunOutcome(_digest(requests), values, queuing_s, jct_s)
 
 
 class _Loads:
-    """Reports the load of the inference cluster for as long as the simulation lasts."""
+    """Reports the load of the inference cluster throughout the simulation."""
 
-    def __init__(self, cell: CellConfigured, zone: str, trial: Trial) -> None:
+    def __init__(self, cell: CellConfigured, zone: str, trial: ElasticTrial) -> None:
         days = trial.setting.days + LONGEST_DRAIN_DAYS
-        # Hours of day stay in place where the first day is no whole one.
+        # Hours of the day keep their times where the first day is not a whole number.
         first = trial.setting.first_day
         samples = generate_load(trial.setting.seed, first + days)
         begun = [
@@ -109,12 +109,12 @@ class _Loads:
         ]
 
     def react(self, step: Step) -> Moments:
-        """All loads, once the cell is there."""
+        """Return all loads, once the cell is configured."""
         return iter(self._reports if isinstance(step.entry.envelope.event, CellConfigured) else ())
 
 
 def _at_true_speeds(speeds: Mapping[str, float]) -> Callable[[Cell, LedgerEvent], list[Decision]]:
-    """A fold after which workers train as fast as they really do, whatever the cell expects of them."""
+    """Return a fold after which workers train at their true speeds, whatever the cell expects."""
 
     def of(decision: Decision) -> Decision:
         command = decision.outcome
@@ -134,7 +134,7 @@ def _at_true_speeds(speeds: Mapping[str, float]) -> Callable[[Cell, LedgerEvent]
 def _run(
     simulation: Simulation, measures: ElasticMeasures, submitted_by_s: float
 ) -> tuple[int, float, ElasticResults]:
-    """How many events there were, when it ended, and the figures at the end of the submissions."""
+    """Return the number of events, the time of the end, and the figures at the end of the submissions."""
     last_s = submitted_by_s + LONGEST_DRAIN_DAYS * DAY_S
     events, time_s = 0, 0.0
     used: ElasticResults | None = None
@@ -149,12 +149,14 @@ def _run(
 
 
 def _end_s(line: Mapping[str, Any], end_s: float) -> float:
-    """Of a job that was never done, as for lack of room in the cell, the end of all."""
+    """Return the end of a job; for one that was never completed, as for lack of room in the cell, the end of
+    the simulation."""
     return float(line["ended_s"]) if line["state"] == "completed" else end_s
 
 
 def _queuing_s(line: Mapping[str, Any], end_s: float) -> float:
-    """Where a job never started, all its time; where it waits again at the end, the waiting before that."""
+    """Return the queuing time of a job: all its time if it never started; without its last wait if it waits
+    at the end."""
     if line["started_s"] is None:
         return _end_s(line, end_s) - float(line["submitted_s"])
     return float(line["queuing_s"])
@@ -163,7 +165,7 @@ def _queuing_s(line: Mapping[str, Any], end_s: float) -> float:
 def _values(
     figures: ElasticResults, used: ElasticResults, queuing_s: Sequence[float], jct_s: Sequence[float]
 ) -> dict[str, float]:
-    """Times over all jobs, usage until the last submissions, and whatever is counted."""
+    """Return times over all jobs, usage until the last submissions, and all counts."""
     counted = {
         name: float(value)
         for name, value in asdict(figures).items()

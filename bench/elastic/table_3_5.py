@@ -1,11 +1,11 @@
-"""Table 3.5 of the thesis: the runs of its rows, and their figures beside the printed ones."""
+"""Table 3.5 of the thesis: the runs of its rows, and their figures next to the printed ones."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from bench.charts import Bars
-from bench.elastic.simulated import Outcome
-from bench.elastic.trial import Setting, Trial
+from bench.elastic.simulated import ElasticRunOutcome
+from bench.elastic.trial import ElasticSetting, ElasticTrial
 from bench.figures import Table, Value
 
 METRICS = (
@@ -60,20 +60,20 @@ LABELS: Mapping[int, str] = {
     13: "13 scaling: lyra",
     14: "14 scaling: lyra, tuned",
 }
-"""By row."""
+"""Labels by row."""
 
 
-def trials_by_row(setting: Setting) -> Mapping[int, Trial]:
-    """The runs of its rows. Rows 6 to 9 lend and do not scale, rows 10 to 14 scale and do not lend
-    (thesis, sections 3.7.3 and 3.7.4). Pollux tunes its jobs; it would be nothing without."""
-    lent = Trial(setting, elastic_share=0.0)
-    scaled = Trial(setting, loans=False)
+def trials_by_row(setting: ElasticSetting) -> Mapping[int, ElasticTrial]:
+    """Return the runs of the table's rows. Rows 6 to 9 lend and do not scale, rows 10 to 14 scale and do not
+    lend (thesis, sections 3.7.3 and 3.7.4). Pollux tunes its jobs, which is essential to it."""
+    lent = ElasticTrial(setting, elastic_share=0.0)
+    scaled = ElasticTrial(setting, loans=False)
     return {
-        1: Trial(setting, scheme="fifo", loans=False),
-        2: Trial(setting),
-        3: Trial(setting, scenario="advanced"),
-        4: Trial(setting, scenario="heterogeneous"),
-        5: Trial(setting, scenario="ideal"),
+        1: ElasticTrial(setting, scheme="fifo", loans=False),
+        2: ElasticTrial(setting),
+        3: ElasticTrial(setting, scenario="advanced"),
+        4: ElasticTrial(setting, scenario="heterogeneous"),
+        5: ElasticTrial(setting, scenario="ideal"),
         6: replace(lent, scheme="opportunistic", reclaiming="random"),
         7: replace(lent, reclaiming="random"),
         8: replace(lent, reclaiming="smallest_count"),
@@ -86,8 +86,8 @@ def trials_by_row(setting: Setting) -> Mapping[int, Trial]:
     }
 
 
-def comparable(*outcomes: Outcome) -> None:
-    """Refuse to compare runs of different requests.
+def check_comparable(*outcomes: ElasticRunOutcome) -> None:
+    """Check that runs have equal requests.
 
     Raises:
         ValueError: the requests differ.
@@ -96,8 +96,8 @@ def comparable(*outcomes: Outcome) -> None:
         raise ValueError("these runs are of different jobs and cannot be compared")
 
 
-def table_3_5(outcomes: Mapping[int, Outcome]) -> Table:
-    """Two lines for each row, measured and printed, with the reductions of mean times against row 1."""
+def table_3_5(outcomes: Mapping[int, ElasticRunOutcome]) -> Table:
+    """Return two lines per row, measured and printed, with the reductions of mean times relative to row 1."""
     metrics = (*METRICS, "unfinished")
     rows: list[tuple[Value, ...]] = []
     for number, outcome in outcomes.items():

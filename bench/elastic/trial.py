@@ -1,4 +1,4 @@
-"""What a simulated run of the elastic cell is made of."""
+"""Parameters of a simulated run of the elastic cell."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -19,8 +19,8 @@ ScalingName = Literal["linear", "tuned"]
 
 
 def tuned(workers: ScalingRange) -> tuple[float, ...]:
-    """A job whose batch is tuned for each number of workers, as Pollux does it (thesis, section 3.7.1). Its
-    model is drawn as Pollux lists them."""
+    """Return the speedup of a job whose batch is tuned for each number of workers, as Pollux does (thesis,
+    section 3.7.1). Its model is drawn from Pollux's list."""
     family = family_at(workers.family_draw)
     return tuned_speedup(family, workers.max_workers, workers.gpus_per_worker)[1:]
 
@@ -29,25 +29,25 @@ _SCALING = {"linear": linear, "tuned": tuned}
 
 
 @dataclass(frozen=True)
-class Setting:
-    """The clusters, and the jobs that users ask for: what all schemes of a comparison have in common."""
+class ElasticSetting:
+    """The clusters and the users' requests: the common part of all schemes of a comparison."""
 
     seed: int = 0
     factor: float = 1.0
-    """Size of the clusters over the thesis' 3,544 and 4,160 GPUs."""
+    """Size of the clusters relative to the thesis' 3,544 and 4,160 GPUs."""
     first_day: float = 0.0
-    """Jobs from before it that would still run are submitted first of all."""
+    """First day of submissions; earlier jobs that would still run are submitted first of all."""
     days: float = 15.0
 
     def requests(self) -> list[JobRequest]:
-        """What is asked of the training cluster; the same for any scheme and any abilities."""
+        """Return the requests to the training cluster; they do not depend on scheme and abilities."""
         last_day = self.first_day + self.days
         drawn = generate_requests(self.seed, self.cluster.training_gpus, last_day)
         return window(drawn, self.first_day, self.days)
 
     @property
     def cluster(self) -> ElasticCluster:
-        """The servers."""
+        """Servers of both clusters."""
         return ElasticCluster().scaled(self.factor)
 
     def __str__(self) -> str:
@@ -57,24 +57,24 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One simulation to make."""
+class ElasticTrial:
+    """One simulation to run."""
 
-    setting: Setting
+    setting: ElasticSetting
     scheme: SchemeName = "lyra"
     loans: bool = True
     """Whether inference servers are lent."""
     scenario: Scenario = "basic"
     reclaiming: ReclaimingName = "preemption_cost"
     elastic_share: float | None = None
-    """See `Abilities`; with 0 no job scales."""
+    """Share of elastic jobs, see `Abilities`; with 0 no job scales."""
     scaling: ScalingName = "linear"
     alone: bool = False
-    """True if no other run may be beside it, since its times and memory are wanted."""
+    """Whether no other run may be parallel, because its times and memory are measured."""
 
     @property
     def policy(self) -> ElasticPolicy:
-        """Of the training zone."""
+        """Policy of the training zone."""
         return ElasticPolicy(
             reference_gpu_type=TRAINING_GPU.name,
             scheme=self.scheme,
@@ -85,7 +85,7 @@ class Trial:
 
     @property
     def abilities(self) -> Abilities:
-        """Of its jobs."""
+        """Abilities of its jobs."""
         return Abilities(
             scenario=self.scenario,
             elastic_share=self.elastic_share,
@@ -93,7 +93,7 @@ class Trial:
         )
 
     def identity(self) -> dict[str, Any]:
-        """JSON values that, with the sources, decide the outcome."""
+        """Return JSON values that, with the sources, determine the outcome."""
         fields = asdict(self)
         del fields["alone"]
         return fields

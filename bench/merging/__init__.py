@@ -1,1 +1,1 @@
-"""What merging fine-tuning jobs is worth, on measured training curves and step times."""
+"""Benchmarks of merging fine-tuning jobs, on measured training curves and step times."""

@@ -4,8 +4,8 @@
     temporal["A,B"]                                   B from the weights that A has left
     spatial["A,B"]                                    both in one run, keys `<task>_<metric>`
 
-Each holds `<metric>` and `<metric>_epoch`, lists of equal length. A curve that was not measured is empty,
-and one that was measured more than once holds its runs one after another.
+Each holds `<metric>` and `<metric>_epoch`, lists of equal length. An unmeasured curve is empty, and one that
+was measured several times holds its runs in sequence.
 """
 
 import gzip
@@ -17,33 +17,32 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROUNDING = 1e-6
-"""Metrics are written with six decimals, and targets with all: a metric so close below a target meets
-it."""
+"""Tolerance of a target: metrics are stored with six decimals, but targets with all."""
 
 
 def as_fraction(metric: float) -> float:
-    """A metric as a job's accuracy: losses, which are stored negative, as the probability exp(metric) of a
-    token. Larger stays better, and nothing is below 0."""
+    """Return a metric as a job's accuracy: losses, which are stored negative, as the probability exp(metric)
+    of a token. Larger stays better, and nothing is below 0."""
     return math.exp(metric) if metric < 0 else metric
 
 
-class Setting(NamedTuple):
+class CurveSetting(NamedTuple):
     """Hyperparameters of a curve of one task."""
 
     learning_rate: str
-    """As written: `1e-4`."""
+    """Learning rate as written in the file: `1e-4`."""
     accumulation_steps: int
 
 
 @dataclass(frozen=True)
 class Curve:
     """A validation metric over the epochs of one run. Larger is better, for all metrics: losses, which are
-    stored negative, are read by `as_fraction`."""
+    stored negative, are converted by `as_fraction`."""
 
     metric: str
-    """Such as `eval_accuracy`, `eval_f1`, `eval_pearson`, `eval_loss`."""
+    """Name of the metric, such as `eval_accuracy`, `eval_f1`, `eval_pearson`, `eval_loss`."""
     epochs: tuple[float, ...]
-    """Ascending; the first may be 0.9, where an epoch ended with a step that was not full."""
+    """Ascending; the first may be 0.9, if an epoch ended with a partial step."""
     values: tuple[float, ...]
 
     @property
@@ -51,28 +50,28 @@ class Curve:
         return max(self.values)
 
     def first_reaching(self, target: float) -> int | None:
-        """The evaluation, counted from 1, that first meets the target; None if none does. Evaluations are
-        once per epoch, so this is the number of epochs begun."""
+        """Return the number of the first evaluation, from 1, that meets the target; None if none does. There
+        is one evaluation per epoch, so this is the number of epochs begun."""
         return next((n for n, value in enumerate(self.values, 1) if value >= target - ROUNDING), None)
 
 
 @dataclass(frozen=True)
 class LearningCurves:
-    """All of one backbone. Curves that are empty in the file are left out; of repeated runs the first is
+    """Curves of one backbone, without those that are empty in the file. Of repeated runs, the first is
     kept."""
 
     model: str
     tasks: tuple[str, ...]
-    """In the file's order."""
-    single: Mapping[str, Mapping[Setting, Curve]]
+    """Tasks in the file's order."""
+    single: Mapping[str, Mapping[CurveSetting, Curve]]
     temporal: Mapping[tuple[str, str], Curve]
-    """By donor and receiver: the receiver's curve."""
+    """Curve of the receiver, by donor and receiver."""
     spatial: Mapping[tuple[str, str], tuple[Curve, Curve]]
-    """By both tasks, in the file's order: the curves of both."""
+    """Curves of both tasks, by both in the file's order."""
 
     def merged(self, donor: str, receiver: str, mode: str) -> Curve | None:
-        """The receiver's curve in a merge; None if it was not measured. In a spatial merge each of the two is
-        the other's donor."""
+        """Return the receiver's curve in a merge; None if it was not measured. In a spatial merge, each of
+        the two is the donor of the other."""
         if mode == "temporal":
             return self.temporal.get((donor, receiver))
         if (receiver, donor) in self.spatial:
@@ -84,8 +83,8 @@ def read_learning_curves(folder: Path, model: str) -> LearningCurves:
     """Read `learning_<model>.json.gz` of a folder of profiles.
 
     Raises:
-        FileNotFoundError: it is not there; the message names the models that are.
-        ValueError: it is not of this form; the message says where.
+        FileNotFoundError: it is missing; the message names the models that are present.
+        ValueError: it is not of this form; the message has the place.
     """
     path = folder / f"learning_{model}.json.gz"
     if not path.exists():
@@ -96,7 +95,7 @@ def read_learning_curves(folder: Path, model: str) -> LearningCurves:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             data = json.load(file)
     except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no gzipped JSON: {error}") from error
+        raise ValueError(f"{path} is not gzipped JSON: {error}") from error
     single, temporal, spatial = (_section(data, name, path) for name in ("single", "temporal", "spatial"))
     return LearningCurves(
         model=model,
@@ -119,7 +118,7 @@ def _spatial(section: Mapping[str, Any], path: Path) -> Any:
             yield pair, (one, other)
 
 
-def _settings(section: Any, where: str) -> dict[Setting, Curve]:
+def _settings(section: Any, where: str) -> dict[CurveSetting, Curve]:
     found = {}
     for rate, by_steps in _mapping(section, where).items():
         for steps, entry in _mapping(by_steps, f"{where}[{rate!r}]").items():
@@ -128,7 +127,7 @@ def _settings(section: Any, where: str) -> dict[Setting, Curve]:
                 raise ValueError(f"{at}: accumulation steps are a whole number from 1 on, not {steps!r}")
             curve = _curve(entry, "", at)
             if curve is not None:
-                found[Setting(rate, int(steps))] = curve
+                found[CurveSetting(rate, int(steps))] = curve
     return found
 
 

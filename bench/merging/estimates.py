@@ -1,15 +1,15 @@
 """Errors of the estimator against measurements (Table 2).
 
-The learning curves have no losses and no embeddings, so a merge is foretold from outcomes of other pairs
-alone (`known`): of each pair of tasks, no outcome of the two together is seen. What a job needs alone is what
-a zone foretells that has profiled it, with the code of production: what it keeps of profiles and of jobs that
-have finished, what it asks, and the solver's answer. The profile run is that of a simulated node, with the
-iterations and the time that a zone orders by default.
+The learning curves have no losses and no embeddings, so a merge is forecast only from outcomes of other pairs
+(`known`): for each pair of tasks, no outcome of the two together is used. The work of a job alone is the
+forecast of a zone that has profiled it, with the production code: the zone's kept profiles and finished jobs,
+its problem, and the solver's answer. The profile run is that of a simulated node, with the iterations and the
+time that a zone orders by default.
 
-What is tuned, and on what: the variances of the estimator's effects are found by each fit from what it may
-see. Its list of effects and its scale of gains are among the best two of 48 forms on one half of the pairs,
-by a hash, with nothing seen but that half; the table has both halves apart. The 48 forms themselves were
-drawn up with all pairs in view, so even the other half is not wholly unseen.
+Tuned parameters and their data: each fit determines the variances of the estimator's effects from its visible
+outcomes. Its list of effects and its scale of gains are among the best two of 48 forms on one half of the
+pairs, chosen by a hash, with only that half in view; the table has both halves apart. The 48 forms themselves
+were designed with all pairs in view, so even the other half is not wholly unseen.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from bench.figures import Measurement, Result, Table
 from bench.merging.known import KnownMerge, KnownTask, foretold_gains, known_merges, known_tasks
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
 from bench.merging.measured_truth import MeasuredTruth, Switching, workload_of
-from bench.merging.step_times import Cluster, StepTimes
+from bench.merging.step_times import GpuCluster, PlacementStepTimes
 from infra.simulation.merging.tuner import VirtualTuner
 from schemas.merging.commands import JobOrder, ProfileOrdered
 from schemas.merging.reports import ProfileReported
@@ -34,12 +34,12 @@ from streams.policies.merging.kind_of_jobs import KindOfJobs
 from streams.policies.merging.knowledge import Knowledge
 
 CLEAR_GAIN = 0.005
-"""Smaller ones are hardly beyond what a second run of the same merge would differ by."""
+"""Smaller gains hardly exceed the difference between two runs of the same merge."""
 _CELL, _ZONE, _NODE, _USER = "bench", "tuning", "n0", "u"
-_CLUSTER = Cluster(8, 4)
-"""Of the workloads; a profile run has one of its GPUs."""
+_CLUSTER = GpuCluster(8, 4)
+"""Cluster of the workloads; a profile run has one of its GPUs."""
 _NO_SWITCHES = Switching(0.0, 0.0)
-"""Nothing here takes the time of one."""
+"""No time here includes a switch."""
 _LIMIT_S = 60.0
 
 
@@ -49,18 +49,18 @@ class Backbone:
 
     profiles: Profiles
     jobs: Mapping[str, WorkloadJob]
-    """The first of the workload, by task."""
+    """First job of each task in the workload."""
     tasks: Mapping[str, KnownTask]
     merges: tuple[KnownMerge, ...]
 
     @property
     def model(self) -> str:
-        """Its name."""
+        """Name of the base model."""
         return self.profiles.model
 
 
 def read_backbone(folder: Path, model: str) -> Backbone:
-    """From a folder of profiles, with its workload `FM-1-<model>.csv`."""
+    """Read a folder of profiles, with its workload `FM-1-<model>.csv`."""
     profiles = read_profiles(folder, model)
     jobs = read_workload(folder / "workloads" / f"FM-1-{model}.csv")
     tasks = known_tasks(profiles, jobs)
@@ -71,8 +71,8 @@ def read_backbone(folder: Path, model: str) -> Backbone:
 
 
 def estimates(folder: Path, models: Sequence[str] = ("roberta-base", "vit")) -> Result:
-    """Figures of the estimator over all these base models together; tables have them apart. A figure that is
-    not defined, as the folder has too few pairs, is left out."""
+    """Return figures of the estimator over all these base models together; tables have them apart. A figure
+    that is undefined, because the folder has too few pairs, is left out."""
     backbones = [read_backbone(folder, model) for model in models]
     gains, gain_table = _gains(backbones)
     iterations, iteration_table = _iterations(backbones)
@@ -80,7 +80,7 @@ def estimates(folder: Path, models: Sequence[str] = ("roberta-base", "vit")) -> 
 
 
 def tuned_on(merge: KnownMerge) -> bool:
-    """Whether a pair is in the half on which the form of the estimator was chosen."""
+    """Return whether a pair is in the half on which the form of the estimator was chosen."""
     names = "/".join(sorted(merge.tasks))
     return hashlib.blake2b(f"estimates/{names}".encode(), digest_size=8).digest()[0] % 2 == 0
 
@@ -89,8 +89,8 @@ def _gains(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
     rows: list[tuple[float | str | None, ...]] = []
     every, other_half = GainErrors(), GainErrors()
     for backbone in backbones:
-        told = foretold_gains(backbone.merges, PairEffects())
-        pairs = [(t.gain, m.gain, m) for t, m in zip(told, backbone.merges, strict=True)]
+        forecasts = foretold_gains(backbone.merges, PairEffects())
+        pairs = [(t.gain, m.gain, m) for t, m in zip(forecasts, backbone.merges, strict=True)]
         parts = {
             "all": pairs,
             "temporal": [pair for pair in pairs if pair[2].candidate.mode == "temporal"],
@@ -116,7 +116,7 @@ def _gains(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
         (
             "gain_mape_pct",
             held.mape_pct,
-            f"of 1 + G, the metric over that alone; {zero.mape_pct:.2f} for always foretelling 0; {note}",
+            f"of 1 + G, the metric over that alone; {zero.mape_pct:.2f} for a constant forecast of 0; {note}",
         ),
     )
     columns = ("model", "part", "pairs", "pearson_r", "mape_pct", "gain_error_pct", "sign_pct")
@@ -126,16 +126,18 @@ def _gains(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
 
 
 def _iterations(backbones: Sequence[Backbone]) -> tuple[Measurement, Table]:
-    """Epochs to the target of each task alone, as a zone foretells them before the first job of a kind."""
+    """Measure forecasts of the epochs to the target of each task alone, before the first job of its kind."""
     errors = IterationErrors()
     rows: list[tuple[float | str | None, ...]] = []
     for backbone in backbones:
-        zone = AskedZone(backbone.profiles, backbone.jobs.values())
+        zone = QueriedZone(backbone.profiles, backbone.jobs.values())
         for task in backbone.tasks.values():
             finished = [other for name, other in backbone.jobs.items() if name != task.name]
-            told = zone.foretold(backbone.jobs[task.name], finished)
-            errors.add(told.epochs, task.epochs)
-            rows.append((backbone.model, task.name, told.accuracy_after_epoch, told.epochs, task.epochs))
+            forecast = zone.forecast(backbone.jobs[task.name], finished)
+            errors.add(forecast.epochs, task.epochs)
+            rows.append(
+                (backbone.model, task.name, forecast.accuracy_after_epoch, forecast.epochs, task.epochs)
+            )
     figures = errors.figures()
     note = (
         f"mean; first epoch seen if of at most {MergingPolicy().profile_iterations} iterations; finished "
@@ -154,30 +156,30 @@ def _counted(errors: GainErrors, pairs: Iterable[tuple[float, float, KnownMerge]
 
 
 @dataclass(frozen=True)
-class ForetoldJob:
-    """What a zone takes a job to need."""
+class JobForecast:
+    """Forecast of a zone for a job."""
 
     epochs: float
-    """From the first one on, until its target."""
+    """Number of epochs until its target."""
     accuracy_after_epoch: float | None
-    """That its profile run has shown; None where that was over before, or was not made."""
+    """Result of its profile run; None if that ended before, or was not done."""
 
 
-class AskedZone:
-    """A zone of one base model with the default settings, to be asked about one job after another."""
+class QueriedZone:
+    """A zone of one base model with the default settings, which forecasts one job after another."""
 
     def __init__(self, profiles: Profiles, jobs: Iterable[WorkloadJob]) -> None:
-        """`jobs` has any that it may be asked about."""
+        """Create the zone; `jobs` includes all jobs to forecast."""
         self._profiles = profiles
         self._policy = MergingPolicy()
-        truth = MeasuredTruth(profiles, tuple(jobs), StepTimes(profiles, _CLUSTER), _NO_SWITCHES)
+        truth = MeasuredTruth(profiles, tuple(jobs), PlacementStepTimes(profiles, _CLUSTER), _NO_SWITCHES)
         self._tuner = VirtualTuner(_CELL, 1.0, truth)
 
-    def foretold(self, job: WorkloadJob, finished: Sequence[WorkloadJob]) -> ForetoldJob:
-        """Of a job that has just been profiled, or whose kind was before.
+    def forecast(self, job: WorkloadJob, finished: Sequence[WorkloadJob]) -> JobForecast:
+        """Forecast a job that has just been profiled, or whose kind has been.
 
         Args:
-            finished: that ran alone to their end before, in this order.
+            finished: jobs that ran alone to their end before, in this order.
         """
         knowledge = Knowledge(self._policy)
         for other in finished:
@@ -189,7 +191,7 @@ class AskedZone:
             knowledge.keep_estimates(estimate(problem, _LIMIT_S))
         expected = kind.expected_iterations
         iterations = workload.target.most_iterations if expected is None else expected
-        return ForetoldJob(iterations / workload.iterations_per_epoch, kind.accuracy_after_epoch)
+        return JobForecast(iterations / workload.iterations_per_epoch, kind.accuracy_after_epoch)
 
     def _finish(self, knowledge: Knowledge, job: WorkloadJob) -> None:
         workload = workload_of(job, self._profiles)

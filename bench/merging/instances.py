@@ -1,4 +1,4 @@
-"""Seeded instances of what the task merger decides, of the size of a large cluster."""
+"""Seeded instances of the task merger's problem, of the size of a large cluster."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ INTERVAL_S = 120.0
 _EPOCHS = 10
 
 
-class Kind(NamedTuple):
+class TimedKind(NamedTuple):
     """A kind of jobs with step times of its own; see `JobKind`."""
 
     steps: tuple[StepTime, ...]
@@ -25,10 +25,10 @@ class Kind(NamedTuple):
     dataset_samples: int
 
 
-def listed(kinds: Iterable[Kind]) -> Mapping[str, Any]:
-    """The fields of a question about some kinds, with tables that are shared."""
+def listed(kinds: Iterable[TimedKind]) -> Mapping[str, Any]:
+    """Return the fields of a problem about some kinds, with shared tables."""
     places: dict[tuple[StepTime, ...], int] = {}
-    told = tuple(
+    fields = tuple(
         JobKind(
             step_table=places.setdefault(kind.steps, len(places)),
             samples_per_step=kind.samples_per_step,
@@ -36,26 +36,26 @@ def listed(kinds: Iterable[Kind]) -> Mapping[str, Any]:
         )
         for kind in kinds
     )
-    return {"step_tables": tuple(places), "kinds": told}
+    return {"step_tables": tuple(places), "kinds": fields}
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How a synthetic instance is made."""
+class InstanceShape:
+    """Parameters of a synthetic instance."""
 
     units: int = 3_000
     gpus: int = 240
     kinds: int = 9
     step_spread: float = 1.0
-    """Of step times of the kinds: standard deviation of the logarithm."""
+    """Standard deviation of the logarithm of step times, over the kinds."""
     scaling: float = 0.85
-    """a GPUs are about a ** scaling times as fast as one."""
+    """Exponent of the speedup: a GPUs are about a ** scaling times as fast as one."""
     most_gpus: int = 240
-    """Of a job."""
+    """Most GPUs of a job."""
     every_size: bool = False
-    """Whether jobs may have any number of GPUs, not only those that a zone gives."""
+    """Whether jobs may have any number of GPUs, not only those that a zone assigns."""
     iteration_spread: float = 2.0
-    """Of the iterations that are left, likewise."""
+    """Standard deviation of the logarithm of the remaining iterations."""
     density: float = 1.0
     """Part of all pairs of kinds that has transfers."""
     least_ratio: float = 0.05
@@ -68,7 +68,7 @@ class Shape:
     leading: float = 0.3
     """Part of the running units with a follower."""
     waited_s: float = 3_600.0
-    """Mean time that units have waited."""
+    """Mean time for which units have waited."""
     equal_waits: bool = False
     """Whether all have waited equally long."""
     switch_s: float = 6.0
@@ -76,7 +76,7 @@ class Shape:
 
     @property
     def text(self) -> str:
-        """In words."""
+        """Description in words."""
         return (
             f"{self.units} units, {self.gpus} GPUs, {self.kinds} kinds, {self.density:.0%} of pairs at "
             f"ratios {self.least_ratio:.2f} to {self.most_ratio:.2f}, up to {self.most_gpus} GPUs a job"
@@ -84,8 +84,8 @@ class Shape:
         )
 
 
-def synthetic(shape: Shape) -> MergeProblem:
-    """An instance of a shape."""
+def synthetic(shape: InstanceShape) -> MergeProblem:
+    """Draw an instance with given parameters."""
     rng = random.Random(f"merge/{shape.seed}")
     kinds = tuple(_kind(rng, shape) for _ in range(shape.kinds))
     pairs = [
@@ -123,8 +123,8 @@ def synthetic(shape: Shape) -> MergeProblem:
 def measured_mix(
     profiles: Profiles, jobs: Sequence[WorkloadJob], units: int, gpus: int, seed: int
 ) -> MergeProblem:
-    """An instance with the measured steps and tasks, and with transfers as good as the measured ones: of so
-    many jobs, each is as likely to be any of the workload."""
+    """Draw an instance with the measured steps, tasks and transfers: each of its jobs is drawn uniformly from
+    the workload."""
     rng = random.Random(f"mix/{seed}")
     by_task = {job.task: job for job in reversed(jobs)}
     tasks = list(by_task)
@@ -146,7 +146,7 @@ def measured_mix(
         curve = profiles.single(task, by_task[task].setting)
         epochs = curve.first_reaching(by_task[task].target) or _EPOCHS
         iterations.append(float(epochs * -(-kind.dataset_samples // kind.samples_per_step)))
-    shape = Shape(units=units, gpus=gpus, kinds=len(kinds))
+    shape = InstanceShape(units=units, gpus=gpus, kinds=len(kinds))
     chosen = [tasks.index(rng.choice(list(jobs)).task) for _ in range(units)]
     return MergeProblem(
         gpus=gpus,
@@ -158,11 +158,11 @@ def measured_mix(
     )
 
 
-def _kind(rng: random.Random, shape: Shape) -> Kind:
+def _kind(rng: random.Random, shape: InstanceShape) -> TimedKind:
     one_s = 0.2 * rng.lognormvariate(0.0, shape.step_spread)
     most = min(shape.gpus, shape.most_gpus)
     sizes = range(1, most + 1) if shape.every_size else allowed_sizes(most, pipeline=False)
-    return Kind(
+    return TimedKind(
         steps=faster_only((size, one_s / size**shape.scaling * rng.uniform(0.98, 1.02)) for size in sizes),
         samples_per_step=rng.choice((16, 64, 128)),
         dataset_samples=rng.randint(200, 100_000),
@@ -171,12 +171,12 @@ def _kind(rng: random.Random, shape: Shape) -> Kind:
 
 def _units(
     rng: random.Random,
-    shape: Shape,
-    kinds: Sequence[Kind],
+    shape: InstanceShape,
+    kinds: Sequence[TimedKind],
     iterations: Sequence[float],
     chosen: Sequence[int],
 ) -> tuple[Unit, ...]:
-    """Some run, some lead a merge, and the others wait."""
+    """Draw units: some run, some lead a merge, and the others wait."""
     left = int(shape.running * shape.gpus)
     found: list[dict[str, object]] = []
     followers: dict[int, list[int]] = {}
@@ -207,8 +207,8 @@ def _units(
     return tuple(Unit.model_validate(fields) for fields in found)
 
 
-def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> Kind:
-    """With steps as a zone's lookup table has them."""
+def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> TimedKind:
+    """Return a kind with the steps of a zone's lookup table."""
     table, usual = LookupTable(), Configuration()
     rows: Sequence[MeasuredStep] = tuple(profiles.steps)[:MAX_SPEEDS]
     for row in rows:
@@ -217,13 +217,13 @@ def _measured_kind(profiles: Profiles, job: WorkloadJob, gpus: int) -> Kind:
         (size, table.step(usual, size, -(-size // 4), job.batch_size, job.batch_size).step_s)
         for size in allowed_sizes(gpus, pipeline=False)
     )
-    return Kind(
+    return TimedKind(
         steps=faster_only(times), samples_per_step=job.batch_size, dataset_samples=profiles.samples[job.task]
     )
 
 
 def _ratio(profiles: Profiles, receiver: WorkloadJob, donor: str, mode: str) -> float:
-    """Of its epochs alone, the part that a receiver needs: twice as many for one that never meets its
+    """Return the epochs of a receiver relative to those alone: twice as many for one that never meets its
     target."""
     curve = profiles.curves.merged(donor, receiver.task, mode)
     alone = profiles.single(receiver.task, receiver.setting).first_reaching(receiver.target) or _EPOCHS

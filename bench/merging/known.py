@@ -1,12 +1,12 @@
-"""What the measured curves say of each pair of tasks: the truth that the estimator is held against, and the
-half of it that a zone may know.
+"""Measured outcomes of each pair of tasks: the ground truth for the estimator, and the half of it that a zone
+may have.
 
-A workload runs each task in one setting, and its target is there the best metric of its own curve. So
+A workload runs each task in one setting, and its target is the best metric of its own curve there. So
 
     G = best of ten epochs merged / best of ten epochs alone - 1    (Eq. 1)
 
-and a merge meets the target exactly if G is not negative. Tasks that no workload has are left out: in which
-setting they were merged is not known.
+and a merge meets the target exactly if G is not negative. Tasks without a workload are left out, because the
+setting of their merges is unknown.
 """
 
 import hashlib
@@ -34,21 +34,21 @@ class KnownTask:
     batch_size: int
     target: float
     curve: Curve
-    """Alone."""
+    """Curve of the task alone."""
     epochs: int
-    """Until the target is met alone."""
+    """Epochs until the target is met alone."""
 
 
 @dataclass(frozen=True)
 class KnownMerge:
-    """A merge that was measured, seen from its receiver."""
+    """A measured merge, from its receiver's side."""
 
     candidate: Candidate
     gain: float
     epochs: int | None
-    """Until the receiver's target is met; None if it never is."""
+    """Epochs until the receiver's target is met; None if it never is."""
     own_epochs: int
-    """The same alone."""
+    """Epochs until then alone."""
 
     @property
     def tasks(self) -> frozenset[str]:
@@ -56,10 +56,10 @@ class KnownMerge:
 
 
 def known_tasks(profiles: Profiles, jobs: Iterable[WorkloadJob]) -> dict[str, KnownTask]:
-    """By name, in its order.
+    """Return the tasks of a workload by name, in order of names.
 
     Raises:
-        LookupError: a job's curve was not measured, or its samples are not known.
+        LookupError: a job's curve was not measured, or its samples are unknown.
         ValueError: jobs of a task differ in setting or target, or a target was never met.
     """
     found: dict[str, tuple[WorkloadJob, KnownTask]] = {}
@@ -70,7 +70,7 @@ def known_tasks(profiles: Profiles, jobs: Iterable[WorkloadJob]) -> dict[str, Kn
                 raise ValueError(f"{job.name} differs from {first.name} in setting, target or batch size")
             continue
         if job.task not in profiles.samples:
-            raise LookupError(f"samples of {job.task!r} are not known: name them in the folder's samples.csv")
+            raise LookupError(f"samples of {job.task!r} are unknown: add them to the folder's samples.csv")
         curve = profiles.single(job.task, job.setting)
         epochs = curve.first_reaching(job.target)
         if epochs is None:
@@ -82,7 +82,7 @@ def known_tasks(profiles: Profiles, jobs: Iterable[WorkloadJob]) -> dict[str, Kn
 
 
 def known_merges(profiles: Profiles, tasks: Mapping[str, KnownTask]) -> list[KnownMerge]:
-    """Of all measured pairs of these tasks; each spatial merge twice, once per receiver."""
+    """Return the measured pairs of these tasks; each spatial merge twice, once per receiver."""
     merges = []
     for mode in MODES:
         for donor in tasks.values():
@@ -109,14 +109,14 @@ def known_merges(profiles: Profiles, tasks: Mapping[str, KnownTask]) -> list[Kno
     return merges
 
 
-def visible(merges: Sequence[KnownMerge], asked: KnownMerge) -> list[KnownMerge]:
-    """The merges that an estimator may see when one of them is foretold: none of the same two tasks, in
+def visible(merges: Sequence[KnownMerge], target: KnownMerge) -> list[KnownMerge]:
+    """Return the merges that an estimator may use to forecast one of them: none of the same two tasks, in
     either direction or mode."""
-    return [other for other in merges if other.tasks != asked.tasks]
+    return [other for other in merges if other.tasks != target.tasks]
 
 
 def foretold_gains(merges: Sequence[KnownMerge], model: GainModel) -> list[GainForecast]:
-    """The gain of each merge, from the merges that it may see. Merges of one pair share a fit."""
+    """Forecast the gain of each merge, from the merges that it may use. Merges of one pair share a fit."""
     by_pair: dict[frozenset[str], list[int]] = {}
     for index, merge in enumerate(merges):
         by_pair.setdefault(merge.tasks, []).append(index)
@@ -129,15 +129,15 @@ def foretold_gains(merges: Sequence[KnownMerge], model: GainModel) -> list[GainF
 
 
 def is_known(one: str, other: str) -> bool:
-    """Whether the pair is of the half that is known, by a hash of both names: in either order, in both modes,
+    """Return whether the pair is in the known half, by a hash of both names: in either order and both modes,
     or never."""
     names = "/".join(sorted((one, other)))
     return hashlib.blake2b(f"known/{names}".encode(), digest_size=8).digest()[0] % 2 == 0
 
 
 def past_merges(profiles: Profiles, jobs: Sequence[WorkloadJob]) -> tuple[PastMerge, ...]:
-    """Outcomes of all measured merges of the known half, each receiver trained as the workload trains its
-    task: what a zone may know before its first merge."""
+    """Return the outcomes of all measured merges of the known half, with each receiver in the setting of its
+    workload: the initial knowledge of a zone."""
     by_task = {job.task: job for job in reversed(jobs)}
     found = (
         _past(profiles, mode, by_task[donor], by_task[receiver])
@@ -152,16 +152,16 @@ def _past(profiles: Profiles, mode: MergeMode, donor: WorkloadJob, receiver: Wor
     curve = profiles.curves.merged(donor.task, receiver.task, mode)
     if curve is None:
         return None
-    giver, taker = workload_of(donor, profiles), workload_of(receiver, profiles)
+    donor_workload, receiver_workload = workload_of(donor, profiles), workload_of(receiver, profiles)
     alone = profiles.single(receiver.task, receiver.setting)
     own, epochs = alone.first_reaching(alone.best), curve.first_reaching(alone.best)
     assert own is not None
     return PastMerge(
         mode=mode,
-        donor=task_key(giver),
-        donor_samples=giver.dataset.samples,
-        receiver=task_key(taker),
-        receiver_samples=taker.dataset.samples,
+        donor=task_key(donor_workload),
+        donor_samples=donor_workload.dataset.samples,
+        receiver=task_key(receiver_workload),
+        receiver_samples=receiver_workload.dataset.samples,
         score=None,
         gain=(curve.best - alone.best) / alone.best,
         target=min(alone.best, 1.0),

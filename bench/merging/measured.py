@@ -9,7 +9,7 @@
     <model>_<gpu>_context_switch.csv     a cold start                    -> Profiles.context_switch_s
     samples.csv                          task,samples; may be missing    -> Profiles.samples
 
-Workloads are files of their own: `read_workload`.
+Workloads are separate files: `read_workload`.
 """
 
 import csv
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from bench.merging.curves import Curve, LearningCurves, Setting, as_fraction, read_learning_curves
+from bench.merging.curves import Curve, CurveSetting, LearningCurves, as_fraction, read_learning_curves
 from schemas.merging.reports import MeasuredStep
 
 SAMPLES = {
@@ -44,17 +44,17 @@ SAMPLES = {
     "imagenet-split-1": 75_000,
     "imagenet-split-2": 100_000,
 }
-"""Samples per epoch, as the README of the profiles has them; a folder's own `samples.csv` comes first."""
+"""Samples per epoch, from the README of the profiles; a folder's own `samples.csv` takes precedence."""
 
 MOST_EPOCHS = 10
-"""At which every run was stopped."""
+"""Epochs after which every run was stopped."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Placement:
-    """A row of the placements: how long a step takes on these GPUs of these nodes."""
+class MeasuredPlacement:
+    """A row of the placements: the time of a step on these GPUs of these nodes."""
 
     gpus_per_node: tuple[int, ...]
     micro_batch_size: int
@@ -75,8 +75,8 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Memory:
-    """GiB that one GPU needs."""
+class MemoryProfile:
+    """Memory of one GPU, in GiB."""
 
     gib_by_micro_batch: tuple[tuple[int, float], ...]
     """Ascending; at least two."""
@@ -90,39 +90,39 @@ class WorkloadJob:
     submitted_s: float
     task: str
     gpus: int
-    """Asked for."""
+    """Requested GPUs."""
     batch_size: int
-    """Batch of an optimizer step, all GPUs together."""
-    setting: Setting
+    """Batch of an optimizer step, over all GPUs."""
+    setting: CurveSetting
     target: float
     """Target of the task's metric."""
 
 
 @dataclass(frozen=True)
 class Profiles:
-    """All of one backbone on one type of GPU."""
+    """Measurements of one backbone on one type of GPU."""
 
     model: str
     gpu: str
     curves: LearningCurves
-    placements: tuple[Placement, ...]
-    large_placements: tuple[Placement, ...]
-    """Large allocations, of which only the numbers of GPUs and nodes are known."""
-    memory: Memory
+    placements: tuple[MeasuredPlacement, ...]
+    large_placements: tuple[MeasuredPlacement, ...]
+    """Large allocations, with only the numbers of GPUs and nodes."""
+    memory: MemoryProfile
     context_switch_s: float
     samples: Mapping[str, int]
-    """Per epoch, of the tasks for which it is known."""
+    """Samples per epoch, of the tasks with a known number."""
 
     @property
     def steps(self) -> Iterator[MeasuredStep]:
-        """The placements as rows of the lookup table."""
+        """Placements as rows of the lookup table."""
         return (placement.measured for placement in (*self.placements, *self.large_placements))
 
-    def single(self, task: str, setting: Setting) -> Curve:
-        """The curve of a task alone.
+    def single(self, task: str, setting: CurveSetting) -> Curve:
+        """Return the curve of a task alone.
 
         Raises:
-            LookupError: it was not measured; the message names the settings that were.
+            LookupError: it was not measured; the message names the measured settings.
         """
         measured = self.curves.single.get(task, {})
         if setting not in measured:
@@ -138,7 +138,7 @@ def read_profiles(folder: Path, model: str, gpu: str = "V100") -> Profiles:
     """Read one backbone on one type of GPU.
 
     Raises:
-        FileNotFoundError: a file that is needed is missing; the message names it.
+        FileNotFoundError: a necessary file is missing; the message names it.
         ValueError: a file is not of its form; the message names file, line and column.
     """
     prefix = f"{model}_{gpu}"
@@ -162,7 +162,7 @@ def read_profiles(folder: Path, model: str, gpu: str = "V100") -> Profiles:
         curves=read_learning_curves(folder, model),
         placements=_rows(folder / f"{prefix}_placements.csv", _placement),
         large_placements=large,
-        memory=Memory(memory),
+        memory=MemoryProfile(memory),
         context_switch_s=switches[0],
         samples=SAMPLES | samples,
     )
@@ -179,7 +179,7 @@ def read_workload(path: Path) -> tuple[WorkloadJob, ...]:
 
 
 class _Row:
-    """A line of a CSV file, with errors that say where."""
+    """A line of a CSV file, whose errors include the place."""
 
     def __init__(self, path: Path, line: int, cells: Mapping[str, str | None]) -> None:
         self._at, self._cells = f"{path}, line {line}", cells
@@ -226,25 +226,25 @@ def _rows(path: Path, build: Callable[[_Row], T]) -> tuple[T, ...]:
     return rows
 
 
-def _placement(row: _Row) -> Placement:
+def _placement(row: _Row) -> MeasuredPlacement:
     return _step(row, row.gpus_per_node("placement"))
 
 
-def _large_placement(row: _Row) -> Placement:
+def _large_placement(row: _Row) -> MeasuredPlacement:
     nodes, gpus = row.whole("num_nodes"), row.whole("num_replicas")
     if gpus < nodes:
         raise row.fault(f"{gpus} GPUs are fewer than the {nodes} nodes that they are on")
-    # Which node has how many is not in the file: as even as can be.
+    # The file lacks the GPUs per node, so they are distributed evenly.
     return _step(row, tuple(gpus // nodes + (node < gpus % nodes) for node in range(nodes)))
 
 
-def _step(row: _Row, gpus_per_node: tuple[int, ...]) -> Placement:
+def _step(row: _Row, gpus_per_node: tuple[int, ...]) -> MeasuredPlacement:
     step_s, exchange_s = row.number("step_time", 1e-9), row.number("sync_time", 0)
     if exchange_s > step_s:
         raise row.fault(
             f"`sync_time` {exchange_s:g} is a part of `step_time` {step_s:g} and cannot be longer"
         )
-    return Placement(gpus_per_node, row.whole("local_bsz"), step_s, exchange_s)
+    return MeasuredPlacement(gpus_per_node, row.whole("local_bsz"), step_s, exchange_s)
 
 
 def _memory(row: _Row) -> tuple[int, float]:
@@ -261,6 +261,6 @@ def _job(row: _Row) -> WorkloadJob:
         task=task,
         gpus=row.whole("num_gpus"),
         batch_size=row.whole("target_batch_size"),
-        setting=Setting(row.text("target_lr"), row.whole("target_gradient_steps")),
+        setting=CurveSetting(row.text("target_lr"), row.whole("target_gradient_steps")),
         target=as_fraction(row.number("target_metric", -math.inf)),
     )

@@ -1,4 +1,4 @@
-"""Simulated jobs that learn as was measured: curves, steps and merges of a folder of profiles."""
+"""Simulated jobs that learn by measured curves, steps and merges of a folder of profiles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from bench.merging.curves import Curve
 from bench.merging.measured import Profiles, WorkloadJob
-from bench.merging.step_times import StepTimes
+from bench.merging.step_times import PlacementStepTimes
 from infra.simulation.merging.truth import AccuracyAfter, ProfileTruth
 from schemas.lora import Dataset
 from schemas.merging.estimates import MergeMode
@@ -14,25 +14,26 @@ from schemas.merging.reports import MeasuredStep
 from schemas.merging.workload import Target, TuningHyperparameters, TuningWorkload
 
 EPOCHS = 10
-"""Jobs end after so many, target or not."""
+"""Epochs after which jobs end, even without their targets."""
 ROUNDING = 1e-6
-"""Curves are rounded to so much, targets are not."""
+"""Precision of curves; targets are not rounded."""
 _EMBEDDING = (1.0,)
-"""The measurements have none: all tasks look alike, and gains are foretold from what came of other pairs."""
+"""Constant, because there are no measurements: all tasks look alike, and gains are forecast from outcomes of
+other pairs."""
 
 
 @dataclass(frozen=True)
 class Switching:
-    """What starting a task costs."""
+    """Times to start a task."""
 
     cold_s: float
     warm_s: float
     loader_s: float = 0.0
-    """Of what a cold or a warm start takes, the part that is saved where the loader is prepared ahead."""
+    """Part of a cold or a warm start that is saved if the loader is prepared ahead."""
 
 
 def workload_of(job: WorkloadJob, profiles: Profiles) -> TuningWorkload:
-    """What a user submits."""
+    """Return the workload that a user submits."""
     samples = profiles.samples[job.task]
     hyperparameters = TuningHyperparameters(
         batch_size=job.batch_size, learning_rate=float(job.setting.learning_rate)
@@ -49,13 +50,13 @@ def workload_of(job: WorkloadJob, profiles: Profiles) -> TuningWorkload:
 
 
 class MeasuredTruth:
-    """See `Truth`. Pairs that were not measured bring nothing: the receiver learns as if it were alone."""
+    """Measured jobs, see `Truth`. Unmeasured pairs have no gain: the receiver learns as if it were alone."""
 
     def __init__(
         self,
         profiles: Profiles,
         jobs: Sequence[WorkloadJob],
-        step_times: StepTimes,
+        step_times: PlacementStepTimes,
         switching: Switching,
     ) -> None:
         self._profiles = profiles
@@ -66,7 +67,7 @@ class MeasuredTruth:
         self._switching = switching
 
     def profile(self, workload: TuningWorkload, iterations: int) -> ProfileTruth:
-        """The beginning of the job's own curve, as a loss."""
+        """Return the beginning of the job's own curve, as a loss."""
         curve = self._single(workload)
         first = curve.values[0]
         per_epoch = workload.iterations_per_epoch
@@ -84,7 +85,7 @@ class MeasuredTruth:
         return self.alone(workload) if curve is None else _after(curve)
 
     def as_receiver(self, workload: TuningWorkload, donor: TuningWorkload) -> None:
-        """Nobody has measured it."""
+        """Return None, because there are no measurements."""
 
     def step(self, workload: TuningWorkload, placement: tuple[int, ...]) -> MeasuredStep:
         """See `Truth`."""
@@ -103,12 +104,12 @@ class MeasuredTruth:
 
 
 def task_of(workload: TuningWorkload) -> str:
-    """The task's name in the measurements."""
+    """Return the task's name in the measurements."""
     return workload.dataset.path.removesuffix(".jsonl")
 
 
 def _after(curve: Curve) -> AccuracyAfter:
-    """The latest value that was measured by then, epochs such as 0.97 counted as whole ones."""
+    """Return the latest value that was measured by then; epochs such as 0.97 count as whole ones."""
     values = {round(epoch): value for epoch, value in zip(curve.epochs, curve.values, strict=True)}
 
     @lru_cache(maxsize=64)

@@ -1,4 +1,5 @@
-"""The suite `merging`: the task merger and its rivals on measured fine-tuning. Parts run alone come first."""
+"""The suite `merging`: the task merger and its rivals on measured fine-tuning. Parts that run alone come
+first."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,9 +10,9 @@ from pathlib import Path
 from bench.figures import Conditions, Measurement, Result
 from bench.merging import tables
 from bench.merging.estimates import estimates
-from bench.merging.simulated import OUTCOME, Outcome, run
+from bench.merging.simulated import OUTCOME, MergingRunOutcome, run
 from bench.merging.slow_merges import measure_merger
-from bench.merging.trial import HALVES, Half, Setting, Trial, rival
+from bench.merging.trial import HALVES, Half, MergingSetting, MergingTrial, rival
 from bench.runs import Experiment
 from bench.suite import Suite, SuitePart, SuiteRun, by_size
 from infra.errors import CommandError
@@ -40,25 +41,25 @@ PUBLISHED_S: Mapping[str, Mapping[str, float]] = {
 
 
 @dataclass(frozen=True)
-class Scope:
+class MergingScope:
     """The settings and runs of each part.
 
     Attributes:
         settings: a workload of each model.
-        rivals_of: models that every rival is run on.
-        compared: settings in which merging is compared with none: models, halves of their tasks, jobs, loads,
-            seeds.
-        warm_rivals: schemes that are run there with warm switches and with cold ones.
+        rivals_of: models for which every rival is run.
+        compared: settings in which merging is compared with no merging: models, halves of their tasks, jobs,
+            loads, seeds.
+        warm_rivals: schemes that are run in them with warm and with cold switches.
     """
 
-    settings: tuple[Setting, ...]
+    settings: tuple[MergingSetting, ...]
     rivals_of: tuple[str, ...]
-    compared: tuple[Setting, ...]
+    compared: tuple[MergingSetting, ...]
     warm_rivals: tuple[SchemeName, ...]
 
 
-def scope_of(conditions: Conditions) -> Scope:
-    """In full, all that the measurements have; in the quick form, the first jobs of each workload.
+def scope_of(conditions: Conditions) -> MergingScope:
+    """Return the full form, with all measurements, or the quick form, with the first jobs of each workload.
 
     Raises:
         CommandError: the measurements are absent or invalid.
@@ -74,10 +75,10 @@ def scope_of(conditions: Conditions) -> Scope:
     return quick(settings) if conditions.quick else full(settings)
 
 
-def _setting(conditions: Conditions, model: str) -> Setting:
-    """The workload of a model: that of the source, unless the command line names another."""
+def _setting(conditions: Conditions, model: str) -> MergingSetting:
+    """Return the workload of a model: that of the source, unless the command line names another."""
     workload = conditions.workload or conditions.profiles / "workloads" / f"FM-1-{model}.csv"
-    return Setting(
+    return MergingSetting(
         profiles=str(conditions.profiles),
         model=model,
         workload=str(workload),
@@ -86,8 +87,8 @@ def _setting(conditions: Conditions, model: str) -> Setting:
     )
 
 
-def full(settings: tuple[Setting, ...]) -> Scope:
-    """All rivals on each model, and 40 settings with and without merging."""
+def full(settings: tuple[MergingSetting, ...]) -> MergingScope:
+    """Return all rivals on each model, and 40 settings with and without merging."""
     compared = tuple(
         _drawn(setting, half, jobs, load, setting.seed + seed)
         for setting in settings
@@ -96,26 +97,29 @@ def full(settings: tuple[Setting, ...]) -> Scope:
         for load in (1.0, 2.0)
         for seed in range(seeds)
     )
-    return Scope(settings, tuple(setting.model for setting in settings), compared, ("optimus", "pollux"))
+    return MergingScope(
+        settings, tuple(setting.model for setting in settings), compared, ("optimus", "pollux")
+    )
 
 
-def quick(settings: tuple[Setting, ...]) -> Scope:
-    """All rivals on the first model, and one setting of each half with and without merging."""
+def quick(settings: tuple[MergingSetting, ...]) -> MergingScope:
+    """Return all rivals on the first model, and one setting of each half with and without merging."""
     compared = tuple(_drawn(setting, half, 30, 2.0, setting.seed) for setting in settings for half in HALVES)
-    return Scope(settings, (settings[0].model,), compared, ("pollux",))
+    return MergingScope(settings, (settings[0].model,), compared, ("pollux",))
 
 
-def _drawn(setting: Setting, half: Half, jobs: int, load: float, seed: int) -> Setting:
-    """Jobs drawn from half of the tasks of a workload."""
+def _drawn(setting: MergingSetting, half: Half, jobs: int, load: float, seed: int) -> MergingSetting:
+    """Return a setting with jobs drawn from half of the tasks of a workload."""
     return replace(setting, first=None, half=half, drawn=jobs, load=load, seed=seed)
 
 
-def all_rivals(setting: Setting) -> tuple[Trial, ...]:
-    """Each scheme at its published interval, and in the form that also decides when jobs come or go."""
+def all_rivals(setting: MergingSetting) -> tuple[MergingTrial, ...]:
+    """Return each scheme at its published interval, and in the form that also decides when jobs arrive or
+    end."""
     return tuple(rival(setting, scheme, decides) for scheme in SCHEMES for decides in ("interval", "eager"))
 
 
-SIMULATED = Experiment[Trial, Outcome](
+SIMULATED = Experiment[MergingTrial, MergingRunOutcome](
     run,
     OUTCOME,
     (
@@ -131,16 +135,16 @@ SIMULATED = Experiment[Trial, Outcome](
             f"bench/merging/{name}.py"
             for name in ("curves", "known", "measured", "measured_truth", "simulated", "step_times", "trial")
         ),
-        # The versions of all libraries.
+        # Versions of all libraries.
         "requirements.lock",
     ),
 )
 
-MergingBench = SuiteRun[Scope, Trial, Outcome]
-By = Mapping[Setting, Mapping[Trial, Outcome]]
+MergingBench = SuiteRun[MergingScope, MergingTrial, MergingRunOutcome]
+By = Mapping[MergingSetting, Mapping[MergingTrial, MergingRunOutcome]]
 
 
-def _run(bench: MergingBench, trials: Mapping[Setting, Sequence[Trial]]) -> By:
+def _run(bench: MergingBench, trials: Mapping[MergingSetting, Sequence[MergingTrial]]) -> By:
     runs = bench.run([trial for some in trials.values() for trial in some])
     return {setting: {trial: runs.of(trial) for trial in some} for setting, some in trials.items()}
 
@@ -157,13 +161,13 @@ def _estimates(bench: MergingBench) -> Result:
 
 
 def _switching(bench: MergingBench) -> Result:
-    """Measure switches of a rank that is forked from a server with torch. The server loads torch while this
-    process does, on another core."""
+    """Measure switches of a rank that is forked from a server with torch. The server loads torch in parallel
+    with this process, on another core."""
     from executors.processes.forked_process import warm_up
     from executors.tuner import FineTuning
 
-    with ThreadPoolExecutor(1) as beside:
-        server = beside.submit(warm_up, *FineTuning.MODULES)
+    with ThreadPoolExecutor(1) as executor:
+        server = executor.submit(warm_up, *FineTuning.MODULES)
         from bench.merging.switching import measure_switching
 
         server.result()
@@ -177,13 +181,13 @@ _CHARGED = (
 
 
 def _schemes(bench: MergingBench) -> Result:
-    """Jobs' completion times beside those of all rivals and the published ones."""
+    """Measure jobs' completion times, and compare them with those of all rivals and the published ones."""
     runs = _run(
         bench,
         {
             setting: (
-                Trial(setting),
-                Trial(setting, modes=()),
+                MergingTrial(setting),
+                MergingTrial(setting, modes=()),
                 *(all_rivals(setting) if setting.model in bench.scope.rivals_of else ()),
             )
             for setting in bench.scope.settings
@@ -198,11 +202,13 @@ def _schemes(bench: MergingBench) -> Result:
     )
 
 
-def _against_rivals(setting: Setting, runs: Mapping[Trial, Outcome]) -> Iterator[Measurement]:
-    ours, name = runs[Trial(setting)], _figure_name(setting)
-    beside = _published(setting)
-    best = f", the best published value is {min(beside.values()):g} s" if beside else ""
-    without = runs[Trial(setting, modes=())].average_s
+def _against_rivals(
+    setting: MergingSetting, runs: Mapping[MergingTrial, MergingRunOutcome]
+) -> Iterator[Measurement]:
+    ours, name = runs[MergingTrial(setting)], _figure_name(setting)
+    published = _published(setting)
+    best = f", the best published value is {min(published.values()):g} s" if published else ""
+    without = runs[MergingTrial(setting, modes=())].average_s
     note = (
         f"simulated, mean of {len(ours.jobs)} jobs; without merging {without:.0f} s{best}; nothing known "
         f"of any merge beforehand; {_CHARGED}: {setting}"
@@ -228,36 +234,37 @@ def _against_rivals(setting: Setting, runs: Mapping[Trial, Outcome]) -> Iterator
         )
 
 
-_MEASURES: Mapping[str, Callable[[Outcome], float]] = {
+_MEASURES: Mapping[str, Callable[[MergingRunOutcome], float]] = {
     "jct": lambda run: run.average_s,
     "tail": lambda run: run.tail_s,
     "makespan": lambda run: run.makespan_s,
 }
 
 
-def _published(setting: Setting) -> Mapping[str, float]:
-    """Figures of the source's own simulator, where the jobs are the ones that it has run."""
+def _published(setting: MergingSetting) -> Mapping[str, float]:
+    """Return the figures of the source's own simulator, if the jobs are the same."""
     is_whole = setting.first is None and setting.drawn is None
     named = Path(setting.workload).name == f"FM-1-{setting.model}.csv"
     return PUBLISHED_S.get(setting.model, {}) if is_whole and named else {}
 
 
-def _figure_name(setting: Setting) -> str:
-    """Part of the names of a setting's figures: the model, and its workload if that is not its own."""
+def _figure_name(setting: MergingSetting) -> str:
+    """Return the part of the names of a setting's figures: the model, and its workload if that is not its
+    own."""
     workload = Path(setting.workload).stem
     words = setting.model if workload == f"FM-1-{setting.model}" else f"{setting.model}_{workload}"
     return re.sub(r"[^A-Za-z0-9]+", "_", words)
 
 
 def _over_none(bench: MergingBench) -> Result:
-    """Merging beside the same scheme without merging, and beside rivals with the same warm switches."""
+    """Compare merging with the same scheme without merging, and with rivals with the same warm switches."""
     runs = _run(
         bench,
         {
             setting: (
-                Trial(setting),
-                Trial(setting, modes=()),
-                Trial(setting, knowledge="half"),
+                MergingTrial(setting),
+                MergingTrial(setting, modes=()),
+                MergingTrial(setting, knowledge="half"),
                 *(
                     rival(setting, scheme, "eager", warm)
                     for scheme in bench.scope.warm_rivals
@@ -271,11 +278,11 @@ def _over_none(bench: MergingBench) -> Result:
 
 
 def _fairness(bench: MergingBench) -> Result:
-    """Figure 12, on the workloads as they are."""
+    """Measure Figure 12, on the unchanged workloads."""
     runs = _run(
         bench,
         {
-            setting: (Trial(setting), *(rival(setting, scheme, "interval") for scheme in FAIR_SCHEMES))
+            setting: (MergingTrial(setting), *(rival(setting, scheme, "interval") for scheme in FAIR_SCHEMES))
             for setting in bench.scope.settings
             if setting.model in bench.scope.rivals_of
         },
@@ -288,14 +295,14 @@ def _fairness(bench: MergingBench) -> Result:
     first = next(iter(runs))
     measured = Measurement(
         "unfair_pct",
-        tables.unfair_pct(first, runs[first][Trial(first)]),
+        tables.unfair_pct(first, runs[first][MergingTrial(first)]),
         f"simulated, jobs of {first} with a finish-time fairness above 1; all, in percent: {shares}",
     )
     every = {trial: run for of in runs.values() for trial, run in of.items()}
     return Result((measured,), (tables.fairness("figure_12", every),))
 
 
-SUITE: Suite[Scope, Trial, Outcome] = Suite(
+SUITE: Suite[MergingScope, MergingTrial, MergingRunOutcome] = Suite(
     parts=(
         SuitePart("merger", _merger),
         SuitePart("estimates", _estimates),

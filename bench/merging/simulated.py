@@ -1,4 +1,4 @@
-"""A simulated run of the cell of production, and what became of its jobs."""
+"""A simulated run of the production cell, and the results of its jobs."""
 
 import math
 import time
@@ -11,8 +11,8 @@ from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 from bench.merging.known import past_merges
 from bench.merging.measured import Profiles, WorkloadJob
 from bench.merging.measured_truth import MeasuredTruth, Switching, workload_of
-from bench.merging.step_times import Cluster, StepTimes
-from bench.merging.trial import Trial
+from bench.merging.step_times import GpuCluster, PlacementStepTimes
+from bench.merging.trial import MergingTrial
 from infra.simulation.merging.tuner import VirtualTuner
 from infra.simulation.simulator import Simulation, Step
 from infra.workloads.timed import TimedEvent
@@ -31,21 +31,21 @@ from solvers.merging.schemes import RIVALS
 
 CELL, ZONE = "bench", "tuning"
 _USERS = 64
-"""No user of a cell may take the room of all others."""
+"""Number of users: no user of a cell may take the room of all others."""
 STORING_S = 30.0
-"""Cost of a cold switch besides the measured start: storing the state of the task before, as the source of
-the measurements charges it."""
+"""Cost of a cold switch besides the measured start: storing the state of the previous task, as charged by the
+source of the measurements."""
 WARM_SPEEDUP = 10.0
 """Speedup of a switch on a node that has run a task before, which `switch_speedup` must reach."""
 INTERVAL_S = 120.0
 """Interval of the task merger (section 7.1)."""
 IDLE_INTERVAL_S = 5.0
 SOLVE_S = 0.1
-"""Virtual time that each solve takes."""
+"""Virtual time of each solve."""
 
 
 @dataclass(frozen=True)
-class Fared:
+class SimulatedJob:
     """Result of a job."""
 
     name: str
@@ -55,24 +55,24 @@ class Fared:
 
     @property
     def jct_s(self) -> float:
-        """From submission to end."""
+        """Time from submission to end."""
         return self.ended_s - self.submitted_s
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MergingRunOutcome:
     """Result of a trial."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    jobs: tuple[Fared, ...]
-    """In the order of their submission."""
+    jobs: tuple[SimulatedJob, ...]
+    """Results in the order of submission."""
     starts: int
     """Starts of tasks: each is charged a switch."""
     merges: int
     undone: int
     solves_s: tuple[FiniteFloat, ...]
-    """Real seconds of each answer of a solver, estimates left out."""
+    """Real seconds of each answer of a solver, without estimates."""
     cpu_s: FiniteFloat
 
     @property
@@ -82,31 +82,31 @@ class Outcome:
 
     @property
     def tail_s(self) -> float:
-        """Completion time that 99 of a hundred jobs do not exceed."""
+        """99 % quantile of the completion times."""
         times = sorted(job.jct_s for job in self.jobs)
         return times[math.ceil(0.99 * len(times)) - 1]
 
     @property
     def slowest_s(self) -> float:
-        """The longest completion time."""
+        """Longest completion time."""
         return max(job.jct_s for job in self.jobs)
 
     @property
     def makespan_s(self) -> float:
-        """From the first submission to the last end."""
+        """Time from the first submission to the last end."""
         return max(job.ended_s for job in self.jobs) - min(job.submitted_s for job in self.jobs)
 
     @property
     def met(self) -> int:
-        """Jobs that reached their accuracy target."""
+        """Number of jobs that reached their accuracy target."""
         return sum(job.met_target for job in self.jobs)
 
 
-OUTCOME = TypeAdapter(Outcome)
+OUTCOME = TypeAdapter(MergingRunOutcome)
 
 
-def run(trial: Trial) -> Outcome:
-    """Make a trial in this process.
+def run(trial: MergingTrial) -> MergingRunOutcome:
+    """Run a trial in this process.
 
     Raises:
         FileNotFoundError: a file of its setting is missing.
@@ -120,7 +120,7 @@ def run(trial: Trial) -> Outcome:
 
 
 def _policy(
-    trial: Trial, profiles: Profiles, jobs: Sequence[WorkloadJob], switching: Switching
+    trial: MergingTrial, profiles: Profiles, jobs: Sequence[WorkloadJob], switching: Switching
 ) -> MergingPolicy:
     """Return the policy of the zone."""
     is_rival = trial.scheme in RIVALS
@@ -135,8 +135,8 @@ def _policy(
     )
 
 
-def configuration(profiles: Profiles, cluster: Cluster, policy: MergingPolicy) -> CellConfigured:
-    """A cell with one merging zone."""
+def configuration(profiles: Profiles, cluster: GpuCluster, policy: MergingPolicy) -> CellConfigured:
+    """Return a cell with one merging zone."""
     gpu = GpuType(
         name=profiles.gpu,
         samples_per_s=100.0,
@@ -157,7 +157,7 @@ def configuration(profiles: Profiles, cluster: Cluster, policy: MergingPolicy) -
 
 
 def submissions(jobs: Sequence[WorkloadJob], profiles: Profiles) -> list[TimedEvent[Event]]:
-    """Jobs as users submit them."""
+    """Return the jobs as users submit them."""
     return [
         TimedEvent(
             job.submitted_s,
@@ -175,7 +175,7 @@ def submissions(jobs: Sequence[WorkloadJob], profiles: Profiles) -> list[TimedEv
 
 
 def offline(profiles: Profiles, **settings: object) -> MergingPolicy:
-    """The policy with the steps and the memory that were profiled offline."""
+    """Return the policy with steps and memory that were profiled offline."""
     return MergingPolicy.model_validate(
         {
             "speeds": tuple(profiles.steps)[:MAX_SPEEDS],
@@ -191,32 +191,32 @@ def offline(profiles: Profiles, **settings: object) -> MergingPolicy:
 def simulate(
     profiles: Profiles,
     jobs: Sequence[WorkloadJob],
-    cluster: Cluster,
+    cluster: GpuCluster,
     policy: MergingPolicy,
     switching: Switching,
-) -> Outcome:
+) -> MergingRunOutcome:
     """Run jobs through a cell.
 
     Raises:
-        RuntimeError: some of them are never over.
+        RuntimeError: some of them never end.
     """
     began_s = time.process_time()
-    truth = MeasuredTruth(profiles, jobs, StepTimes(profiles, cluster), switching)
+    truth = MeasuredTruth(profiles, jobs, PlacementStepTimes(profiles, cluster), switching)
     simulation = Simulation(
         configuration(profiles, cluster, policy),
         submissions(jobs, profiles),
         solve_s=SOLVE_S,
         runners={TaskAssigned.RUNNER: VirtualTuner(CELL, 1.0, truth)},
     )
-    watched = _Watched(jobs)
-    simulation.pass_on(watched.take)
+    observations = _JobObservations(jobs)
+    simulation.pass_on(observations.add)
     if simulation.given_up is not None:
         raise RuntimeError(f"the simulation ended unfinished: {simulation.given_up}")
-    return watched.outcome(time.process_time() - began_s)
+    return observations.outcome(time.process_time() - began_s)
 
 
-class _Watched:
-    """Observations of the jobs while they run."""
+class _JobObservations:
+    """Observations of the jobs during the run."""
 
     def __init__(self, jobs: Sequence[WorkloadJob]) -> None:
         self._jobs = jobs
@@ -227,8 +227,8 @@ class _Watched:
         self._starts = self._merges = self._undone = 0
         self._solves_s: list[float] = []
 
-    def take(self, step: Step) -> None:
-        """See what happens."""
+    def add(self, step: Step) -> None:
+        """Add a step of the simulation."""
         match event := step.entry.envelope.event:
             case JobSubmitted():
                 assert isinstance(event.workload, TuningWorkload)
@@ -250,16 +250,16 @@ class _Watched:
                     self._undone += 1
                     self._best.pop(outcome.job_id, None)
 
-    def outcome(self, cpu_s: float) -> Outcome:
-        """Once all is over."""
+    def outcome(self, cpu_s: float) -> MergingRunOutcome:
+        """Return the outcome at the end."""
         lost = self._submitted_s.keys() - self._ended_s.keys()
         if lost:
             raise RuntimeError(f"{len(lost)} jobs were never done, such as {min(lost)}")
-        jobs = tuple(self._fared(job_id) for job_id in self._submitted_s)
-        return Outcome(jobs, self._starts, self._merges, self._undone, tuple(self._solves_s), cpu_s)
+        jobs = tuple(self._result(job_id) for job_id in self._submitted_s)
+        return MergingRunOutcome(jobs, self._starts, self._merges, self._undone, tuple(self._solves_s), cpu_s)
 
-    def _fared(self, job_id: str) -> Fared:
-        return Fared(
+    def _result(self, job_id: str) -> SimulatedJob:
+        return SimulatedJob(
             self._jobs[int(job_id[1:])].name,
             self._submitted_s[job_id],
             self._ended_s[job_id],

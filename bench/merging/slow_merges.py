@@ -1,8 +1,8 @@
-"""How long the task merger takes at 3,000 jobs and 240 GPUs on one core, building the model included: on the
-measured mix, and on synthetic instances that are sought for slowness.
+"""Time of the task merger at 3,000 jobs and 240 GPUs on one core, with building the model: on the measured
+mix, and on synthetic instances from a search for slow ones.
 
-Which instances are slow is told by time itself, so a search takes another path on another machine. The
-slowest few that it finds are timed again; the middle of three times counts.
+The search is guided by measured times, so it takes another path on another machine. The slowest instances
+that it finds are timed again; the median of three times counts.
 """
 
 import random
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from bench.figures import Measurement, Result, Table
-from bench.merging.instances import Shape, measured_mix, synthetic
-from bench.merging.trial import Setting
+from bench.merging.instances import InstanceShape, measured_mix, synthetic
+from bench.merging.trial import MergingSetting
 from bench.runs import on_one_core
 from schemas.merging.problems import MergeProblem
 from schemas.merging.settings import MergingPolicy
@@ -23,27 +23,27 @@ from solvers.merging.merger import merge
 UNITS = 3_000
 GPUS = 240
 _AT_ONCE = 25
-"""Of them, between two restarts."""
+"""Tries between two restarts."""
 _DRAWN = 8
-"""Of these, drawn anew; the others are neighbours of the slowest so far."""
+"""Random ones of these; the others are neighbours of the slowest so far."""
 _TIMES = 3
 LIMIT_S = MergingPolicy().solve_limit_s
 
 
 @dataclass(frozen=True)
-class Extent:
-    """How many instances are timed."""
+class SearchExtent:
+    """Number of timed instances."""
 
     mixes: int
-    """Of each measured mix."""
+    """Instances of each measured mix."""
     tries: int
-    """That are sought."""
+    """Instances of the search."""
     slowest: int
-    """Of those sought, timed again."""
+    """Slowest of the search, timed again."""
 
 
-FULL = Extent(mixes=20, tries=150, slowest=5)
-QUICK = Extent(mixes=3, tries=10, slowest=2)
+FULL = SearchExtent(mixes=20, tries=150, slowest=5)
+QUICK = SearchExtent(mixes=3, tries=10, slowest=2)
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,20 @@ class _Timed:
     label: str
     took_s: float
     gap_pct: float
-    """Between the plan and the proven bound."""
+    """Gap between the plan and the proven bound."""
     merged: int
     is_limited: bool
 
 
-def measure_merger(quick: bool, seed: int, settings: Sequence[Setting]) -> Result:
-    """`merger_median_s` over the measured mixes, `merger_worst_s` over all instances."""
+def measure_merger(quick: bool, seed: int, settings: Sequence[MergingSetting]) -> Result:
+    """Measure `merger_median_s` over the measured mixes, and `merger_worst_s` over all instances."""
     extent = QUICK if quick else FULL
     with on_one_core():
-        merge(synthetic(Shape(units=50, gpus=8)), LIMIT_S)  # loads the libraries
+        merge(synthetic(InstanceShape(units=50, gpus=8)), LIMIT_S)  # loads the libraries
         mixes = list(_mixes(extent.mixes, seed, settings))
-        found = climbed(random.Random(f"slow merges/{seed}"), extent.tries)
+        found = slow_instances(random.Random(f"slow merges/{seed}"), extent.tries)
         sought = sorted(found, key=lambda timed: -timed[0])
-        slowest = [_again(shape) for _, shape in sought[: extent.slowest]]
+        slowest = [_timed_again(shape) for _, shape in sought[: extent.slowest]]
     worst = max((*mixes, *slowest), key=lambda timed: timed.took_s)
     usual = statistics.median(timed.took_s for timed in mixes)
     rows = [
@@ -92,9 +92,8 @@ def measure_merger(quick: bool, seed: int, settings: Sequence[Setting]) -> Resul
     )
 
 
-def climbed(rng: random.Random, tries: int) -> Iterator[tuple[float, Shape]]:
-    """Instances and the times that they took, each a neighbour of the slowest since the last restart, or
-    drawn anew."""
+def slow_instances(rng: random.Random, tries: int) -> Iterator[tuple[float, InstanceShape]]:
+    """Yield times and instances, each a neighbour of the slowest since the last restart, or a random one."""
     best, at = -1.0, random_shape(rng)
     for number in range(tries):
         place = number % _AT_ONCE
@@ -105,11 +104,11 @@ def climbed(rng: random.Random, tries: int) -> Iterator[tuple[float, Shape]]:
             best, at = took_s, shape
 
 
-def random_shape(rng: random.Random) -> Shape:
-    """Any instance, the extremes often: equal jobs, tables of all sizes, and more kinds and transfers than
-    the estimator is asked about."""
+def random_shape(rng: random.Random) -> InstanceShape:
+    """Draw an instance, often with extremes: equal jobs, tables of all sizes, and more kinds and transfers
+    than in the estimator's problems."""
     least = rng.choice((0.02, 0.1, 0.5, 0.9))
-    return Shape(
+    return InstanceShape(
         units=UNITS,
         gpus=GPUS,
         kinds=rng.choice((1, 2, 9, 18, 32, 32, 90)),
@@ -132,8 +131,8 @@ def random_shape(rng: random.Random) -> Shape:
     )
 
 
-def neighbour(rng: random.Random, shape: Shape) -> Shape:
-    """An instance that differs in one way."""
+def neighbour(rng: random.Random, shape: InstanceShape) -> InstanceShape:
+    """Draw an instance that differs in one parameter."""
     other = random_shape(rng)
     name = rng.choice([name for name in vars(shape) if getattr(other, name) != getattr(shape, name)])
     if name in ("least_ratio", "most_ratio"):
@@ -141,7 +140,7 @@ def neighbour(rng: random.Random, shape: Shape) -> Shape:
     return replace(shape, **{name: getattr(other, name)})
 
 
-def _mixes(count: int, seed: int, settings: Sequence[Setting]) -> Iterator[_Timed]:
+def _mixes(count: int, seed: int, settings: Sequence[MergingSetting]) -> Iterator[_Timed]:
     for setting in settings:
         profiles, jobs = setting.read()
         for number in range(count):
@@ -149,8 +148,8 @@ def _mixes(count: int, seed: int, settings: Sequence[Setting]) -> Iterator[_Time
             yield _timed(f"mix of {setting.model} {number}", make)
 
 
-def _again(shape: Shape) -> _Timed:
-    """Timed a few times: the middle one counts."""
+def _timed_again(shape: InstanceShape) -> _Timed:
+    """Time an instance a few times, and return the median."""
     timed = [_timed(shape.text, partial(synthetic, shape)) for _ in range(_TIMES)]
     return sorted(timed, key=lambda one: one.took_s)[_TIMES // 2]
 

@@ -11,30 +11,30 @@ Placement = tuple[int, ...]
 """GPUs per node, ascending, on the nodes that have any."""
 
 _Rows = Mapping[int, tuple[float, float]]
-"""By batch per GPU: seconds of a step, and those of it that are for synchronising."""
+"""Seconds of a step, and those of synchronisation in it, by batch per GPU."""
 
 
-class Cluster(NamedTuple):
-    """Equal nodes."""
+class GpuCluster(NamedTuple):
+    """A cluster of equal nodes."""
 
     nodes: int
     gpus_per_node: int
 
     @property
     def gpus(self) -> int:
-        """Of all nodes."""
+        """Number of GPUs of all nodes."""
         return self.nodes * self.gpus_per_node
 
     def compact(self, gpus: int) -> Placement:
-        """GPUs on as few empty nodes as possible."""
+        """Place GPUs on as few empty nodes as possible."""
         whole, rest = divmod(gpus, self.gpus_per_node)
         return ((rest,) if rest else ()) + (self.gpus_per_node,) * whole
 
 
-class StepTimes:
+class PlacementStepTimes:
     """The fastest step of a batch on each placement."""
 
-    def __init__(self, profiles: Profiles, cluster: Cluster) -> None:
+    def __init__(self, profiles: Profiles, cluster: GpuCluster) -> None:
         self._exact: dict[Placement, dict[int, tuple[float, float]]] = defaultdict(dict)
         for row in profiles.placements:
             self._exact[tuple(sorted(row.gpus_per_node))][row.micro_batch_size] = row.step_s, row.exchange_s
@@ -45,10 +45,10 @@ class StepTimes:
         self._cluster = cluster
 
     def fastest(self, batch: int, placement: Placement) -> MeasuredStep:
-        """A step of a batch, with as many parts accumulated as is fastest. GPUs among which the batch cannot
-        be split are idle."""
+        """Return the fastest step of a batch, over all numbers of accumulated parts. GPUs among which the
+        batch cannot be split are idle."""
         gpus = sum(placement)
-        while (way := _fastest_way(self._of(placement), batch, gpus)) is None:
+        while (way := _fastest_accumulation(self._measured(placement), batch, gpus)) is None:
             gpus -= 1
             placement = self._cluster.compact(gpus)
         step_s, exchange_s, micro_batch_size, accumulated = way
@@ -61,9 +61,9 @@ class StepTimes:
             exchange_s=min(exchange_s, step_s),
         )
 
-    def _of(self, placement: Placement) -> _Rows:
-        """As measured on it, or else on the most similar number of nodes: between nodes, synchronising was
-        found to depend on the number of GPUs alone."""
+    def _measured(self, placement: Placement) -> _Rows:
+        """Return the steps measured on a placement, or else on the most similar number of nodes:
+        synchronisation between nodes was found to depend on the number of GPUs alone."""
         if placement in self._exact:
             return self._exact[placement]
         gpus, nodes = sum(placement), len(placement)
@@ -73,9 +73,9 @@ class StepTimes:
         return self._by_shape[min(shapes, key=lambda shape: (abs(shape[1] - nodes), shape[1]))]
 
 
-def _fastest_way(rows: _Rows, batch: int, gpus: int) -> tuple[float, float, int, int] | None:
-    """The fastest way to accumulate a batch: seconds of a step, and those of synchronising, batch per GPU,
-    and how often it is taken. None where the batch cannot be split into what was measured."""
+def _fastest_accumulation(rows: _Rows, batch: int, gpus: int) -> tuple[float, float, int, int] | None:
+    """Return the fastest way to accumulate a batch: seconds of a step, seconds of synchronisation, batch per
+    GPU, and number of parts. None if the batch cannot be split into measured parts."""
     ways = []
     for local, (step_s, sync_s) in rows.items():
         accumulated, rest = divmod(batch, local * gpus)

@@ -1,4 +1,4 @@
-"""How long a GPU stands still between two tasks: after a cold start, a switch, and a prewarmed switch."""
+"""Idle time of a GPU between two tasks: after a cold start, a switch, and a prewarmed switch."""
 
 import subprocess
 import time
@@ -34,33 +34,34 @@ from schemas.merging.workload import Target, TuningHyperparameters, TuningWorklo
 _MODEL = "base"
 _SMALL_RECORDS = 256
 _LARGE_RECORDS = 150_000
-"""So much takes a second or so to open, check and count."""
+"""Number of records that take about a second to open, check and count."""
 _POLL_S = 0.005
 _AHEAD_S = 3.0
-"""A cell says it 30 s ahead."""
+"""Lead time of prewarming; a cell orders it 30 s ahead."""
 
 
 @dataclass(frozen=True)
 class Switch:
-    """What a worker told of one switch."""
+    """One switch, as reported by a worker."""
 
     gap_s: float
-    """From the end of the last step of one task to the begin of the first of the next."""
+    """Time from the end of a task's last step to the start of the next task's first."""
     step_s: float
-    """That first step."""
+    """Time of that first step."""
     until_first_step_s: float
-    """From the command to switch to the end of that step: the last step of the task before included."""
+    """Time from the command to switch to the end of that step, the last step of the previous task
+    included."""
 
 
 def devices() -> tuple[Device, ...]:
-    """Those of this machine."""
+    """Return the devices of this machine."""
     return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 def measure_switching(quick: bool, seed: int, device: Device = "cpu") -> Result:
-    """`switch_speedup`: from a new process to the end of a task's first step, over the same on a worker that
-    has the base model and another task; `prewarm_hidden_pct`: the share of a loader's preparation that delays
-    the first step no longer. On the default base.
+    """Measure `switch_speedup`: time from a new process to the end of a task's first step, over that on a
+    worker that has the base model and another task; and `prewarm_hidden_pct`: the share of a loader's
+    preparation that no longer delays the first step. On the default base.
     """
     rounds = 2 if quick else 10
     cold_rounds = 1 if quick else 10  # each takes as long as all other rounds of the quick form
@@ -69,7 +70,7 @@ def measure_switching(quick: bool, seed: int, device: Device = "cpu") -> Result:
         base = default_base_directory()
         write_dataset(folder / "small.jsonl", _SMALL_RECORDS, seed)
         write_dataset(folder / "large-0.jsonl", _LARGE_RECORDS, seed)
-        for number in range(1, 2 * rounds):  # what is known of a file is known by its inode
+        for number in range(1, 2 * rounds):  # cached properties of a file are stored by its inode
             copyfile(folder / "large-0.jsonl", folder / f"large-{number}.jsonl")
         settings = TunerSettings(base_model_dir=base, dataset_root=folder, device=device, gpus=1)
         cold_s = [_cold_start_s(settings) for _ in range(cold_rounds)]
@@ -122,7 +123,7 @@ def _result(
 
 
 def first_step(base_directory: str, dataset_root: str, dataset: str, device: Device) -> None:
-    """What a run without the executor does until it has taken its first step."""
+    """Take the first training step of a run without the executor."""
     settings = TunerSettings(
         base_model_dir=Path(base_directory), dataset_root=Path(dataset_root), device=device
     )
@@ -164,7 +165,7 @@ def _preparation_s(settings: TunerSettings, dataset: str) -> float:
 
 
 class _Worker:
-    """A node with one worker, which always trains something."""
+    """A node with one worker, which always trains a task."""
 
     def __init__(self, folder: Path, settings: TunerSettings) -> None:
         self._reports: list[FleetEvent] = []
@@ -177,7 +178,7 @@ class _Worker:
         self._until(lambda: bool(self._evaluations()))
 
     def switch(self, dataset: str, *, prewarm: bool = False) -> Switch:
-        """Have the present task end and one on this data begin."""
+        """End the present task and begin one on this data."""
         if prewarm:
             order = _order(self._tasks + 1, dataset)
             starts_s = time.time() + _AHEAD_S
@@ -185,7 +186,7 @@ class _Worker:
             ready_s = time.monotonic() + _AHEAD_S
             self._until(lambda: time.monotonic() > ready_s)
         seen = len(self._log.seen)
-        told_s = time.monotonic()
+        commanded_s = time.monotonic()
         ended = self._tasks
         self._begin(dataset)
         self._runner.apply(
@@ -200,7 +201,7 @@ class _Worker:
         )
         self._until(lambda: len(self._log.seen) > seen)
         gap_s, step_s = self._log.seen[-1]
-        return Switch(gap_s, step_s, time.monotonic() - told_s)
+        return Switch(gap_s, step_s, time.monotonic() - commanded_s)
 
     def close(self) -> None:
         """End the worker."""

@@ -1,4 +1,4 @@
-"""Tables of simulated runs: beside rivals, beside no merging, and their fairness."""
+"""Tables of simulated runs: comparisons with rivals and with no merging, and fairness."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -6,17 +6,17 @@ from typing import NamedTuple
 from bench.charts import Bars, Curves
 from bench.figures import Measurement, Result, Table, Value
 from bench.merging.measured import MOST_EPOCHS, Profiles, WorkloadJob
-from bench.merging.simulated import Outcome
-from bench.merging.step_times import StepTimes
-from bench.merging.trial import Setting, Trial
+from bench.merging.simulated import MergingRunOutcome
+from bench.merging.step_times import PlacementStepTimes
+from bench.merging.trial import MergingSetting, MergingTrial
 from solvers.merging.fairness import Finished, cumulative_distribution, finish_time_fairness
 from streams.policies.merging.speeds import allowed_sizes
 
 MEASURES = ("average_s", "tail_s", "makespan_s", "met_target_pct", "merges", "undone", "starts")
 
 
-def measures(outcome: Outcome) -> tuple[float, ...]:
-    """In the order of `MEASURES`."""
+def measures(outcome: MergingRunOutcome) -> tuple[float, ...]:
+    """Return the values of `MEASURES`, in its order."""
     return (
         outcome.average_s,
         outcome.tail_s,
@@ -28,24 +28,26 @@ def measures(outcome: Outcome) -> tuple[float, ...]:
     )
 
 
-def compared(name: str, runs: Mapping[Trial, Outcome], published: Mapping[str, float]) -> Table:
-    """All runs of a workload, beside what the source of the measurements reaches in its own simulator."""
+def compared(
+    name: str, runs: Mapping[MergingTrial, MergingRunOutcome], published: Mapping[str, float]
+) -> Table:
+    """Return all runs of a workload, with the results of the measurements' source in its own simulator."""
     rows: list[tuple[Value, ...]] = []
     for trial, outcome in runs.items():
         # The source charges each of its schemes a cold switch, and decides at intervals.
-        beside = published.get(trial.scheme) if trial.decides == "interval" else None
-        rows.append((label(trial), trial.setting.model, *measures(outcome), beside))
+        published_s = published.get(trial.scheme) if trial.decides == "interval" else None
+        rows.append((label(trial), trial.setting.model, *measures(outcome), published_s))
     columns = ("run", "model", *MEASURES, "published_average_s")
     return Table(name, columns, rows, Bars("run", "model", "average_s", None, "average completion time, s"))
 
 
-def label(trial: Trial) -> str:
-    """What sets a run apart from others of its setting."""
+def label(trial: MergingTrial) -> str:
+    """Return the differences of a run from others of its setting."""
     return str(trial).partition(":")[0]
 
 
-def fairness(name: str, runs: Mapping[Trial, Outcome]) -> Table:
-    """Figure 12: the distribution of finish-time fairness."""
+def fairness(name: str, runs: Mapping[MergingTrial, MergingRunOutcome]) -> Table:
+    """Return Figure 12: the distribution of finish-time fairness."""
     rows: list[tuple[Value, ...]] = []
     for trial, outcome in runs.items():
         rho = finish_time_fairness(finished(trial.setting, outcome), trial.setting.cluster.gpus)
@@ -54,31 +56,31 @@ def fairness(name: str, runs: Mapping[Trial, Outcome]) -> Table:
     return Table(name, ("run", "rho"), rows, Curves())
 
 
-def unfair_pct(setting: Setting, outcome: Outcome) -> float:
-    """Jobs that sharing hurt: of a finish-time fairness above 1, in percent."""
+def unfair_pct(setting: MergingSetting, outcome: MergingRunOutcome) -> float:
+    """Return the jobs that sharing has delayed: with a finish-time fairness above 1, in per cent."""
     rho = finish_time_fairness(finished(setting, outcome), setting.cluster.gpus).values()
     return 100.0 * sum(value > 1.0 for value in rho) / len(rho)
 
 
-def finished(setting: Setting, outcome: Outcome) -> list[Finished]:
-    """Jobs with what they take alone, by the measured curves and steps."""
+def finished(setting: MergingSetting, outcome: MergingRunOutcome) -> list[Finished]:
+    """Return the jobs with their times alone, by the measured curves and steps."""
     profiles, jobs = setting.read()
     steps = _Steps(setting, profiles)
     return [
-        Finished(f"{number}", fared.submitted_s, fared.ended_s, job.gpus, steps.total_s(job))
-        for number, (job, fared) in enumerate(zip(jobs, outcome.jobs, strict=True))
+        Finished(f"{number}", result.submitted_s, result.ended_s, job.gpus, steps.total_s(job))
+        for number, (job, result) in enumerate(zip(jobs, outcome.jobs, strict=True))
     ]
 
 
 class _Steps:
-    def __init__(self, setting: Setting, profiles: Profiles) -> None:
+    def __init__(self, setting: MergingSetting, profiles: Profiles) -> None:
         self._cluster = setting.cluster
         self._profiles = profiles
-        self._times = StepTimes(profiles, setting.cluster)
+        self._times = PlacementStepTimes(profiles, setting.cluster)
         self._known: dict[tuple[str, int, float], dict[int, float]] = {}
 
     def total_s(self, job: WorkloadJob) -> dict[int, float]:
-        """By number of GPUs, each faster than the one before."""
+        """Return times by number of GPUs, each shorter than the one before."""
         key = (job.task, job.batch_size, job.target)
         if key not in self._known:
             curve = self._profiles.single(job.task, job.setting)
@@ -122,33 +124,38 @@ class _Difference(NamedTuple):
     """Difference of a run with merging from the one without."""
 
     gain_pct: float
-    """By how much the mean completion time is shorter."""
+    """Reduction of the mean completion time."""
     later_pct: float
-    """By how much the longest is longer."""
+    """Increase of the longest completion time."""
 
 
-def over_none(runs: Mapping[Setting, Mapping[Trial, Outcome]]) -> Result:
-    """A row per setting, and the worst of them.
+def over_none(runs: Mapping[MergingSetting, Mapping[MergingTrial, MergingRunOutcome]]) -> Result:
+    """Return a row per setting, and figures of the worst of them.
 
     Args:
-        runs: of each setting with merging, without, and where there are some, with outcomes of half of the
-            pairs known, and of rivals with warm switches and with cold ones.
+        runs: runs of each setting with merging and without, and optionally with outcomes of half of the pairs
+            known, and of rivals with warm and with cold switches.
     """
     rows: list[tuple[Value, ...]] = []
-    unknown: dict[Setting, _Difference] = {}
-    known: dict[Setting, _Difference] = {}
-    over_rivals: dict[Setting, float] = {}
+    unknown: dict[MergingSetting, _Difference] = {}
+    known: dict[MergingSetting, _Difference] = {}
+    over_rivals: dict[MergingSetting, float] = {}
     for setting, of in runs.items():
-        ours, without = of[Trial(setting)], of[Trial(setting, modes=())]
-        told = of.get(Trial(setting, knowledge="half"))
+        ours, without = of[MergingTrial(setting)], of[MergingTrial(setting, modes=())]
+        informed = of.get(MergingTrial(setting, knowledge="half"))
         rivals = {trial: run.average_s for trial, run in of.items() if trial.scheme != "ymir"}
         warm = min((value for trial, value in rivals.items() if trial.warm_switches), default=None)
         cold = min((value for trial, value in rivals.items() if not trial.warm_switches), default=None)
         difference = unknown[setting] = _difference(ours, without)
-        of_told: tuple[Value, ...] = (None,) * 5
-        if told is not None:
-            known[setting] = _difference(told, without)
-            of_told = (told.average_s, *known[setting], float(told.merges), float(told.undone))
+        of_informed: tuple[Value, ...] = (None,) * 5
+        if informed is not None:
+            known[setting] = _difference(informed, without)
+            of_informed = (
+                informed.average_s,
+                *known[setting],
+                float(informed.merges),
+                float(informed.undone),
+            )
         if warm is not None:
             over_rivals[setting] = 100.0 * (1.0 - ours.average_s / warm)
         rows.append(
@@ -166,7 +173,7 @@ def over_none(runs: Mapping[Setting, Mapping[Trial, Outcome]]) -> Result:
                 difference.later_pct,
                 float(ours.merges),
                 float(ours.undone),
-                *of_told,
+                *of_informed,
                 warm,
                 cold,
             )
@@ -188,15 +195,17 @@ def over_none(runs: Mapping[Setting, Mapping[Trial, Outcome]]) -> Result:
     return Result(tuple(measured), (Table("over_none", _COLUMNS, rows),))
 
 
-def _difference(ours: Outcome, without: Outcome) -> _Difference:
+def _difference(ours: MergingRunOutcome, without: MergingRunOutcome) -> _Difference:
     return _Difference(
         100.0 * (1.0 - ours.average_s / without.average_s),
         100.0 * (ours.slowest_s / without.slowest_s - 1.0),
     )
 
 
-def _measured(name: str, condition: str, differences: Mapping[Setting, _Difference]) -> Iterator[Measurement]:
-    """The worst and the mean of some settings."""
+def _measured(
+    name: str, condition: str, differences: Mapping[MergingSetting, _Difference]
+) -> Iterator[Measurement]:
+    """Yield the worst and the mean of some settings."""
     count = len(differences)
     least = min(differences, key=lambda setting: differences[setting].gain_pct)
     most = max(differences, key=lambda setting: differences[setting].later_pct)

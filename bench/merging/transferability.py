@@ -1,8 +1,8 @@
-"""Table 7: what each score of transferability is worth as the one that chooses donors, found out by training.
+"""Table 7: speedup by each score of transferability as the choice of donors, measured by training.
 
-For each task the donor that the score ranks best is taken, whatever it does: also one that hurts, and without
-the safety net of a zone. Every pair is trained, so that the best donor in hindsight and a random one are the
-ends of the scale. No score has seen an outcome of any pair, nor validation data.
+For each task, the donor with the best score is used, even if it delays the task, and without the safety net
+of a zone. Every pair is trained, so that the best donor in hindsight and a random one are the ends of the
+scale. No score uses an outcome of a pair, nor validation data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,15 @@ from statistics import mean
 
 from bench.charts import Bars
 from bench.figures import Measurement, Result, Table, Value
-from bench.merging.transfers import FULL, METRICS, QUICK, Extent, Pair, Transfers, measure_transfers
+from bench.merging.transfers import (
+    FULL,
+    METRICS,
+    QUICK,
+    MeasuredTransfers,
+    Pair,
+    TransferExtent,
+    measure_transfers,
+)
 
 PUBLISHED: Sequence[tuple[str, str, float, float]] = (
     ("task2vec", "ViT-Base", 1.30, 24.63),
@@ -27,29 +35,29 @@ PUBLISHED: Sequence[tuple[str, str, float, float]] = (
 HINDSIGHT, RANDOM = "best in hindsight", "random"
 
 Donors = Mapping[str, Sequence[str]]
-"""By receiver, those that it may get, each as likely as the others."""
+"""Possible donors by receiver, with equal probabilities."""
 
 
 @dataclass(frozen=True)
 class Worth:
-    """What comes of a choice of donors."""
+    """Effect of a choice of donors."""
 
     speedup: float
-    """Iterations alone over those after the donor, the mean over receivers."""
+    """Iterations alone over those after the donor, as a mean over receivers."""
     saved_pct: float
-    """Of the iterations that all receivers need alone. Negative where the choice costs some."""
+    """Saved part of the iterations that all receivers need alone; negative if the choice costs some."""
     hurt_pct: float
-    """Receivers that need more than alone."""
+    """Part of the receivers that need more than alone."""
 
 
 def measure_transferability(quick: bool, seed: int) -> Result:
-    """`task2vec_speedup`, `task2vec_vs_random`, `task2vec_vs_best_rival`, and Table 7."""
+    """Measure `task2vec_speedup`, `task2vec_vs_random`, `task2vec_vs_best_rival`, and Table 7."""
     extent = QUICK if quick else FULL
     return transferability(measure_transfers(extent, seed), extent)
 
 
 def best_donors(scores: Mapping[Pair, float]) -> dict[str, str]:
-    """By receiver, the donor of the largest score; of equals, the first by name."""
+    """Return the donor of the largest score by receiver; of equals, the first by name."""
     found: dict[str, str] = {}
     for donor, receiver in sorted(scores):
         present = found.get(receiver)
@@ -58,8 +66,8 @@ def best_donors(scores: Mapping[Pair, float]) -> dict[str, str]:
     return found
 
 
-def donors_by_choice(transfers: Transfers) -> dict[str, Donors]:
-    """What each metric takes, the best in hindsight, and a random one."""
+def donors_by_choice(transfers: MeasuredTransfers) -> dict[str, Donors]:
+    """Return the choice of each metric, the best in hindsight, and a random one."""
     saved = {pair: -float(iterations) for pair, iterations in transfers.merged.items()}
     by_score = {metric: scores.of for metric, scores in transfers.scores.items()} | {HINDSIGHT: saved}
     chosen: dict[str, Donors] = {
@@ -73,8 +81,8 @@ def donors_by_choice(transfers: Transfers) -> dict[str, Donors]:
     return chosen | {RANDOM: every}
 
 
-def worth(transfers: Transfers, donors: Donors) -> Worth:
-    """Of a choice, as expected where several donors are left to chance."""
+def worth(transfers: MeasuredTransfers, donors: Donors) -> Worth:
+    """Return the effect of a choice, as an expectation over several donors."""
     alone, merged = transfers.alone, transfers.merged
     after = {receiver: [merged[donor, receiver] for donor in some] for receiver, some in donors.items()}
     return Worth(
@@ -84,8 +92,8 @@ def worth(transfers: Transfers, donors: Donors) -> Worth:
     )
 
 
-def transferability(transfers: Transfers, extent: Extent) -> Result:
-    """The figures and tables of what was measured."""
+def transferability(transfers: MeasuredTransfers, extent: TransferExtent) -> Result:
+    """Return the figures and tables of the measured transfers."""
     choices = donors_by_choice(transfers)
     worths = {choice: worth(transfers, donors) for choice, donors in choices.items()}
     rival = max((metric for metric in METRICS if metric != "task2vec"), key=lambda of: worths[of].speedup)
@@ -118,7 +126,7 @@ def transferability(transfers: Transfers, extent: Extent) -> Result:
     return Result(measurements, (_table_7(transfers, worths), _pairs(transfers)))
 
 
-def _table_7(transfers: Transfers, worths: Mapping[str, Worth]) -> Table:
+def _table_7(transfers: MeasuredTransfers, worths: Mapping[str, Worth]) -> Table:
     rows: list[tuple[Value, ...]] = []
     for choice, found in worths.items():
         scores = transfers.scores.get(choice)
@@ -132,7 +140,7 @@ def _table_7(transfers: Transfers, worths: Mapping[str, Worth]) -> Table:
     return Table("table_7", columns, rows, Bars("donor_by", "model", "speedup", None, "speedup by merging"))
 
 
-def _pairs(transfers: Transfers) -> Table:
+def _pairs(transfers: MeasuredTransfers) -> Table:
     rows: list[tuple[Value, ...]] = [
         (
             donor,

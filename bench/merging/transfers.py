@@ -1,9 +1,9 @@
-"""Who helps whom, found out by training: tasks of real text on the default base, alone and after each other.
+"""Transfer between tasks, measured by training: tasks of real text on the default base, alone and after each
+other.
 
 The tasks are cut from packages of Python's standard library, which the base model was not trained on (its
-text is of the modules outside of packages). What is trained, and what is measured of it, is the tuner's own
-code; a merge is temporal, so that the receiver starts from the weights with which the donor has met its
-target, with a new optimizer.
+text is of the modules outside of packages). Training and measurement are the tuner's own code. A merge is
+temporal: the receiver starts from the weights with which the donor met its target, with a new optimizer.
 """
 
 import time
@@ -49,11 +49,12 @@ TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "importlib": ("importlib/*.py",),
     }
 )
-"""Modules of each task: two tables of character sets, two pairs of related programs, and three that are like
-no other one."""
+"""Modules of each task: two tables of character sets, two pairs of related programs, and three unlike all
+others."""
 METRICS = ("task2vec", "task2feat", "leep")
 MOST_OF_ALONE = 2
-"""A merged job is given up after so many times the iterations that all have alone; it counts with those."""
+"""Limit of a merged job, relative to the iterations that all have alone; one that does not end counts with
+it."""
 _ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _CPU = torch.device("cpu")
 
@@ -65,28 +66,28 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Extent:
-    """How much is trained and measured."""
+class TransferExtent:
+    """Amount of training and measurement."""
 
     tasks: tuple[str, ...]
-    """Of `TEXTS`."""
+    """Names in `TEXTS`."""
     records: int
-    """Of each task, to train on."""
+    """Training records of each task."""
     validation_records: int
     iterations: int
-    """Each task has so many alone; the lowest validation loss that it comes to is its target."""
+    """Iterations of each task alone; the lowest validation loss in them is its target."""
     interval: int
     """Iterations from one measurement of the validation loss to the next."""
     scored_records: int
-    """That a task's embedding is computed on, and a donor's predictions: a zone's `fisher_samples`."""
+    """Records for a task's embedding and for a donor's predictions: a zone's `fisher_samples`."""
     batch_size: int = 8
     sequence_length: int = 64
 
 
-FULL = Extent(
+FULL = TransferExtent(
     tasks=tuple(TEXTS), records=240, validation_records=40, iterations=40, interval=4, scored_records=128
 )
-QUICK = Extent(
+QUICK = TransferExtent(
     tasks=("code pages", "more code pages", "asyncio", "multiprocessing"),
     records=80,
     validation_records=16,
@@ -100,26 +101,26 @@ QUICK = Extent(
 
 @dataclass(frozen=True)
 class Scores:
-    """Of one metric."""
+    """Scores of one metric."""
 
     of: Mapping[Pair, float]
-    """Larger where the donor is expected to help more."""
+    """Score by pair; larger if the donor is expected to help more."""
     scoring_s: float
-    """The greatest time that it took: for a task's embedding, or for a pair if it is computed by pair."""
+    """Longest computation: of a task's embedding, or of a pair if it is computed by pair."""
     profiling_s: float
-    """Likewise from the base model on: with the time in which the donor is trained, if it must be."""
+    """Longest computation from the base model on: with the training of the donor, if necessary."""
 
 
 @dataclass(frozen=True)
-class Transfers:
-    """What was measured of some tasks."""
+class MeasuredTransfers:
+    """Measurements of some tasks."""
 
     alone: Mapping[str, int]
     """Iterations that each task needs for its target."""
     merged: Mapping[Pair, int]
-    """Iterations that the receiver needs for the same after the donor, of its own."""
+    """Iterations that the receiver needs for its target after the donor."""
     scores: Mapping[str, Scores]
-    """By metric, of the same pairs."""
+    """Scores of the same pairs, by metric."""
 
 
 @dataclass(frozen=True)
@@ -132,30 +133,32 @@ class _Donor:
     training_s: float
 
 
-def measure_transfers(extent: Extent, seed: int) -> Transfers:
+def measure_transfers(extent: TransferExtent, seed: int) -> MeasuredTransfers:
     """Train each task alone and each pair of them, and score each pair, on one thread of the CPU.
 
-    The same seed gives the same iterations and scores on the same machine.
+    Equal seeds yield equal iterations and scores on a machine.
     """
     with one_thread(), TemporaryDirectory() as name:
         return _Bench(Path(name), extent, seed).transfers()
 
 
 class _Bench:
-    def __init__(self, folder: Path, extent: Extent, seed: int) -> None:
+    def __init__(self, folder: Path, extent: TransferExtent, seed: int) -> None:
         self._extent = extent
         self._base = load_base()
         settings = TunerSettings(dataset_root=folder)
         loaders = PreparedLoaders(DatasetRoot(folder), SharedTokenizer(self._base.tokenizer), settings)
         self._jobs = {name: _open(name, folder, extent, seed, self._base, loaders) for name in extent.tasks}
 
-    def transfers(self) -> Transfers:
+    def transfers(self) -> MeasuredTransfers:
         try:
             donors = {name: self._trained_alone(job) for name, job in self._jobs.items()}
             pairs = list(permutations(self._jobs, 2))
             merged = {(a, b): self._iterations_after(donors[a], b, donors[b].loss) for a, b in pairs}
             scores = {**self._by_embeddings(pairs), "leep": self._by_predictions(pairs, donors)}
-            return Transfers({name: donor.iterations for name, donor in donors.items()}, merged, scores)
+            return MeasuredTransfers(
+                {name: donor.iterations for name, donor in donors.items()}, merged, scores
+            )
         finally:
             for job in self._jobs.values():
                 job.loader.close()
@@ -185,14 +188,15 @@ class _Bench:
         return most
 
     def _train(self, job: Job, trainer: Trainer, done: int) -> None:
-        """For one interval."""
+        """Train for one interval."""
         for number in range(done, done + self._extent.interval):
             records = job.loader.stream.take(number * job.batch_size, job.batch_size)
             batch = [Sample(place, 0, job.loader.training[record]) for place, record in enumerate(records)]
             trainer.step(batch, number, 1, (), lambda _: None)
 
     def _validation_loss(self, job: Job, trainer: Trainer) -> float:
-        """The mean of a token. An accuracy of so small a model moves in steps too large for a target."""
+        """Return the mean loss of a token. The accuracy of so small a model moves in steps too large for a
+        target."""
         validation = job.loader.validation
         assert validation is not None, "each task has some"
         loss, tokens = 0.0, 0
@@ -208,7 +212,7 @@ class _Bench:
     # Scores
 
     def _scored(self, name: str) -> list[TokenSequence]:
-        """The records of a task that scores are computed on, as a profile run takes them."""
+        """Return a task's records for scores, as in a profile run."""
         loader = self._jobs[name].loader
         return [loader.training[i] for i in loader.stream.take(0, self._extent.scored_records)]
 
@@ -239,7 +243,7 @@ class _Bench:
 
 
 def _timed(inputs: Mapping[K, V], compute: Callable[[V], T]) -> tuple[dict[K, T], dict[K, float]]:
-    """What comes of each, and how long each took, in seconds."""
+    """Return the result of each input, and its time in seconds."""
     found, took_s = {}, {}
     for key, value in inputs.items():
         started_s = time.monotonic()
@@ -249,9 +253,9 @@ def _timed(inputs: Mapping[K, V], compute: Callable[[V], T]) -> tuple[dict[K, T]
 
 
 def _open(
-    name: str, folder: Path, extent: Extent, seed: int, base: SharedBase, loaders: PreparedLoaders
+    name: str, folder: Path, extent: TransferExtent, seed: int, base: SharedBase, loaders: PreparedLoaders
 ) -> Job:
-    """Write a task's data, and open the job that is to learn it."""
+    """Write a task's data, and open its job."""
     file = name.replace(" ", "-")
     texts = pieces(TEXTS[name], seed)[: extent.records + extent.validation_records]
     write_task(folder, file, texts, extent.validation_records)
@@ -260,7 +264,7 @@ def _open(
         dataset=Dataset(path=f"{file}.jsonl", samples=extent.records),
         validation_path=f"{file}-validation.jsonl",
         hyperparameters=TuningHyperparameters(
-            # High, and on every layer: in so few iterations a task shall be seen to learn.
+            # High, and on every layer, so that a task learns visibly in so few iterations.
             target_modules=_ADAPTED,
             learning_rate=5e-3,
             batch_size=extent.batch_size,
@@ -274,5 +278,5 @@ def _open(
 
 
 def _trainer(job: Job, state: AdapterState | None) -> Trainer:
-    """Of a job, from a state or from a new adapter; its micro-batch is the whole batch."""
+    """Return a trainer of a job, from a state or from a new adapter; its micro-batch is the whole batch."""
     return Trainer(job.base, adapter_for("normal", [job], state, _CPU), _CPU, job.batch_size)

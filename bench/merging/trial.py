@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
-from bench.merging.step_times import Cluster
+from bench.merging.step_times import GpuCluster
 from schemas.merging.estimates import MergeMode
 from schemas.merging.settings import SchemeName
 
 MEASURED_GPUS = 32
-"""For which the measured workloads were made."""
+"""GPUs for which the measured workloads were made."""
 
 
 Half = Literal["chosen", "held"]
@@ -27,41 +27,41 @@ _DIGEST_BYTES = 12
 BOTH: tuple[MergeMode, ...] = ("temporal", "spatial")
 
 Knowledge = Literal["nothing", "half"]
-"""Knowledge of merges before a zone's first: nothing at all, as a newcomer meets it, or what came of half
-of the pairs (`known.is_known`), the other half never seen."""
+"""Knowledge of merges before a zone's first: none, or the outcomes of half of the pairs (`known.is_known`),
+without the other half."""
 Decides = Literal["interval", "eager"]
-"""When a scheme decides: at its published interval, or also whenever jobs have come or gone."""
+"""Times of a scheme's decisions: at its published interval, or also whenever jobs have arrived or ended."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """The cluster, and the jobs that users ask for: what all runs of a comparison have in common."""
+class MergingSetting:
+    """The cluster and the users' jobs: the common part of all runs of a comparison."""
 
     profiles: str
-    """The folder of measurements."""
+    """Folder of measurements."""
     model: str
     workload: str
-    """The file of jobs."""
+    """File of jobs."""
     nodes: int = 8
     gpus_per_node: int = 4
     first: int | None = None
-    """Number of the file's jobs, those that come first; None for all."""
+    """Number of jobs from the beginning of the file; None for all."""
     drawn: int | None = None
-    """Jobs that are drawn from the mix of the workload; None for the jobs of the file as they are."""
+    """Number of jobs that are drawn from the mix of the workload; None for the jobs of the file."""
     load: float = 1.0
     """Load by drawn jobs: arrivals per GPU and time, over those of the file on 32 GPUs."""
     seed: int = 0
     """Seed of drawn jobs."""
     half: Half | None = None
-    """Jobs of half of the tasks alone, see `in_half`."""
+    """Half of the tasks whose jobs are used, see `in_half`."""
 
     @property
-    def cluster(self) -> Cluster:
-        """Its nodes."""
-        return Cluster(self.nodes, self.gpus_per_node)
+    def cluster(self) -> GpuCluster:
+        """Cluster of its nodes."""
+        return GpuCluster(self.nodes, self.gpus_per_node)
 
     def read(self) -> tuple[Profiles, tuple[WorkloadJob, ...]]:
-        """The measurements and the jobs.
+        """Read the measurements and the jobs.
 
         Raises:
             FileNotFoundError: a file is missing.
@@ -71,7 +71,7 @@ class Setting:
         return profiles, self.jobs(read_workload(Path(self.workload)))
 
     def jobs(self, measured: Sequence[WorkloadJob]) -> tuple[WorkloadJob, ...]:
-        """Those of this setting, of a file that has these."""
+        """Return the jobs of this setting from those of a file."""
         if self.half is not None:
             measured = in_half(measured, self.half)
         if self.drawn is None:
@@ -90,30 +90,30 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One simulation to make."""
+class MergingTrial:
+    """One simulation to run."""
 
-    setting: Setting
+    setting: MergingSetting
     scheme: SchemeName = "ymir"
     decides: Decides = "eager"
     warm_switches: bool = True
     """Whether a node that has run a task before starts the next one in a tenth of the time, as the tuner
     does. Rivals start each one cold."""
     modes: tuple[MergeMode, ...] = BOTH
-    """Modes in which jobs may be merged; of schemes that merge."""
+    """Modes in which jobs may be merged, for schemes that merge."""
     knowledge: Knowledge = "nothing"
     alone: bool = False
-    """Its times are not wanted."""
+    """Whether no other run may be parallel; its times are not measured."""
 
     def identity(self) -> dict[str, Any]:
-        """JSON values that, with the sources, decide the outcome."""
+        """Return JSON values that, with the sources, determine the outcome."""
         return {
             **asdict(self),
             "measured": _digest(self.setting.profiles, self.setting.model, self.setting.workload),
         }
 
     def __str__(self) -> str:
-        default = Trial(self.setting)
+        default = MergingTrial(self.setting)
         words: list[str] = [self.scheme]
         if self.scheme != "ymir" or self.decides != default.decides:
             words.append(self.decides)
@@ -126,14 +126,16 @@ class Trial:
         return f"{', '.join(words)}: {self.setting}"
 
 
-def rival(setting: Setting, scheme: SchemeName, decides: Decides, warm_switches: bool = False) -> Trial:
-    """A scheme that merges nothing."""
-    return Trial(setting, scheme, decides, warm_switches, modes=())
+def rival(
+    setting: MergingSetting, scheme: SchemeName, decides: Decides, warm_switches: bool = False
+) -> MergingTrial:
+    """Return a trial of a scheme without merging."""
+    return MergingTrial(setting, scheme, decides, warm_switches, modes=())
 
 
 @cache
 def _digest(profiles: str, model: str, workload: str) -> str:
-    """The digest of a model's measurements and of a workload."""
+    """Return the digest of a model's measurements and of a workload."""
     folder = Path(profiles)
     paths = [path for path in sorted(folder.glob(f"*{model}*")) if path.is_file()]
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
@@ -143,7 +145,8 @@ def _digest(profiles: str, model: str, workload: str) -> str:
 
 
 def in_half(measured: Sequence[WorkloadJob], half: Half) -> list[WorkloadJob]:
-    """Jobs of every other task, from the most frequent one on, or of those between."""
+    """Return the jobs of every other task by frequency, from the most frequent one on, or of the tasks
+    between."""
     by_task = Counter(job.task for job in measured)
     ranked = sorted(by_task, key=lambda task: (-by_task[task], task))
     kept = set(ranked[HALVES.index(half) :: 2])
@@ -153,14 +156,14 @@ def in_half(measured: Sequence[WorkloadJob], half: Half) -> list[WorkloadJob]:
 def draw(
     measured: Sequence[WorkloadJob], gpus: int, count: int, load: float, seed: int
 ) -> tuple[WorkloadJob, ...]:
-    """Jobs drawn from those of a measured workload, each as likely as any other.
+    """Draw jobs uniformly from those of a measured workload.
 
-    They come over a span in which each GPU gets `load` times as many as one of the measured cluster, denser
-    and sparser in the same places of it.
+    They arrive over a span in which each GPU gets `load` times as many as one of the measured cluster, with
+    the densities of the workload.
 
     Args:
-        measured: with increasing times of submission.
-        gpus: of the cluster that they are for.
+        measured: jobs with increasing times of submission.
+        gpus: number of GPUs of their cluster.
 
     Raises:
         ValueError: there are too few jobs to draw from.
@@ -178,7 +181,7 @@ def draw(
 
 
 def _at(times_s: Sequence[float], part: float) -> float:
-    """The time before which this part of the jobs came, on a line between two of them."""
+    """Return the quantile of times, with linear interpolation."""
     place = part * (len(times_s) - 1)
     index = min(int(place), len(times_s) - 2)
     return times_s[index] + (place - index) * (times_s[index + 1] - times_s[index])

@@ -1,4 +1,4 @@
-"""The part `contention`: what an all-to-all loses beside an allreduce (Figure 4.4)."""
+"""The part `contention`: slowdown of an all-to-all by a concurrent allreduce (Figure 4.4)."""
 
 import random
 import time
@@ -18,17 +18,17 @@ from bench.network.ranks import Rank, run_on_limited_network
 _SIZES_BYTES = (2**20, 2**21, 2**22)
 _TIMEOUT_S = 60.0
 _ALONE_EACH = 2
-"""Times alone for each time beside an allreduce."""
+"""Number of samples alone for each sample with an allreduce."""
 
 
 @dataclass(frozen=True)
 class Contention:
-    """All-to-alls of one size, each as long as it took the last rank.
+    """All-to-alls of one size, each with the time of the last rank.
 
     Attributes:
-        alone_s: the median of those alone.
-        slowdowns: of each that ran beside an allreduce.
-        network: where, in words.
+        alone_s: median of those alone.
+        slowdowns: slowdown of each that ran during an allreduce.
+        network: description of the network.
     """
 
     alone_s: float
@@ -37,7 +37,7 @@ class Contention:
 
 
 def sample_contention(world: int, size_bytes: int, samples: int, seed: int) -> Contention:
-    """Measure all-to-alls alone and beside an allreduce, in turns."""
+    """Measure all-to-alls alone and during an allreduce, alternating."""
     results, network = run_on_limited_network(
         measure_contention, world, size_bytes=size_bytes, samples=samples, seed=seed
     )
@@ -71,9 +71,9 @@ def _named(sizes_bytes: Sequence[int]) -> str:
 
 
 def measure_contention(rank: Rank) -> dict[str, Any]:
-    """Take turns: an all-to-all alone, then the same while an allreduce of another group runs.
+    """Alternate: an all-to-all alone, then one during an allreduce of another group.
 
-    The allreduce starts before it, by a part of the time that the all-to-all takes alone, and outlasts it.
+    The allreduce starts earlier, by a part of the all-to-all's time alone, and ends later.
 
     Arguments of the run: `size_bytes` of an all-to-all, `samples` and `seed`.
 
@@ -84,7 +84,7 @@ def measure_contention(rank: Rank) -> dict[str, Any]:
     store = FileStore(str(rank.scratch / "store"), rank.world)
     timeout = timedelta(seconds=_TIMEOUT_S)
     dist.init_process_group("gloo", store=store, rank=rank.rank, world_size=rank.world, timeout=timeout)
-    drawn = random.Random(rank.arguments["seed"])  # the same on all ranks
+    drawn = random.Random(rank.arguments["seed"])  # equal on all ranks
     size_bytes = rank.arguments["size_bytes"]
     try:
         tokens, gradients = dist.new_group(), dist.new_group()

@@ -1,4 +1,5 @@
-"""How well the experts' popularity is foretold (thesis, section 4.7.3.2), on a model trained on real text."""
+"""Accuracy of forecasts of the experts' popularity (thesis, section 4.7.3.2), on a model trained on real
+text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,21 +18,22 @@ from solvers.experts.paths import PathProfile, PopularityEstimator
 from solvers.experts.schemes import SCHEMES
 
 WAYS = ("balanced", "lina")
-"""The default counts all experts of a sample path, the published way only the most popular (k = 1)."""
+"""Schemes: the default counts all experts of a sample path, the published one only the most popular (k =
+1)."""
 THESIS_4_5 = {1: "31.6 and 28.3", 3: "60.4 and 63.5"}
-"""Table 4.5: accuracy in % of Transformer-XL and BERT-Large; also 71.4 and 66.0 with paths of 6."""
+"""Accuracies of Table 4.5 in % for Transformer-XL and BERT-Large; also 71.4 and 66.0 with paths of 6."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a form of the benchmark."""
+    """Sizes of a form of the benchmark."""
 
     steps: int
     profiled: int
     """Batches of the profile stage."""
     served: int
     sequences: int
-    """Of a batch: 128 are 1,024 tokens for each of 16 devices."""
+    """Sequences of a batch: 128 are 1,024 tokens for each of 16 devices."""
     path_lengths: tuple[int, ...]
 
 
@@ -41,14 +43,14 @@ QUICK = Sizes(60, 3, 6, 64, (1, PUBLISHED_PATH_LENGTH))
 
 @dataclass(frozen=True)
 class Selections:
-    """What was served: batches of (tokens, layers), those of the profile stage, and others."""
+    """Expert selections as batches of (tokens, layers): those of the profile stage, and served ones."""
 
     profiled: Sequence[Ints]
     served: Sequence[Ints]
 
 
 def measure_estimation(conditions: Conditions) -> Result:
-    """`estimation_accuracy_pct`, and Table 4.5."""
+    """Measure `estimation_accuracy_pct`, and Table 4.5."""
     sizes = QUICK if conditions.quick else FULL
     with one_thread():
         return _measure(sizes, conditions.seed)
@@ -57,7 +59,7 @@ def measure_estimation(conditions: Conditions) -> Result:
 def _measure(sizes: Sizes, seed: int) -> Result:
     text = Text(seed)
     model = TinyModel(text, sizes.steps, seed)
-    # Different documents, none of which was trained on: the profile stage is a service's own first batches.
+    # Different documents, none of them trained on: the profile stage is a service's own first batches.
     half = len(text.held_back) // 2
     draws = Generator().manual_seed(seed)
     profiled = [model.serve(text.held_back[:half], sizes.sequences, draws)[0] for _ in range(sizes.profiled)]
@@ -70,7 +72,7 @@ def _measure(sizes: Sizes, seed: int) -> Result:
     ours = by_layer[WAYS[0], PUBLISHED_PATH_LENGTH][PUBLISHED_PATH_LENGTH:]
     published = by_layer[WAYS[1], PUBLISHED_PATH_LENGTH][PUBLISHED_PATH_LENGTH:]
     note = (
-        f"layers and batches whose two most popular experts are foretold in their order, from layer "
+        f"layers and batches whose two most popular experts are forecast in their order, from layer "
         f"{PUBLISHED_PATH_LENGTH + 1} on; all experts of a path count (with the published k = 1: "
         f"{100 * published.mean():.0f} %); {LAYERS} layers of {EXPERTS} experts, {sizes.steps} steps on the "
         f"standard library's text, loss of held-back text {loss:.2f} nats a byte, balance loss "
@@ -83,11 +85,11 @@ def _measure(sizes: Sizes, seed: int) -> Result:
 
 
 def accuracy(selections: Selections, way: str, length: int) -> Floats:
-    """(layers,) the part of the served batches whose top-2 list is foretold.
+    """Return (layers,) the part of the served batches whose top-2 list is forecast correctly.
 
     Args:
-        way: scheme, of which experts of a path count.
-        length: of sample paths.
+        way: scheme that determines which experts of a path count.
+        length: length of sample paths.
     """
     layers = selections.served[0].shape[1]
     profile = PathProfile(EXPERTS, layers, length)
@@ -108,7 +110,7 @@ def accuracy(selections: Selections, way: str, length: int) -> Floats:
 
 
 def _table_4_5(by_layer: dict[tuple[str, int], Floats]) -> Table:
-    """Accuracy from the layer on at which paths have their length."""
+    """Return the accuracies from the layer on at which paths have their full length."""
     rows = [
         (
             length,

@@ -1,4 +1,4 @@
-"""Table 5.1: how long a mixture-of-experts layer takes when some of its tokens have one expert, not two."""
+"""Table 5.1: time of a mixture-of-experts layer in which some tokens have one expert instead of two."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from executors.moe.gating import Gating
 from executors.processes.threads import one_thread
 
 SINGLE_SHARES = (0.0, 0.2, 0.5, 0.8, 1.0)
-"""Of the tokens; 0 is top-2 gating, which the others are compared with, and 1 is top-1."""
+"""Shares of tokens with one expert; 0 is top-2 gating, the reference, and 1 is top-1."""
 _WARM_ROUNDS = 2
 _FIGURES = (0.8, 0.5)
 MEASURED, THESIS = "measured", "thesis"
@@ -29,8 +29,8 @@ TABLE_5_1: Mapping[float, tuple[float, float]] = {
     0.8: (0.6, 0.76),
     1.0: (0.5, 0.67),
 }
-"""As printed, by the share of tokens with one expert: computation and running time of the layer over those of
-top-2."""
+"""Printed computation and running time of the layer relative to top-2, by the share of tokens with one
+expert."""
 
 
 @dataclass(frozen=True)
@@ -42,42 +42,42 @@ class LayerSize:
     intermediate: int
     experts: int
     rounds: int
-    """Passes of each share, alternating."""
+    """Number of passes of each share, alternating."""
 
     def __str__(self) -> str:
         return f"{self.tokens:,} tokens, {self.experts} experts of {self.hidden} x {self.intermediate}"
 
 
 FULL = LayerSize(tokens=1_536, hidden=768, intermediate=3_072, experts=16, rounds=20)
-"""The layer and batch of the thesis's sentiment analysis (section 5.4.3), of 64 tokens a sample."""
+"""Layer and batch of the thesis's sentiment analysis (section 5.4.3), with 64 tokens per sample."""
 QUICK = LayerSize(tokens=2_048, hidden=256, intermediate=1_024, experts=16, rounds=7)
 CUDA_FULL = LayerSize(tokens=32_768, hidden=1_024, intermediate=4_096, experts=16, rounds=40)
-"""The layer of its text generation."""
+"""Layer of the thesis's text generation."""
 CUDA_QUICK = LayerSize(tokens=16_384, hidden=1_024, intermediate=4_096, experts=16, rounds=10)
 
 
 @dataclass(frozen=True)
 class Pass:
-    """How long one training pass through the layer took, and what it computed."""
+    """Times and work of one training pass through the layer."""
 
     forward_s: float
     backward_s: float
     pairs: int
-    """Of a token and an expert."""
+    """Number of pairs of a token and an expert."""
 
     @property
     def total_s(self) -> float:
-        """Both ways."""
+        """Time of both directions."""
         return self.forward_s + self.backward_s
 
 
 Timed = Callable[[Callable[[], object]], float]
-"""How long an action takes, in seconds."""
+"""Function that returns the time of an action in seconds."""
 
 
 def measure_gating_layer(conditions: Conditions) -> Result:
-    """`gating_layer_ratio_80` and `_50`: the time of the layer with so many percent of its tokens at one
-    expert over the time of top-2 gating: processor time of one thread, in float32.
+    """Measure `gating_layer_ratio_80` and `_50`: the time of the layer with this percentage of tokens at one
+    expert, relative to top-2 gating: processor time of one thread, in float32.
     """
     size = QUICK if conditions.quick else FULL
     with one_thread():
@@ -86,7 +86,7 @@ def measure_gating_layer(conditions: Conditions) -> Result:
 
 
 def measure_gating_layer_on_cuda(conditions: Conditions) -> Result:
-    """The same on a GPU, in bfloat16, timed with events."""
+    """Measure the layer on a GPU, in bfloat16, timed with events."""
     size = CUDA_QUICK if conditions.quick else CUDA_FULL
     rounds = layer_rounds(size, torch.device("cuda"), torch.bfloat16, conditions.seed)
     where = f"bfloat16 on {torch.cuda.get_device_name()}, timed with events"
@@ -96,8 +96,8 @@ def measure_gating_layer_on_cuda(conditions: Conditions) -> Result:
 def layer_rounds(
     size: LayerSize, device: torch.device, dtype: torch.dtype, seed: int
 ) -> list[dict[float, Pass]]:
-    """Passes of each share of tokens with one expert, in rounds of one each: a machine that slows down for a
-    while slows all of them. A round begins with another share than the one before.
+    """Measure passes of each share of tokens with one expert, in rounds of one each, so that a temporary
+    slowdown of the machine affects all. Each round begins with another share than the previous one.
     """
     generator = torch.Generator().manual_seed(seed)
     block = make_block(size, generator).to(device, dtype)
@@ -118,7 +118,7 @@ def layer_rounds(
 
 
 def make_block(size: LayerSize, generator: torch.Generator) -> MoeBlock:
-    """A layer as in the thesis's models: experts with biases, a router without."""
+    """Create a layer as in the thesis's models: experts with biases, a router without."""
     experts = Experts(size.experts, size.hidden, size.intermediate, activation="gelu", bias=True)
     experts.initialize_(0.02, generator)
     router = Router(size.hidden, size.experts)
@@ -128,8 +128,8 @@ def make_block(size: LayerSize, generator: torch.Generator) -> MoeBlock:
 
 
 def gatings_by_share(router: nn.Module, tokens: Tensor) -> dict[float, Gating]:
-    """Gatings by which such shares of these tokens get one expert: the threshold lies between the gaps
-    P1 - P2 of those that do and those that do not.
+    """Return gatings that send given shares of tokens to one expert: the threshold is between the gaps P1 -
+    P2 of those tokens and of the others.
     """
     with torch.no_grad():
         largest = router(tokens).softmax(dim=-1, dtype=torch.float32).topk(2).values
@@ -143,7 +143,7 @@ def gatings_by_share(router: nn.Module, tokens: Tensor) -> dict[float, Gating]:
 
 
 def gating_layer(rounds: Sequence[Mapping[float, Pass]], size: LayerSize, suffix: str, where: str) -> Result:
-    """The figures and Table 5.1 of what was measured."""
+    """Return the figures and Table 5.1 of the measurements."""
     rows: list[tuple[Value, ...]] = []
     measurements = []
     for share in SINGLE_SHARES:
@@ -172,7 +172,7 @@ def gating_layer(rounds: Sequence[Mapping[float, Pass]], size: LayerSize, suffix
 
 
 def _pass(block: MoeBlock, hidden_states: Tensor, gradient: Tensor, timed: Timed) -> Pass:
-    """One training pass; gradients of before are dropped, as an optimizer's `zero_grad` does."""
+    """Measure one training pass; previous gradients are dropped, as by an optimizer's `zero_grad`."""
     block.zero_grad()
     outputs: list[Tensor] = []
     forward_s = timed(lambda: outputs.append(block(hidden_states)))
@@ -182,7 +182,7 @@ def _pass(block: MoeBlock, hidden_states: Tensor, gradient: Tensor, timed: Timed
 
 
 def _timed_on_cpu(action: Callable[[], object]) -> float:
-    # Of this thread, which does all of it: what other processes take of the core is none of the layer's time.
+    # Time of this thread, which does all the work: other processes on the core do not count.
     started_s = time.thread_time()
     action()
     return time.thread_time() - started_s

@@ -9,15 +9,15 @@ from statistics import mean, median
 from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table, Value
 from bench.moe.gating_layer import MEASURED, THESIS
-from bench.moe.tasks import ModelSize, Task, generation, sentiment
-from bench.moe.trained import Run, Scheme, Training
+from bench.moe.tasks import LearningTask, ModelSize, generation, sentiment
+from bench.moe.trained import ModelRun, Training, TrainingScheme
 from executors.moe.gating import Gating
 from executors.processes.threads import one_thread
 
-DENSE, TOP_1, TOP_2 = Scheme(None), Scheme(Gating("top1")), Scheme(Gating("top2"))
-ADAPTIVE = Scheme(Gating("adaptive", 0.1), curriculum=True)
+DENSE, TOP_1, TOP_2 = TrainingScheme(None), TrainingScheme(Gating("top1")), TrainingScheme(Gating("top2"))
+ADAPTIVE = TrainingScheme(Gating("adaptive", 0.1), curriculum=True)
 _MOST_OF_TOP_2 = 1.6
-"""A scheme that has not reached the loss after so many times the steps of top-2 is given up."""
+"""Limit of a scheme's steps relative to top-2, after which it ends without the loss."""
 TABLE_5_3: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
     "sentiment analysis": {
         "dense": (0.88, 2.18e9, 91.2),
@@ -32,33 +32,33 @@ TABLE_5_3: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
         "adaptive 0.1": (0.89, 3.73e12, 17.5),
     },
 }
-"""By task and scheme: training time over that of top-2, floating-point operations, and accuracy in percent or
-perplexity. As printed, with text generation's perplexity best for the dense model and worst for top-2."""
+"""Training time relative to top-2, floating-point operations, and accuracy in per cent or perplexity, by task
+and scheme. As printed, with text generation's perplexity best for the dense model and worst for top-2."""
 
 
 @dataclass(frozen=True)
-class Extent:
-    """How much is trained."""
+class TrainingExtent:
+    """Amount of training."""
 
     sentiment: ModelSize
     generation: ModelSize
     samples: tuple[int, int]
-    """Of each task."""
+    """Samples of each task."""
     batch_sizes: tuple[int, int]
-    """Of each task, in samples."""
+    """Batch size of each task, in samples."""
     evaluations: int
-    """Of top-2 gating, whose last loss is the target of all."""
+    """Evaluations of top-2 gating, whose last loss is the target of all."""
     interval: int
-    """Steps between two of them."""
+    """Steps between two evaluations."""
     seeds: int
 
     @property
     def steps(self) -> int:
-        """Of top-2 gating."""
+        """Steps of top-2 gating."""
         return self.evaluations * self.interval
 
 
-FULL = Extent(
+FULL = TrainingExtent(
     sentiment=ModelSize(layers=2, hidden=128, heads=2, experts=16, vocabulary=2_048, length=20),
     generation=ModelSize(layers=2, hidden=128, heads=2, experts=16, vocabulary=128, length=64),
     samples=(24_000, 7_000),
@@ -67,7 +67,7 @@ FULL = Extent(
     interval=8,
     seeds=3,
 )
-QUICK = Extent(
+QUICK = TrainingExtent(
     sentiment=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=2_048, length=20),
     generation=ModelSize(layers=2, hidden=64, heads=2, experts=16, vocabulary=128, length=64),
     samples=(6_000, 2_000),
@@ -77,21 +77,21 @@ QUICK = Extent(
     seeds=1,
 )
 
-Runs = Mapping[Scheme, Run]
-"""Of one task and seed."""
+Runs = Mapping[TrainingScheme, ModelRun]
+"""Runs of one task and seed, by scheme."""
 
 
 def measure_gating_training(conditions: Conditions) -> Result:
-    """`gating_training_time_ratio`: processor time until adaptive gating with T = 0.1 and the curriculum has
-    the loss that top-2 gating ends with, over the time of that.
+    """Measure `gating_training_time_ratio`: processor time until adaptive gating with T = 0.1 and the
+    curriculum reaches the final loss of top-2 gating, relative to top-2's time.
     """
     extent = QUICK if conditions.quick else FULL
     with one_thread():
         return gating_training(train_all(extent, conditions.seed, conditions.reviews), extent)
 
 
-def train_all(extent: Extent, seed: int, reviews: Path) -> dict[str, tuple[Task, list[Runs]]]:
-    """All runs, by task and then by seed."""
+def train_all(extent: TrainingExtent, seed: int, reviews: Path) -> dict[str, tuple[LearningTask, list[Runs]]]:
+    """Return all runs, by task and then by seed."""
     of_sentiment, of_generation = zip(extent.samples, extent.batch_sizes, strict=True)
     tasks = (
         sentiment(extent.sentiment, *of_sentiment, reviews, seed),
@@ -107,10 +107,12 @@ def train_all(extent: Extent, seed: int, reviews: Path) -> dict[str, tuple[Task,
     }
 
 
-def train_to_one_loss(task: Task, schemes: Sequence[Scheme], seed: int, extent: Extent) -> Runs:
-    """Train with each scheme, top-2 gating among them, until it has the loss that top-2 ends with.
+def train_to_one_loss(
+    task: LearningTask, schemes: Sequence[TrainingScheme], seed: int, extent: TrainingExtent
+) -> Runs:
+    """Train with each scheme, top-2 gating among them, until it reaches the final loss of top-2.
 
-    They take turns, from measurement to measurement, so that a machine that slows down slows all of them.
+    They alternate, from measurement to measurement, so that a slowdown of the machine affects all of them.
     """
     trainings = {scheme: Training(task, scheme, seed) for scheme in schemes}
     for _ in range(extent.evaluations):
@@ -125,27 +127,27 @@ def train_to_one_loss(task: Task, schemes: Sequence[Scheme], seed: int, extent: 
     return {scheme: training.finish() for scheme, training in trainings.items()}
 
 
-def time_ratio(runs: Runs, scheme: Scheme) -> float:
-    """Time to a loss over the time of top-2 to the same, the mean over the losses of top-2's last third; NaN
-    if its last was not reached.
+def time_ratio(runs: Runs, scheme: TrainingScheme) -> float:
+    """Return the time to a loss relative to top-2, as a mean over the losses of top-2's last third; NaN if
+    its last loss was not reached.
     """
-    return _ratio(runs, scheme, Run.time_to)
+    return _ratio(runs, scheme, ModelRun.time_to)
 
 
-def steps_ratio(runs: Runs, scheme: Scheme) -> float:
-    """The same of steps."""
-    return _ratio(runs, scheme, Run.steps_to)
+def steps_ratio(runs: Runs, scheme: TrainingScheme) -> float:
+    """Return the steps to a loss relative to top-2, as in `time_ratio`."""
+    return _ratio(runs, scheme, ModelRun.steps_to)
 
 
-def _ratio(runs: Runs, scheme: Scheme, reach: Callable[[Run, float], float]) -> float:
+def _ratio(runs: Runs, scheme: TrainingScheme, reach: Callable[[ModelRun, float], float]) -> float:
     top_2 = runs[TOP_2]
     targets = top_2.losses[-max(len(top_2.losses) // 3, 1) :]
     ratio = mean(reach(runs[scheme], target) / reach(top_2, target) for target in targets)
     return ratio if math.isfinite(ratio) else math.nan
 
 
-def gating_training(seen: Mapping[str, tuple[Task, list[Runs]]], extent: Extent) -> Result:
-    """The figure and tables of what was trained."""
+def gating_training(seen: Mapping[str, tuple[LearningTask, list[Runs]]], extent: TrainingExtent) -> Result:
+    """Return the figure and tables of the training."""
     ratios = {name: [time_ratio(runs, ADAPTIVE) for runs in by_seed] for name, (_, by_seed) in seen.items()}
     each = "; ".join(
         f"{name} ({seen[name][0].data}) {', '.join(f'{ratio:.2f}' for ratio in of)}"
@@ -163,8 +165,8 @@ def gating_training(seen: Mapping[str, tuple[Task, list[Runs]]], extent: Extent)
     return Result((ratio,), (table_5_3(seen),))
 
 
-def table_5_3(seen: Mapping[str, tuple[Task, list[Runs]]]) -> Table:
-    """Time to the same loss, computation and quality of the schemes."""
+def table_5_3(seen: Mapping[str, tuple[LearningTask, list[Runs]]]) -> Table:
+    """Return time to equal loss, computation and quality of the schemes."""
     rows: list[tuple[Value, ...]] = []
     for name, (task, by_seed) in seen.items():
         for scheme in (DENSE, TOP_2, TOP_1, ADAPTIVE):
@@ -176,7 +178,7 @@ def table_5_3(seen: Mapping[str, tuple[Task, list[Runs]]]) -> Table:
     return Table("table_5_3", columns, rows, chart)
 
 
-def _row(task: Task, by_seed: Sequence[Runs], scheme: Scheme) -> tuple[Value, ...]:
+def _row(task: LearningTask, by_seed: Sequence[Runs], scheme: TrainingScheme) -> tuple[Value, ...]:
     runs = [of[scheme] for of in by_seed]
     doubles = mean(mean(run.doubles) for run in runs)
     return (

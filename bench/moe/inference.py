@@ -15,7 +15,7 @@ from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table
 from bench.moe.inference_rank import serve
 from bench.moe.model_of_inference import LayerStep, ModelledService, batch_s, layer_costs
-from bench.moe.routing import DrawnRouting, Setting
+from bench.moe.routing import DrawnRouting, RoutingSetting
 from bench.network.ranks import run_on_limited_network
 from solvers.experts.schemes import SCHEMES
 
@@ -23,38 +23,38 @@ RANKS = 4
 _TIMEOUT_S = 900.0
 DEFAULT, ONE, EPLB, IDEAL = "balanced", "one_per_device", "eplb", "ideal"
 SKEWED = 1.0
-"""Routing counts as skewed from this on: the first of 16 experts has 30 % of the tokens."""
+"""Least skew of skewed routing: the first of 16 experts has 30 % of the tokens."""
 LEAST_TOKENS = 256
-"""Of a batch on each device: with fewer, what a layer costs whatever is sent hides what a placement does.
-Such batches count where schemes are compared with EPLB, and are in the tables."""
+"""Least tokens of a batch on each device: with fewer, a layer's fixed costs hide the effect of a placement.
+Such batches count only in comparisons with EPLB, and are in the tables."""
 
-_four = partial(Setting, experts=RANKS, devices=RANKS, layers=4)
+_four = partial(RoutingSetting, experts=RANKS, devices=RANKS, layers=4)
 MEASURED = (
     _four("mild", tokens=1_024, skew=0.5),
     _four("skewed", tokens=1_024, skew=1.0),
-    Setting("skewed", 8, RANKS, 4, 1_024, 1.0),
+    RoutingSetting("skewed", 8, RANKS, 4, 1_024, 1.0),
     _four("shifting", tokens=1_024, skew=1.0, shift_every=6),
     _four("small batches", tokens=128, skew=1.0),
 )
 ASIDE = (
-    Setting("aside: more experts", 8, RANKS, 4, 768, 1.25, shift_every=5),
-    Setting("aside: unlike batches", RANKS, RANKS, 4, 512, 0.75, steadiness=8.0),
+    RoutingSetting("aside: more experts", 8, RANKS, 4, 768, 1.25, shift_every=5),
+    RoutingSetting("aside: unlike batches", RANKS, RANKS, 4, 512, 0.75, steadiness=8.0),
 )
-"""Not looked at while the default scheme was made."""
-QUICK_MEASURED = (Setting("skewed", 8, RANKS, 4, 768, 1.0),)
+"""Settings that were not used while the default scheme was designed."""
+QUICK_MEASURED = (RoutingSetting("skewed", 8, RANKS, 4, 768, 1.0),)
 
 THESIS_REDUCTIONS: Mapping[int, str] = {
     4: "median 1.54 and 1.36",
     16: "median 1.45 and 1.46, 95th percentile 1.82 and 1.68",
 }
-"""Figure 4.16, baseline over Lina, of Transformer-XL and BERT-Large; by experts."""
+"""Reductions of Figure 4.16, baseline over Lina, for Transformer-XL and BERT-Large, by number of experts."""
 
 
-def modelled_settings(quick: bool) -> Iterator[Setting]:
-    """As many experts as devices, as in the thesis, and settings that were put aside."""
+def modelled_settings(quick: bool) -> Iterator[RoutingSetting]:
+    """Yield settings with as many experts as devices, as in the thesis, and settings that were put aside."""
     layers = 4 if quick else 8
     for experts in (16,) if quick else (4, 8, 16):
-        of_size = partial(Setting, experts=experts, devices=experts, layers=layers)
+        of_size = partial(RoutingSetting, experts=experts, devices=experts, layers=layers)
         yield of_size("skewed", tokens=1_024, skew=1.0)
         if not quick:
             yield of_size("mild", tokens=1_024, skew=0.5)
@@ -63,8 +63,8 @@ def modelled_settings(quick: bool) -> Iterator[Setting]:
             yield of_size("small batches", tokens=64, skew=1.0)
             yield of_size("aside: unlike batches", tokens=512, skew=0.75, steadiness=8.0)
     if not quick:
-        yield Setting("aside: more experts", 32, 16, layers, 768, 1.25, shift_every=5)
-        yield Setting("aside: fewer experts", 8, 16, layers, 256, 1.0)
+        yield RoutingSetting("aside: more experts", 32, 16, layers, 768, 1.25, shift_every=5)
+        yield RoutingSetting("aside: fewer experts", 8, 16, layers, 256, 1.0)
 
 
 @dataclass(frozen=True)
@@ -73,21 +73,21 @@ class Served:
 
     batches_s: Sequence[float]
     revised: float
-    """Part of the layers."""
+    """Part of the layers that were revised."""
     foretold: float | None
-    """Part of those of which something was foretold, whose two most popular experts were right."""
+    """Part of the layers with a forecast whose two most popular experts were forecast correctly."""
 
     def percentile_s(self, percent: float) -> float:
-        """Of the batches."""
+        """Return a percentile of the batches' times."""
         return float(np.percentile(self.batches_s, percent))
 
 
 Outcomes = Mapping[str, Served]
-"""By scheme."""
+"""Served batches by scheme."""
 
 
 def measure_inference(conditions: Conditions) -> Result:
-    """Figure 4.16, and what the default scheme is worth beside its rivals."""
+    """Measure Figure 4.16, and compare the default scheme with its rivals."""
     quick = conditions.quick
     settings = QUICK_MEASURED if quick else (*MEASURED, *ASIDE)
     schemes = [DEFAULT, ONE, EPLB, IDEAL] if quick else list(SCHEMES)
@@ -129,7 +129,7 @@ def _measured(rows: Sequence[Mapping[str, Any]]) -> Served:
 
 
 def of_steps(batches: Sequence[Sequence[LayerStep]]) -> Served:
-    """What a modelled service did."""
+    """Return the batches of a modelled service."""
     steps = [step for batch in batches for step in batch]
     foretold = [step.foretold for step in steps if step.foretold is not None]
     return Served(
@@ -145,7 +145,7 @@ def _modelled(
     profiled: int,
     timed: int,
     seed: int,
-    setting: Setting,
+    setting: RoutingSetting,
 ) -> Outcomes:
     costs = layer_costs(measured, setting.experts, setting.devices)
     routing = DrawnRouting(setting, seed)
@@ -159,7 +159,7 @@ def _modelled(
 
 
 def _figures(
-    measured: Mapping[Setting, Outcomes], modelled: Mapping[Setting, Outcomes], network: str
+    measured: Mapping[RoutingSetting, Outcomes], modelled: Mapping[RoutingSetting, Outcomes], network: str
 ) -> Iterator[Measurement]:
     for suffix, outcomes, how in (
         ("", measured, f"measured, {network}"),
@@ -176,13 +176,13 @@ def _figures(
             ("inference_vs_one_per_device", min, "least", ONE, DEFAULT),
         ):
             value, which = extreme(
-                (_ratio(each, over, under, 95), told(setting)) for setting, each in skewed.items()
+                (_ratio(each, over, under, 95), description_of(setting)) for setting, each in skewed.items()
             )
             note = f"95th percentiles of batches, {word} of {len(skewed)} skewed settings ({which}); {how}"
             yield Measurement(f"{name}{suffix}", value, note, runs)
         runs = sum(len(each[DEFAULT].batches_s) for each in outcomes.values())
         worst, percent, which = max(
-            (_ratio(each, DEFAULT, EPLB, percent), percent, told(setting))
+            (_ratio(each, DEFAULT, EPLB, percent), percent, description_of(setting))
             for setting, each in outcomes.items()
             for percent in (50, 95)
         )
@@ -193,8 +193,8 @@ def _figures(
         yield Measurement(f"inference_vs_eplb{suffix}", worst, note, runs)
 
 
-def told(setting: Setting) -> str:
-    """A setting in words."""
+def description_of(setting: RoutingSetting) -> str:
+    """Return a description of a setting."""
     return f"{setting.name}, {setting.experts} experts on {setting.devices}"
 
 
@@ -202,10 +202,10 @@ def _ratio(outcomes: Outcomes, over: str, under: str, percent: float) -> float:
     return outcomes[over].percentile_s(percent) / outcomes[under].percentile_s(percent)
 
 
-def _figure_4_16(name: str, outcomes: Mapping[Setting, Outcomes]) -> Table:
+def _figure_4_16(name: str, outcomes: Mapping[RoutingSetting, Outcomes]) -> Table:
     rows = [
         (
-            told(setting),
+            description_of(setting),
             scheme,
             1_000 * served.percentile_s(50),
             1_000 * served.percentile_s(95),
@@ -233,5 +233,5 @@ def _figure_4_16(name: str, outcomes: Mapping[Setting, Outcomes]) -> Table:
     return Table(name, columns, rows, Bars("setting", "scheme", "p95 over ideal", None, label))
 
 
-def _thesis(setting: Setting) -> str | None:
+def _thesis(setting: RoutingSetting) -> str | None:
     return THESIS_REDUCTIONS.get(setting.experts) if setting.experts == setting.devices else None

@@ -1,7 +1,7 @@
 """One rank that serves drawn batches by several schemes in turn, with the serving code.
 
-What is not the MoE layer is a matrix product in its place, and the choice of experts is drawn; everything
-from there on is what a service does: counts told, both phases, weights loaded, rows sent there and back.
+A matrix product replaces what is not the MoE layer, and the choice of experts is drawn; all else is as in a
+service: exchanged counts, both phases, loaded weights, and rows sent in both directions.
 """
 
 import time
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.moe.routing import DrawnRouting, Setting
+from bench.moe.routing import DrawnRouting, RoutingSetting
 from bench.network.ranks import Rank
 from executors.gang.folder import JobFolder
 from executors.gang.group import ProcessGroup
@@ -28,31 +28,33 @@ from solvers.experts.schemes import SCHEMES
 HIDDEN = 256
 INTERMEDIATE = 128
 DENSE_PRODUCTS = 2
-"""Of a layer, beside its experts: each of the tokens with a square matrix."""
+"""Number of products of all tokens with a square matrix in a layer, besides its experts."""
 TIMEOUT_S = 60.0
 _REPEATS = 5
 _CLOCK_S = 1e-6
-"""Times are told in whole microseconds."""
+"""Resolution of times: whole microseconds."""
 _CPU = torch.device("cpu")
 
 
 def serve(rank: Rank) -> dict[str, Any]:
     """Serve the batches of some settings.
 
-    Args of the rank: `settings`, `schemes`, `profiled` and `timed` batches, `seed`.
+    Arguments of the rank: `settings`, `schemes`, `profiled` and `timed` batches, `seed`.
 
     Returns:
         `settings`: for each, by scheme, a row for each timed batch. `costs`: see `_Stack.costs`.
     """
     torch.set_num_threads(1)
-    told = rank.arguments
-    settings = [Setting(**fields) for fields in told["settings"]]
+    inputs = rank.arguments
+    settings = [RoutingSetting(**fields) for fields in inputs["settings"]]
     for setting in settings:
-        for name in told["schemes"]:
-            warm_up(_terms(name, told["profiled"]), rank.world, setting.experts)
+        for name in inputs["schemes"]:
+            warm_up(_terms(name, inputs["profiled"]), rank.world, setting.experts)
     exchange = _connected(rank)
-    stack = _Stack(exchange, told["seed"])
-    served = [stack.serve_all(each, told["schemes"], told["profiled"], told["timed"]) for each in settings]
+    stack = _Stack(exchange, inputs["seed"])
+    served = [
+        stack.serve_all(each, inputs["schemes"], inputs["profiled"], inputs["timed"]) for each in settings
+    ]
     return {"settings": served, "costs": stack.costs(settings[0])}
 
 
@@ -70,7 +72,7 @@ def _terms(scheme: str, profiled: int) -> ServiceTerms:
 
 
 class _Stack:
-    """A stack of layers on this rank. Weights are the same in all, since no output is looked at."""
+    """A stack of layers on this rank. All have equal weights, since the outputs are not used."""
 
     def __init__(self, exchange: RankExchange, seed: int) -> None:
         self._exchange = exchange
@@ -78,9 +80,9 @@ class _Stack:
         self._dense = torch.randn(HIDDEN, HIDDEN) / HIDDEN**0.5
 
     def serve_all(
-        self, setting: Setting, schemes: Sequence[str], profiled: int, timed: int
+        self, setting: RoutingSetting, schemes: Sequence[str], profiled: int, timed: int
     ) -> dict[str, list[dict[str, Any]]]:
-        """Each batch by every scheme, one scheme after another, each time beginning with the next."""
+        """Serve each batch by every scheme in turn, each time beginning with the next scheme."""
         routing = DrawnRouting(setting, self._seed)
         experts = _experts(setting.experts)
         services = {name: self._service(setting, experts, _terms(name, profiled)) for name in schemes}
@@ -96,13 +98,13 @@ class _Stack:
             service.close()
         return rows
 
-    def _service(self, setting: Setting, experts: Experts, terms: ServiceTerms) -> ExpertService:
+    def _service(self, setting: RoutingSetting, experts: Experts, terms: ServiceTerms) -> ExpertService:
         layers = [ExpertSlots(experts, terms.most_experts_per_device, _CPU) for _ in range(setting.layers)]
         return ExpertService(self._exchange, layers, terms)
 
     @torch.inference_mode()
     def _serve(self, service: ExpertService, chosen: Tensor) -> dict[str, Any]:
-        """One batch; all ranks begin together.
+        """Serve one batch; all ranks begin together.
 
         Args:
             chosen: (tokens, layers)
@@ -120,9 +122,9 @@ class _Stack:
             hidden = torch.zeros_like(hidden).index_add(0, order, outputs)
         took_s = time.monotonic() - began_s
         service.end()
-        told = self._exchange.tell("the end of a timed batch", np.array([round(1e6 * took_s)]))
+        times_us = self._exchange.tell("the end of a timed batch", np.array([round(1e6 * took_s)]))
         return {
-            "batch_s": int(told.max()) / 1e6,
+            "batch_s": int(times_us.max()) / 1e6,
             "layers": [
                 {
                     "foretold": each.is_foretold,
@@ -139,12 +141,12 @@ class _Stack:
         }
 
     @torch.inference_mode()
-    def costs(self, setting: Setting) -> dict[str, float]:
-        """What the steps of a layer take, all ranks at the same time: medians, of the slowest rank.
+    def costs(self, setting: RoutingSetting) -> dict[str, float]:
+        """Return the times of the steps of a layer, on all ranks at once: medians, of the slowest rank.
 
-        `all_to_all_s`: of one row to each. `row_s`: of each further row that a rank sends and receives.
-        `expert_s`, `token_s`: of an expert, and of each row. `swap_s`: to load an expert. `dense_s`: what
-        stands for the rest of a layer. `tell_s`: to tell counts.
+        `all_to_all_s`: of one row to each rank. `row_s`: of each further row that a rank sends and receives.
+        `expert_s`, `token_s`: of an expert, and of each row. `swap_s`: of loading an expert. `dense_s`: of
+        the replacement for the rest of a layer. `tell_s`: of exchanging counts.
         """
         world, tokens = self._exchange.world, setting.tokens
         slots = ExpertSlots(_experts(setting.experts), PUBLISHED_PER_DEVICE, _CPU)
@@ -179,7 +181,7 @@ class _Stack:
         expert_s = max(two_experts_s - one_expert_s, 0.0)
         return {
             "all_to_all_s": one_row_s,
-            # Without a limit on the network it may vanish in what else goes on.
+            # Without a limit on the network, it may be less than the noise.
             "row_s": max(many_rows_s - one_row_s, _CLOCK_S) / ((tokens - 1) * (world - 1)),
             "expert_s": expert_s,
             "token_s": max(one_expert_s - expert_s, 0.0) / tokens,

@@ -1,6 +1,6 @@
-"""A model of a service: decisions are those of the serving code, times are calculated from measured costs.
+"""A model of a service: decisions of the serving code, with times calculated from measured costs.
 
-For sizes that one machine cannot show. What it tells is a model's, and is marked as such.
+For sizes that do not fit on one machine. Its results are marked as those of a model.
 """
 
 import time
@@ -32,16 +32,16 @@ _DECISIONS = 9
 
 @dataclass(frozen=True)
 class LayerStep:
-    """How a batch passed a layer."""
+    """Passage of a batch through a layer."""
 
     time: LayerTime
     foretold: bool | None
-    """Whether the two most popular experts were as estimated; None where nothing was."""
+    """Whether the two most popular experts were as estimated; None without an estimate."""
     revised: bool
     load: float
-    """Of the busiest device over the mean."""
+    """Load of the busiest device relative to the mean."""
     loads: int
-    """Experts that the device with most had to load."""
+    """Most experts that a device had to load."""
 
 
 class ModelledService:
@@ -68,7 +68,7 @@ class ModelledService:
         self._foresight: Foresight = nothing(experts)
 
     def profile(self, batches: Sequence[Ints]) -> None:
-        """The profile stage.
+        """Run the profile stage.
 
         Args:
             batches: each (devices, tokens, layers).
@@ -80,7 +80,7 @@ class ModelledService:
         self._foresight = FORESIGHTS[self._scheme.basis](self._profile, self._history, self._scheme)
 
     def serve(self, batch: Ints) -> list[LayerStep]:
-        """A batch through all layers.
+        """Serve a batch through all layers.
 
         Args:
             batch: (devices, tokens, layers) the expert of each token at each layer.
@@ -124,15 +124,15 @@ class ModelledService:
 
 
 def batch_s(steps: Sequence[LayerStep]) -> float:
-    """What a batch takes in all layers."""
+    """Return the time of a batch in all layers."""
     return sum(step.time.total_s for step in steps)
 
 
 def layer_costs(measured: Mapping[str, float], experts: int, devices: int) -> LayerCosts:
-    """Of a layer with so many experts.
+    """Return the costs of a layer with a number of experts.
 
-    Under every scheme all ranks tell how many rows they have for each expert, since an uneven all-to-all
-    needs it: so that is part of the gate. Decisions are timed here, with the default scheme.
+    Under every scheme, all ranks exchange their numbers of rows per expert, which an uneven all-to-all needs,
+    so that is part of the gate. Decisions are timed here, with the default scheme.
     """
     plan_s, check_s = _decisions_s(experts, devices)
     token_bytes = HIDDEN * _BYTES_PER_NUMBER

@@ -11,21 +11,21 @@ from bench.network.ranks import MEGABITS_PER_S
 from bench.suite import Suite, SuitePart, SuiteRun, by_conditions
 
 LOOPBACK = "loopback"
-"""Ending of the names of parts and figures of a network without a rate limit."""
+"""Suffix of the names of parts and figures of a network without a rate limit."""
 _NETWORK = {
     "contention": "bench.moe.contention:measure_contention_part",
     "training": "bench.moe.training:measure_training_part",
     "inference": "bench.moe.inference:measure_inference",
 }
-"""Measures that need links of a limited rate. Where there are none they run on loopback, as other parts with
-figures of their own, since these say nothing of a network."""
+"""Measures that need links of a limited rate. Without them, they run on loopback, as other parts with figures
+of their own, since these do not show the effect of a network."""
 
 MoeBench = SuiteRun[None, Any, Any]
 
 
 @cache
 def has_links() -> bool:
-    """Whether this machine can limit the rate of links."""
+    """Return whether this machine can limit the rate of links."""
     try:
         with rate_limited(1, MEGABITS_PER_S):
             return True

@@ -1,4 +1,4 @@
-"""What it takes to decide where the experts of a layer go, for 64 experts on 64 devices."""
+"""Time to decide the placement of a layer's experts, for 64 experts on 64 devices."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +20,13 @@ DEVICES = 64
 TOKENS = 65_536
 DEFAULT = "balanced"
 _REPEATS = 5
-"""Of each timed call; the least counts, since a decision is the same each time and disturbances only add."""
+"""Repetitions of each timed call; the least time counts, because a decision is the same each time and
+disturbances only add."""
 
 
 def measure_placement(conditions: Conditions) -> Result:
-    """`placement_decision_ms`: the slowest decision that was drawn or searched for, by scheme and phase."""
+    """Measure `placement_decision_ms`: the slowest decision over drawn and searched batches, by scheme and
+    phase."""
     each, steps = (2, 20) if conditions.quick else (10, 200)
     measured = {}
     for name in SCHEMES:
@@ -64,13 +66,13 @@ def measure_placement(conditions: Conditions) -> Result:
 
 
 class Case(NamedTuple):
-    """A batch to place experts for."""
+    """A batch for a placement."""
 
     name: str
     estimated: Ints
-    """(experts,) tokens, as foretold."""
+    """(experts,) forecast tokens."""
     actual: Ints
-    """(experts,) tokens that chose each."""
+    """(experts,) actual tokens."""
 
 
 Value = TypeVar("Value")
@@ -84,9 +86,9 @@ class _Measured:
     settle_median_ms: float
     settle_worst_ms: float
     slowest: str
-    """The form of popularity."""
+    """Form of popularity of the slowest batch."""
     mean_load: float
-    """Of the busiest device over the mean, once settled, of the drawn ones."""
+    """Mean over drawn batches of the busiest device's load relative to the mean, after phase two."""
 
     @property
     def worst_ms(self) -> float:
@@ -127,7 +129,7 @@ def _measure(name: str, draws: np.random.Generator, each: int, steps: int) -> _M
     cases = [*drawn, *searched]
 
     def worst(of: Callable[[_Timed], float]) -> tuple[float, str]:
-        """The slowest and its form; timed again, since the search falls for disturbances, too."""
+        """Return the slowest time and its form; timed again, because the search also finds disturbances."""
         slow = sorted(cases, key=of)[-_REPEATS:]
         return max((min(of(one), of(timed(one.case))), one.case.name) for one in slow)
 
@@ -153,10 +155,10 @@ def _least_ms(decide: Callable[[], Value]) -> tuple[Value, float]:
 
 
 def drawn_cases(draws: np.random.Generator, experts: int, tokens: int, each: int) -> Iterator[Case]:
-    """Batches of every form of popularity, `each` of each; what was foretold is off by some.
+    """Yield batches of every form of popularity, `each` per form; forecasts have errors.
 
     Forms: even, Zipf from mild to strong, Dirichlet from flat to a few experts, a few popular experts among
-    equal ones, geometric, one expert alone, and a half that nobody asks for.
+    equal ones, geometric, one expert alone, and half of the experts unused.
     """
     forms: dict[str, Callable[[], Floats]] = {
         "even": lambda: np.ones(experts),
@@ -183,7 +185,7 @@ def drawn_cases(draws: np.random.Generator, experts: int, tokens: int, each: int
 
 
 def changed(case: Case, draws: np.random.Generator) -> Case:
-    """The case with some tokens moved between experts: the next step of a search for a slow one."""
+    """Return the case with some tokens moved between experts: the next step of a search for a slow one."""
     return Case(case.name, _moved(case.estimated, draws), _moved(case.actual, draws))
 
 

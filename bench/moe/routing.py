@@ -1,4 +1,4 @@
-"""Where the tokens of drawn batches go: skewed, different from batch to batch, and on paths that a profile
+"""Routing of the tokens of drawn batches: skewed, different from batch to batch, and on paths that a profile
 can learn."""
 
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ import numpy as np
 from solvers.compiled import Floats, Ints
 
 FOLLOWS = 0.85
-"""Part of the tokens that go where their topic goes, at each layer."""
+"""Part of the tokens that follow their topic, at each layer."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What is drawn, and on how many devices it is served.
+class RoutingSetting:
+    """Parameters of the drawn routing, and the number of devices.
 
     A token has a topic, of which there are as many as experts, with popularity falling with the rank to the
-    power `skew`. At each layer an expert is the topic's own, an order drawn by layer: so layers differ in
-    their popular experts (Table 4.2). A token goes to that of its topic, or, one time in seven, to that of
-    another topic of its batch.
+    power `skew`. At each layer each topic has an expert, in an order drawn by layer: so layers differ in
+    their popular experts (Table 4.2). A token goes to the expert of its topic, or, one time in seven, to that
+    of another topic of its batch.
     """
 
     name: str
@@ -27,23 +27,24 @@ class Setting:
     devices: int
     layers: int
     tokens: int
-    """Of a batch on each device."""
+    """Tokens of a batch on each device."""
     skew: float
     steadiness: float = 32.0
-    """The popularity of topics in a batch is Dirichlet with this sum of parameters: the larger, the more
-    alike are batches. With 32, a topic with 30 % of the tokens varies by 8 % of them."""
+    """Sum of the parameters of the Dirichlet distribution of topics in a batch: batches are more alike if it
+    is larger. With 32, a topic with 30 % of the tokens varies by 8 % of them."""
     shift_every: int = 0
-    """Topics change their order of popularity after so many batches; 0: never. Paths stay as they are."""
+    """Number of batches after which topics change their order of popularity; 0 for never. Paths do not
+    change."""
 
     def to_json(self) -> dict[str, Any]:
-        """Values of JSON, from which it can be made again."""
+        """Return JSON values, from which the setting can be created again."""
         return dict(vars(self))
 
 
 class DrawnRouting:
-    """The batches of a setting; the same seed draws the same."""
+    """The batches of a setting; equal seeds yield equal batches."""
 
-    def __init__(self, setting: Setting, seed: int) -> None:
+    def __init__(self, setting: RoutingSetting, seed: int) -> None:
         self._setting = setting
         self._seed = seed
         draws = np.random.default_rng((seed, 0))
@@ -51,7 +52,7 @@ class DrawnRouting:
         """(layers, topics)"""
 
     def batch(self, number: int) -> Ints:
-        """(devices, tokens, layers) the expert of each token at each layer."""
+        """Return (devices, tokens, layers) the expert of each token at each layer."""
         setting = self._setting
         draws = np.random.default_rng((self._seed, 1, number))
         popularity = draws.dirichlet(setting.steadiness * self._popularity(number) + 1e-9)
@@ -65,7 +66,7 @@ class DrawnRouting:
         return chosen
 
     def _popularity(self, number: int) -> Floats:
-        """(topics,) on average, at the time of a batch."""
+        """Return (topics,) the mean popularity at the time of a batch."""
         setting = self._setting
         period = number // setting.shift_every if setting.shift_every else 0
         order = np.random.default_rng((self._seed, 2, period)).permutation(setting.experts)
@@ -75,7 +76,7 @@ class DrawnRouting:
 
 
 def counts_of(chosen: Ints, experts: int) -> Ints:
-    """(devices, experts) tokens of a layer.
+    """Return (devices, experts) tokens of a layer.
 
     Args:
         chosen: (devices, tokens)

@@ -1,4 +1,4 @@
-"""What the models of Tables 5.2 to 5.6 learn: text as tensors, and models small enough for one core."""
+"""Tasks of the models of Tables 5.2 to 5.6: text as tensors, and models small enough for one core."""
 
 import inspect
 import io
@@ -22,15 +22,15 @@ from transformers import (
 )
 
 SENTIMENT, GENERATION = "sentiment analysis", "text generation"
-"""Named as in the thesis."""
+"""Names as in the thesis."""
 _PADDING, _UNKNOWN, _CLASSIFY = range(3)
 _SENTIMENT_DEVIATION, _GENERATION_DEVIATION = 0.04, 0.06
-"""Of new weights, above the 0.02 of BERT and GPT-2: narrow models learn nothing for long otherwise."""
+"""Deviations of new weights, above the 0.02 of BERT and GPT-2: narrow models would learn nothing for long."""
 HELD_OUT = 0.1
 """Share of the samples."""
 ARCHIVE = "vaderSentiment-3.3.2.tar.gz"
-"""A source distribution under the MIT licence; `make reviews` fetches it. It holds the data sets of Hutto and
-Gilbert (ICWSM 2014), among them 10,605 sentences of film reviews of Pang and Lee, the source of SST-2
+"""A source distribution under the MIT licence; `make reviews` fetches it. It contains the data sets of Hutto
+and Gilbert (ICWSM 2014), among them 10,605 sentences of film reviews of Pang and Lee, the source of SST-2
 too, and 13,097 more of reviews of goods, of opinion pieces and of tweets, each with the mean of 20 ratings
 from -4 to 4."""
 _DATA_SETS = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
@@ -77,7 +77,7 @@ Labelled = tuple[str, int]
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Of a Transformer; feed-forward networks are four times as wide as the rest."""
+    """Size of a Transformer; feed-forward networks are four times as wide as the rest."""
 
     layers: int
     hidden: int
@@ -85,11 +85,11 @@ class ModelSize:
     experts: int
     vocabulary: int
     length: int
-    """Of a sample, in tokens, at most."""
+    """Most tokens of a sample."""
 
     def flops_per_token(self, outputs_per_token: float, experts_per_token: float) -> float:
-        """Floating-point operations of a forward pass: projections and attention, feed-forward networks, and
-        the output layer. Routers, embeddings and what is done to single elements are left out."""
+        """Return the floating-point operations of a forward pass: projections and attention, feed-forward
+        networks, and the output layer, without routers, embeddings and elementwise operations."""
         attention = 8 * self.hidden**2 + 4 * self.length * self.hidden
         feed_forward = 16 * self.hidden**2 * experts_per_token
         outputs = 2 * self.hidden * outputs_per_token
@@ -102,7 +102,7 @@ class Samples:
 
     Attributes:
         tokens: ``(samples, length)`` int64.
-        mask: ``(samples, length)`` int64, 0 where there is padding.
+        mask: ``(samples, length)`` int64, 0 for padding.
         labels: ``(samples,)`` int64 classes, or the tokens themselves for a language model.
     """
 
@@ -114,7 +114,7 @@ class Samples:
         return len(self.tokens)
 
     def take(self, samples: Tensor) -> "Samples":
-        """Those of these numbers, cut to the longest of them."""
+        """Return samples by number, cut to the longest of them."""
         mask = self.mask[samples]
         length = int(mask.sum(dim=1).max())
         is_language = self.labels.ndim == 2
@@ -123,27 +123,27 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Task:
-    """What is learnt, and by which model."""
+class LearningTask:
+    """A learning task, with its data and its model."""
 
     name: str
     data: str
-    """In words."""
+    """Description of the data."""
     size: ModelSize
     training: Samples
     held_out: Samples
     dense: Callable[[], PreTrainedModel]
-    """A new dense model, drawn by torch's global generator."""
+    """Creates a dense model, drawn by torch's global generator."""
     outputs_per_token: float
     batch_size: int
     learning_rate: float
     probed: int
-    """Samples of the training set on which its loss is measured."""
+    """Number of samples of the training set on which its loss is measured."""
 
 
-def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, seed: int) -> Task:
-    """Tell kind sentences from unkind ones, with a BERT; without the archive of rated ones in the folder,
-    tell from which of two texts on Python a sentence is.
+def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, seed: int) -> LearningTask:
+    """Return the classification of sentences by rating, with a BERT; without the archive of rated sentences
+    in the folder, by which of two texts on Python they are from.
     """
     is_there = (reviews / ARCHIVE).exists()
     labelled = rated_sentences(reviews) if is_there else library_sentences()
@@ -165,7 +165,7 @@ def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, see
         attention_probs_dropout_prob=0.0,
         initializer_range=_SENTIMENT_DEVIATION,
     )
-    return Task(
+    return LearningTask(
         SENTIMENT,
         "rated sentences" if is_there else "sentences of the language reference and of docstrings",
         size,
@@ -179,8 +179,8 @@ def sentiment(size: ModelSize, samples: int, batch_size: int, reviews: Path, see
     )
 
 
-def generation(size: ModelSize, samples: int, batch_size: int, seed: int) -> Task:
-    """Foretell the next character of the language reference, with a GPT-2."""
+def generation(size: ModelSize, samples: int, batch_size: int, seed: int) -> LearningTask:
+    """Return the prediction of the next character of the language reference, with a GPT-2."""
     text = reference().encode("ascii", "replace")
     rows = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     rows = rows[: len(rows) // size.length * size.length].view(-1, size.length)
@@ -201,8 +201,8 @@ def generation(size: ModelSize, samples: int, batch_size: int, seed: int) -> Tas
         bos_token_id=0,
         eos_token_id=0,
     )
-    config.loss_type = "ForCausalLM"  # which else is guessed, with a warning
-    return Task(
+    config.loss_type = "ForCausalLM"  # otherwise it is guessed, with a warning
+    return LearningTask(
         GENERATION,
         "Python's language reference, by characters",
         size,
@@ -231,11 +231,11 @@ def _encoded(labelled: Sequence[Labelled], numbers: dict[str, int], length: int)
 
 
 def rated_sentences(folder: Path) -> list[Labelled]:
-    """Sentences of reviews, opinion pieces and tweets, class 1 where they are rated above 0; those rated 0
-    are left out.
+    """Read sentences of reviews, opinion pieces and tweets, with class 1 for ratings above 0, without those
+    rated 0.
 
     Raises:
-        FileNotFoundError: the archive is not there.
+        FileNotFoundError: the archive is missing.
     """
     with tarfile.open(folder / ARCHIVE) as distribution:
         data_sets = io.BytesIO(_read(distribution, _DATA_SETS))
@@ -252,13 +252,13 @@ def _read(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def reference() -> str:
-    """The language reference that Python's `help` shows."""
+    """Return the language reference of Python's `help`."""
     return "\n".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
 
 
 def library_sentences() -> list[Labelled]:
-    """Sentences on Python: class 0 from the language reference, 1 from docstrings of the standard library; as
-    many of both.
+    """Return sentences on Python: class 0 from the language reference, 1 from docstrings of the standard
+    library; equally many of both.
     """
     docstrings = "\n\n".join(
         inspect.getdoc(member) or ""
@@ -274,7 +274,7 @@ def library_sentences() -> list[Labelled]:
 
 
 def _sentences(text: str) -> Sequence[str]:
-    """Those of eight words or more, each once."""
+    """Return the distinct sentences of eight words or more."""
     flowing = re.sub(r"\s+", " ", text)
     found = (sentence.strip() for sentence in re.split(r"(?<=[.:;])\s", flowing))
     return list(dict.fromkeys(sentence for sentence in found if len(sentence.split()) >= 8))

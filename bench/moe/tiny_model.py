@@ -1,4 +1,4 @@
-"""A small language model with experts, trained from scratch on real text, and which experts tokens chose.
+"""A small language model with experts, trained from scratch on real text, and the experts that tokens chose.
 
 The text is that of the modules of Python's standard library, which every machine has.
 """
@@ -20,7 +20,7 @@ from solvers.compiled import Ints
 EXPERTS = 16
 LAYERS = 8
 TOKENS = 128
-"""Of a passage, each a byte."""
+"""Tokens of a passage, one per byte."""
 _HIDDEN = 64
 _HEADS = 4
 _BATCH = 16
@@ -31,12 +31,12 @@ _BALANCE = 0.01
 _LEFT_OUT = {"site-packages", "test", "tests", "idle_test", "__pycache__", "encodings", "pydoc_data"}
 """Folders with little prose, or with tables."""
 _HELD_BACK_EVERY = 8
-"""One document in so many is not trained on."""
+"""Interval of the documents that are not trained on."""
 _LEAST_BYTES = 2_000
 
 
 class Text:
-    """Documents that are trained on, and others that are held back to be served."""
+    """Documents for training, and others that are held back for serving."""
 
     def __init__(self, seed: int) -> None:
         documents = list(_documents())
@@ -48,7 +48,7 @@ class Text:
 
 
 def passages(text: Tensor, count: int, length: int, draws: torch.Generator) -> Tensor:
-    """(count, length) int64, from places that are drawn."""
+    """Draw passages: (count, length) int64."""
     starts = torch.randint(len(text) - length, (count, 1), generator=draws)
     return text[starts + torch.arange(length)].long()
 
@@ -68,10 +68,10 @@ class TinyModel:
     """A GPT-2 of bytes with 16 experts in each of its 8 layers; a token goes to one."""
 
     def __init__(self, text: Text, steps: int, seed: int) -> None:
-        """Train it.
+        """Train the model.
 
         Args:
-            steps: of 2,048 tokens each.
+            steps: number of steps, of 2,048 tokens each.
         """
         torch.manual_seed(seed)
         config = GPT2Config(
@@ -91,7 +91,7 @@ class TinyModel:
         conversion = Conversion(experts=EXPERTS, initialization="random", seed=seed)
         convert(self._module, conversion, Gating("top1"))
         self.balance_loss = float("nan")
-        """Of a layer, of the last batches; 1 is even."""
+        """Balance loss of a layer over the last batches; 1 is even."""
         self._train(text.trained, steps, Generator().manual_seed(seed))
 
     def _train(self, text: Tensor, steps: int, draws: Generator) -> None:
@@ -114,7 +114,7 @@ class TinyModel:
 
     @torch.inference_mode()
     def serve(self, text: Tensor, count: int, draws: Generator) -> tuple[Ints, float]:
-        """Passages of a text, from places that are drawn.
+        """Serve drawn passages of a text.
 
         Returns:
             (passages x tokens, layers) the expert of each token, and the loss per byte in nats.

@@ -1,4 +1,4 @@
-"""One model trained from nothing by one scheme: what loss it had after how long, and what it computed."""
+"""One model trained from scratch by one scheme: its losses over time, and its computation."""
 
 import time
 from dataclasses import dataclass, field
@@ -10,25 +10,25 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from bench.moe.tasks import Task
+from bench.moe.tasks import LearningTask
 from executors.moe.block import auxiliary_loss, set_gating, take_passes
 from executors.moe.conversion.convert import Conversion, convert
 from executors.moe.curriculum import Curriculum
 from executors.moe.gating import Gating
 
 _BALANCE = 0.01
-"""Section 5.4.3."""
+"""Weight of the balance loss (section 5.4.3)."""
 _WARM_UP_STEPS = 20
 _LARGEST_GRADIENT = 1.0
-"""Longer ones are shortened to it, without which the encoder learns in fits."""
+"""Largest norm; longer gradients are scaled to it, without which the encoder learns unevenly."""
 _KEPT = 0.95
-"""Of the average of the weights, with each step: about 20 steps count, so that a loss says how far training
-has come and not what the last batch was."""
+"""Kept part of the weights' average in each step: about 20 steps count, so that a loss shows the progress of
+training and not the last batch."""
 
 
 @dataclass(frozen=True)
-class Scheme:
-    """How a model is trained; without a gating it is dense."""
+class TrainingScheme:
+    """Scheme of training; without a gating the model is dense."""
 
     gating: Gating | None
     curriculum: bool = False
@@ -42,23 +42,23 @@ class Scheme:
 
 
 @dataclass
-class Run:
-    """What was seen of one model.
+class ModelRun:
+    """Measurements of one model.
 
     Attributes:
-        scheme: by which it is trained.
-        layers: how many it has.
-        steps: at which the loss was measured.
-        times_s: of training until then, in processor time of one thread.
-        losses: of averaged weights, on the same samples each time.
-        tokens: trained on, of which the next counts.
-        double_tokens: by layer, how many of them had two experts.
-        quality: accuracy in percent, or perplexity, of held-out samples, each token with one expert (section
+        scheme: scheme of its training.
+        layers: number of its layers.
+        steps: numbers of steps at the measurements of the loss.
+        times_s: processor time of one thread for training until then.
+        losses: losses of averaged weights, on equal samples each time.
+        tokens: number of trained tokens, for `double_tokens`.
+        double_tokens: number of them with two experts, by layer.
+        quality: accuracy in per cent, or perplexity, of held-out samples, each token with one expert (section
             5.4.2).
-        quality_as_trained: the same by the gating of training.
+        quality_as_trained: the quality with the gating of training.
     """
 
-    scheme: Scheme
+    scheme: TrainingScheme
     layers: int
     steps: list[int] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
@@ -73,19 +73,20 @@ class Run:
 
     @property
     def doubles(self) -> list[float]:
-        """By layer, the share of the tokens trained on that had two experts; none in a dense model."""
+        """Share of the trained tokens with two experts, by layer; 0 in a dense model."""
         return [int(doubles) / max(self.tokens, 1) for doubles in self.double_tokens]
 
     def reaches(self, loss: float) -> bool:
-        """Whether the loss was ever this low."""
+        """Return whether the loss was ever this low."""
         return min(self.losses) <= loss
 
     def time_to(self, loss: float) -> float:
-        """When the loss first was this low, interpolated between measurements; infinite if never."""
+        """Return the first time at which the loss was this low, interpolated between measurements; infinite
+        if never."""
         return _first(self.times_s, self.losses, loss)
 
     def steps_to(self, loss: float) -> float:
-        """The same in steps."""
+        """Return the first step at which the loss was this low, interpolated as in `time_to`."""
         return _first([float(step) for step in self.steps], self.losses, loss)
 
 
@@ -100,11 +101,11 @@ def _first(places: list[float], losses: list[float], loss: float) -> float:
 
 
 class Training:
-    """A new model as it is trained, its optimizer, the order of its samples, and the average of its weights,
-    of which loss and quality are measured."""
+    """The training of a new model: its optimizer, the order of its samples, and the average of its weights,
+    whose loss and quality are measured."""
 
-    def __init__(self, task: Task, scheme: Scheme, seed: int) -> None:
-        """Draw the weights; the seed decides them and the order, the same for all schemes."""
+    def __init__(self, task: LearningTask, scheme: TrainingScheme, seed: int) -> None:
+        """Draw the weights; the seed determines them and the order, equally for all schemes."""
         self._task = task
         self._scheme = scheme
         torch.manual_seed(seed)
@@ -116,15 +117,16 @@ class Training:
             self._model.parameters(), lr=task.learning_rate, weight_decay=0.0, fused=True
         )
         self._curriculum = Curriculum(len(task.training), task.size.layers, seed)
-        # Of a curriculum that is told nothing the order is drawn anew for each epoch.
+        # Without records, a curriculum draws a new order for each epoch.
         self._batches = (
             numbers for epoch in count() for numbers in self._curriculum.batches(epoch, task.batch_size)
         )
         self._probe = task.training.take(torch.arange(min(task.probed, len(task.training))))
-        self.run = Run(scheme, task.size.layers)
+        self.run = ModelRun(scheme, task.size.layers)
 
     def advance(self, steps: int) -> None:
-        """Take so many steps, then measure the loss. That, and to average weights, does not count as time."""
+        """Train for some steps, then measure the loss. The measurement and the averaging of weights do not
+        count as time."""
         time_s, taken = (self.run.times_s[-1], self.run.steps[-1]) if self.run.steps else (0.0, 0)
         for step in range(taken + 1, taken + steps + 1):
             started_s = time.thread_time()
@@ -138,7 +140,7 @@ class Training:
         self.run.times_s.append(time_s)
         self.run.losses.append(self._loss())
 
-    def finish(self) -> Run:
+    def finish(self) -> ModelRun:
         """Measure the quality."""
         self.run.quality_as_trained = self._quality()
         set_gating(self._averaged.module, Gating("top1"))
@@ -164,7 +166,7 @@ class Training:
 
     @torch.no_grad()
     def _loss(self) -> float:
-        """Of the task alone."""
+        """Return the loss of the task alone."""
         probe, model = self._probe, self._averaged.module.eval()
         loss = model(input_ids=probe.tokens, attention_mask=probe.mask, labels=probe.labels).loss
         take_passes(model)

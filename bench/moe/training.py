@@ -1,26 +1,29 @@
-"""The part `training`: steps under Lina against steps whose collectives have no order (Figure 4.14)."""
+"""The part `training`: steps under Lina, and steps with unordered collectives (Figure 4.14)."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, fields, replace
 
 from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table
-from bench.moe.training_rank import BASELINE, UNCUT_BYTES, Shape, Variant, measure_training
+from bench.moe.training_rank import BASELINE, UNCUT_BYTES, ModelShape, Variant, measure_training
 from bench.moe.training_steps import StepTimes, medians, read_steps
 from bench.network.ranks import run_on_limited_network
 
 _WORLD = 4
-_FULL = Shape(experts=_WORLD, layers=3, hidden=1024, dense=384, inner=128, tokens=512, bucket_bytes=3 * 2**20)
+_FULL = ModelShape(
+    experts=_WORLD, layers=3, hidden=1024, dense=384, inner=128, tokens=512, bucket_bytes=3 * 2**20
+)
 _QUICK = replace(_FULL, layers=2, dense=192, inner=64, tokens=256, bucket_bytes=3 * 2**19)
 _PARTITIONS_PER_BUCKET = 2
 
 
 _PACKING_ALONE = Variant("packing alone", is_scheduled=False, per_device=2)
-"""With two lanes, but without any order: what of Lina's gain is not the order's."""
+"""Two lanes without an order: the part of Lina's gain that is not from the order."""
 
 
 def designs(partition_bytes: int) -> list[Variant]:
-    """The baseline, and each choice of Lina's design added to those before; the last one is all of Lina."""
+    """Return the baseline, and each choice of Lina's design added to those before; the last one is all of
+    Lina."""
     partitioned = Variant("+ partitioning", partition_bytes=partition_bytes)
     pipelined = replace(partitioned, name="+ pipelining", chunks=2)
     return [
@@ -55,13 +58,13 @@ def measure_training_part(conditions: Conditions) -> Result:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What a run has measured.
+    """Measurements of a run.
 
     Attributes:
-        steps: medians of each variant's, by name.
-        averages_s: for each partition size, how long averaging a step's dense gradients takes at least, with
-            nothing beside; of the rank that takes longest.
-        network: where, in words.
+        steps: medians of each variant, by name.
+        averages_s: least time to average a step's dense gradients alone, on the slowest rank, for each
+            partition size.
+        network: description of the network.
     """
 
     steps: dict[str, StepTimes]
@@ -70,14 +73,14 @@ class TrainingRun:
 
 
 def run_training(
-    shape: Shape,
+    shape: ModelShape,
     world: int,
     variants: Sequence[Variant],
     rounds: int,
     seed: int,
     partitions_bytes: Sequence[int] = (),
 ) -> TrainingRun:
-    """Measure steps of variants, which take turns, and averages by each partition size, which do too."""
+    """Measure steps of variants in turn, and averages by each partition size in turn."""
     results, network = run_on_limited_network(
         measure_training,
         world,
@@ -97,14 +100,14 @@ def run_training(
 
 
 def _steps(run: TrainingRun) -> Table:
-    """Medians of each variant."""
+    """Return the medians of each variant."""
     rows = [(name, "measured", *astuple(times)) for name, times in run.steps.items()]
     columns = ("variant", "source", *(field.name for field in fields(StepTimes)))
     return Table("training_steps", columns, rows, Bars("variant", "source", "step_s", None, "step, s"))
 
 
 def _figures(
-    run: TrainingRun, shape: Shape, variants: Sequence[Variant], rounds: int
+    run: TrainingRun, shape: ModelShape, variants: Sequence[Variant], rounds: int
 ) -> tuple[Measurement, ...]:
     steps = run.steps
     baseline, lina = steps[variants[0].name], steps[variants[-1].name]
@@ -161,7 +164,7 @@ def _ratio(slow: StepTimes, fast: StepTimes) -> str:
     return f"{all_to_all:.2f} and {step:.2f}"
 
 
-def _described(shape: Shape) -> str:
+def _described(shape: ModelShape) -> str:
     return (
         f"{shape.layers} layers of {shape.experts} experts, {shape.exchanged_bytes / 2**20:g} MiB of tokens "
         f"a rank and {shape.dense_bytes / 2**20:g} MiB of gradients in each"

@@ -1,4 +1,5 @@
-"""What a measured training step consists of, and what each rank does: steps of all variants in turns."""
+"""The model and the variants of a measured training step, and the work of each rank: steps of all variants in
+turns."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -25,29 +26,29 @@ from executors.moe.parallel.trace import MicroOpRecord
 from executors.moe.parallel.unscheduled import UnscheduledCommunication
 
 _TIMEOUT_S = 60.0
-"""A busy machine may be slow."""
+"""Timeout that allows for a busy machine."""
 _AVERAGES_EACH = 2
-"""Rounds of averages for each of steps, which take longer."""
+"""Rounds of averages for each round of steps, which take longer."""
 _WARM_UP_STEPS = 2
-"""DistributedDataParallel forms its buckets anew after the first."""
+"""Steps after which DistributedDataParallel has formed its buckets again."""
 
 
 UNCUT_BYTES = 2**40
-"""A partition size that cuts nothing."""
+"""Partition size that cuts nothing."""
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A model whose layers are a dense network each, of which all ranks have the parameters, and experts.
+class ModelShape:
+    """A model whose layers have a dense network, with parameters on all ranks, and experts.
 
     Attributes:
-        experts: of a layer; each token goes to two of them, chosen once by the seed, about evenly.
-        layers: in all.
+        experts: experts of a layer; each token goes to two of them, chosen once by the seed, about evenly.
+        layers: number of layers.
         hidden: features of a token, 4 bytes each.
         dense: inner features of the dense network.
         inner: inner features of an expert.
-        tokens: of each rank and step.
-        bucket_bytes: of gradients that DistributedDataParallel averages together.
+        tokens: tokens of each rank and step.
+        bucket_bytes: gradients that DistributedDataParallel averages together.
     """
 
     experts: int
@@ -60,12 +61,12 @@ class Shape:
 
     @property
     def row_bytes(self) -> int:
-        """What one token sends to one expert."""
+        """Bytes that one token sends to one expert."""
         return 4 * self.hidden
 
     @property
     def exchanged_bytes(self) -> int:
-        """What a rank has for the experts in one all-to-all, with what stays on the rank."""
+        """Bytes of a rank for the experts in one all-to-all, with those that stay on the rank."""
         return 2 * self.tokens * self.row_bytes
 
     @property
@@ -79,10 +80,10 @@ class Variant:
     """A way to issue a step's collectives.
 
     Attributes:
-        name: of a row.
-        is_scheduled: all-to-all first, by `CommunicationScheduler`; otherwise both kinds beside each other.
+        name: name of a row.
+        is_scheduled: all-to-all first, by `CommunicationScheduler`; otherwise both kinds run concurrently.
         has_two_lanes: whether all-to-alls use a connection for each direction (`Lanes`).
-        partition_bytes: of allreduce micro-ops, at most.
+        partition_bytes: largest allreduce micro-op.
         chunks: micro-ops of an all-to-all.
         per_device: experts of a layer on each device.
     """
@@ -96,22 +97,22 @@ class Variant:
 
 
 BASELINE = Variant("baseline", is_scheduled=False, has_two_lanes=False)
-"""As other systems do: section 4.2.2."""
+"""Variant of other systems: section 4.2.2."""
 
 
 def measure_training(rank: Rank) -> dict[str, Any]:
-    """Train on this rank, then average gradients with nothing beside.
+    """Train on this rank, then average gradients alone.
 
-    Arguments of the run: `shape`, `variants`, `rounds` and `seed`, as `Shape` and `Variant` have them; and
-    `partitions_bytes`, by which to average.
+    Arguments of the run: `shape`, `variants`, `rounds` and `seed`, as in `ModelShape` and `Variant`; and
+    `partitions_bytes` for the averages.
 
     Returns:
         for each variant, by name, its `steps`: see `training_steps.RankStep`; for each partition size, the
-        seconds that averaging a step's dense gradients takes by it, in twice as many rounds.
+        seconds of averaging a step's dense gradients, in twice as many rounds.
     """
-    given = rank.arguments
-    shape = Shape(**given["shape"])
-    variants = [Variant(**each) for each in given["variants"]]
+    inputs = rank.arguments
+    shape = ModelShape(**inputs["shape"])
+    variants = [Variant(**each) for each in inputs["variants"]]
     with _connected(rank) as store:
         return {
             "steps": _measured_steps(rank, store, shape, variants),
@@ -120,34 +121,34 @@ def measure_training(rank: Rank) -> dict[str, Any]:
 
 
 def _measured_steps(
-    rank: Rank, store: Store, shape: Shape, variants: Sequence[Variant]
+    rank: Rank, store: Store, shape: ModelShape, variants: Sequence[Variant]
 ) -> dict[str, list[dict[str, Any]]]:
-    given = rank.arguments
+    inputs = rank.arguments
     steps: dict[str, list[dict[str, Any]]] = {each.name: [] for each in variants}
     with ExitStack() as stack:
         trainings = [
-            stack.enter_context(_training(rank, store, shape, each, given["seed"])) for each in variants
+            stack.enter_context(_training(rank, store, shape, each, inputs["seed"])) for each in variants
         ]
         for training in trainings:
             for _ in range(_WARM_UP_STEPS):
                 training.step()
-        for _ in range(given["rounds"]):
+        for _ in range(inputs["rounds"]):
             for variant, training in zip(variants, trainings, strict=True):
                 steps[variant.name].append(training.step())
         dist.barrier()
     return steps
 
 
-def _measured_averages_s(rank: Rank, store: Store, shape: Shape) -> list[list[float]]:
+def _measured_averages_s(rank: Rank, store: Store, shape: ModelShape) -> list[list[float]]:
     sizes = rank.arguments["partitions_bytes"]
     taken_s: list[list[float]] = [[] for _ in sizes]
     with _scheduler(rank, store, "averages", []) as scheduler:
-        everyone = dist.new_group()
-        assert isinstance(everyone, ProcessGroup)
+        all_ranks = dist.new_group()
+        assert isinstance(all_ranks, ProcessGroup)
         buckets = [torch.ones(shape.dense_bytes // 4) for _ in range(shape.layers)]
         for _ in range(_AVERAGES_EACH * rank.arguments["rounds"] + 1):
             for size, times_s in zip(sizes, taken_s, strict=True):
-                average = GradientAverage(scheduler, everyone, rank.world, size)
+                average = GradientAverage(scheduler, all_ranks, rank.world, size)
                 dist.barrier()
                 began_s = time.monotonic()
                 futures = [average.average(bucket, f"bucket {i}") for i, bucket in enumerate(buckets)]
@@ -184,7 +185,9 @@ def _scheduler(
 
 
 @contextmanager
-def _training(rank: Rank, store: Store, shape: Shape, variant: Variant, seed: int) -> Iterator["_Training"]:
+def _training(
+    rank: Rank, store: Store, shape: ModelShape, variant: Variant, seed: int
+) -> Iterator["_Training"]:
     trace: list[MicroOpRecord] = []
     if variant.is_scheduled:
         with _scheduler(rank, store, variant.name, trace) as scheduler:
@@ -203,7 +206,7 @@ class _Training:
     def __init__(
         self,
         rank: Rank,
-        shape: Shape,
+        shape: ModelShape,
         variant: Variant,
         seed: int,
         communication: Communication,
@@ -214,8 +217,8 @@ class _Training:
         groups = connect_expert_groups(packing, rank.rank, torch.device("cpu"), _TIMEOUT_S)
         if not variant.has_two_lanes:
             groups = replace(groups, tokens=Lanes(groups.tokens.upward))
-        everyone = dist.new_group()
-        assert isinstance(everyone, ProcessGroup)
+        all_ranks = dist.new_group()
+        assert isinstance(all_ranks, ProcessGroup)
         self._trace = trace
         average = GradientAverage(communication, groups.replicas, rank.world, variant.partition_bytes)
         layers = [
@@ -229,11 +232,11 @@ class _Training:
         model = nn.Sequential(*(_Layer(shape, each, drawn) for each in layers))
         leave_out_of_averages(model, layers)
         self._model = DistributedDataParallel(model, bucket_cap_mb=shape.bucket_bytes / 2**20)
-        GradientAverage(communication, everyone, rank.world, variant.partition_bytes).attach(self._model)
+        GradientAverage(communication, all_ranks, rank.world, variant.partition_bytes).attach(self._model)
         self._input = torch.randn(shape.tokens, shape.hidden, generator=drawn)
 
     def step(self) -> dict[str, Any]:
-        """Forward and backward pass; what they did and when."""
+        """Run a forward and backward pass, and return its times and micro-ops."""
         self._trace.clear()
         self._model.zero_grad()
         dist.barrier()
@@ -253,7 +256,7 @@ class _Training:
 class _Layer(nn.Module):
     """A dense network, then experts; both residual."""
 
-    def __init__(self, shape: Shape, experts: ParallelExperts, drawn: torch.Generator) -> None:
+    def __init__(self, shape: ModelShape, experts: ParallelExperts, drawn: torch.Generator) -> None:
         super().__init__()
         self.up = nn.Linear(shape.hidden, shape.dense, bias=False)
         self.down = nn.Linear(shape.dense, shape.hidden, bias=False)
@@ -271,9 +274,9 @@ class _Layer(nn.Module):
 
 
 class _Experts(nn.Module):
-    """Two-layer networks, those of a rank."""
+    """The two-layer networks of a rank."""
 
-    def __init__(self, count: int, shape: Shape) -> None:
+    def __init__(self, count: int, shape: ModelShape) -> None:
         super().__init__()
         self.up = nn.Parameter(torch.randn(count, shape.hidden, shape.inner) / shape.hidden**0.5)
         self.down = nn.Parameter(torch.randn(count, shape.inner, shape.hidden) / shape.inner**0.5)

@@ -1,4 +1,4 @@
-"""What a training step took, from what its ranks have noted."""
+"""Times of a training step, from the records of its ranks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,11 +13,11 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class RankStep:
-    """A step as one rank saw it; times are of a clock that all ranks share.
+    """A step as recorded by one rank; times are of a clock that all ranks share.
 
     Attributes:
-        began_s, turned_s, ended_s: of the forward pass, its end, and the end of the backward pass.
-        micro_ops: in the order in which they ended.
+        began_s, turned_s, ended_s: start of the forward pass, its end, and the end of the backward pass.
+        micro_ops: in the order of their ends.
     """
 
     began_s: float
@@ -27,14 +27,14 @@ class RankStep:
 
     @classmethod
     def read(cls, noted: Mapping[str, Any]) -> "RankStep":
-        """From JSON."""
+        """Return the step from JSON values."""
         micro_ops = [
             MicroOpRecord(**{**record, "kind": Kind(record["kind"])}) for record in noted["micro_ops"]
         ]
         return cls(noted["began_s"], noted["turned_s"], noted["ended_s"], micro_ops)
 
     def all_to_alls(self, direction: str) -> list[MicroOpRecord]:
-        """Those of tokens in a pass, in the order of their submission."""
+        """Return the all-to-alls of tokens in a pass, in the order of their submission."""
         return [
             record
             for record in self.micro_ops
@@ -43,21 +43,21 @@ class RankStep:
 
     @property
     def allreduces(self) -> list[MicroOpRecord]:
-        """Those of gradients."""
+        """Allreduces of gradients."""
         return [record for record in self.micro_ops if record.kind is Kind.ALLREDUCE]
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """A step, or the median of some, in seconds.
+    """Times of a step, or medians over steps, in seconds.
 
     Attributes:
-        step_s, forward_s, backward_s: from the first rank's begin to the last one's end.
-        all_to_all_forward_s, all_to_all_backward_s: during which at least one all-to-all of tokens was under
-            way or waited for its turn: from when the last rank had come to it to when the last had ended it;
-            mean over groups of ranks.
-        allreduce_s: allreduce micro-ops from issue to end, added up; mean over ranks.
-        allreduce_span_s: from when the first gradients were there to when the last were averaged.
+        step_s, forward_s, backward_s: from the first rank's start to the last one's end.
+        all_to_all_forward_s, all_to_all_backward_s: time in which at least one all-to-all of tokens ran or
+            waited for its turn, from its submission on the last rank to its last end; mean over groups of
+            ranks.
+        allreduce_s: sum of allreduce micro-ops from issue to end; mean over ranks.
+        allreduce_span_s: from the first available gradients to the last average.
     """
 
     step_s: float
@@ -70,11 +70,11 @@ class StepTimes:
 
 
 def step_times(ranks: Sequence[RankStep], group_size: int) -> StepTimes:
-    """What a step took.
+    """Compute the times of a step.
 
     Args:
-        ranks: the step on each of them.
-        group_size: neighbours that exchange tokens among themselves.
+        ranks: the step on each rank.
+        group_size: number of neighbours that exchange tokens among themselves.
     """
     began_s = min(rank.began_s for rank in ranks)
     turned_s = max(rank.turned_s for rank in ranks)
@@ -97,20 +97,20 @@ def step_times(ranks: Sequence[RankStep], group_size: int) -> StepTimes:
 
 
 def medians(steps: Sequence[StepTimes]) -> StepTimes:
-    """Of each field by itself."""
+    """Return the median of each field separately."""
     return StepTimes(
         **{each.name: median(getattr(step, each.name) for step in steps) for each in fields(StepTimes)}
     )
 
 
 def read_steps(results: Sequence[Mapping[str, Any]], name: str, group_size: int) -> list[StepTimes]:
-    """The steps of a variant, from what `training_rank.measure_steps` returned on each rank."""
+    """Return the steps of a variant, from the results of `training_rank.measure_training` on each rank."""
     by_step = zip(*(result["steps"][name] for result in results), strict=True)
     return [step_times([RankStep.read(noted) for noted in step], group_size) for step in by_step]
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same points, in intervals that do not touch, in order."""
+    """Return the union of intervals as intervals that do not touch, in order."""
     joined: list[Interval] = []
     for begin, end in sorted(intervals):
         if joined and begin <= joined[-1][1]:
@@ -121,7 +121,7 @@ def merged(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def total_s(intervals: Iterable[Interval]) -> float:
-    """How long they last together."""
+    """Return the total duration of intervals."""
     return sum(end - begin for begin, end in intervals)
 
 

@@ -1,1 +1,1 @@
-"""A network that is real: processes in network namespaces, joined by links of a stated rate."""
+"""A real network: processes in network namespaces, joined by links of a stated rate."""

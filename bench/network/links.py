@@ -1,9 +1,9 @@
-"""Network namespaces joined by rate-limited links, for measurements of what ranks do to each other's traffic.
+"""Network namespaces joined by rate-limited links, for measurements of ranks that share a network.
 
 Each rank has a namespace with one link to a bridge, which is in a namespace of its own, and a token bucket at
-both ends of the link: so much out of the rank, and so much into it, as on a full-duplex port of a switch.
-All interfaces are inside the namespaces, so that they vanish with them, and nothing of the machine's own
-network is changed.
+both ends of the link: one limit out of the rank, and one into it, as on a full-duplex port of a switch. All
+interfaces are inside the namespaces, so that they are removed with them, and the machine's own network is
+unchanged.
 """
 
 import ctypes
@@ -24,22 +24,22 @@ _PREFIX = "millrace"
 _NAMESPACES = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
 _numbers = itertools.count()
-"""Of this process's networks, as it may have several."""
+"""Numbers of this process's networks."""
 _SUBNET = "10.77.0"
-# More than the largest packet that a virtual interface hands on, or the bucket never has enough for it.
+# More than the largest packet of a virtual interface, which would otherwise never pass the bucket.
 _BURST_BYTES = 128 * 1024
-# A port's buffer: what can wait at the rate for so long is kept, the rest is dropped.
+# Buffer of a port: it keeps what waits at the rate for at most this time, and drops the rest.
 _QUEUE_MS = 50
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a rank runs.
+class NetworkPlace:
+    """Network location of a rank.
 
     Attributes:
-        host: its address, which the other ranks reach.
+        host: its address for the other ranks.
         interface: the network interface that has the address.
-        namespace: its network namespace; None is that of the machine.
+        namespace: its network namespace; None for that of the machine.
     """
 
     host: str
@@ -47,10 +47,10 @@ class Place:
     namespace: str | None = None
 
     def enter(self) -> None:
-        """Move the calling thread, and all that it starts from now on, into the place.
+        """Move the calling thread, and all that it starts later, into the place.
 
         Raises:
-            OSError: the namespace is gone, or the process may not enter it.
+            OSError: the namespace does not exist, or the process may not enter it.
         """
         os.environ.update(dict.fromkeys(INTERFACE_VARIABLES, self.interface))
         if self.namespace is None:
@@ -69,17 +69,17 @@ class NoLinksError(RuntimeError):
     """This machine, or this user, cannot have rate-limited links."""
 
 
-def loopback(world: int) -> list[Place]:
-    """Places on the machine's loopback interface, without any limit."""
-    return [Place("127.0.0.1", "lo")] * world
+def loopback(world: int) -> list[NetworkPlace]:
+    """Return places on the machine's loopback interface, without a limit."""
+    return [NetworkPlace("127.0.0.1", "lo")] * world
 
 
 @contextmanager
-def rate_limited(world: int, megabits_per_s: float) -> Iterator[list[Place]]:
-    """Places whose links carry so many megabits (10^6 bits) a second in each direction, while in the block.
+def rate_limited(world: int, megabits_per_s: float) -> Iterator[list[NetworkPlace]]:
+    """Yield places whose links carry a number of megabits (10^6 bits) per second in each direction.
 
     Raises:
-        NoLinksError: without root, `ip` or `tc`, or where the kernel refuses; nothing is left.
+        NoLinksError: root, `ip` or `tc` is missing, or the kernel refuses; all is removed.
     """
     if os.geteuid() != 0:
         raise NoLinksError("rate-limited links need root: run as root, or measure on loopback")
@@ -95,7 +95,7 @@ def rate_limited(world: int, megabits_per_s: float) -> Iterator[list[Place]]:
         _run("ip", "-n", hub, "link", "set", "bridge", "up")
         for rank, each in enumerate(names):
             _join(hub, each, rank, megabits_per_s)
-        yield [Place(_address(rank), "eth0", each) for rank, each in enumerate(names)]
+        yield [NetworkPlace(_address(rank), "eth0", each) for rank, each in enumerate(names)]
     finally:
         for each in (hub, *names):
             _remove(each)
@@ -121,7 +121,7 @@ def _address(rank: int) -> str:
 
 
 def _remove_orphans() -> None:
-    """What a process that was killed could not remove."""
+    """Remove the namespaces of killed processes."""
     with suppress(FileNotFoundError):
         for path in _NAMESPACES.iterdir():
             prefix, _, rest = path.name.partition("-")

@@ -1,4 +1,4 @@
-"""Runs a function in one process for each rank, each in its place; arguments and results are JSON."""
+"""Runs a function in one process per rank, each in its place; arguments and results are JSON."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.network.links import NoLinksError, Place, loopback, rate_limited
+from bench.network.links import NetworkPlace, NoLinksError, loopback, rate_limited
 
 MEGABITS_PER_S = 200.0
 """Rate of each limited link, in each direction."""
@@ -23,28 +23,28 @@ _context = multiprocessing.get_context("forkserver")
 
 @dataclass(frozen=True)
 class Rank:
-    """What the function is told.
+    """Arguments of the function.
 
     Attributes:
-        rank: of the process.
-        places: of all ranks.
+        rank: number of the process.
+        places: places of all ranks.
         scratch: a folder that all ranks share.
-        arguments: as given.
+        arguments: the caller's arguments.
     """
 
     rank: int
-    places: Sequence[Place]
+    places: Sequence[NetworkPlace]
     scratch: Path
     arguments: dict[str, Any]
 
     @property
     def world(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return len(self.places)
 
     @property
     def host(self) -> str:
-        """This rank's address."""
+        """Address of this rank."""
         return self.places[self.rank].host
 
 
@@ -52,20 +52,20 @@ Work = Callable[[Rank], dict[str, Any]]
 
 
 class RunningRanks:
-    """The processes of a run; a context that leaves none behind."""
+    """Processes of a run, killed at the end of the context."""
 
-    def __init__(self, work: Work, places: Sequence[Place], scratch: Path, **arguments: Any) -> None:
+    def __init__(self, work: Work, places: Sequence[NetworkPlace], scratch: Path, **arguments: Any) -> None:
         """Start a process for each place.
 
         Args:
-            work: a function of a module, which is called in each process and returns what JSON can hold.
+            work: a function of a module, which is called in each process and returns JSON values.
         """
-        # DistributedDataParallel imports the last, which takes seconds.
+        # DistributedDataParallel imports torch._dynamo, which takes seconds.
         _context.set_forkserver_preload(["torch.distributed", work.__module__, "torch._dynamo"])
         self.processes = []
         self._ends: list[Connection[bytes, bytes]] = []
         for rank in range(len(places)):
-            told = {
+            inputs = {
                 "rank": rank,
                 "places": [asdict(place) for place in places],
                 "scratch": str(scratch),
@@ -73,7 +73,7 @@ class RunningRanks:
             }
             mine, theirs = _context.Pipe()
             process = _context.Process(
-                target=_run, args=(work.__module__, work.__name__, json.dumps(told), theirs), daemon=True
+                target=_run, args=(work.__module__, work.__name__, json.dumps(inputs), theirs), daemon=True
             )
             process.start()
             theirs.close()
@@ -91,13 +91,13 @@ class RunningRanks:
             end.close()
 
     def results(self, timeout_s: float, among: Sequence[int] | None = None) -> list[dict[str, Any]]:
-        """What the ranks have returned: of one that failed `{"error": ...}`, in words.
+        """Return the results of ranks; `{"error": ...}` for a rank that failed.
 
         Args:
-            among: which ranks are waited for; all by default.
+            among: ranks to wait for; all by default.
 
         Raises:
-            TimeoutError: one has not ended.
+            TimeoutError: a rank has not ended.
         """
         ranks = range(len(self._ends)) if among is None else among
         deadline_s = time.monotonic() + timeout_s
@@ -118,12 +118,12 @@ class RunningRanks:
 
 
 def run_ranks(
-    work: Work, places: Sequence[Place], scratch: Path, timeout_s: float = 300.0, **arguments: Any
+    work: Work, places: Sequence[NetworkPlace], scratch: Path, timeout_s: float = 300.0, **arguments: Any
 ) -> list[dict[str, Any]]:
-    """Run a function to its end on each rank, and return what each has returned.
+    """Run a function to its end on each rank, and return all results.
 
     Raises:
-        RuntimeError: it failed on a rank; says on which, and how.
+        RuntimeError: it failed on a rank; the message has the rank and the error.
         TimeoutError: it has not ended.
     """
     with RunningRanks(work, places, scratch, **arguments) as ranks:
@@ -134,11 +134,11 @@ def run_ranks(
     return results
 
 
-def _run(module: str, name: str, told: str, connection: "Connection[bytes, bytes]") -> None:
-    fields = json.loads(told)
-    places = [Place(**place) for place in fields["places"]]
+def _run(module: str, name: str, inputs: str, connection: "Connection[bytes, bytes]") -> None:
+    fields = json.loads(inputs)
+    places = [NetworkPlace(**place) for place in fields["places"]]
     rank = Rank(fields["rank"], places, Path(fields["scratch"]), fields["arguments"])
-    # Before anything starts a thread, which would stay in the machine's own namespace.
+    # Before any thread starts, which would stay in the machine's own namespace.
     places[rank.rank].enter()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
@@ -151,17 +151,17 @@ def _run(module: str, name: str, told: str, connection: "Connection[bytes, bytes
 def run_on_limited_network(
     work: Work, world: int, timeout_s: float = 600.0, **arguments: Any
 ) -> tuple[list[dict[str, Any]], str]:
-    """Run a function on ranks over links of a limited rate, or on loopback where there can be none.
+    """Run a function on ranks over links of a limited rate, or on loopback if it cannot have them.
 
     Returns:
-        what each has returned, and what the network was, in words.
+        all results, and a description of the network.
 
     Raises:
         RuntimeError: it failed on a rank.
         TimeoutError: it has not ended.
     """
     with ExitStack() as stack:
-        places: Sequence[Place]
+        places: Sequence[NetworkPlace]
         try:
             places = stack.enter_context(rate_limited(world, MEGABITS_PER_S))
             network = f"{world} ranks, one thread each, on links of {MEGABITS_PER_S:g} Mbit/s"

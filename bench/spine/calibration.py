@@ -1,7 +1,8 @@
-"""A fixed piece of work that is timed beside what a benchmark times: the ratio of both can be gated.
+"""A fixed piece of work that is timed next to the measurements of a benchmark: the ratio of both can be
+gated.
 
-Machines differ, and a shared one differs from hour to hour. A *unit* is what the piece takes: about a
-millisecond, part of it in the interpreter and part in compiled code, as a decision has both.
+Machines differ, and a shared one differs from hour to hour. A *unit* is the time of the piece: about a
+millisecond, partly in the interpreter and partly in compiled code, as in a decision.
 """
 
 import json
@@ -26,7 +27,7 @@ _DOCUMENT = {
 
 
 class Calibration:
-    """Takes samples of the unit; each costs about one of them."""
+    """Collects samples of the unit; each sample takes about one unit."""
 
     def __init__(self) -> None:
         self._values = np.linspace(0.5, 1.5, _ELEMENTS)
@@ -35,7 +36,7 @@ class Calibration:
         _piece(self._values)
 
     def sample(self, times: int = 1) -> None:
-        """Time the piece now: next to what is measured, as the machine is then."""
+        """Time the piece now: close to a measurement, in the same state of the machine."""
         for _ in range(times):
             wall_s, cpu_s = time.perf_counter(), time.thread_time()
             _piece(self._values)
@@ -44,12 +45,12 @@ class Calibration:
 
     @property
     def cpu_s(self) -> float:
-        """The median unit in CPU time of the thread: for what one thread does, also on a busy machine."""
+        """Median unit in CPU time of the thread: for the work of one thread, also on a busy machine."""
         return statistics.median(self._cpu_s)
 
     @property
     def wall_s(self) -> float:
-        """The median unit by the wall clock: for what waits for other processes too."""
+        """Median unit by the wall clock: for work that also waits for other processes."""
         return statistics.median(self._wall_s)
 
     def note(self) -> str:
@@ -57,12 +58,12 @@ class Calibration:
         return f"in units of {1_000 * self.cpu_s:.3g} ms of CPU time, {len(self._cpu_s)} samples in this run"
 
     def wall_note(self) -> str:
-        """The same for figures of elapsed time."""
+        """Return the explanation of units for a note on a figure of elapsed time."""
         return f"in units of {1_000 * self.wall_s:.3g} ms, {len(self._wall_s)} samples in this run"
 
 
 def calibrated(samples: int = 50) -> Calibration:
-    """A calibration with some samples taken now."""
+    """Return a calibration with some samples."""
     calibration = Calibration()
     calibration.sample(samples)
     return calibration
@@ -79,7 +80,7 @@ def _piece(values: Floats) -> float:
 
 @njit(nogil=True)
 def _mixed(values: Floats, rounds: int) -> float:
-    """Each step needs the one before, so that no vector unit shortens it."""
+    """Add values in a chain of dependent steps, so that no vector unit shortens it."""
     state = 1.0
     for _ in range(rounds):
         for index in range(values.size):

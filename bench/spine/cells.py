@@ -1,4 +1,4 @@
-"""The cell that the decision benchmarks run on, and bids for it."""
+"""The cell of the decision benchmarks, and bids for it."""
 
 import random
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ SLOT_S = 600.0
 SLOTS = 144
 VENDORS = 5
 MOST_LIVE_JOBS = 8_000
-"""The cell is not to be full when bids are timed."""
+"""The cell must not be full when bids are timed."""
 MOST_BIDS = 20_000
-"""Which fill a cell: one whose prices rise may never get there."""
+"""Limit on the bids that fill a cell: one with rising prices may never be full."""
 
 
 DECLARED = AuctionPolicy(
@@ -31,17 +31,17 @@ DECLARED = AuctionPolicy(
     max_value_per_compute_micros=40 * UNIT,
     max_value_per_memory_micros=160 * UNIT,
 )
-"""Bounds that hold of the bids below."""
+"""Bounds that are valid for the bids below."""
 
 
 def configuration(nodes: int, slots: int = SLOTS, policy: AuctionPolicy | None = None) -> CellConfigured:
-    """A cell of one zone: half A100, half A40, a tariff by hour, five vendors.
+    """Return a cell of one zone: half A100, half A40, a tariff by hour, five vendors.
 
     Speeds and sizes follow GPT-2 with LoRA as in section 5.1 of the auction's paper: 40 and 15 samples per
     second for a full node of either type.
 
     Args:
-        policy: by default the zone finds its prices itself.
+        policy: policy of the zone; by default it finds its prices itself.
     """
     night, day = UNIT // 10, UNIT // 5
     return CellConfigured(
@@ -73,7 +73,7 @@ def configuration(nodes: int, slots: int = SLOTS, policy: AuctionPolicy | None =
 
 
 def vendor_quotes(rng: random.Random) -> Iterator[VendorQuoted]:
-    """Five standing quotes: the faster, the dearer."""
+    """Draw five standing quotes: the faster, the dearer."""
     for number in range(VENDORS):
         yield VendorQuoted(
             cell=CELL,
@@ -88,7 +88,7 @@ def vendor_quotes(rng: random.Random) -> Iterator[VendorQuoted]:
 def bid(
     rng: random.Random, job_id: str, now_s: float, slots: int = SLOTS, scale: float = 1.0
 ) -> JobSubmitted:
-    """A bid as in section 5.1: 5k to 20k samples, 1 to 5 epochs; what the paper leaves open is drawn (P7).
+    """Draw a bid as in section 5.1: 5k to 20k samples, 1 to 5 epochs, and values for what is open in it (P7).
 
     Shares of a node, memory, deadlines (1.2 to 5 times the time on the fastest node), and values of 4 to 40
     units per node-slot are uniform. `scale` shrinks the work, for cells that hold many jobs.
@@ -114,24 +114,24 @@ def bid(
     )
 
 
-class Fed:
-    """A cell that is fed events one by one, as from a ledger."""
+class FilledCell:
+    """A cell that receives events one by one, as from a ledger."""
 
     def __init__(self) -> None:
         self.cell = Cell(CELL)
         self._offset = 0
         self.bids = 0
-        """Number of the events that are bids."""
+        """Number of its events that are bids."""
 
     def envelope(self, event: Event) -> LedgerEvent:
-        """The event as the next entry of the ledger."""
+        """Return the event as the next entry of the ledger."""
         entry = LedgerEvent(self._offset, Envelope(f"event-{self._offset}", "bench", "", event))
         self._offset += 1
         self.bids += isinstance(event, JobSubmitted)
         return entry
 
     def send(self, event: Event) -> None:
-        """Let the cell handle an event."""
+        """Apply an event to the cell."""
         self.cell.handle(self.envelope(event))
 
     @property
@@ -140,7 +140,7 @@ class Fed:
         return cast(AuctionZone, self.cell.zones["gpt2"])
 
     def used_share(self) -> float:
-        """Share of the compute of all node-slots in the window that is taken."""
+        """Return the used share of the compute of all node-slots in the window."""
         market, fleet = self.zone.auctioneer.market, self.zone.fleet
         capacity = sum(fleet.classes[index].capacity_samples for index in fleet.class_of_row)
         return 1.0 - float(market.free_samples.sum()) / (capacity * market.horizon_slots)
@@ -148,11 +148,11 @@ class Fed:
 
 def filled(
     nodes: int, seed: int, share: float, policy: AuctionPolicy | None = None, bids: int = MOST_BIDS
-) -> tuple[Fed, random.Random]:
-    """A cell whose window is used to a share by admitted bids, or as far as `MOST_LIVE_JOBS` or a number of
-    bids lead; with what further bids are drawn from."""
+) -> tuple[FilledCell, random.Random]:
+    """Return a cell whose window is filled to a share by admitted bids, or as far as `MOST_LIVE_JOBS` or a
+    number of bids allow; with the generator of further bids."""
     rng = random.Random(seed)
-    fed = Fed()
+    fed = FilledCell()
     fed.send(configuration(nodes, policy=policy))
     for quote in vendor_quotes(rng):
         fed.send(quote)

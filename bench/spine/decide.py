@@ -1,4 +1,4 @@
-"""The cost of one decision, cell included: by size, and when one event sets many jobs back."""
+"""The cost of one decision, cell included: by size, and when one event delays many jobs."""
 
 import random
 import time
@@ -10,8 +10,8 @@ import numpy as np
 
 from bench.figures import Measurement, Result, Table, slope
 from bench.spine.calibration import Calibration, calibrated
-from bench.spine.cells import CELL, DECLARED, SLOT_S, SLOTS, Fed, bid, filled
-from bench.spine.slow_bids import DEAR_MICROS, Market, MarketShape, TaskShape
+from bench.spine.cells import CELL, DECLARED, SLOT_S, SLOTS, FilledCell, bid, filled
+from bench.spine.slow_bids import DEAR_MICROS, MarketCell, MarketShape, TaskShape
 from schemas.clock import ClockTicked
 from schemas.fleet import NodeSilent
 from schemas.jobs import JobSubmitted
@@ -37,16 +37,17 @@ class _Times:
 
 
 def measure_decide(quick: bool, seed: int) -> Result:
-    """Median and 99th percentile at 100 nodes x 144 slots, and the growth of the median with nodes x slots.
+    """Measure median and 99th percentile at 100 nodes x 144 slots, and the growth of the median with nodes x
+    slots.
 
-    The sizes, a cell under declared bounds and the calibration take turns, so that a machine whose speed
-    drifts drifts for all of them.
+    The sizes, a cell under declared bounds and the calibration alternate, so that a drift of the machine's
+    speed affects all of them.
     """
     sizes = QUICK_SIZES if quick else SIZES
     decisions = QUICK_DECISIONS if quick else DECISIONS
     share = _QUICK_FILLED if quick else _FILLED
-    cells: dict[int | str, tuple[Fed, random.Random]] = {n: filled(n, seed, share) for n in sizes}
-    # It is judged on the same bids, however many of them it admits.
+    cells: dict[int | str, tuple[FilledCell, random.Random]] = {n: filled(n, seed, share) for n in sizes}
+    # It decides equal bids, however many of them it admits.
     cells["declared"] = filled(_FULL_SIZE, seed, 1.0, DECLARED, cells[_FULL_SIZE][0].bids)
     times = {name: _Times() for name in cells}
     calibration = Calibration()
@@ -69,7 +70,7 @@ def measure_decide(quick: bool, seed: int) -> Result:
 
 
 def _measurements(
-    cells: Mapping[int | str, tuple[Fed, random.Random]],
+    cells: Mapping[int | str, tuple[FilledCell, random.Random]],
     times: Mapping[int | str, _Times],
     calibration: Calibration,
     sizes: Sequence[int],
@@ -110,7 +111,7 @@ def _measurements(
     )
 
 
-def _time_one(fed: Fed, event: JobSubmitted, times: _Times) -> None:
+def _time_one(fed: FilledCell, event: JobSubmitted, times: _Times) -> None:
     entry = fed.envelope(event)
     wall_s, cpu_s = time.perf_counter(), time.thread_time()
     fed.cell.handle(entry)
@@ -124,11 +125,11 @@ _PAUSE_SLOTS = 300
 
 
 def measure_setbacks(quick: bool, seed: int) -> Result:
-    """Measure how long a cell takes for the loss of a node, and for a tick after a pause, with many jobs that
+    """Measure the time of a cell for the loss of a node, and for a tick after a pause, with many jobs that
     are hard to plan."""
     jobs = QUICK_JOBS if quick else JOBS
     shape = MarketShape(gpu_types=4, tariffs=1, nodes=20, slots=1_008, bids_before=0, seed=seed)
-    market = Market(shape)
+    market = MarketCell(shape)
     rng = random.Random(f"setbacks/{seed}")
     for number in range(jobs):
         market.times_of(f"job{number}", _hard_task(rng, shape), DEAR_MICROS)
@@ -155,7 +156,8 @@ def measure_setbacks(quick: bool, seed: int) -> Result:
 
 
 def _hard_task(rng: random.Random, market: MarketShape) -> TaskShape:
-    """Speeds near each other and many more slots than it needs leave most ways open."""
+    """Return a task with similar speeds and many more slots than it needs, which leaves most plans
+    possible."""
     speeds = tuple(1_219 - rng.randint(0, 120) for _ in range(market.gpu_types))
     return TaskShape(
         speeds=speeds,

@@ -1,7 +1,7 @@
 """The reference of the Kafka part: a Faust application that writes to a table and sends once per event.
 
-It has one agent, one table and one output topic, with Faust's own defaults and no serialisation: what the
-framework itself costs on this machine. `python -m bench.spine.faust_alone` runs it until it is killed.
+It has one agent, one table and one output topic, with Faust's own defaults and no serialisation: the cost of
+the framework itself on this machine. `python -m bench.spine.faust_alone` runs it until it is killed.
 """
 
 import os
@@ -37,14 +37,15 @@ _SERVERS, _FOLDER, _ANSWER_BYTES = (f"MILLRACE_BENCH_FAUST_{name}" for name in (
 def paced_latencies_ms(
     send: Callable[[], str], poll: Callable[[float], Mapping[str, float]], events: int
 ) -> list[float]:
-    """Send 100 events per second and time each until its answer is read.
+    """Send 100 events per second and measure the time of each until its answer is read.
 
     Args:
         send: sends an event and returns its id.
-        poll: waits for at most so many seconds and returns the arrival (monotonic seconds) of answers, by id.
+        poll: waits for at most the given seconds and returns the arrival (monotonic seconds) of answers, by
+            id.
 
     Raises:
-        TimeoutError: an answer does not come.
+        TimeoutError: an answer is missing.
     """
     sent: dict[str, float] = {}
     arrived: dict[str, float] = {}
@@ -62,7 +63,7 @@ def paced_latencies_ms(
             last_s = time.monotonic()
         elif time.monotonic() - last_s > _PATIENCE_S:
             missing = len(sent.keys() - arrived.keys())
-            raise TimeoutError(f"{missing} of {events} answers did not come within {_PATIENCE_S:g} s")
+            raise TimeoutError(f"{missing} of {events} answers did not arrive within {_PATIENCE_S:g} s")
     return [(arrived[id] - at_s) * 1_000 for id, at_s in sent.items()]
 
 
@@ -70,7 +71,7 @@ class FaustAlone:
     """Sends events to the reference application and reads its answers."""
 
     def __init__(self, connection: KafkaConnection, event: bytes) -> None:
-        """`event` is the value of every record that is sent."""
+        """Connect; `event` is the value of every record that is sent."""
         self._event = event
         self._producer = Producer(
             {
@@ -83,7 +84,7 @@ class FaustAlone:
         self._sent = 0
 
     def send(self) -> str:
-        """Send an event; its id."""
+        """Send an event, and return its id."""
         id = f"faust-{self._sent}"
         self._sent += 1
         while True:
@@ -96,10 +97,10 @@ class FaustAlone:
         return id
 
     def burst_s(self, events: int, timeout_s: float = 60.0) -> float:
-        """From the first of some events that are sent at once to the last answer.
+        """Return the time from the first of some events that are sent at once to the last answer.
 
         Raises:
-            TimeoutError: no answer came for so long.
+            TimeoutError: no answer arrived for this time.
         """
         began_s = last_s = time.monotonic()
         for _ in range(events):
@@ -111,7 +112,7 @@ class FaustAlone:
                 seen += len(arrivals)
                 last_s = max(arrivals.values())
             elif time.monotonic() - max(last_s, began_s) > timeout_s:
-                raise TimeoutError(f"{seen} of {events} answers came, then none for {timeout_s:g} s")
+                raise TimeoutError(f"{seen} of {events} answers arrived, then none for {timeout_s:g} s")
         return last_s - began_s
 
     def latencies_ms(self, events: int) -> list[float]:
@@ -119,7 +120,7 @@ class FaustAlone:
         return paced_latencies_ms(self.send, self.poll, events)
 
     def poll(self, timeout_s: float) -> dict[str, float]:
-        """Time of arrival, by id, of the next answer, if one comes in time."""
+        """Return the time of arrival, by id, of the next answer, if one arrives in time."""
         message = self._consumer.poll(timeout_s)
         if message is None or message.error() is not None:
             return {}
@@ -127,7 +128,7 @@ class FaustAlone:
         return {dict(headers)[_ID].decode(): time.monotonic()}
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnect from the broker."""
         self._consumer.close()
 
 
@@ -135,11 +136,11 @@ class FaustAlone:
 def faust_alone(
     connection: KafkaConnection, folder: Path, event: bytes, answer_bytes: int, timeout_s: float = 60.0
 ) -> Iterator[FaustAlone]:
-    """The reference application in a process of its own, once it answers; killed at the end.
+    """Run the reference application in a process of its own, which is killed at the end; it answers already.
 
     Args:
-        connection: to a broker without access control.
-        answer_bytes: the size of what it sends for each event.
+        connection: connection to a broker without access control.
+        answer_bytes: size of its answer to each event.
 
     Raises:
         TimeoutError: it does not answer in time.
@@ -155,7 +156,7 @@ def faust_alone(
         _ANSWER_BYTES: str(answer_bytes),
     }
     command = python_command("-m", "bench.spine.faust_alone")
-    # Faust draws a progress indicator there, before the report.
+    # Faust writes a progress indicator to standard output, which would precede the report.
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     line = FaustAlone(connection, event)
     try:
@@ -208,7 +209,7 @@ def main() -> None:
     """Run the application of the environment's settings. Never returns."""
     import uvloop
 
-    # As the worker has it.
+    # As in the worker.
     uvloop.install()
     folder = Path(os.environ[_FOLDER])
     folder.mkdir(parents=True, exist_ok=True)

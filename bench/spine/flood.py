@@ -8,7 +8,7 @@ from typing import NamedTuple
 from bench.figures import Measurement, Result, Table
 from bench.spine.calibration import calibrated
 from bench.spine.cells import CELL, bid, configuration
-from bench.spine.kafka import Decisions, Pipeline, pipeline
+from bench.spine.kafka import BrokerPipeline, Decisions, pipeline
 from schemas.cells import CellConfigured
 from schemas.jobs import JobSubmitted
 from streams.kafka.records import key_partition
@@ -23,7 +23,7 @@ _EVERY_S = 0.5
 
 
 def measure_flood(quick: bool, seed: int) -> Result:
-    """Flood one cell, and time honest bids there and in a cell of another partition until each is decided."""
+    """Flood one cell, and measure the delay of honest bids in it and in a cell of another partition."""
     rng = random.Random(seed)
     bids = QUICK_BIDS if quick else BIDS
     honest = QUICK_HONEST_BIDS if quick else HONEST_BIDS
@@ -78,7 +78,7 @@ class _Wait(NamedTuple):
 
     delay_s: float
     others: int
-    """Decisions on other bids that were read meanwhile."""
+    """Decisions on other bids that were read in the meantime."""
 
 
 def _of_delays(suffix: str, waits: Sequence[_Wait], note: str, bids: int) -> Iterator[Measurement]:
@@ -88,9 +88,9 @@ def _of_delays(suffix: str, waits: Sequence[_Wait], note: str, bids: int) -> Ite
 
 
 def _waited(
-    line: Pipeline, decisions: Decisions, rng: random.Random, elsewhere: str, honest: int
+    line: BrokerPipeline, decisions: Decisions, rng: random.Random, elsewhere: str, honest: int
 ) -> tuple[list[_Wait], list[_Wait]]:
-    """From the moment that an honest bid is sent to that of its decision: in the cell, and elsewhere."""
+    """Return the waits of honest bids from sending to decision: in the cell, and in the other one."""
     sent: dict[str, tuple[str, float, int]] = {}
     waited: dict[str, _Wait] = {}
     began_s = time.monotonic()
@@ -118,9 +118,9 @@ def _by(bid: JobSubmitted, user: str) -> JobSubmitted:
 
 
 def _renamed(cell: CellConfigured) -> CellConfigured:
-    """The same cell under a name that lies in another partition."""
-    taken = key_partition(cell.cell, _PARTITIONS)
-    name = next(n for n in (f"other{k}" for k in range(100)) if key_partition(n, _PARTITIONS) != taken)
+    """Return the cell with a name that belongs to another partition."""
+    partition = key_partition(cell.cell, _PARTITIONS)
+    name = next(n for n in (f"other{k}" for k in range(100)) if key_partition(n, _PARTITIONS) != partition)
     nodes = cell.zones[0].nodes
     zone = cell.zones[0].model_copy(
         update={"nodes": tuple(node.model_copy(update={"id": f"{name}-{node.id}"}) for node in nodes)}

@@ -1,4 +1,4 @@
-"""The gain of fusion: speed and memory of adapters trained together, compared with one after another."""
+"""The gain of fusion: speed and memory of adapters trained together, relative to one after another."""
 
 import time
 from collections.abc import Callable
@@ -23,17 +23,17 @@ _WARM_ROUNDS = 3
 
 
 def measure_fused_training(quick: bool, seed: int) -> Result:
-    """`fused_speedup` and `fused_memory_ratio` of four adapters on the default base."""
+    """Measure `fused_speedup` and `fused_memory_ratio` of four adapters on the default base."""
     return measure_fused(adapters=4, quick=quick, seed=seed)
 
 
 def measure_fused(adapters: int, quick: bool, seed: int, base_directory: Path | None = None) -> Result:
-    """Speed and memory on a CPU with one thread.
+    """Measure speed and memory on a CPU with one thread.
 
     Args:
-        adapters: how many tasks share the base; at least 2.
+        adapters: number of tasks that share the base; at least 2.
         quick: fewer rounds.
-        seed: decides data and adapters.
+        seed: determines data and adapters.
         base_directory: a local Llama-like model; the default base if not given.
     """
     if adapters < 2:
@@ -77,9 +77,9 @@ def _measure_speedup(
 def _time_in_turn(
     first: Callable[[], object], second: Callable[[], object], rounds: int
 ) -> tuple[list[float], list[float]]:
-    """Time two actions in seconds, in rounds of one each that begin with either by turns.
+    """Time two actions in seconds, in rounds of one each that begin with either alternately.
 
-    So a machine that slows down for a while, slows both.
+    So a temporary slowdown of the machine affects both.
     """
     actions = (first, second)
     times: tuple[list[float], list[float]] = ([], [])
@@ -95,7 +95,7 @@ def _time_in_turn(
 def _measure_memory(
     folder: Path, adapters: int, singles: int, seed: int, base_directory: Path
 ) -> Measurement:
-    """Measure `singles` of the processes with one adapter each, which stand for all."""
+    """Measure `singles` of the processes with one adapter each, as a sample of all."""
     fused_mib, *single_mib = measure_peaks_mib(folder, [adapters] + [1] * singles, seed, base_directory)
     separate_mib = sum(single_mib) / singles * adapters
     return Measurement(

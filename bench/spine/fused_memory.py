@@ -30,7 +30,7 @@ RANK = 8
 
 _DATASET = "code.jsonl"
 _RECORDS = 256
-# So much Python makes more tokens than a sequence holds, whatever the text: all batches are full.
+# Any Python text of this length has more tokens than a sequence: all batches are full.
 _RECORD_CHARACTERS = 1_000
 _STEPS = 5
 
@@ -83,11 +83,11 @@ def train_and_measure(folder: Path, seed: int, base_directory: Path, adapters: i
     engine = make_engine(folder, adapters, seed, base_directory)
     for _ in range(_STEPS):
         engine.step()
-    # Not ru_maxrss, which a process inherits from the one that started it.
+    # Not ru_maxrss, which a process inherits from its parent.
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
-    raise OSError("the system does not say this process's peak memory")
+    raise OSError("the system does not report this process's peak memory")
 
 
 def main(folder: str, seed: str, base_directory: str, *adapters_by_process: str) -> None:

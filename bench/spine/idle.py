@@ -4,7 +4,7 @@ import time
 
 from bench.figures import Measurement, Result
 from bench.spine.cells import CELL, configuration
-from bench.spine.kafka import Pipeline, pipeline
+from bench.spine.kafka import BrokerPipeline, pipeline
 from schemas.clock import ClockTicked, tick_interval_s
 from schemas.fleet import NodeHeartbeat, NodeOnline
 from schemas.topics import LEDGER, topic_name
@@ -13,7 +13,7 @@ from streams.kafka.records import ReadRecord
 
 NODES = 100
 HEARTBEAT_S = 5.0
-"""As executors send them by default."""
+"""Default interval of executors."""
 _SETTLING_S = 15.0
 _WATCHED_S = 120.0
 _QUICK_SETTLING_S = 4.0
@@ -23,7 +23,7 @@ _STEP_S = 0.05
 
 
 def measure_idle(quick: bool, _seed: int) -> Result:
-    """Let a hundred nodes and the clock speak in real time, and weigh what the ledger keeps of it."""
+    """Send reports of a hundred nodes and the clock in real time, and measure the growth of the ledger."""
     watched_s = _QUICK_WATCHED_S if quick else _WATCHED_S
     cell = configuration(NODES)
     with pipeline(cell) as line, line.worker():
@@ -33,9 +33,9 @@ def measure_idle(quick: bool, _seed: int) -> Result:
                 NodeOnline(cell=CELL, node=node.id, base_model=cell.zones[0].base_model, runners=("lora",))
             )
         line.producer.flush(10)
-        _speak(line, _QUICK_SETTLING_S if quick else _SETTLING_S)
+        _send_reports(line, _QUICK_SETTLING_S if quick else _SETTLING_S)
         before = _ledger(line)
-        sent = _speak(line, watched_s)
+        sent = _send_reports(line, watched_s)
         added = _ledger(line)[len(before) :]
     kept_bytes = sum(record.size_bytes for record in added)
     note = (
@@ -46,8 +46,8 @@ def measure_idle(quick: bool, _seed: int) -> Result:
     return Result((Measurement("ledger_mb_per_day_100_nodes", value, note, sent),))
 
 
-def _speak(line: Pipeline, for_s: float) -> int:
-    """Heartbeats of all nodes, spread evenly, and ticks, in real time; how many events."""
+def _send_reports(line: BrokerPipeline, for_s: float) -> int:
+    """Send heartbeats of all nodes, spread evenly, and ticks, in real time; return the number of events."""
     cell = configuration(NODES)
     beats = [
         NodeHeartbeat(cell=CELL, node=node.id, base_model=cell.zones[0].base_model, runners=("lora",))
@@ -67,6 +67,6 @@ def _speak(line: Pipeline, for_s: float) -> int:
     return sent + ticks
 
 
-def _ledger(line: Pipeline) -> list[ReadRecord]:
+def _ledger(line: BrokerPipeline) -> list[ReadRecord]:
     with KafkaReader(line.others) as reader:
         return list(reader.read(reader.slice(topic_name(line.prefix, LEDGER))))

@@ -22,7 +22,7 @@ import yaml
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from bench.figures import Measurement, Result, Table
-from bench.spine.cells import Fed, bid, configuration, vendor_quotes
+from bench.spine.cells import FilledCell, bid, configuration, vendor_quotes
 from bench.spine.faust_alone import faust_alone, paced_latencies_ms
 from infra.broker import RunningBroker, watched_broker
 from infra.deployment.deployment import principals
@@ -43,12 +43,12 @@ DECIDED = (JobAdmitted.TYPE, JobRejected.TYPE)
 _COMMITTED_POLL_S = 0.2
 _DELIVERY_TIMEOUT_S = 300.0
 _SIZED = 100
-"""Bids whose decisions are measured for the size of the reference's answers."""
+"""Number of bids whose decisions determine the size of the reference's answers."""
 
 
 @dataclass
-class Pipeline:
-    """A broker with topics and the means to produce events and see decisions."""
+class BrokerPipeline:
+    """A broker with topics, and methods to produce events and read decisions."""
 
     others: KafkaConnection
     """Connection of clients that bid, quote, configure and read decisions."""
@@ -61,7 +61,7 @@ class Pipeline:
         self.producer = Producer(
             {
                 **producer(self.others, "bench", delivery_timeout_s=_DELIVERY_TIMEOUT_S, linger_ms=0),
-                # It outlives the broker by a moment, which is no news.
+                # The producer outlives the broker by a moment, which needs no log message.
                 "log_level": 2,
             }
         )
@@ -70,7 +70,7 @@ class Pipeline:
         """Offset of the last record that the broker has confirmed, by topic and partition."""
 
     def produce(self, event: Event) -> str:
-        """Send an event; its id."""
+        """Send an event, and return its id."""
         envelope = Envelope(f"bench-{next(self._ids)}", "bench", "", event)
         while True:
             try:
@@ -88,47 +88,50 @@ class Pipeline:
         return envelope.id
 
     def open(self, timeout_s: float = 90, cells: int = 1) -> "Decisions":
-        """Wait for so many cells to be configured and let vendors quote; the decisions from then on.
+        """Wait until some cells are configured, send quotes of vendors, and return the decisions from then
+        on.
 
         Raises:
-            TimeoutError: if no worker answers.
+            TimeoutError: no worker answers.
         """
         decisions = Decisions(self.others, self.prefix)
         deadline = time.monotonic() + timeout_s
         while cells:
             cells -= decisions.configured(0.1)
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no worker took the cell's configuration for {timeout_s} s")
+                raise TimeoutError(f"no worker accepted the cell's configuration within {timeout_s} s")
         for quote in vendor_quotes(random.Random(0)):
             self.produce(quote)
         self.producer.flush(10)
-        # Topics are read side by side: a bid right behind might overtake the quotes.
+        # Topics are read in parallel: a bid sent at once might overtake the quotes.
         time.sleep(1)
         return decisions
 
     def wait_until_in_ledger(self, timeout_s: float) -> None:
-        """Wait until the worker has taken everything that was produced into the ledger.
+        """Wait until the worker has added all produced events to the ledger.
 
-        The worker reads topics side by side: an event produced later may lie in the ledger before another
+        The worker reads topics in parallel: an event produced later may be in the ledger before another
         topic's, and be decided while tens of thousands of those still wait.
 
         Raises:
-            TimeoutError: if that takes longer.
+            TimeoutError: that takes longer.
         """
         deadline = time.monotonic() + timeout_s
         if left := self.producer.flush(timeout_s):
-            raise TimeoutError(f"the broker did not take {left} events within {timeout_s} s")
+            raise TimeoutError(f"the broker did not accept {left} events within {timeout_s} s")
         inputs = [TopicPartition(*place) for place in self._last]
         group = Consumer({**group_member(self.others, "bench", f"{self.prefix}.cells"), "log_level": 2})
         try:
-            # By the offsets of the records: what else the log holds, such as markers of transactions, is not
-            # waited for.
+            # By the offsets of the records: other entries of the log, such as markers of transactions, are
+            # not waited for.
             while any(
                 committed.offset <= self._last[committed.topic, committed.partition]
                 for committed in group.committed(inputs, timeout=10)
             ):
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"the worker did not take in every event within {timeout_s} s")
+                    raise TimeoutError(
+                        f"the worker did not add every event to the ledger within {timeout_s} s"
+                    )
                 time.sleep(_COMMITTED_POLL_S)
         finally:
             group.close()
@@ -139,7 +142,7 @@ class Pipeline:
 
     @contextmanager
     def worker(self) -> Iterator[psutil.Process]:
-        """A worker process, killed at the end."""
+        """Run a worker process, which is killed at the end."""
         environment = {
             **os.environ,
             **self.worker_connection.environment(),
@@ -158,7 +161,7 @@ class Pipeline:
 
 
 class Decisions:
-    """Reads the decisions of all partitions as they come."""
+    """Reads the decisions of all partitions as they arrive."""
 
     def __init__(self, connection: KafkaConnection, prefix: str) -> None:
         self._consumer = Consumer({**reader(connection, "bench-reader"), "fetch.wait.max.ms": 5})
@@ -166,10 +169,11 @@ class Decisions:
         partitions = self._consumer.list_topics(topic, timeout=10).topics[topic].partitions
         self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
         self.seen = 0
-        """Decisions on bids so far."""
+        """Number of decisions on bids so far."""
 
     def poll(self, timeout_s: float) -> dict[str, tuple[str, float]]:
-        """Type and time of arrival, by cause, of the next decision on a bid, if one comes in time."""
+        """Return type and time of arrival, by cause, of the next decision on a bid, if one arrives in
+        time."""
         message = self._consumer.poll(timeout_s)
         if message is None or message.error() is not None:
             return {}
@@ -181,17 +185,17 @@ class Decisions:
         return {document["cause"]: (document["type"], now)}
 
     def configured(self, timeout_s: float) -> bool:
-        """Whether the next record, if one comes in time, tells that the cell is configured."""
+        """Return whether the next record, if one arrives in time, reports that a cell is configured."""
         message = self._consumer.poll(timeout_s)
         if message is None or message.error() is not None:
             return False
         return bool(json.loads(message.value() or b"")["type"] == CellAccepted.TYPE)
 
     def read(self, until: int, timeout_s: float) -> dict[str, tuple[str, float]]:
-        """As `poll`, until there are so many.
+        """Read decisions as by `poll`, until there are `until`.
 
         Raises:
-            TimeoutError: if none came for `timeout_s`.
+            TimeoutError: none arrived for `timeout_s`.
         """
         seen: dict[str, tuple[str, float]] = {}
         last = time.monotonic()
@@ -201,11 +205,11 @@ class Decisions:
             if one:
                 last = time.monotonic()
             elif time.monotonic() - last > timeout_s:
-                raise TimeoutError(f"{len(seen)} of {until} decisions came, then none for {timeout_s} s")
+                raise TimeoutError(f"{len(seen)} of {until} decisions arrived, then none for {timeout_s} s")
         return seen
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Disconnect from the broker."""
         self._consumer.close()
 
 
@@ -215,7 +219,7 @@ _numbers = itertools.count()
 
 @cache
 def open_broker() -> RunningBroker:
-    """One ephemeral broker for all parts of a run, as each would take seconds to start. It stops with the
+    """Start one ephemeral broker for all parts of a run, because each start takes seconds. It stops with the
     process."""
     broker = _until_exit.enter_context(watched_broker(broker_settings(), ephemeral=True))
     atexit.register(_until_exit.close)
@@ -223,12 +227,12 @@ def open_broker() -> RunningBroker:
 
 
 @contextmanager
-def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) -> Iterator[Pipeline]:
-    """Topics of some cells on an ephemeral broker, their configurations produced.
+def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) -> Iterator[BrokerPipeline]:
+    """Create topics of some cells on an ephemeral broker, and produce their configurations.
 
     Args:
-        secure: whether everybody comes in by SASL over TLS, the worker with no more rights than it needs. The
-            broker is this pipeline's alone then.
+        secure: whether all clients connect by SASL over TLS, the worker with minimal rights. This pipeline
+            then has its own broker.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-bench-")))
@@ -240,9 +244,9 @@ def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) 
         prefix = f"bench{next(_numbers)}"
         document = {"cells": [cell.model_dump(mode="json") for cell in cells]}
         (folder / "cells.yaml").write_text(yaml.safe_dump(document))
-        everybody = broker.connection("admin")
-        ensure_topics(everybody, topics(prefix, partitions=partitions))
-        line = Pipeline(everybody, principals(broker, prefix)["worker"], folder, prefix)
+        admin = broker.connection("admin")
+        ensure_topics(admin, topics(prefix, partitions=partitions))
+        line = BrokerPipeline(admin, principals(broker, prefix)["worker"], folder, prefix)
         for cell in cells:
             line.produce(cell)
         line.producer.flush(10)
@@ -250,18 +254,19 @@ def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) 
 
 
 def measure_kafka(quick: bool, seed: int) -> Result:
-    """Sustained bids per second and latency at 100 bids per second, both beside those of Faust alone."""
-    return _measure_beside_faust(Extent(3, 600, 100) if quick else Extent(5, 3_000, 1_200), seed)
+    """Measure sustained bids per second and latency at 100 bids per second, and compare both with Faust
+    alone."""
+    return _measure_beside_faust(LoadExtent(3, 600, 100) if quick else LoadExtent(5, 3_000, 1_200), seed)
 
 
 def measure_secured_kafka(quick: bool, seed: int) -> Result:
-    """Bids per second and latency of one worker with TLS and SASL."""
-    return Result(_measure_secured(Extent(1, 500, 200) if quick else Extent(1, 15_000, 6_000), seed))
+    """Measure bids per second and latency of one worker with TLS and SASL."""
+    return Result(_measure_secured(LoadExtent(1, 500, 200) if quick else LoadExtent(1, 15_000, 6_000), seed))
 
 
 @dataclass(frozen=True)
-class Extent:
-    """Amount of work that is measured."""
+class LoadExtent:
+    """Amount of measured work."""
 
     rounds: int
     burst: int
@@ -271,19 +276,20 @@ class Extent:
 
     @property
     def bursts(self) -> int:
-        """In all."""
+        """Events at once, over all rounds."""
         return self.rounds * self.burst
 
     @property
     def paces(self) -> int:
-        """In all."""
+        """Events at 100 per second, over all rounds."""
         return self.rounds * self.paced
 
 
-def _measure_beside_faust(extent: Extent, seed: int) -> Result:
-    """The worker and the Faust reference take turns on one broker, so that both meet the same machine."""
+def _measure_beside_faust(extent: LoadExtent, seed: int) -> Result:
+    """Measure the worker and the Faust reference alternately on one broker, under equal conditions of the
+    machine."""
     rng = random.Random(seed)
-    ours, theirs = _Taken(), _Taken()
+    ours, theirs = _Measurements(), _Measurements()
     event, answer_bytes = _usual_sizes(seed)
     with (
         pipeline(configuration(NODES)) as line,
@@ -329,7 +335,7 @@ def _measure_beside_faust(extent: Extent, seed: int) -> Result:
 
 
 @dataclass
-class _Taken:
+class _Measurements:
     """Measurements of one side, over all rounds."""
 
     burst_s: float = 0.0
@@ -340,9 +346,9 @@ class _Taken:
 
 
 def _usual_sizes(seed: int) -> tuple[bytes, int]:
-    """A bid as it is sent, and how large the decisions on some bids are on average."""
+    """Return the value of a bid, and the mean size of the decisions on some bids, in bytes."""
     rng = random.Random(seed)
-    fed = Fed()
+    fed = FilledCell()
     fed.send(configuration(NODES))
     for quote in vendor_quotes(random.Random(0)):
         fed.send(quote)
@@ -353,7 +359,7 @@ def _usual_sizes(seed: int) -> tuple[bytes, int]:
     return event.envelope.value, sum(sizes) // len(sizes)
 
 
-def _measure_secured(extent: Extent, seed: int) -> tuple[Measurement, ...]:
+def _measure_secured(extent: LoadExtent, seed: int) -> tuple[Measurement, ...]:
     rng = random.Random(seed)
     with pipeline(configuration(NODES), secure=True) as line, line.worker():
         decisions = line.open()
@@ -381,8 +387,8 @@ def _measure_secured(extent: Extent, seed: int) -> tuple[Measurement, ...]:
     )
 
 
-def _burst_s(line: Pipeline, decisions: Decisions, rng: random.Random, prefix: str, bids: int) -> float:
-    """From the first of some bids that are sent at once to the last decision."""
+def _burst_s(line: BrokerPipeline, decisions: Decisions, rng: random.Random, prefix: str, bids: int) -> float:
+    """Return the time from the first of some bids that are sent at once to the last decision."""
     drawn = [bid(rng, f"{prefix}{number}", now_s=0.0) for number in range(bids)]
     began_s = time.monotonic()
     for one in drawn:
@@ -393,9 +399,9 @@ def _burst_s(line: Pipeline, decisions: Decisions, rng: random.Random, prefix: s
 
 
 def _latencies_ms(
-    line: Pipeline, decisions: Decisions, rng: random.Random, prefix: str, bids: int
+    line: BrokerPipeline, decisions: Decisions, rng: random.Random, prefix: str, bids: int
 ) -> list[float]:
-    """Produce 100 bids a second and time each until its decision is read."""
+    """Produce 100 bids per second and return the time of each until its decision is read."""
     drawn = iter([bid(rng, f"{prefix}{number}", now_s=0.0) for number in range(bids)])
     return paced_latencies_ms(
         lambda: line.produce(next(drawn)),

@@ -22,8 +22,8 @@ _TIMESTAMP_MS = 1_700_000_000_000
 
 
 def measure_records(quick: bool, seed: int) -> Result:
-    """Processor time of all that reads and writes a bid before its cell decides about it, relative to that of
-    parsing, validating and writing it once; both take turns, bid by bid."""
+    """Measure the processor time of reading and writing a bid before its cell decides, relative to parsing,
+    validating and writing it once; both alternate, bid by bid."""
     rng = random.Random(seed)
     topic = InputTopic(EVENTS_BY_TOPIC[JOBS], "dead-letters")
     intake = Intake({JOBS: topic}, LEDGER, frozenset({CELL}), math.inf, partitions=1)
@@ -48,7 +48,7 @@ def measure_records(quick: bool, seed: int) -> Result:
 
 
 def _read(intake: Intake, record: ReadRecord) -> None:
-    """Do with a record of an input topic what a worker does before its cell handles it."""
+    """Process a record of an input topic like a worker before its cell handles it."""
     accepted = intake.admit(record)
     assert isinstance(accepted, Accepted)
     sent = accepted.record

@@ -1,4 +1,4 @@
-"""The memory of a worker with a large cell, and how soon it decides again after a kill."""
+"""The memory of a worker with a large cell, and its time to decide again after a kill."""
 
 import random
 import time
@@ -7,7 +7,7 @@ from bench.figures import Measurement, Result
 from bench.runs import peak_memory_bytes
 from bench.spine.calibration import calibrated
 from bench.spine.cells import bid, configuration
-from bench.spine.kafka import Pipeline, pipeline
+from bench.spine.kafka import BrokerPipeline, pipeline
 from schemas.fleet import RunStarted
 
 NODES = 200
@@ -20,7 +20,8 @@ _BATCH = 500
 
 
 def measure_recovery(quick: bool, seed: int) -> Result:
-    """Fill a cell with jobs and its ledger with events, weigh the worker, kill it, and time its return."""
+    """Fill a cell with jobs and its ledger with events, measure the worker's memory, kill it, and time its
+    recovery."""
     rng = random.Random(seed)
     calibration = calibrated()
     jobs, events = (QUICK_JOBS, QUICK_EVENTS) if quick else (JOBS, EVENTS)
@@ -36,7 +37,7 @@ def measure_recovery(quick: bool, seed: int) -> Result:
                 admitted += sum("admitted" in kind for kind, _ in batch.values())
             _fill_ledger(line, events - sent)
             line.wait_until_in_ledger(timeout_s=300)
-            # Once this one is decided, everything before it is folded.
+            # Once this bid is decided, all events before it are folded.
             line.produce(bid(rng, "last", now_s=0.0))
             decisions.read(1, timeout_s=300)
             rss_mb, peak_mb = worker.memory_info().rss / 1e6, peak_memory_bytes(worker.pid) / 1e6
@@ -63,8 +64,8 @@ def measure_recovery(quick: bool, seed: int) -> Result:
     )
 
 
-def _fill_ledger(line: Pipeline, events: int) -> None:
-    """Reports of nodes, as most events of a ledger are; of jobs that are over, so that they are cheap to
+def _fill_ledger(line: BrokerPipeline, events: int) -> None:
+    """Produce reports of nodes, as most events of a ledger are; of finished jobs, so that they are cheap to
     fold."""
     for number in range(max(events, 0)):
         node, job = f"node{number % NODES:04d}", f"over{number}"

@@ -38,13 +38,13 @@ QUICK_FOUR_TARIFFS_BIDS = 300
 MARKETS = 20
 QUICK_MARKETS = 4
 TRIES = 500
-"""Bids sought for slowness in each market."""
+"""Tries of the search in each market."""
 QUICK_TRIES = 50
 _QUICK_BIDS_BEFORE = 300
 _TIMED = 10
-"""Bids that are timed of each market: those with the most steps."""
+"""Bids of each market that are timed: those with the most steps."""
 _TIMES = 3
-"""Times that each is timed: the middle one counts, since a single one depends on the machine."""
+"""Repetitions of each timing; the median counts, since a single one depends on the machine."""
 DEAR_MICROS = 10**12
 """More than any price, so that the certificate's search is not cut off."""
 _DECLARED = AuctionPolicy(
@@ -55,18 +55,19 @@ _SAMPLES_PER_SLOT = 24_000
 
 
 def measure_slow_bids(quick: bool, seed: int) -> Result:
-    """Bids on one GPU type under four tariffs, and the slowest of many that were sought for slowness."""
+    """Measure bids on one GPU type under four tariffs, and the slowest of many from a search for slow
+    ones."""
     calibration = calibrated()
     tariffs = _measure_four_tariffs(quick, seed, calibration)
     rng = random.Random(f"slow bids/{seed}")
     tries = QUICK_TRIES if quick else TRIES
     rows: list[tuple[str, int, float, float]] = []
     for number in range(QUICK_MARKETS if quick else MARKETS):
-        market = Market(_sized(random_market(rng, seed + number), quick))
+        market = MarketCell(_sized(random_market(rng, seed + number), quick))
         calibration.sample(10)
-        sought = sorted(climbed(rng, market, tries), key=lambda found: -found[0])
+        sought = sorted(slow_tasks(rng, market, tries), key=lambda found: -found[0])
         for place, (steps, task) in enumerate(sought[:_TIMED]):
-            # The first has the least that stands in its way: each one that wins takes room and raises prices.
+            # The first has the least competition: each admitted one takes room and raises prices.
             took = [market.times_of(f"slow{place}-{again}", task, DEAR_MICROS) for again in range(_TIMES)]
             wall_s, cpu_s = (statistics.median(each) for each in zip(*took, strict=True))
             rows.append((market.shape.text, steps, 1_000 * wall_s, 1_000 * cpu_s))
@@ -85,7 +86,7 @@ def measure_slow_bids(quick: bool, seed: int) -> Result:
 
 
 def _sized(market: "MarketShape", quick: bool) -> "MarketShape":
-    """The quick form has few bids before: thousands take a minute to be judged."""
+    """Return a market with few bids before in the quick form: thousands take a minute to be decided."""
     return replace(market, bids_before=min(market.bids_before, _QUICK_BIDS_BEFORE)) if quick else market
 
 
@@ -94,9 +95,9 @@ def _measure_four_tariffs(quick: bool, seed: int, calibration: Calibration) -> I
     shape = _sized(
         MarketShape(gpu_types=1, tariffs=4, nodes=100, slots=144, bids_before=2_000, seed=seed), quick
     )
-    market = Market(shape)
+    market = MarketCell(shape)
     rng = random.Random(f"four tariffs/{seed}")
-    took: list[Took] = []
+    took: list[EventTime] = []
     for number in range(bids):
         if number % 50 == 0:
             calibration.sample(2)
@@ -109,8 +110,8 @@ def _measure_four_tariffs(quick: bool, seed: int, calibration: Calibration) -> I
     )
 
 
-class Took(NamedTuple):
-    """Time that handling an event took."""
+class EventTime(NamedTuple):
+    """Time to handle an event."""
 
     wall_s: float
     cpu_s: float
@@ -129,11 +130,11 @@ class MarketShape:
     seed: int
     vendors: int = 5
     declares_bounds: bool = False
-    """True if it declares bounds of bids; if not, the zone finds its prices itself."""
+    """Whether it declares bounds of bids; if not, the zone finds its prices itself."""
 
     @property
     def text(self) -> str:
-        """In words."""
+        """Description in words."""
         return (
             f"{self.nodes} nodes x {self.slots} slots, {self.gpu_types} gpu types x {self.tariffs} tariffs, "
             f"{self.vendors} vendors, {self.bids_before} bids before"
@@ -149,13 +150,13 @@ class TaskShape:
     """Samples per slot by GPU type."""
     work_samples: int
     slots: int
-    """From now to its deadline."""
+    """Slots from now to its deadline."""
     memory_gib: float
     needs_preprocessing: bool
 
 
 def configuration(shape: MarketShape) -> CellConfigured:
-    """A cell of one zone, its tariffs drawn by hour."""
+    """Return a cell of one zone, with tariffs drawn by hour."""
     rng = random.Random(shape.seed)
     tariffs = tuple(
         Tariff(
@@ -203,7 +204,7 @@ def configuration(shape: MarketShape) -> CellConfigured:
 
 
 def random_market(rng: random.Random, seed: int) -> MarketShape:
-    """Any market that a cell may have, the large ones often."""
+    """Draw a market that a cell may have, often a large one."""
     gpu_types = rng.randint(1, 4)
     slots = rng.choice((144, 144, 504, 1_008, 10_000))
     return MarketShape(
@@ -211,7 +212,7 @@ def random_market(rng: random.Random, seed: int) -> MarketShape:
         tariffs=max(1, 4 // gpu_types) if rng.random() < 0.7 else 1,
         nodes=min(rng.choice((20, 100, 400, 1_000)), MAX_NODE_SLOTS // slots),
         slots=slots,
-        # Those of a long horizon take minutes.
+        # More bids in a long horizon take minutes.
         bids_before=rng.choice((0, 500, 2_000, 8_000) if slots < 10_000 else (0, 500)),
         seed=seed,
         vendors=rng.choice((5, 5, 100, 1_000)),
@@ -220,7 +221,7 @@ def random_market(rng: random.Random, seed: int) -> MarketShape:
 
 
 def random_task(rng: random.Random, market: MarketShape) -> TaskShape:
-    """Any task, its speeds near each other often."""
+    """Draw a task, often with similar speeds."""
     fastest = rng.choice((3, 17, 101, 1_009, 1_219, 2_400, rng.randint(2, 4_000)))
     kind = rng.random()
     if kind < 0.3:
@@ -241,7 +242,7 @@ def random_task(rng: random.Random, market: MarketShape) -> TaskShape:
 
 
 def changed(rng: random.Random, task: TaskShape, market: MarketShape) -> TaskShape:
-    """A neighbour of a task."""
+    """Return a neighbour of a task."""
     what = rng.randrange(5)
     if what == 0:
         at = rng.randrange(len(task.speeds))
@@ -257,7 +258,7 @@ def changed(rng: random.Random, task: TaskShape, market: MarketShape) -> TaskSha
 
 
 def bid_for(job_id: str, task: TaskShape, bid_micros: int) -> JobSubmitted:
-    """A bid for a task."""
+    """Return a bid for a task."""
     return JobSubmitted(
         cell=CELL,
         job_id=job_id,
@@ -277,8 +278,8 @@ def bid_for(job_id: str, task: TaskShape, bid_micros: int) -> JobSubmitted:
     )
 
 
-class Market:
-    """A cell with bids judged already, and what a task meets there."""
+class MarketCell:
+    """A cell that has decided some bids, and the cost of further tasks in it."""
 
     def __init__(self, shape: MarketShape) -> None:
         self.shape = shape
@@ -324,22 +325,22 @@ class Market:
         )
         return cheapest.steps + planned_steps
 
-    def times_of(self, job_id: str, task: TaskShape, bid_micros: int) -> Took:
-        """Measure how long the cell takes to handle a bid for the task."""
+    def times_of(self, job_id: str, task: TaskShape, bid_micros: int) -> EventTime:
+        """Measure the time of the cell to handle a bid for the task."""
         return self.times(bid_for(job_id, task, bid_micros))
 
-    def times(self, event: Event) -> Took:
-        """Measure how long the cell takes to handle an event."""
+    def times(self, event: Event) -> EventTime:
+        """Measure the time of the cell to handle an event."""
         entry = LedgerEvent(self._offset, Envelope(f"event-{self._offset}", "bench", "", event))
         self._offset += 1
         wall_s, cpu_s = time.perf_counter(), time.thread_time()
         self._cell.handle(entry)
         cpu_s = time.thread_time() - cpu_s
-        return Took(time.perf_counter() - wall_s, cpu_s)
+        return EventTime(time.perf_counter() - wall_s, cpu_s)
 
 
 def _usual(rng: random.Random, market: MarketShape) -> TaskShape:
-    """A task such as most are."""
+    """Draw a typical task."""
     share = rng.choice((0.06, 0.1, 0.15, 0.2))
     fastest = int(share * _SAMPLES_PER_SLOT * 0.4)
     busy = rng.uniform(2, market.slots / 4)
@@ -357,7 +358,7 @@ def _worth_micros(rng: random.Random) -> int:
 
 
 def _vendor(rng: random.Random, number: int, market: MarketShape) -> VendorQuoted:
-    """The later ones are cheaper and slower, so that none is worse than another in both."""
+    """Draw a vendor; later ones are cheaper and slower, so that none is worse than another in both."""
     part = number / market.vendors
     return VendorQuoted(
         cell=CELL,
@@ -369,8 +370,9 @@ def _vendor(rng: random.Random, number: int, market: MarketShape) -> VendorQuote
     )
 
 
-def climbed(rng: random.Random, market: Market, tries: int) -> Iterator[tuple[int, TaskShape]]:
-    """Tasks and the steps of their searches, each a neighbour of the slowest so far, or drawn anew."""
+def slow_tasks(rng: random.Random, market: MarketCell, tries: int) -> Iterator[tuple[int, TaskShape]]:
+    """Yield tasks and the steps of their searches, each a neighbour of the slowest so far, or a random
+    one."""
     best, at = -1, random_task(rng, market.shape)
     for number in range(tries):
         restart = number % 50 < 15

@@ -1,7 +1,7 @@
-"""The longest that a cell takes for one event, of events under every policy that were drawn to be slow.
+"""Longest time of a cell for one event, over events under every policy that are drawn to be slow.
 
-Bids have a search of their own (`slow_bids`), and so have nodes that are lost and clocks that stood still
-under an auction (`decide.measure_setbacks`).
+Bids have a search of their own (`slow_bids`), and so have failed nodes and pauses of the clock under an
+auction (`decide.measure_setbacks`).
 """
 
 import random
@@ -36,10 +36,11 @@ SITUATIONS: Mapping[str, Situations] = MappingProxyType(
         ZONES: zone_situations,
     }
 )
-"""By policy, by scheme where one has a figure of its own, for loans, and for zones that are configured:
-`(rng, size) -> situations`."""
+"""Functions `(rng, size) -> situations` by policy, by scheme if it has a figure of its own, for loans, and
+for configured zones."""
 DRAWS = 8
-"""Cells of each policy. In the quick form, and of configured zones, of which nothing else is drawn: one."""
+"""Number of cells of each policy. In the quick form, and for configured zones, which have no other random
+values: one."""
 SIZES: Mapping[str, int] = MappingProxyType(
     {
         "experts": 3_000,
@@ -51,16 +52,16 @@ SIZES: Mapping[str, int] = MappingProxyType(
         ZONES: 5_000,
     }
 )
-"""Jobs that wait in a cell, about as many as it has room for; servers that may be lent; nodes of a zone that
-is configured."""
+"""Waiting jobs in a cell, about as many as it has room for; servers that may be lent; nodes of a configured
+zone."""
 _QUICK_PART = 6
-"""In the quick form, this part of them."""
+"""Divisor of the sizes in the quick form."""
 REFERENCE_MS = 2.3
-"""Time that `calibration_s` takes on an otherwise idle core of the machine that the gate was set on."""
+"""Time of `calibration_s` on an otherwise idle core of the machine on which the gate was set."""
 _TIMES = 4
-"""Number of times that a slow event is timed. The shortest counts, as other load only adds time."""
+"""Number of times that a slow event is timed. The shortest counts, because other load only adds time."""
 _SLOW_MS = 30.0
-"""An event that takes less when it is timed first is not timed again."""
+"""An event that takes less at first is not timed again."""
 _PIECES = 8
 """Pieces of one calibration, which then takes about as long as a slow event on the same busy machine."""
 
@@ -69,17 +70,17 @@ class _Row(NamedTuple):
     policy: str
     what: str
     event_ms: float
-    """Processor time."""
+    """Processor time of the event."""
     calibrated_ms: float
-    """The same on the reference machine."""
+    """Processor time on the reference machine."""
 
 
 def measure_slow_events(quick: bool, seed: int) -> Result:
     """Draw cells under each policy, time their slowest events, and return the worst.
 
-    Two kinds have figures of their own, without a goal. The search of the rival scheme `pollux` is bounded
-    where the comparisons of `bench elastic` are not affected, which takes longer than the bound of the
-    others. A configured zone leads to two decisions for each node that joins, and operators send it rarely.
+    Two kinds have figures of their own, without a goal. The search of the rival scheme `pollux` is bounded so
+    that the comparisons of `bench elastic` are not affected, which takes longer than the bound of the others.
+    A configured zone leads to two decisions for each node that joins, and operators send it rarely.
     """
     look_for_less_garbage()
     rows = {name: _rows(name, quick, seed) for name in SITUATIONS}
@@ -135,7 +136,7 @@ def calibration_s() -> float:
 
 
 def _piece_s() -> float:
-    """Work such as a cell does: small objects, dictionaries, small arrays."""
+    """Do work like a cell: small objects, dictionaries, small arrays."""
     began_s = time.process_time()
     rng = random.Random(0)
     found = {f"job{number}": (rng.random(), number) for number in range(3_000)}

@@ -1,4 +1,4 @@
-"""The slot and the user of each task's arrival."""
+"""Slots and users of the tasks that arrive."""
 
 import hashlib
 import random
@@ -26,28 +26,28 @@ class SlotArrival:
 
 @dataclass(frozen=True)
 class TraceArrivals:
-    """Arrivals of real jobs: a run of consecutive ones, cut at a seeded place that leaves as many before it.
+    """Arrivals of real jobs: a run of consecutive ones, from a seeded place with at least as many before it.
 
-    Only times and users are real; the work is drawn as in section 5.1 all the same, where the paper takes
-    nothing but arrivals from traces either. Jobs of a trace are no LoRA tasks: their GPU time spans five
-    orders of magnitude, and one in a hundred would take more than the whole fleet and day.
+    Only times and users are real. The work is drawn as in section 5.1, because the paper too uses only
+    arrivals from traces. Jobs of a trace are not LoRA tasks: their GPU times span five orders of magnitude,
+    and one in a hundred would take more than the whole fleet and day.
     """
 
     path: Path
     jobs: int
 
     def __post_init__(self) -> None:
-        """Refuse to cut nothing.
+        """Check the number of jobs.
 
         Raises:
-            ValueError: fewer than one job is wanted.
+            ValueError: it is less than 1.
         """
         if self.jobs < 1:
             raise ValueError(f"jobs is {self.jobs}, at least 1 is needed")
 
     @cached_property
     def digest(self) -> str:
-        """Of the file's bytes, in hexadecimal; read once.
+        """Hexadecimal digest of the file, which is read once.
 
         Raises:
             TraceError: the file cannot be read.
@@ -58,27 +58,28 @@ class TraceArrivals:
             raise TraceError(f"{self.path}: {error.strerror}") from None
 
     def check(self) -> None:
-        """Read it once, before anything long is begun with it.
+        """Check the file before long work with it.
 
         Raises:
-            TraceError: the file is no trace, or too short a one for any seed.
+            TraceError: the file is not a trace, or too short for a seed.
         """
         self.cut(seed=0)
 
     def draw(self, slots: int, slot_s: float, seed: int) -> list[SlotArrival]:
-        """Map the run onto so many slots: one linear factor for all gaps, then down to the slot's beginning.
+        """Map the run onto a number of slots: scale all gaps by one factor, then round down to the slot's
+        beginning.
 
         Raises:
-            TraceError: the file is no trace, or too short a one.
+            TraceError: the file is not a trace, or too short.
         """
         trace, place = self.cut(seed)
         return _on_slots(trace[place : place + self.jobs], slots, slot_s)
 
     def cut(self, seed: int) -> tuple[Sequence[TraceJob], int]:
-        """The whole trace, and where the run of a seed begins in it: after at least `jobs` others.
+        """Return the whole trace, and the start of a seed's run in it: after at least `jobs` others.
 
         Raises:
-            TraceError: the file is no trace, or too short a one.
+            TraceError: the file is not a trace, or too short.
         """
         trace = read_trace(self.path)
         try:
@@ -90,7 +91,7 @@ class TraceArrivals:
 
 @dataclass(frozen=True)
 class JobsBefore:
-    """Arrivals of the jobs directly before another run of the same trace: what was known when that began."""
+    """Arrivals of the jobs directly before a run of the same trace: the history at its beginning."""
 
     run: TraceArrivals
     run_seed: int
@@ -98,19 +99,19 @@ class JobsBefore:
     """At most as many as the run has."""
 
     def draw(self, slots: int, slot_s: float, seed: int) -> list[SlotArrival]:  # noqa: ARG002
-        """Map them onto so many slots as a run; which they are, no seed of their own decides.
+        """Map them onto slots like a run; `seed` is not used.
 
         Raises:
-            TraceError: the file is no trace, or too short a one.
+            TraceError: the file is not a trace, or too short.
         """
         trace, place = self.run.cut(self.run_seed)
         return _on_slots(trace[place - self.jobs : place], slots, slot_s)
 
 
 def poisson(per_slot: float, slots: int, seed: int) -> list[SlotArrival]:
-    """So many arrivals per slot on average, independent from slot to slot, each of a user of its own.
+    """Draw arrivals with a mean per slot, independent from slot to slot, each of a user of its own.
 
-    They are one seeded stream of exponential gaps, stretched: another rate brings the same tasks, sooner.
+    They are one seeded stream of exponential gaps, scaled: another rate yields the same tasks at other times.
     """
     gaps = random.Random(f"{seed}/arrivals")
     arrivals: list[SlotArrival] = []
@@ -127,8 +128,8 @@ WORKING_HOURS = range(8, 18)
 def by_working_hours(
     arrivals: Sequence[SlotArrival], slots: int, slot_s: float, night_part: float
 ) -> list[SlotArrival]:
-    """The same arrivals in the same order, where slots outside working hours have so small a part of those
-    within; `arrivals` are alike all day."""
+    """Move arrivals that are uniform over the day, in the same order, so that slots outside working hours
+    have a given part of the arrivals of those within."""
     hours = (int(slot * slot_s // 3_600) % 24 for slot in range(slots))
     ends = list(accumulate(1.0 if hour in WORKING_HOURS else night_part for hour in hours))
     return [
@@ -138,7 +139,7 @@ def by_working_hours(
 
 
 def _on_slots(run: Sequence[TraceJob], slots: int, slot_s: float) -> list[SlotArrival]:
-    # The last job would fall on the end of the last slot.
+    # Without the bound, the last job would be at the end of the last slot.
     return [
         SlotArrival(min(int(job.offset_s / slot_s), slots - 1), job.user)
         for job in stretched(run, slots * slot_s)

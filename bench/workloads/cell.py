@@ -1,4 +1,4 @@
-"""The cell of the evaluation: its nodes, its tariff, and the bounds that its operator declares."""
+"""The cell of the evaluation: its nodes, tariff and declared bounds."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -22,50 +22,50 @@ CELL = "paper"
 ZONE = "gpt2"
 SLOT_S = 600.0
 NODE_TIMEOUT_S = 86_400.0
-"""No node fails here; a day of heartbeats would only fill the ledger."""
+"""No node fails here; heartbeats of a day would only fill the ledger."""
 
 NIGHT_UNITS_PER_KWH = 10.0
 DAY_UNITS_PER_KWH = 20.0
 DAY_HOURS = range(8, 20)
-"""If a unit is a cent, ordinary prices of energy. A full A100 then costs 1.0 units per node-slot on average,
-a tenth of what the median user values it at."""
+"""Ordinary prices of energy, if a unit is a cent. A full A100 then costs 1.0 units per node-slot on average,
+a tenth of the median user's value."""
 
 Gpus = Literal["A100", "A40", "mixed"]
 
 
 def types_of_nodes(gpus: Gpus, nodes: int) -> tuple[str, ...]:
-    """The GPU type of each node; in a mixed fleet, types take turns."""
+    """Return the GPU type of each node; a mixed fleet alternates its types."""
     types = types_of(gpus)
     return tuple(types[number % len(types)] for number in range(nodes))
 
 
 def types_of(gpus: Gpus) -> tuple[str, ...]:
-    """The types that a fleet knows."""
+    """Return the GPU types of a fleet."""
     return ("A100", "A40") if gpus == "mixed" else (gpus,)
 
 
 @dataclass(frozen=True)
 class PolicyBounds:
-    """Which quantiles of the declared value density the operator takes for its bounds (erratum P4).
+    """Quantiles of the declared value density that the operator uses as bounds (erratum P4).
 
-    The letter of Lemma 2 wants a money unit that hardly any bid is below and a bound that hardly any is
-    above. Prices then rise so fast that a tenth of the bids is admitted and most of the fleet idles. With the
-    median for both, a node-slot that winners of b-bar 1 fill ends at 1.7 times the bound, and one that better
-    winners fill at more: docs/results/auction.md has what was tried.
+    Lemma 2, by the letter, needs a money unit below nearly all bids and a bound above nearly all. Prices then
+    rise so fast that a tenth of the bids is admitted and most of the fleet idles. With the median for both, a
+    node-slot filled by winners of b-bar 1 ends at 1.7 times the bound, and one filled by better winners at
+    more: docs/results/auction.md has the alternatives that were tried.
     """
 
     money_unit_quantile: float = 0.5
-    """Of the money unit, in which Lemma 2 assumes b-bar >= 1: here it does not hold of all bids."""
+    """Quantile for the money unit, in which Lemma 2 assumes b-bar >= 1: here not all bids satisfy it."""
     value_quantile: float = 0.5
-    """Of the bound on value per resource, which over the money unit makes alpha and beta."""
+    """Quantile for the bound on value per resource, which over the money unit yields alpha and beta."""
     density_quantile: float = 0.99
-    """Of the density beyond which a bid raises prices no further."""
+    """Quantile for the density beyond which a bid raises prices no further."""
 
 
 def configuration(
     nodes: int, gpus: Gpus, slots: int, vendors: int, density: ValueDensity, bounds: PolicyBounds
 ) -> CellConfigured:
-    """A cell of one zone. Its epoch is midnight of 1970-01-01."""
+    """Return a cell of one zone. Its epoch is midnight of 1970-01-01."""
     tariff = tuple(
         round(UNIT_MICROS * (DAY_UNITS_PER_KWH if hour in DAY_HOURS else NIGHT_UNITS_PER_KWH))
         for hour in range(HOURS_PER_DAY)
@@ -75,7 +75,7 @@ def configuration(
         epoch_s=0.0,
         slot_s=SLOT_S,
         node_timeout_s=NODE_TIMEOUT_S,
-        # As many as a cell of one zone can hold: no report of the day is forgotten.
+        # The most that a cell of one zone can hold: no report of the day is removed.
         duplicate_window_events=MAX_REMEMBERED_IDS // 2,
         tariffs=(Tariff(name="site", micros_per_kwh=tariff),),
         zones=(
@@ -105,7 +105,7 @@ def configuration(
 
 
 def _policy(density: ValueDensity, bounds: PolicyBounds) -> AuctionPolicy:
-    """Bounds from the distribution that is declared, never from the bids that were drawn (erratum P4)."""
+    """Compute the bounds from the declared distribution, never from the drawn bids (erratum P4)."""
     per_compute = density.quantile(bounds.value_quantile)
     unit = density.quantile(bounds.money_unit_quantile)
     return AuctionPolicy(
@@ -117,6 +117,6 @@ def _policy(density: ValueDensity, bounds: PolicyBounds) -> AuctionPolicy:
 
 
 def with_policy(cell: CellConfigured, policy: PolicySettings) -> CellConfigured:
-    """A cell of one zone with another policy."""
+    """Return a cell of one zone with another policy."""
     (zone,) = cell.zones
     return cell.model_copy(update={"zones": (zone.model_copy(update={"policy": policy}),)})

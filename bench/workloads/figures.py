@@ -1,7 +1,8 @@
-"""The points of the paper's figures, each a setting to draw.
+"""The points of the paper's figures, each with its setting.
 
-Values that a figure does not vary are at the base: 100 mixed nodes, a day of 144 slots, 50 arrivals per slot,
-five vendors, proportional deadlines. Figure 4 is at Figure 8's high load, where the number of nodes matters.
+Parameters that a figure does not vary have their base values: 100 mixed nodes, a day of 144 slots, 50
+arrivals per slot, five vendors, proportional deadlines. Figure 4 has Figure 8's high load, at which the
+number of nodes matters.
 """
 
 from collections.abc import Iterable
@@ -20,20 +21,20 @@ LOADS = {"light": 30.0, "medium": 50.0, "high": 80.0}
 NODES = (50, 100, 150, 200)
 VENDORS = (2, 5, 10, 15, 20)
 TRACES = {"Philly": "jobs_philly.csv.gz", "ITP": "jobs_elasticflow_itp.csv.gz"}
-"""Real arrivals by the name of the file; the paper's MLaaS and Helios are not among those at hand."""
+"""File names of real arrivals; the paper's MLaaS and Helios are not available."""
 
 SMALL = ((4, 24, 3.0), (4, 24, 5.0), (6, 24, 4.0), (6, 36, 3.0), (8, 36, 5.0), (10, 48, 5.0))
-"""Nodes, slots and arrivals per slot whose offline optimum is soon found: what is asked for is 0.7 to 1.9
-times what the nodes can do, less than at any of `LOADS`."""
+"""Nodes, slots and arrivals per slot with an offline optimum that is found quickly: demand is 0.7 to 1.9
+times the capacity of the nodes, less than at any of `LOADS`."""
 SMALL_LOADED = ((4, 24, 8.0), (4, 24, 13.0))
-"""The same as loaded as `BASE` is at medium and at high load, where proving the optimum takes minutes."""
+"""Sizes with the load of `BASE` at medium and at high load, where proving the optimum takes minutes."""
 SMALL_WORK_SCALE = 0.25
-"""A task of the whole day's size takes 40 slots in the mean: too long for 24."""
+"""A task of the full size takes 40 slots in the mean: too long for 24."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One place on a figure's axis."""
+    """One point on a figure's axis."""
 
     label: str
     setting: PaperSetting
@@ -41,20 +42,20 @@ class Point:
 
 @dataclass(frozen=True)
 class Figure:
-    """What a figure compares."""
+    """Settings that a figure compares."""
 
     number: int
     axis: str
     points: tuple[Point, ...]
     skipped: tuple[str, ...] = ()
-    """Why points are absent, one line each."""
+    """Reasons why points are absent, one line each."""
 
 
 def figures(traces: Path | None, trace_files: Iterable[Path] = ()) -> dict[int, Figure]:
-    """Figures 4 to 9 by number.
+    """Return Figures 4 to 9 by number.
 
     Args:
-        traces: folder where `TRACES` are looked for; None leaves them out.
+        traces: folder of the files of `TRACES`; None leaves them out.
         trace_files: further real arrivals.
     """
     high = replace(BASE, arrivals_per_slot=LOADS["high"])
@@ -78,7 +79,7 @@ def figures(traces: Path | None, trace_files: Iterable[Path] = ()) -> dict[int, 
 
 
 def figure_12(sizes: Iterable[tuple[int, int, float]]) -> Figure:
-    """Settings of so many nodes, slots and arrivals per slot, with work that fits into such days."""
+    """Return settings by nodes, slots and arrivals per slot, with work that fits into such days."""
     points = tuple(
         Point(
             f"{nodes} x {slots}, {arrivals_per_slot:g}",
@@ -96,18 +97,21 @@ def figure_12(sizes: Iterable[tuple[int, int, float]]) -> Figure:
 
 
 def _real_arrivals(traces: Path | None, trace_files: Iterable[Path]) -> Figure:
-    """As many jobs of each trace as the base has tasks."""
+    """Return Figure 7, with as many jobs of each trace as the base has tasks."""
     jobs = round(BASE.arrivals_per_slot * BASE.slots)
-    here, absent = traces_at_hand(traces, trace_files)
-    points = tuple(Point(name, replace(BASE, trace=TraceArrivals(path, jobs))) for name, path in here.items())
+    present, absent = traces_at_hand(traces, trace_files)
+    points = tuple(
+        Point(name, replace(BASE, trace=TraceArrivals(path, jobs))) for name, path in present.items()
+    )
     return Figure(7, "trace", points, absent)
 
 
 def traces_at_hand(
     traces: Path | None, trace_files: Iterable[Path]
 ) -> tuple[dict[str, Path], tuple[str, ...]]:
-    """Files of real arrivals by name, those of `TRACES` first; and which of these are absent, a line each."""
+    """Return files of real arrivals by name, those of `TRACES` first; and a line for each of `TRACES` that is
+    absent."""
     known = {} if traces is None else {name: traces / file for name, file in TRACES.items()}
-    here = {name: path for name, path in known.items() if path.exists()}
-    absent = tuple(f"{name}: {path} is not here" for name, path in known.items() if name not in here)
-    return here | {str(path): path for path in trace_files}, absent
+    present = {name: path for name, path in known.items() if path.exists()}
+    absent = tuple(f"{name}: {path} is not here" for name, path in known.items() if name not in present)
+    return present | {str(path): path for path in trace_files}, absent

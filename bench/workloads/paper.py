@@ -9,7 +9,7 @@ from typing import get_args
 
 from bench.workloads.arrivals import JobsBefore, SlotArrival, TraceArrivals, by_working_hours, poisson
 from bench.workloads.cell import CELL, SLOT_S, ZONE, Gpus, PolicyBounds, configuration, types_of_nodes
-from bench.workloads.tasks import DrawnTask, ValueDensity, draw_tasks, mean_work_samples
+from bench.workloads.tasks import PaperTask, ValueDensity, draw_tasks, mean_work_samples
 from bench.workloads.throughput import (
     SEQUENCE_LENGTH,
     TARGET_MODULES,
@@ -29,27 +29,29 @@ from schemas.jobs import JobSubmitted
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 from solvers.auction.market.fleet import Calendar
 
-# A rule is a function of a uniform draw from 0 to 1, the slots of work on the fastest type, and the slots
-# left of the day; it returns slots.
+# A rule is a function of a uniform draw from 0 to 1, the slots of work on the fastest type, and the remaining
+# slots of the day; it returns slots.
 
 
 def proportional(draw: float, work_slots: float, _left_slots: int) -> float:
-    """Uniform from 1.2 to 5 times the work: who has more to do plans for longer."""
+    """Draw uniformly from 1.2 to 5 times the work: longer tasks have longer deadlines."""
     return work_slots * _between(1.2, 5.0, draw)
 
 
 def tight(draw: float, work_slots: float, _left_slots: int) -> float:
-    """Uniform from 1.05 to 2 times the work: an A40, 2.08 times as slow, is too slow for nearly all."""
+    """Draw uniformly from 1.05 to 2 times the work: an A40, 2.08 times as slow, is too slow for nearly
+    all."""
     return work_slots * _between(1.05, 2.0, draw)
 
 
 def loose(draw: float, work_slots: float, _left_slots: int) -> float:
-    """Uniform from 3 to 8 times the work: either type will do, and a night's tariff can be waited for."""
+    """Draw uniformly from 3 to 8 times the work: either type is fast enough, and a task can wait for the
+    night's tariff."""
     return work_slots * _between(3.0, 8.0, draw)
 
 
 def day(draw: float, work_slots: float, left_slots: int) -> float:
-    """Uniform from the work itself to the end of the day, whatever the work: small tasks can wait longest."""
+    """Draw uniformly from the work to the end of the day: small tasks can wait longest."""
     return _between(work_slots, max(work_slots, float(left_slots)), draw)
 
 
@@ -61,7 +63,8 @@ def _between(least: float, most: float, draw: float) -> float:
 
 
 LEAST_VENDORS = 2
-"""Whose delays the deadlines allow for: they are in every market, so a larger one changes no deadline."""
+"""Vendors whose delays the deadlines allow for: they are in every market, so a larger one changes no
+deadline."""
 
 MOST_ARRIVALS_PER_SLOT = 10_000
 MOST_WORK_SCALE = 1_000.0
@@ -74,28 +77,28 @@ class PaperSetting:
     nodes: int = 100
     gpus: Gpus = "mixed"
     slots: int = 144
-    """Of the day, 600 s each. Tasks arrive in all of them and no deadline is after the last: whose work no
-    longer fits is rejected like any other, as where a system operates for one day."""
+    """Slots of the day, 600 s each. Tasks arrive in all of them and no deadline is after the last: a task
+    whose work no longer fits is rejected like any other, as in a system that operates for one day."""
     arrivals_per_slot: float = 50.0
-    """Mean of a Poisson distribution, all at the beginning of the slot."""
+    """Mean of a Poisson distribution; all arrive at the beginning of the slot."""
     trace: TraceArrivals | JobsBefore | None = None
-    """Real arrivals instead."""
+    """Real arrivals in place of drawn ones."""
     night_part: float = 1.0
-    """Arrivals that are drawn, per slot outside working hours, as a part of those within; the mean of the day
-    is the same."""
+    """Drawn arrivals per slot outside working hours, as a part of those within; the mean of the day is the
+    same."""
     vendors: int = 5
     deadlines: str = "proportional"
-    """A name in `DEADLINE_RULES`."""
+    """Name in `DEADLINE_RULES`."""
     work_scale: float = 1.0
-    """Factor on the sizes of the data, and so on all work: days shorter than 144 slots want less of it."""
+    """Factor on the sizes of the data, and so on all work: days shorter than 144 slots need less work."""
     density: ValueDensity = field(default_factory=ValueDensity)
     bounds: PolicyBounds = field(default_factory=PolicyBounds)
 
     def __post_init__(self) -> None:
-        """Refuse what nothing can be drawn for.
+        """Validate the fields.
 
         Raises:
-            ValueError: naming the field and what it may be.
+            ValueError: a field is invalid; the message has its name and its range.
         """
         for name, least in (("nodes", 1), ("slots", 2), ("vendors", LEAST_VENDORS)):
             if getattr(self, name) < least:
@@ -112,17 +115,18 @@ class PaperSetting:
 
 
 def arrivals_for_load(load: float, nodes: int, gpus: Gpus, work_scale: float) -> float:
-    """Arrivals per slot that ask, in the mean, for so many times the samples that a fleet can train.
+    """Return the arrivals per slot whose mean demand is a multiple (`load`) of the samples that a fleet can
+    train.
 
-    A node-slot of a type does its full step's samples, whoever shares it, so it is the same to count in
-    samples or in node-slots of compute.
+    A node-slot of a type does its full step's samples for any tasks, so samples and node-slots of compute are
+    equivalent.
     """
     per_slot = SLOT_S * math.fsum(map(node_samples_per_s, types_of_nodes(gpus, nodes)))
     return load * per_slot / mean_work_samples(work_scale)
 
 
 def draw(setting: PaperSetting, seed: int) -> tuple[CellConfigured, AuctionWorkload]:
-    """The cell of a setting and what it is asked; the same seed draws the same bytes.
+    """Draw the cell of a setting and its workload; equal seeds yield equal bytes.
 
     Raises:
         TraceError: the trace of the setting cannot be read, or is too short.
@@ -149,7 +153,7 @@ def _bid(
     setting: PaperSetting,
     index: int,
     arrival: SlotArrival,
-    drawn: DrawnTask,
+    drawn: PaperTask,
     allowed_vendors: list[VendorQuoted],
     gpu_types: tuple[str, ...],
 ) -> TimedEvent[JobSubmitted]:
@@ -191,28 +195,28 @@ def _bid(
 DAY_S = 86_400.0
 
 SeededSetting = tuple[PaperSetting, int]
-"""What to draw a day of: a setting and a seed."""
+"""Setting and seed of a day."""
 
 
 @dataclass(frozen=True)
 class ConsecutiveDays:
-    """What a cell is asked on a day and on those before it."""
+    """Inputs of a cell on a day and on the days before it."""
 
     cell: CellConfigured
-    """That of the last day."""
+    """Cell of the last day."""
     inputs: list[TimedEvent[Event]]
     earlier_job_ids: frozenset[str]
-    """Of all days but the last."""
+    """Ids of the jobs of all days but the last."""
 
 
 def draw_days(earlier: Sequence[SeededSetting], day: SeededSetting) -> ConsecutiveDays:
-    """A day, and others before it; all of as many slots.
+    """Draw a day, and others before it, all with equal numbers of slots.
 
-    Quotes and bids of each day are those that it has alone, later by whole calendar days, so that every hour
-    has its tariff. Its quotes are of the same vendors, and replace those of the day before. No deadline of a
-    day is after its last slot, so nothing of it is left to do when the next begins. Jobs of the day before
-    the last have ids that begin with `before-`, those of the one before that with `before-2-`, and so on;
-    those of the last are what they are alone.
+    Each day has the quotes and bids that it has alone, moved by whole calendar days, so that every hour has
+    its tariff. Its quotes are of the same vendors, and replace those of the day before. No deadline of a day
+    is after its last slot, so no work is left when the next begins. Jobs of the day before the last have ids
+    that begin with `before-`, those of the one before that with `before-2-`, and so on; ids of the last day
+    are unchanged.
 
     Raises:
         TraceError: a trace cannot be read, or is too short.
@@ -236,7 +240,7 @@ def draw_days(earlier: Sequence[SeededSetting], day: SeededSetting) -> Consecuti
 
 
 def _moved(timed: TimedEvent[JobSubmitted], job_id: str, later_s: float) -> TimedEvent[JobSubmitted]:
-    """A bid under another id, it and its deadline so much later."""
+    """Return a bid with another id, moved in time with its deadline."""
     bid = timed.event
     terms = bid.terms.model_copy(update={"deadline_s": Task.of(bid).deadline_s + later_s})
     return TimedEvent(timed.time_s + later_s, bid.model_copy(update={"job_id": job_id, "terms": terms}))

@@ -1,4 +1,4 @@
-"""The tasks and their values, drawn from seeded streams, one per aspect (erratum P7)."""
+"""Tasks and their values, drawn from seeded streams, one per aspect (erratum P7)."""
 
 import math
 import random
@@ -10,7 +10,7 @@ from bench.workloads.throughput import (
     BASE_MEMORY_GIB,
     MEMORY_GIB,
     RANKS,
-    Shape,
+    LoraShape,
     node_samples_per_s,
     task_memory_gib,
     task_samples_per_s,
@@ -18,7 +18,7 @@ from bench.workloads.throughput import (
 from bench.workloads.vendors import mean_price_units
 
 FASTEST = "A100"
-"""What work and value are reckoned in, in fleets without any too: a user does not know the fleet."""
+"""Unit of work and value, even in fleets without this type: a user does not depend on the fleet."""
 
 DATASET_SAMPLES = (5_000, 20_000)
 EPOCHS = (1, 5)
@@ -27,73 +27,74 @@ EPOCHS = (1, 5)
 BATCH_SIZES = (8, 16, 24, 32)
 ACCUMULATIONS = (1, 2, 4)
 LEAST_SEQUENCES_AT_ONCE = 4
-"""Uniform; a batch is accumulated in parts of no fewer sequences than this."""
+"""Uniform; each part of an accumulated batch has at least this many sequences."""
 
 PREPROCESSING_SHARE = 0.5
-"""Probability that a task's data needs a vendor: the paper's market of vendors is half the point."""
+"""Probability that a task's data needs a vendor: the market of vendors is half of the paper's subject."""
 
 URGENCY = 0.5
-"""A value is (1 + this / slack) times as high, slack being the slots allowed over the slots of work: half as
-much again for whom no slot is to spare, a tenth for whom five times the work is soon enough."""
+"""Weight of urgency: a value is multiplied by (1 + this / slack), slack being the allowed slots over the
+slots of work. It adds half without slack, and a tenth at five times the work."""
 
 
 @dataclass(frozen=True)
 class ValueDensity:
-    """What a node-slot of an A100 is worth to users: lognormal, in units of money."""
+    """Value of a node-slot of an A100 to users: lognormal, in units of money."""
 
     median_units: float = 10.0
-    """If a unit is a cent, 0.60 of the full currency per GPU-hour: the order of what such hours cost."""
+    """Median density. With a cent as unit, 0.60 of the currency per GPU-hour: the order of their cost."""
     log_deviation: float = 1.75
-    """Of the natural logarithm: half of the users lie between a third of the median and three times as much.
-    With the load, it decides how much there is to gain over who serves first who comes first."""
+    """Deviation of the natural logarithm: half of the users are between a third of the median and three times
+    as much. With the load, it determines the possible gain over first come, first served."""
 
     def of(self, normal: float) -> float:
-        """The density at a draw from the standard normal distribution."""
+        """Return the density at a draw from the standard normal distribution."""
         return self.median_units * math.exp(self.log_deviation * normal)
 
     def quantile(self, part: float) -> float:
-        """What so large a part of users do not exceed."""
+        """Return the quantile of users' densities."""
         return self.of(NormalDist().inv_cdf(part))
 
 
 @dataclass(frozen=True)
-class DrawnTask:
-    """A task before it has a deadline."""
+class PaperTask:
+    """A task without a deadline."""
 
     dataset_samples: int
     epochs: int
-    shape: Shape
+    shape: LoraShape
     needs_preprocessing: bool
     normal: float
-    """Standard normal draw that decides the value density."""
+    """Standard normal draw that determines the value density."""
     haste: float
-    """Uniform draw from 0 to 1 that decides the deadline."""
+    """Uniform draw from 0 to 1 that determines the deadline."""
 
     @property
     def work_samples(self) -> int:
-        """M_i."""
+        """Samples of work, M_i."""
         return self.dataset_samples * self.epochs
 
     def work_slots(self, slot_s: float) -> int:
-        """Slots that the work takes on the fastest type."""
+        """Return the slots of the work on the fastest type."""
         return math.ceil(self.work_samples / math.floor(task_samples_per_s(FASTEST, self.shape) * slot_s))
 
     def value_units(self, density: ValueDensity, slack: float, slot_s: float) -> float:
-        """v_i: density x node-slots of an A100 x urgency, plus the vendors' mean price if one is needed."""
+        """Return v_i: density x node-slots of an A100 x urgency, plus the vendors' mean price if one is
+        needed."""
         compute = self.work_samples / (node_samples_per_s(FASTEST) * slot_s)
         training = density.of(self.normal) * compute * (1.0 + URGENCY / max(slack, 1.0))
         return training + (mean_price_units(self.dataset_samples) if self.needs_preprocessing else 0.0)
 
 
-def draw_tasks(seed: int, work_scale: float) -> Iterator[DrawnTask]:
-    """An endless stream: the same task at the same place, however many are wanted."""
+def draw_tasks(seed: int, work_scale: float) -> Iterator[PaperTask]:
+    """Yield an endless stream: equal places have equal tasks, for any number of tasks."""
     data, epochs, shapes, prepared, values, haste = (
         random.Random(f"{seed}/{aspect}")
         for aspect in ("data", "epochs", "shapes", "preprocessing", "values", "deadlines")
     )
     while True:
         batch_size, accumulation = shapes.choice(BATCH_SIZES), shapes.choice(ACCUMULATIONS)
-        yield DrawnTask(
+        yield PaperTask(
             dataset_samples=math.ceil(work_scale * data.randint(*DATASET_SAMPLES)),
             epochs=epochs.randint(*EPOCHS),
             shape=_shape(batch_size, accumulation, shapes.choice(RANKS)),
@@ -104,12 +105,12 @@ def draw_tasks(seed: int, work_scale: float) -> Iterator[DrawnTask]:
 
 
 def mean_work_samples(work_scale: float) -> float:
-    """M_i of a task in the mean."""
+    """Return the mean M_i of a task."""
     return work_scale * fmean(DATASET_SAMPLES) * fmean(EPOCHS)
 
 
 def mean_compute_over_memory() -> float:
-    """Of all shapes on an A100: share of a node's compute over share of its memory."""
+    """Return the mean over all shapes on an A100 of share of a node's compute over share of its memory."""
     room_gib = MEMORY_GIB[FASTEST] - BASE_MEMORY_GIB
     node = node_samples_per_s(FASTEST)
     shapes = [_shape(b, a, r) for b in BATCH_SIZES for a in ACCUMULATIONS for r in RANKS]
@@ -118,5 +119,5 @@ def mean_compute_over_memory() -> float:
     )
 
 
-def _shape(batch_size: int, accumulation: int, rank: int) -> Shape:
-    return Shape(batch_size, min(accumulation, batch_size // LEAST_SEQUENCES_AT_ONCE), rank)
+def _shape(batch_size: int, accumulation: int, rank: int) -> LoraShape:
+    return LoraShape(batch_size, min(accumulation, batch_size // LEAST_SEQUENCES_AT_ONCE), rank)

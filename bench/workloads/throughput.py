@@ -21,42 +21,42 @@ LAYERS = 12
 HIDDEN_FEATURES = 768
 INNER_FEATURES = 3_072
 VOCABULARY_SIZE = 50_257
-"""GPT-2, the smallest of its family; the matrix of the words is shared by input and output."""
+"""Dimensions of GPT-2, the smallest of its family; input and output share the word matrix."""
 
 SEQUENCE_LENGTH = 1_024
-"""Tokens of a sample: GPT-2's whole context, into which short texts are packed."""
+"""Tokens per sample: GPT-2's whole context, into which short texts are packed."""
 
 RANKS = (4, 8, 16, 32, 64)
 TARGET_MODULES = ("c_attn",)
-"""Where LoRA sits: the joint projection to queries, keys and values, PEFT's default for GPT-2."""
+"""Modules with LoRA: the joint projection to queries, keys and values, PEFT's default for GPT-2."""
 
 FLOPS_PER_S = {"A100": 312e12, "A40": 149.7e12}
 """Dense bfloat16 peaks as published by the maker."""
 
 UTILISATION = 0.0275
-"""Part of the published peak that is reached. Chosen, not measured: it makes the paper's arrival rates (30,
-50 and 80 per slot) load 100 mixed nodes to about 2, 3.2 and 5.2 times their compute, at which the baseline
-that serves whom it can serves about as little of the value as in the paper (Figure 8). Well-tuned kernels
-reach many times as much, and would leave these fleets idle, with nothing to schedule."""
+"""Reached part of the published peak. Chosen, not measured: with it, the paper's arrival rates (30, 50 and 80
+per slot) load 100 mixed nodes to about 2, 3.2 and 5.2 times their compute, at which the baseline that admits
+all that fits serves about as little of the value as in the paper (Figure 8). Well-tuned kernels reach many
+times as much, and would leave these fleets idle, with nothing to schedule."""
 
 HALF_SPEED_SEQUENCES = 2.24
-"""The fixed part of a step, in sequences: as measured for RoBERTa-base, a model of the same size."""
+"""Fixed part of a step, in sequences: as measured for RoBERTa-base, a model of the same size."""
 
 FULL_STEP_SEQUENCES = 144
 """Sequences in a full step: about as many as an A100 holds at once."""
 
 MEMORY_GIB = {"A100": 80.0, "A40": 48.0}
 POWER_KW = {"A100": 0.4, "A40": 0.3}
-"""Power limits as published: of the SXM module, and of the A40."""
+"""Published power limits: of the SXM module, and of the A40."""
 
 BASE_MEMORY_GIB = 1.0
-"""r_b: the weights in bfloat16 (0.23 GiB), the rest assumed for the process's context and libraries."""
+"""r_b: the weights in bfloat16 (0.23 GiB); the rest is assumed for the process's context and libraries."""
 
 TASK_MEMORY_GIB = 0.6
-"""Work space of a task whatever its batch; the same profile of RoBERTa-base meets its axis at 0.62 GiB."""
+"""Memory of a task besides its batch; the same profile of RoBERTa-base has 0.62 GiB at batch 0."""
 
 ALLOCATOR_FACTOR = 1.2
-"""Memory taken over memory counted: blocks, fragments and temporary tensors. Assumed; it makes 0.53 GiB per
+"""Allocated over counted memory: blocks, fragments and temporary tensors. Assumed; it yields 0.53 GiB per
 sequence, and the profile of RoBERTa-base has 0.51."""
 
 _BYTES_PER_GIB = 2**30
@@ -66,26 +66,26 @@ _ADAPTER_BYTES_PER_PARAMETER = 16
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What of a LoRA task decides how fast it trains and what it holds."""
+class LoraShape:
+    """Properties of a LoRA task that determine its speed and its memory."""
 
     batch_size: int
-    """Sequences that it brings to each full step."""
+    """Its sequences in each full step."""
     accumulation: int
-    """In how many parts, one after another, so that only one part's activations are held at once."""
+    """Number of sequential parts of its batch: only one part's activations are held at once."""
     rank: int
 
 
 def adapter_parameters(rank: int) -> int:
-    """Trained parameters: two low-rank matrices per layer, from h to r and from r to 3 h."""
+    """Return the trained parameters: two low-rank matrices per layer, from h to r and from r to 3 h."""
     return LAYERS * rank * (HIDDEN_FEATURES + 3 * HIDDEN_FEATURES)
 
 
 def flops_per_sample(rank: int) -> float:
-    """Of one forward and backward pass.
+    """Return the operations of one forward and backward pass.
 
-    Per token: 2 per parameter forward, and 2 backward, since a frozen weight needs no gradient of its own;
-    6 per parameter of the adapter; and for attention 12 x layers x tokens x h, forward and backward.
+    Per token: 2 per parameter forward, and 2 backward, since a frozen weight needs no gradient of its own; 6
+    per parameter of the adapter; and for attention 12 x layers x tokens x h, forward and backward.
     """
     attention = 12 * LAYERS * SEQUENCE_LENGTH * HIDDEN_FEATURES
     per_token = 4 * PARAMETERS + 6 * adapter_parameters(rank) + attention
@@ -93,23 +93,24 @@ def flops_per_sample(rank: int) -> float:
 
 
 def throughput_samples_per_s(gpu_type: str, sequences: float, rank: int = RANKS[-1]) -> float:
-    """Of a step of so many sequences, of all tasks together."""
+    """Return the total speed of a step with a number of sequences."""
     peak = FLOPS_PER_S[gpu_type] * UTILISATION / flops_per_sample(rank)
     return peak * sequences / (sequences + HALF_SPEED_SEQUENCES)
 
 
 def node_samples_per_s(gpu_type: str) -> float:
-    """C_kp per second: full steps."""
+    """Return C_kp per second, of full steps."""
     return throughput_samples_per_s(gpu_type, FULL_STEP_SEQUENCES)
 
 
-def task_samples_per_s(gpu_type: str, shape: Shape) -> float:
-    """s_ik per second: a task's part of full steps."""
+def task_samples_per_s(gpu_type: str, shape: LoraShape) -> float:
+    """Return s_ik per second: a task's part of full steps."""
     return node_samples_per_s(gpu_type) * shape.batch_size / FULL_STEP_SEQUENCES
 
 
-def task_memory_gib(shape: Shape) -> float:
-    """r_i, counted as in solvers/auction/market/memory.py but for GPT-2's layers, plus what allocators waste.
+def task_memory_gib(shape: LoraShape) -> float:
+    """Return r_i, as in solvers/auction/market/memory.py but for GPT-2's layers, plus the allocator's
+    overhead.
 
     Per token and layer: inputs of both norms, query and attention output (4 h), keys and values (2 h), and
     the inner layer before and after its activation (2 i); per token, the log-probabilities of all words.

@@ -1,4 +1,4 @@
-"""Labour vendors: what they charge (q_in) and how long they take (h_in), affine in the size of the data.
+"""Labour vendors: prices (q_in) and delays (h_in), affine in the size of the data.
 
 Each vendor has separate seeded draws, so that a market with more vendors contains the smaller one unchanged.
 """
@@ -13,35 +13,35 @@ UNIT_MICROS = 1_000_000
 """One unit of money."""
 
 MEAN_DATASET_SAMPLES = 12_500
-"""Of 5,000 to 20,000, uniform: the size of data at which vendors are compared here."""
+"""Mean of 5,000 to 20,000, uniform: the size of data at which vendors are compared here."""
 
 CHEAPEST_PRICE_UNITS = 3.8
 PRICE_SPREAD = 5.0
-"""A vendor's price at the mean size of data is log-uniform from the cheapest to so many times as much. Its
-mean is a fifth of what a median task is worth: a choice of vendor must matter, not rule."""
+"""A vendor's price at the mean size of data is log-uniform from the cheapest to this multiple. Its mean is a
+fifth of a median task's value: the choice of vendor must matter, but not dominate."""
 
 FIXED_PRICE_PART = (0.1, 0.4)
-"""Uniform part of the price at the mean size that is charged whatever the size."""
+"""Range of the uniform part of the price at the mean size that does not depend on the size."""
 
 SHORTEST_DELAY_S = 800.0
 DELAY_SPREAD = 4.0
-"""The delay at the mean size is log-uniform from the shortest to so many times as long: two to six slots."""
+"""The delay at the mean size is log-uniform from the shortest to this multiple: two to six slots."""
 
 FIXED_DELAY_PART = (0.2, 0.6)
-"""Uniform part of the delay at the mean size that passes whatever the size."""
+"""Range of the uniform part of the delay at the mean size that does not depend on the size."""
 
 HASTE_FOR_MONEY = 0.7
-"""How much of a vendor's place among delays is given by its place among prices, dearest first; the rest is a
-draw of its own. Faster tends to be dearer, and some are dear and slow."""
+"""Weight of a vendor's rank by price, dearest first, in its rank by delay; the rest is a draw of its own.
+Faster vendors tend to be dearer, and some are dear and slow."""
 
 
 def vendor_name(number: int) -> str:
-    """Of the vendor with this number, from 0."""
+    """Return the name of a vendor by number, from 0."""
     return f"vendor-{number:02d}"
 
 
 def draw_quotes(cell: str, vendors: int, seed: int) -> list[VendorQuoted]:
-    """The standing quotes of so many vendors."""
+    """Draw the quotes of a number of vendors."""
     return [
         _quote(cell, vendor_name(number), random.Random(f"{seed}/{number}/vendor"))
         for number in range(vendors)
@@ -66,12 +66,12 @@ def _quote(cell: str, vendor: str, draws: random.Random) -> VendorQuoted:
 
 
 def mean_price_units(samples: int) -> float:
-    """What vendors charge for so much data on average over the distribution, not over those drawn."""
+    """Return the mean price for a size of data, over the distribution, not over the drawn vendors."""
     level = CHEAPEST_PRICE_UNITS * (PRICE_SPREAD - 1) / math.log(PRICE_SPREAD)
     fixed = math.fsum(FIXED_PRICE_PART) / 2
     return level * (fixed + (1 - fixed) * samples / MEAN_DATASET_SAMPLES)
 
 
 def shortest_delay_s(quotes: Sequence[VendorQuoted], samples: int) -> float:
-    """The delay of the fastest of these vendors for so much data."""
+    """Return the shortest delay among vendors for a size of data (s)."""
     return min(q.fixed_delay_s + q.delay_per_thousand_samples_s * samples / 1_000 for q in quotes)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from bench.figures import Conditions, Measurement, Table
-from bench.goals import Basis, Goal, goals, missed
+from bench.goals import Goal, Plausibility, goals, missed
 from bench.report import dumps, report, write_artefacts
 from bench.suite import SUITES
 
@@ -47,22 +47,22 @@ def measured(value: float, runs: int = 5) -> Measurement:
     return Measurement("gain", value, "", runs)
 
 
-WITH_QUICK_FORM = goal(at_least=1, full=Basis((0, 10), runs=5), quick=Basis((-5, 20), runs=2))
+WITH_QUICK_FORM = goal(at_least=1, full=Plausibility((0, 10), runs=5), quick=Plausibility((-5, 20), runs=2))
 
 
 @pytest.mark.parametrize(
     ("quick", "value", "runs", "words"),
     [
         (False, 2.0, 5, []),
-        (False, 0.5, 5, ["gain is 0.5 %, wanted >= 1"]),
+        (False, 0.5, 5, ["gain is 0.5 %, goal >= 1"]),
         (False, 11.0, 5, ["gain is 11 %, expected from 0 to 10: look why"]),
-        (False, 2.0, 4, ["gain rests on 4 sample runs, wanted 5"]),
-        (False, math.nan, 5, ["gain is nan, no finite number"]),
-        (False, math.inf, 5, ["gain is inf, no finite number"]),
+        (False, 2.0, 4, ["gain rests on 4 sample runs, needs 5"]),
+        (False, math.nan, 5, ["gain is nan, not a finite number"]),
+        (False, math.inf, 5, ["gain is inf, not a finite number"]),
         (True, 0.5, 2, []),
         (True, 21.0, 2, ["gain is 21 %, expected from -5 to 20: look why"]),
-        (True, 0.5, 1, ["gain rests on 1 sample runs, wanted 2"]),
-        (True, math.nan, 2, ["gain is nan, no finite number"]),
+        (True, 0.5, 1, ["gain rests on 1 sample runs, needs 2"]),
+        (True, math.nan, 2, ["gain is nan, not a finite number"]),
     ],
     ids=[
         "passes",
@@ -82,9 +82,9 @@ def test_a_gate_names_what_is_wrong_with_a_figure(quick, value, runs, words):
 
 
 def test_without_a_block_of_its_own_the_quick_form_is_held_to_the_goal_alone():
-    aim = goal(at_least=1, full=Basis((0, 10), runs=5))
+    aim = goal(at_least=1, full=Plausibility((0, 10), runs=5))
     assert aim.faults(measured(11.0, runs=1), quick=True) == []
-    assert aim.faults(measured(0.5, runs=1), quick=True) == ["gain is 0.5 %, wanted >= 1"]
+    assert aim.faults(measured(0.5, runs=1), quick=True) == ["gain is 0.5 %, goal >= 1"]
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -130,14 +130,14 @@ def test_no_time_or_rate_of_the_spine_is_gated_as_it_is(unit):
     for name, aim in goals("spine").items():
         if aim.unit == unit:
             assert not aim.binds(quick=False), name
-            assert aim.full == Basis(), name
+            assert aim.full == Plausibility(), name
 
 
 def test_the_rate_through_kafka_is_gated_by_that_of_faust_alone():
     fault = goals("spine")["kafka_over_faust_ratio"].faults
     assert fault(Measurement("kafka_over_faust_ratio", 0.4, "", 15_000), quick=False) == []
     (line,) = fault(Measurement("kafka_over_faust_ratio", 0.39, "", 15_000), quick=True)
-    assert line == "kafka_over_faust_ratio is 0.39 1, wanted >= 0.4"
+    assert line == "kafka_over_faust_ratio is 0.39 1, goal >= 0.4"
 
 
 def test_the_quick_form_of_the_auction_is_held_to_ranges_of_its_own():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bench.spine.kafka import Pipeline
+from bench.spine.kafka import BrokerPipeline
 from executors.node.commands import CommandLog
 from executors.node.settings import ExecutorSettings
 from infra.log.reader import LogReader
@@ -296,7 +296,7 @@ def test_the_benchmark_waits_for_records_and_for_no_marker(
 ) -> None:
     connection = KafkaConnection(bootstrap_servers=kafka)
     ensure_topics(connection, topics(topic_prefix, partitions=1))
-    line = Pipeline(connection, connection, tmp_path, topic_prefix)
+    line = BrokerPipeline(connection, connection, tmp_path, topic_prefix)
     line.produce(ClockTicked(cell=CELL, time_s=1.0))
     line.producer.flush(PATIENCE_S)
     ticks = topic_name(topic_prefix, CLOCK)

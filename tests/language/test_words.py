@@ -11,6 +11,7 @@ from tests.language.words import faults
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
+    "bench",
     "infra/commands",
     "infra/demo",
     "infra/deployment",
@@ -22,6 +23,7 @@ REVISED: tuple[str, ...] = (
     "infra/simulation/elastic",
     "infra/simulation/experts",
     "infra/simulation/lora",
+    "infra/simulation/merging",
     "infra/views",
     "infra/workloads",
     "solvers",

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.merging.trial import Setting
+from bench.merging.trial import MergingSetting
 
 SHARED = Path(__file__).parents[2] / "../shared/profiles"
 """The real ones."""
@@ -56,9 +56,11 @@ def write_profiles(folder: Path, curves: dict[str, Any] | None = None) -> Path:
     return folder
 
 
-def settings_of(*models: str, seed: int = 0, first: int | None = None) -> tuple[Setting, ...]:
+def settings_of(*models: str, seed: int = 0, first: int | None = None) -> tuple[MergingSetting, ...]:
     """The workloads FM-1 of the real ones."""
     return tuple(
-        Setting(str(SHARED), model, str(SHARED / "workloads" / f"FM-1-{model}.csv"), first=first, seed=seed)
+        MergingSetting(
+            str(SHARED), model, str(SHARED / "workloads" / f"FM-1-{model}.csv"), first=first, seed=seed
+        )
         for model in models or ("roberta-base", "vit")
     )

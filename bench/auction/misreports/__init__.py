@@ -1,4 +1,4 @@
-"""How often a user gains by a misreport, over many random worlds."""
+"""Share of misreports by which a user gains, over many random worlds."""
 
 import math
 import random
@@ -18,20 +18,20 @@ from schemas.auction.settings import AuctionPolicy
 from schemas.kind import PolicySettings
 
 WORLDS = 7_000
-"""For 100,000 tries at least."""
+"""Enough for 100,000 tries."""
 QUICK_WORLDS = 20
 _SPLITS = ("split in two",)
 _WAITS = ("waiting", "waiting, deadline beyond the horizon", "waiting with a bid in hand")
 _WORLDS_AT_ONCE = 10
-"""Of one trial: some five seconds."""
+"""Worlds of one trial: some five seconds."""
 
 Changes = Mapping[str, list[float]]
-"""By kind of lie, the change of utility over the truth in every try, as a share of the task's value."""
+"""Change of utility over the truth in every try, as a share of the task's value, by kind of lie."""
 
 
 @dataclass(frozen=True)
 class WorldsTrial:
-    """Some worlds, with each lie told once in each world that leaves room for it."""
+    """Some worlds, with one try of each lie that is possible in them."""
 
     seed: int
     first: int
@@ -39,7 +39,7 @@ class WorldsTrial:
     alone: bool = False
 
     def identity(self) -> dict[str, Any]:
-        """JSON values that, with the sources, decide the outcome."""
+        """Return JSON values that, with the sources, determine the outcome."""
         return {"misreports of worlds": [self.first, self.last], "seed": self.seed}
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class WorldsTrial:
 
 
 def trials_of(quick: bool, seed: int) -> list[WorldsTrial]:
-    """All worlds of a form of the benchmark."""
+    """Return trials of all worlds of a form of the benchmark."""
     worlds = QUICK_WORLDS if quick else WORLDS
     starts = range(0, worlds, _WORLDS_AT_ONCE)
     return [WorldsTrial(seed, start, min(start + _WORLDS_AT_ONCE, worlds) - 1) for start in starts]
@@ -68,16 +68,16 @@ PLAYED = Experiment[WorldsTrial, Changes](
 def changes_of(
     policy: PolicySettings, seed: int, worlds: range, lies: Mapping[str, Lie] = LIES
 ) -> dict[str, list[float]]:
-    """Tell each lie once in each world that leaves room for it.
+    """Try each lie once in each world where it is possible.
 
     Args:
-        policy: of the zones.
-        seed: decides all that is drawn, with the number of the world.
-        worlds: by number.
-        lies: by kind.
+        policy: policy of the zones.
+        seed: determines all draws, with the number of the world.
+        worlds: numbers of worlds.
+        lies: lies by kind.
 
     Raises:
-        RuntimeError: the truth has lost something, so that gains over it would say nothing.
+        RuntimeError: the truth has negative utility, so that gains over it would be meaningless.
     """
     found: dict[str, list[float]] = {kind: [] for kind in lies}
     for number in worlds:
@@ -93,8 +93,8 @@ def changes_of(
     return found
 
 
-def together(parts: Iterable[Changes]) -> dict[str, list[float]]:
-    """All changes by kind."""
+def merged(parts: Iterable[Changes]) -> dict[str, list[float]]:
+    """Merge changes by kind."""
     found: dict[str, list[float]] = {kind: [] for kind in LIES}
     for part in parts:
         for kind, changes in part.items():
@@ -103,18 +103,18 @@ def together(parts: Iterable[Changes]) -> dict[str, list[float]]:
 
 
 def gainful_pct(changes: list[float]) -> float:
-    """The share of tries that gain; 0 without tries."""
+    """Return the share of tries with a gain (%); 0 without tries."""
     return 100 * sum(change > 0 for change in changes) / max(len(changes), 1)
 
 
 def mean_gain_pct(changes: list[float]) -> float:
-    """The mean gain of the tries that gain; 0 without any."""
+    """Return the mean gain of the tries with a gain (%); 0 without any."""
     gains = [change for change in changes if change > 0]
     return 100 * math.fsum(gains) / max(len(gains), 1)
 
 
 def result_of(changes: Changes) -> Result:
-    """The figures, and a row per kind of lie."""
+    """Return the figures, and a row per kind of lie."""
     rows = [
         (kind, "tries", float(len(each)), gainful_pct(each), mean_gain_pct(each))
         for kind, each in changes.items()

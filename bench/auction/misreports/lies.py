@@ -1,4 +1,4 @@
-"""The ways in which a user may say something else than the truth at once, each drawn at random."""
+"""Ways in which a user may misreport, each drawn at random."""
 
 import math
 import random
@@ -6,45 +6,45 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bench.auction.misreports.play import Play, Strategy
-from bench.auction.misreports.worlds import Task, World
+from bench.auction.misreports.worlds import DeclaredTask, World
 
 JOB = "mine"
 
-Claim = Callable[[World, random.Random], Task | None]
-"""What a bid says of the task of a world; None where the world leaves no room for such a lie."""
+Claim = Callable[[World, random.Random], DeclaredTask | None]
+"""Returns the misreported task of a bid; None if the world does not allow the lie."""
 Lie = Callable[[World, random.Random], Strategy | None]
-"""Draws a strategy for a world; None likewise."""
+"""Draws a strategy for a world; None if the world does not allow the lie."""
 
 
 def truth(play: Play) -> tuple[str, ...]:
-    """Bid the value at once, and say what is."""
+    """Bid the value at once, with the true task."""
     play.bid(JOB, play.world.value_micros, play.world.task)
     return (JOB,)
 
 
 def bid(world: World, rng: random.Random) -> Strategy:
-    """Another bid than the value: any, or one that just wins or just loses."""
+    """Return a strategy with a bid other than the value: any, or one that just wins or just loses."""
     amount = round(world.value_micros * math.exp(rng.gauss(0.0, 1.2)))
-    beside = rng.choice((None, None, 0, -1))
+    offset_micros = rng.choice((None, None, 0, -1))
 
     def strategy(play: Play) -> tuple[str, ...]:
-        least = None if beside is None else play.lowest_winning_micros(world.task)
-        play.bid(JOB, amount if least is None or beside is None else least + beside, world.task)
+        least = None if offset_micros is None else play.lowest_winning_micros(world.task)
+        play.bid(JOB, amount if least is None or offset_micros is None else least + offset_micros, world.task)
         return (JOB,)
 
     return strategy
 
 
-def earlier_deadline(world: World, rng: random.Random) -> Task | None:
-    """A deadline before the true one."""
+def earlier_deadline(world: World, rng: random.Random) -> DeclaredTask | None:
+    """Return the task with an earlier deadline."""
     room = world.task.deadline_slot - world.slot - 2
     if room < 1:
         return None
     return replace(world.task, deadline_slot=world.task.deadline_slot - rng.randint(1, min(room, 8)))
 
 
-def fewer_types(world: World, rng: random.Random) -> Task | None:
-    """One GPU type of two."""
+def fewer_types(world: World, rng: random.Random) -> DeclaredTask | None:
+    """Return the task with one of two GPU types."""
     speeds = world.task.speed_samples_per_s
     if len(speeds) < 2:
         return None
@@ -52,19 +52,19 @@ def fewer_types(world: World, rng: random.Random) -> Task | None:
     return replace(world.task, speed_samples_per_s={kept: speeds[kept]})
 
 
-def _speed(world: World, rng: random.Random, factors: tuple[float, ...]) -> Task:
-    """The speed on every type, or on one, times a factor."""
+def _speed(world: World, rng: random.Random, factors: tuple[float, ...]) -> DeclaredTask:
+    """Return the task with the speed on every type, or on one, times a factor."""
     factor, speeds = rng.choice(factors), world.task.speed_samples_per_s
     changed = rng.choice((*sorted(speeds), None))
-    said = {
+    declared = {
         name: speed * (factor if changed in (name, None) else 1.0) for name, speed in sorted(speeds.items())
     }
-    return replace(world.task, speed_samples_per_s=said)
+    return replace(world.task, speed_samples_per_s=declared)
 
 
 CLAIMS: dict[str, Claim] = {
     "deadline earlier": earlier_deadline,
-    # In the hope that the work is done sooner.
+    # To get the work done sooner.
     "deadline later": lambda world, rng: replace(
         world.task, deadline_slot=world.task.deadline_slot + rng.randint(1, 6)
     ),
@@ -89,46 +89,47 @@ CLAIMS: dict[str, Claim] = {
     "speed under": lambda world, rng: _speed(world, rng, (0.3, 0.5, 2 / 3, 0.8, 0.9, 0.97)),
     "speed over": lambda world, rng: _speed(world, rng, (1.03, 1.1, 1.5, 2.0, 5.0)),
 }
-"""By what is untrue."""
+"""Claims by the property that is untrue."""
 
 
 def _claimed(claim: Claim) -> Lie:
-    """The lie of a user who bids the value at once, with an untrue claim."""
+    """Return the lie of a user who bids the value at once, with an untrue claim."""
 
     def lie(world: World, rng: random.Random) -> Strategy | None:
-        said = claim(world, rng)
-        return None if said is None else _says(said, world.value_micros)
+        declared = claim(world, rng)
+        return None if declared is None else _strategy_of(declared, world.value_micros)
 
     return lie
 
 
-def _says(said: Task, bid_micros: int) -> Strategy:
+def _strategy_of(declared: DeclaredTask, bid_micros: int) -> Strategy:
     def strategy(play: Play) -> tuple[str, ...]:
-        play.bid(JOB, bid_micros, said)
+        play.bid(JOB, bid_micros, declared)
         return (JOB,)
 
     return strategy
 
 
 def several(world: World, rng: random.Random) -> Strategy:
-    """Two untrue claims, and any bid."""
-    said = world.task
+    """Return a strategy with two untrue claims, and any bid."""
+    declared = world.task
     for name in rng.sample(sorted(CLAIMS), 2):
-        said = CLAIMS[name](replace(world, task=said), rng) or said
-    return _says(said, round(world.value_micros * math.exp(rng.gauss(0.3, 0.5))))
+        declared = CLAIMS[name](replace(world, task=declared), rng) or declared
+    return _strategy_of(declared, round(world.value_micros * math.exp(rng.gauss(0.3, 0.5))))
 
 
 def two_names(world: World, rng: random.Random) -> Strategy:
-    """Bid for the task under two names and keep the cheaper plan, or the first bid stands in others' way."""
+    """Return a strategy with a bid under each of two names: the cheaper plan is kept, or the first bid takes
+    room from others."""
     first, second = (round(world.value_micros * math.exp(rng.gauss(0.3, 0.8))) for _ in range(2))
     waits = rng.random() < 0.5
-    stands_in_the_way = rng.random() < 0.5
+    takes_room = rng.random() < 0.5
 
     def strategy(play: Play) -> tuple[str, ...]:
         play.bid("trial", first, world.task, name=1)
         if waits:
             play.others_follow()
-        if stands_in_the_way:
+        if takes_room:
             play.withdraw("trial", name=1)
         play.bid(JOB, second, world.task)
         if {"trial", JOB} <= play.live:
@@ -139,8 +140,8 @@ def two_names(world: World, rng: random.Random) -> Strategy:
 
 
 def split_in_two(world: World, rng: random.Random) -> Strategy | None:
-    """Two parts of the task, as bids of their own; the first is withdrawn if the second does not win. Both
-    adapters together are granted to be worth as much as one of the whole."""
+    """Return a strategy with two parts of the task as separate bids; the first is withdrawn if the second
+    does not win. Both adapters together are assumed to be worth as much as one of the whole."""
     work = world.task.work_samples
     if work < 2:
         return None
@@ -159,7 +160,8 @@ def split_in_two(world: World, rng: random.Random) -> Strategy | None:
 
 
 def bid_again(world: World, rng: random.Random) -> Strategy:
-    """Bid, withdraw before the first slot, and bid again, at once or after others have bid."""
+    """Return a strategy that bids, withdraws before the first slot, and bids again, at once or after
+    others."""
     first = round(world.value_micros * math.exp(rng.gauss(0.3, 0.8)))
     waits = rng.random() < 0.5
 
@@ -192,18 +194,19 @@ def _waits(world: World, rng: random.Random) -> Strategy | None:
 
 
 def waiting(world: World, rng: random.Random) -> Strategy | None:
-    """The truth, some slots later, of a task whose deadline is within the horizon."""
+    """Return a strategy of the truth some slots later, for a task whose deadline is within the horizon."""
     return _waits(world, rng) if world.reach_slots <= 0 else None
 
 
 def waiting_beyond_the_horizon(world: World, rng: random.Random) -> Strategy | None:
-    """The truth, some slots later, of a task whose deadline is beyond the horizon."""
+    """Return a strategy of the truth some slots later, for a task whose deadline is beyond the horizon."""
     return _waits(world, rng) if world.reach_slots > 0 else None
 
 
 def waiting_with_a_bid_in_hand(world: World, rng: random.Random) -> Strategy | None:
-    """The truth at once, to have a plan in any case. Some slots later it is told again: if it had lost, or in
-    place of the first bid, if that has not begun and a plan then costs less than its withdrawal returns."""
+    """Return a strategy of the truth at once, to have a plan in any case, and again some slots later: if the
+    first bid lost, or in its place, if it has not begun and a plan then costs less than its withdrawal
+    returns."""
     if (slots := _slots_to_wait(world, rng)) is None:
         return None
 
@@ -234,4 +237,4 @@ LIES: dict[str, Lie] = {
     "waiting, deadline beyond the horizon": waiting_beyond_the_horizon,
     "waiting with a bid in hand": waiting_with_a_bid_in_hand,
 }
-"""By what is said or done."""
+"""Lies by name."""

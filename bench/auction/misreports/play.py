@@ -1,11 +1,11 @@
-"""A world played to the end, for one way of bidding, by executors that behave as real ones do."""
+"""Runs of a world to its end for one strategy, with executors that behave like real ones."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
-from bench.auction.misreports.worlds import CELL, SLOT_S, Other, Task, World
+from bench.auction.misreports.worlds import CELL, SLOT_S, DeclaredTask, Other, World
 from schemas.auction.evidence import evidence_of
 from schemas.auction.terms import DeadlineTerms
 from schemas.base import Event, Outcome
@@ -22,23 +22,23 @@ _USERS = ("user", "another")
 
 
 class Play:
-    """A world up to the user's arrival, and then what the user makes of it.
+    """A world up to the user's arrival, and its continuation by the user's actions.
 
     Attributes:
-        world: that is played.
-        paid_micros: what the user has paid, less what came back.
+        world: the world.
+        paid_micros: the user's payments, less refunds.
         live: the user's jobs that are admitted and not over.
-        returnable_micros: what the withdrawal of a job gives back that has not begun, by job.
+        returnable_micros: refund for the withdrawal of a job that has not begun, by job.
         begun: the user's jobs that have had a slot.
         published: the slot by whose end the adapter of a job was published, by job.
     """
 
     def __init__(self, world: World) -> None:
-        """Play a world until the user comes."""
+        """Run a world until the user arrives."""
         self.world = world
         self._cell = Cell(CELL)
-        self._own: dict[str, Task] = {}
-        self._tasks: dict[str, Task] = {}
+        self._own: dict[str, DeclaredTask] = {}
+        self._tasks: dict[str, DeclaredTask] = {}
         nodes = world.configuration.zones[0].nodes
         self._executors = TrueExecutors(self._tasks, {node.id: node.gpu_type for node in nodes})
         self._slot = -1
@@ -56,7 +56,7 @@ class Play:
         self._snapshot = self._cell.packed()
 
     def fork(self) -> "Play":
-        """The same, to go on from on its own."""
+        """Return an independent copy at the user's arrival."""
         other = copy(self)
         other._cell = Cell.unpack(self._snapshot)
         other._own, other._tasks = {}, dict(self._tasks)
@@ -65,50 +65,57 @@ class Play:
         other.returnable_micros, other.published = {}, {}
         return other
 
-    def bid(self, job_id: str, bid_micros: int, said: Task, true: Task | None = None, name: int = 0) -> bool:
-        """Bid; whether it has won.
+    def bid(
+        self,
+        job_id: str,
+        bid_micros: int,
+        declared: DeclaredTask,
+        true: DeclaredTask | None = None,
+        name: int = 0,
+    ) -> bool:
+        """Bid, and return whether the bid has won.
 
         Args:
-            said: what the bid says of the task.
-            true: what is true of it; by default, of the work that is asked for, what is true of the user's.
-            name: under which the user bids.
+            declared: the task that the bid declares.
+            true: the true task; by default the user's.
+            name: index of the user's name.
         """
         truth = self.world.task if true is None else true
         self._own[job_id] = self._tasks[job_id] = truth
-        self._send(said.bid(job_id, max(bid_micros, 0), _USERS[name]))
+        self._send(declared.bid(job_id, max(bid_micros, 0), _USERS[name]))
         return job_id in self.live
 
-    def lowest_winning_micros(self, said: Task) -> int | None:
-        """What a bid would have to be now, by a quote; None where none wins."""
-        submitted = said.bid("q", 0, _USERS[0])
+    def lowest_winning_micros(self, declared: DeclaredTask) -> int | None:
+        """Return the lowest winning bid, by a quote; None if no bid wins."""
+        submitted = declared.bid("q", 0, _USERS[0])
         request = JobQuoteRequested(
             cell=CELL,
             quote_id="q",
             user=submitted.user,
             zone=submitted.zone,
             workload=submitted.workload,
-            terms=DeadlineTerms(deadline_s=said.deadline_slot * SLOT_S),
+            terms=DeadlineTerms(deadline_s=declared.deadline_slot * SLOT_S),
         )
         quoted = next(outcome for outcome in self._send(request) if isinstance(outcome, JobQuoted))
         return evidence_of(quoted).lowest_winning_bid_micros
 
     def withdraw(self, job_id: str, name: int = 0) -> None:
-        """Withdraw a job, if it may still be."""
+        """Withdraw a job, if that is possible."""
         self._send(JobWithdrawalRequested(cell=CELL, job_id=job_id, user=_USERS[name]))
 
     def others_follow(self) -> None:
-        """Those bid who come in the user's slot, after the user."""
+        """Send the bids of others that follow the user's in its slot."""
         behind, self._others_behind = self._others_behind, ()
         self._others(behind)
 
     def wait(self, slots: int) -> None:
-        """So many slots go by; at once, those bid who come after the user."""
+        """Advance by some slots, after the bids that follow the user's."""
         self.others_follow()
         for _ in range(slots):
             self._begin_slot()
 
     def finish(self) -> None:
-        """The clock goes on until no job of the user is left."""
+        """Advance until no job of the user is left."""
         last_slot = self.world.task.deadline_slot + 2 * self.world.horizon_slots + 40
         while self.live:
             if self._slot > last_slot:
@@ -116,7 +123,7 @@ class Play:
             self._begin_slot()
 
     def utility_micros(self, jobs: Iterable[str]) -> int:
-        """What the user has of it, if the adapters of all these jobs are wanted by the deadline."""
+        """Return the user's utility, if the adapters of all these jobs are needed by the deadline."""
         by = self.world.task.deadline_slot
         is_served = all(self.published.get(job_id, by) < by for job_id in jobs)
         return self.world.value_micros * is_served - self.paid_micros
@@ -146,7 +153,7 @@ class Play:
         return outcomes
 
     def _account(self, outcome: Outcome) -> None:
-        """Keep the user's books."""
+        """Update the user's accounts."""
         if getattr(outcome, "job_id", None) not in self._own:
             return
         match outcome:
@@ -164,50 +171,51 @@ class Play:
                 self.paid_micros -= outcome.refund_micros
                 self.live.discard(outcome.job_id)
             case JobCompleted():
-                # Reports of a slot's end come before the clock says that the next has begun.
+                # Reports of a slot's end precede the tick of the next slot.
                 self.published[outcome.job_id] = self._slot
                 self.live.discard(outcome.job_id)
 
 
 Strategy = Callable[[Play], tuple[str, ...]]
-"""What a user does; returns the jobs whose adapters together are what the user wants."""
+"""Actions of a user; returns the jobs whose adapters together are what the user needs."""
 
 
 def utility(play: Play, strategy: Strategy) -> int:
-    """What a way of bidding brings the user, in micros, in a world that `play` has played so far."""
+    """Return the utility of a strategy, in micros, from the present state of `play`."""
     going = play.fork()
-    wanted = strategy(going)
+    needed_jobs = strategy(going)
     going.others_follow()
     going.finish()
-    return going.utility_micros(wanted)
+    return going.utility_micros(needed_jobs)
 
 
 class TrueExecutors:
-    """The nodes of a zone, with one store of checkpoints. What a run needs decides what happens, not its bid.
+    """The nodes of a zone, with one store of checkpoints. The true needs of a run determine its end, not its
+    bid.
 
     A run trains batch by batch to the first one at or after its quota, or as far as the task's true speed
-    leads within the slot; it ends with the slot, since others may have had the node before it.
+    allows within the slot; it ends with the slot, since others may have had the node before it.
     """
 
-    def __init__(self, tasks: Mapping[str, Task], type_of: Mapping[str, str]) -> None:
-        """Executors of nodes of these GPU types.
+    def __init__(self, tasks: Mapping[str, DeclaredTask], type_of: Mapping[str, str]) -> None:
+        """Create executors of nodes by GPU type.
 
         Args:
-            tasks: what is true of each job.
+            tasks: the true task of each job.
         """
         self._tasks = tasks
         self._type_of = type_of
         self._done: dict[str, int] = {}
         self._ends: list[RunReport] = []
 
-    def fork(self, tasks: Mapping[str, Task]) -> "TrueExecutors":
-        """The same runs, to go on from on their own."""
+    def fork(self, tasks: Mapping[str, DeclaredTask]) -> "TrueExecutors":
+        """Return a copy with the same runs, which proceeds independently."""
         other = TrueExecutors(tasks, self._type_of)
         other._done, other._ends = dict(self._done), list(self._ends)
         return other
 
     def begin(self, command: SlotAssigned) -> Iterator[RunStarted]:
-        """Begin the runs of a node, and have their ends at hand for `end`."""
+        """Begin the runs of a node, and prepare their ends for `end`."""
         for order in command.runs:
             task, place = self._tasks[order.job_id], _place(command, order)
             base = self._done.get(order.job_id, 0)
@@ -215,7 +223,7 @@ class TrueExecutors:
             yield RunStarted(**place, samples_done=base, dataset_samples=task.dataset_samples)
 
     def end(self) -> Iterator[RunReport]:
-        """The ends of all runs that were begun."""
+        """Yield the ends of all runs that were begun."""
         ends, self._ends = self._ends, []
         yield from ends
 

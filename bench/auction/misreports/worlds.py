@@ -1,7 +1,7 @@
 """Random small zones, their other users, and one user whose task has known properties.
 
-Every property is drawn from a seeded generator, so that a world is the same on every machine. Deadlines are
-ends of slots, since a plan promises no work before the end of a slot.
+All properties come from a seeded generator, so that a world is the same on every machine. Deadlines are ends
+of slots, because a plan promises no work before the end of a slot.
 """
 
 import math
@@ -24,30 +24,30 @@ UNIT_MICROS = 1_000_000
 BASE_GIB = 2.0
 NODE_GIB = {"large": 26.0, "small": 14.0}
 NODE_SAMPLES = {"large": 1_800, "small": 900}
-"""Per slot."""
+"""Samples per slot of a full node, by GPU type."""
 RANK, SEQUENCE_LENGTH = 8, 64
 OTHERS_BATCH = 2
-"""Of tasks of other users, which no row covers: what they declare is true."""
+"""Batch size of other users' tasks, which no row covers: their declarations are true."""
 MOST_OTHERS = 36
 LOADS = (0.3, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a bid may say of a task; of the user's own task, what is true of it."""
+class DeclaredTask:
+    """Properties of a task that a bid may declare; for the user's own task, the true ones."""
 
     work_samples: int
     deadline_slot: int
-    """The slot that begins with the deadline."""
+    """Slot that begins with the deadline."""
     memory_gib: float
     speed_samples_per_s: Mapping[str, float]
-    """By GPU type."""
+    """Speeds by GPU type."""
     dataset_samples: int
     needs_preprocessing: bool
     batch_size: int
 
     def bid(self, job_id: str, bid_micros: int, user: str) -> JobSubmitted:
-        """A bid that says all this."""
+        """Return a bid with these properties."""
         return JobSubmitted(
             cell=CELL,
             job_id=job_id,
@@ -69,45 +69,45 @@ class Task:
 
 @dataclass(frozen=True)
 class Other:
-    """A bid of another user, which is true."""
+    """A true bid of another user."""
 
     job_id: str
-    task: Task
+    task: DeclaredTask
     bid_micros: int
 
 
 @dataclass(frozen=True)
 class World:
-    """A zone and all that happens in it but for what the user does."""
+    """A zone and all its events except the user's actions."""
 
     configuration: CellConfigured
     quotes: tuple[VendorQuoted, ...]
     others: Mapping[int, tuple[Other, ...]]
-    """By the slot in which they bid; in the user's own slot, before the user."""
+    """Bids by slot; in the user's own slot, those before the user."""
     others_behind: tuple[Other, ...]
-    """Who bid in the user's own slot, after the user."""
+    """Bids in the user's own slot, after the user."""
     slot: int
-    """In which the user comes."""
-    task: Task
+    """Slot of the user's arrival."""
+    task: DeclaredTask
     value_micros: int
-    """Of an adapter by the deadline."""
+    """Value of an adapter by the deadline."""
     has_row: bool
     """Whether the zone has measured the user's task."""
 
     @property
     def horizon_slots(self) -> int:
-        """Of the zone."""
+        """Horizon of the zone."""
         return self.configuration.zones[0].horizon_slots
 
     @property
     def reach_slots(self) -> int:
-        """By how many slots the deadline lies beyond the horizon as it is when the user comes; none or less
-        where it does not."""
+        """Slots by which the deadline is beyond the horizon at the user's arrival; 0 or less if it is
+        within."""
         return self.task.deadline_slot - (self.slot + 1 + self.horizon_slots)
 
 
 def draw_world(rng: random.Random, policy: PolicySettings) -> World:
-    """One to four nodes of one or two types, six to 24 slots, and up to `MOST_OTHERS` other bids."""
+    """Draw one to four nodes of one or two types, six to 24 slots, and up to `MOST_OTHERS` other bids."""
     types = rng.choice((("large",), ("large",), ("large", "small")))
     nodes = rng.choice((1, 2, 2, 3, 4))
     horizon_slots = rng.randint(6, 24)
@@ -165,8 +165,8 @@ def draw_world(rng: random.Random, policy: PolicySettings) -> World:
 
 def _draw_task(
     rng: random.Random, types: tuple[str, ...], slot: int, horizon_slots: int, batch_size: int
-) -> tuple[Task, int]:
-    """A task of somebody who comes in a slot, and its value in micros."""
+) -> tuple[DeclaredTask, int]:
+    """Draw the task of a user who arrives in a slot, and its value in micros."""
     share = rng.choice((0.1, 0.25, 0.4, 0.5, 0.7, 1.0)) * rng.uniform(0.8, 1.0)
     per_slot = {
         name: max(math.floor(share * NODE_SAMPLES[name] * rng.uniform(0.7, 1.0)), 1) for name in types
@@ -178,11 +178,11 @@ def _draw_task(
     density = math.exp(rng.gauss(0.0, 1.0))
     compute = max(work / NODE_SAMPLES[name] for name in types)
     prepared = rng.random() < 0.3
-    task = Task(
+    task = DeclaredTask(
         work_samples=work,
         deadline_slot=deadline,
         memory_gib=round(rng.choice((0.5, 1.0, 3.0, 6.0, 11.0)) * rng.uniform(0.7, 1.0), 3),
-        # Half a sample more: rounding is not to take one away.
+        # Half a sample more, so that rounding does not remove one.
         speed_samples_per_s={name: (samples + 0.5) / SLOT_S for name, samples in per_slot.items()},
         dataset_samples=rng.randint(50, 2_000),
         needs_preprocessing=prepared,
@@ -194,7 +194,7 @@ def _draw_task(
 def _draw_others(
     rng: random.Random, types: tuple[str, ...], nodes: int, slot: int, horizon_slots: int
 ) -> dict[int, tuple[Other, ...]]:
-    """By the slot in which they bid: most before the user or beside, some later."""
+    """Draw other bids, by slot: most before the user or in the same slot, some later."""
     count = min(round(rng.choice(LOADS) * rng.uniform(0.5, 1.0) * nodes * horizon_slots / 2), MOST_OTHERS)
     drawn: dict[int, list[Other]] = {}
     for number in range(count):
@@ -204,8 +204,8 @@ def _draw_others(
     return {at: tuple(bids) for at, bids in drawn.items()}
 
 
-def _row(rng: random.Random, task: Task, gpu_type: str) -> ThroughputRow:
-    """What the zone has measured of the shape, or of one that is no smaller."""
+def _row(rng: random.Random, task: DeclaredTask, gpu_type: str) -> ThroughputRow:
+    """Draw a measurement of the task's shape, or of one that is no smaller."""
     is_exact = rng.random() < 0.5
     return ThroughputRow(
         gpu_type=gpu_type,

@@ -1,1 +1,1 @@
-"""The runs behind the tables: settings, contenders, checks, and storage so that no run is repeated."""
+"""Runs behind the tables: settings, contenders, checks, and storage so that no run is repeated."""

@@ -26,13 +26,13 @@ from solvers.auction.forecast import forecast_opening_prices
 from solvers.auction.market.fleet import Calendar
 
 APART = 1_000_000
-"""Far beyond the seeds of days that are judged."""
+"""Far beyond the seeds of measured days."""
 
 
 def day_before(setting: PaperSetting, seed: int) -> tuple[PaperSetting, int]:
-    """What to draw for the day before that of `seed`, as setting and seed.
+    """Return the setting and the seed of the day before that of `seed`.
 
-    All of it has a seed of its own, but real arrivals are the jobs directly before the judged ones.
+    All of it has a seed of its own, except that real arrivals are the jobs directly before the measured ones.
     """
     if isinstance(setting.trace, TraceArrivals):
         setting = replace(setting, trace=JobsBefore(setting.trace, seed, setting.trace.jobs))
@@ -40,20 +40,21 @@ def day_before(setting: PaperSetting, seed: int) -> tuple[PaperSetting, int]:
 
 
 def forecast(setting: PaperSetting, seed: int) -> tuple[OpeningPrices, ...]:
-    """Opening prices for a day of a setting, from the day before it."""
+    """Compute opening prices for a day of a setting, from the day before it."""
     return forecast_opening_prices(hindsight_of(*draw(*day_before(setting, seed))), Calendar(0.0, SLOT_S))
 
 
 QUANTILES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9)
-"""Of the declared density of value, at which prices are tried: from hardly above free, to where one user in
-ten buys."""
+"""Quantiles of the declared value density at which prices are tried: from almost free, to a price that one
+user in ten pays."""
 SHRUNK = 4
-"""The best price hardly depends on the size of a fleet, so a large one is tried so many times smaller."""
+"""Factor by which a large fleet is reduced for the trials: the best price hardly depends on the size."""
 LEAST_NODES = 10
 
 
 def tuned_price_micros(setting: PaperSetting, seed: int) -> int:
-    """The price per thousand samples that would have brought the most welfare the day before; ties low."""
+    """Return the price per thousand samples with the most welfare on the day before; the lower one of a
+    tie."""
     thousands_per_node_slot = node_samples_per_s(FASTEST) * SLOT_S / 1_000
     prices = [
         round(UNIT_MICROS * setting.density.quantile(part) / thousands_per_node_slot) for part in QUANTILES
@@ -64,7 +65,7 @@ def tuned_price_micros(setting: PaperSetting, seed: int) -> int:
 
 
 def _smaller(setting: PaperSetting) -> PaperSetting:
-    """Fewer nodes, and as many fewer tasks."""
+    """Return a setting with fewer nodes, and tasks in proportion."""
     trace = setting.trace and replace(setting.trace, jobs=max(setting.trace.jobs // SHRUNK, 1))
     return replace(
         setting,
@@ -87,17 +88,19 @@ def _at_price(price_micros: int) -> FixedPricePolicy:
 
 
 Contender = Callable[[AuctionPolicy, PaperSetting, int], PolicySettings]
-"""(declared policy, setting, seed) -> policy."""
+"""Function of (declared policy, setting, seed) that returns a policy."""
 
 TITAN_TIME_LIMIT_S = 60.0
-"""Per slot, and then the best plans found count; plans proven within 1 % of the best end a solve sooner."""
+"""Time per slot, after which the best plans found count; a solve ends sooner if plans are proven within 1 %
+of the best."""
 
 PUBLISHED = MappingProxyType({"payment": "published", "order": "published", "search": "published"})
-"""The auction as it is printed; all else that can be chosen of it is at its default already."""
+"""The auction as published; all its other options have their defaults already."""
 IMPROVEMENTS = MappingProxyType(
     {"payment": "critical", "order": "room_first", "search": "exact", "steepness": "learned"}
 )
-"""In which, with opening prices from a forecast, the auction at its best differs from its printed form."""
+"""Options in which the auction at its best differs from its published form, besides opening prices from a
+forecast."""
 
 
 def _at_best(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> PolicySettings:

@@ -1,7 +1,7 @@
-"""One day of a setting under one contender: the cell itself, on virtual time, with its plans checked.
+"""One day of a setting under one contender: the cell itself, on virtual time, with checked plans.
 
-Whether the plans satisfy problem P is checked from the ledger and the decisions, independently of what the
-cell says it has reserved: the instance is rebuilt from the events alone.
+Plans are checked against problem P from the ledger and the decisions, independently of the cell's
+reservations: the instance is rebuilt from the events alone.
 """
 
 import time
@@ -36,21 +36,21 @@ from streams.cell.cell import Cell, LedgerEvent
 
 
 def check_plans(run: SimulatedRun) -> None:
-    """Refuse a run with any fault.
+    """Check that the plans of a run have no fault.
 
     Raises:
-        CommandError: with the first.
+        CommandError: they have; the message has the first.
     """
     if found := faults(run):
         raise CommandError(f"{len(found)} violations of problem P by admitted plans, the first: {found[0]}")
 
 
 def faults(run: SimulatedRun) -> list[str]:
-    """Every violation of constraints 4a to 4g, and every plan that had to be changed, one line each.
+    """Return every violation of constraints 4a to 4g, and every changed plan, one line each.
 
-    A job that is done before its plan is over frees the node-slots that are left, and others may take them:
-    so each plan must do its work as it was admitted (4a to 4e), and no node-slot may hold too much (4f, 4g)
-    of plans as far as they ran. Executors that keep pace give no reason to plan again.
+    A job that is done before the end of its plan frees its remaining node-slots, which others may use. So
+    each plan must do its work as admitted (4a to 4e), and no node-slot may exceed its capacity (4f, 4g) by
+    the parts of plans that ran. Executors at full pace give no reason to plan again.
     """
     events = [entry.envelope.event for entry in run.ledger]
     cell = next(event for event in events if isinstance(event, CellConfigured))
@@ -59,7 +59,7 @@ def faults(run: SimulatedRun) -> list[str]:
     for zone, instance in instances_of(events).items():
         plans = _AdmittedPlans(zone, instance, calendar)
         for decision in run.decisions:
-            found += plans.take(decision.outcome, decision.time_s)
+            found += plans.apply(decision.outcome, decision.time_s)
         found += broken_plans(instance, list(plans.admitted.values()))
         found += overfull_node_slots(instance, list(plans.ran.values()))
     return found
@@ -76,8 +76,8 @@ class _AdmittedPlans:
         self.ran: dict[str, PlannedTask] = {}
         self._options = {task.job_id: task.options for task in self.instance.tasks}
 
-    def take(self, outcome: object, time_s: float | None) -> list[str]:
-        """Follow a decision; what is wrong with it on its face."""
+    def apply(self, outcome: object, time_s: float | None) -> list[str]:
+        """Apply a decision, and return its apparent faults."""
         match outcome:
             case JobAdmitted(zone=self.zone):
                 return self._admit(outcome)
@@ -93,7 +93,7 @@ class _AdmittedPlans:
         plan = None if offer is None else offer.plan
         if plan is None or outcome.job_id not in self._options:
             return [f"job {outcome.job_id}: admitted without a plan, or without a bid that could win"]
-        # A vendor that the task was not offered is none of its options, which 4a finds.
+        # A vendor that was not offered to the task is not among its options, which 4a detects.
         option = next(
             (option for option in self._options[outcome.job_id] if option.vendor == plan.vendor),
             VendorOption(plan.vendor, 0, 0),
@@ -106,7 +106,7 @@ class _AdmittedPlans:
         return []
 
     def _stop(self, job_id: str, last_slot: int) -> None:
-        """A job needed nothing after this slot."""
+        """Shorten a job's plan to the node-slots up to this slot."""
         plan = self.ran[job_id]
         held = [(slot, row) for slot, row in plan.placement.node_slots() if slot <= last_slot]
         placement = Placement(tuple(slot for slot, _ in held), tuple(row for _, row in held))
@@ -115,19 +115,19 @@ class _AdmittedPlans:
 
 @dataclass(frozen=True)
 class Day:
-    """What came of it."""
+    """Results of a day."""
 
     run: SimulatedRun
     summary: Summary
     wall_s: float
-    """Of the whole simulation: bids, executors' reports, ticks and hashing."""
+    """Time of the whole simulation: bids, executors' reports, ticks and hashing."""
     bids_s: float
-    """In the cell, with bids."""
+    """Time in the cell for bids."""
     solves_s: float
-    """In the cell, with solvers' answers: the solvers' own time is the summary's."""
+    """Time in the cell for solvers' answers; the solvers' own time is in the summary."""
 
     def values(self) -> dict[str, float]:
-        """What a row keeps."""
+        """Return the values of an outcome."""
         summary, figures = self.summary, self.summary.part(AuctionFigures)
         return {
             "welfare_micros": figures.realised_welfare_micros,
@@ -139,20 +139,20 @@ class Day:
             "wall_s": self.wall_s,
             "solver_s": summary.solve_s,
             "solves": summary.solves,
-            # As the paper counts Titan's: all its solver's time, over the tasks.
+            # As in the paper for Titan: all the solver's time, over the tasks.
             "decision_s": (self.bids_s + self.solves_s + summary.solve_s) / max(summary.jobs, 1),
             **({} if figures.proven_ratio is None else {"proven_ratio": figures.proven_ratio}),
         }
 
 
 class Stopwatch:
-    """Folds events into a cell, and knows how long each kind took."""
+    """Folds events into a cell, and measures the time of each type of event."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[type, float] = defaultdict(float)
 
     def fold(self, cell: Cell, event: LedgerEvent) -> list[Decision]:
-        """`Cell.handle`, timed."""
+        """Call `Cell.handle`, timed."""
         start_s = time.perf_counter()
         decisions = cell.handle(event)
         self.seconds[type(event.envelope.event)] += time.perf_counter() - start_s
@@ -165,11 +165,11 @@ def simulate_day(
     """Run a day of a setting.
 
     Args:
-        policy_of: makes the policy of the zone from the one that the setting's operator declares.
+        policy_of: returns the policy of the zone for the declared one of the setting.
 
     Raises:
-        CommandError: the plans that were admitted violate problem P, or a solver found nothing in its time:
-            a day on which it did is no fair one.
+        CommandError: the admitted plans violate problem P, or a solver found nothing in its time: such a day
+            would be unfair.
     """
     cell, workload = draw(setting, seed)
     return simulate(cell, workload.inputs(cell.epoch_s), policy_of)
@@ -180,7 +180,7 @@ def simulate(
     inputs: Sequence[TimedEvent[Event]],
     policy_of: Callable[[AuctionPolicy], PolicySettings],
 ) -> Day:
-    """Run a cell of one zone until all that it is asked is over.
+    """Run a cell of one zone until all its inputs are handled and its jobs are over.
 
     Raises:
         CommandError: as for `simulate_day`.

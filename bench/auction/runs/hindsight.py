@@ -1,4 +1,4 @@
-"""A day in hindsight: problem P, its optimum or a bound on it, and the fixed price that brings most."""
+"""A day in hindsight: problem P, its optimum or a bound on it, and the fixed price with the most welfare."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +19,14 @@ from solvers.auction.offline.optimum import offline_optimum
 
 
 def hindsight_of(cell: CellConfigured, workload: AuctionWorkload) -> Instance:
-    """The instance that the cell's ledger of this day makes: executors' reports say nothing of it, and of its
-    policy only whether quotas are even."""
+    """Return the instance of the cell's ledger of this day. It does not depend on executors' reports, and on
+    its policy only by whether quotas are even."""
     (instance,) = instances_of(_events(cell, workload)).values()
     return instance
 
 
 def _events(cell: CellConfigured, workload: AuctionWorkload) -> Iterator[Event]:
-    """Configuration, quotes, and the bids in the order of their times, each after the tick of its slot."""
+    """Yield configuration, quotes, and the bids by time, each after the tick of its slot."""
     yield cell
     yield from workload.quotes
     time_s = -1.0
@@ -40,18 +40,18 @@ def _events(cell: CellConfigured, workload: AuctionWorkload) -> Iterator[Event]:
 TIME_LIMIT_S = 600.0
 RELATIVE_GAP = 0.01
 ROUNDS = 20
-"""Enough for the value of the dual to come within some percent of its least."""
+"""Enough for the value of the dual to be within some per cent of its least."""
 
 
 def measure_optimum(setting: PaperSetting, seed: int) -> dict[str, float]:
-    """Welfare of the best plans found, the bound that none exceeds, and the gap between them: of the auction
+    """Return the welfare of the best plans found, its upper bound, and the gap between them, for the auction
     with nothing declared."""
     instance = _undeclared(setting, seed)
     solution = offline_optimum(instance, TIME_LIMIT_S, RELATIVE_GAP)
     return {
         "welfare_micros": solution.welfare_micros,
         "bound_micros": solution.bound_micros,
-        # Infinite where no plan was found, which JSON cannot say.
+        # Infinite if no plan was found, which JSON cannot express.
         "gap": min(solution.gap, 1e9),
         "wall_s": solution.seconds,
         "bids": len(instance.tasks),
@@ -59,8 +59,8 @@ def measure_optimum(setting: PaperSetting, seed: int) -> dict[str, float]:
 
 
 def measure_clearing_bound(setting: PaperSetting, seed: int) -> dict[str, float]:
-    """What no plans of the auction with nothing declared exceed, by the prices that clear the day's market:
-    the value of a point of the dual."""
+    """Return an upper bound on the welfare of the auction with nothing declared, by the prices that clear the
+    day's market: the value of a point of the dual."""
     return {"bound_micros": clearing_prices(_undeclared(setting, seed), ROUNDS).bound_micros}
 
 
@@ -70,17 +70,17 @@ def _undeclared(setting: PaperSetting, seed: int) -> Instance:
 
 
 PARTS = 12
-"""So many prices are tried first: none, and at equal distances among what tasks break even at."""
+"""Number of prices that are tried first: 0, and others at equal distances among the break-even prices."""
 REFINEMENTS = 5
-"""So many more between the neighbours of the best of them, by golden section."""
+"""Number of further prices between the neighbours of the best, by golden section."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def break_even_prices(instance: Instance) -> list[int]:
-    """The highest price per thousand samples, in micros, at which each task buys, ascending.
+    """Return the highest price per thousand samples, in micros, at which each task buys, ascending.
 
-    It is just below the bid less the cheapest vendor's price, over the work. Tasks that an empty fleet could
-    not do in time, or whose bid does not pay for the vendor, buy at no price and have none.
+    It is just below the bid less the cheapest vendor's price, over the work. Tasks that an empty fleet cannot
+    do in time, or whose bid does not cover the vendor, buy at no price and are left out.
     """
     prices = []
     for task in instance.tasks:
@@ -93,11 +93,11 @@ def break_even_prices(instance: Instance) -> list[int]:
 
 
 def best_price(break_even: Sequence[int], welfare_micros: Callable[[int], float]) -> int:
-    """The best of the prices that are tried; ties low.
+    """Return the best of the tried prices; the lower one of a tie.
 
     All of them are 0 or a break-even price: in between, the same tasks can buy. So the search is over the
-    part of the tasks that a price turns away: twelfths from 0 on, and then, since welfare rises and falls
-    with it by and large, a golden section between the neighbours of the best.
+    part of the tasks that a price excludes: twelfths from 0 on, and then, since welfare mostly has one peak
+    over it, a golden section between the neighbours of the best.
     """
     tried: dict[int, float] = {}
 
@@ -121,7 +121,7 @@ def best_price(break_even: Sequence[int], welfare_micros: Callable[[int], float]
 
 
 def _price_at(break_even: Sequence[int], part: float) -> int:
-    """The price that turns so large a part of the tasks away."""
+    """Return the price that excludes a part of the tasks."""
     if part <= 0 or not break_even:
         return 0
     return break_even[min(int(part * len(break_even)), len(break_even) - 1)]

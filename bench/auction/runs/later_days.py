@@ -1,4 +1,4 @@
-"""A day that is judged with days before it in the same ledger."""
+"""A measured day with days before it in the same ledger."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -20,12 +20,11 @@ from schemas.kind import PolicySettings
 def simulate_last_day(
     earlier: Sequence[SeededSetting], day: SeededSetting, policy_of: Callable[[AuctionPolicy], PolicySettings]
 ) -> dict[str, float]:
-    """Run days in one cell, and judge the last.
+    """Run days in one cell, and measure the last.
 
     Returns:
         The realised welfare of its jobs and of those before (`welfare_micros`, `before_welfare_micros`), and
-        what a row keeps of all days together: the bids, the wall time, and the ratio that the last
-        certificate states.
+        values of all days together: the bids, the wall time, and the ratio of the last certificate.
 
     Raises:
         CommandError: as for `simulate_day`; or a job of an earlier day was not over when the last began.
@@ -44,9 +43,9 @@ def simulate_last_day(
 
 
 def welfare_before(run: SimulatedRun, earlier_job_ids: Collection[str]) -> int:
-    """What the certificates stated before the first bid that is not of an earlier day, in micros.
+    """Return the welfare in the certificates before the first bid of the last day, in micros.
 
-    Welfare is a sum over jobs, and jobs that are over add no more to it: so the rest is that of the others.
+    Welfare is a sum over jobs, and jobs that are over add no more to it, so the rest is that of the last day.
 
     Raises:
         CommandError: a job of an earlier day was not over then.
@@ -72,7 +71,7 @@ def welfare_before(run: SimulatedRun, earlier_job_ids: Collection[str]) -> int:
 
 
 FACTOR = 4.0
-"""By which a day is unlike the day before."""
+"""Factor by which a day differs from the day before."""
 
 
 def _of_load(factor: float) -> Callable[[PaperSetting], PaperSetting]:
@@ -95,29 +94,29 @@ UNLIKE_DAYS: Mapping[str, Callable[[PaperSetting], PaperSetting]] = MappingProxy
         f"1/{FACTOR:g} of the value": _of_value(1 / FACTOR),
     }
 )
-"""Days before, of settings whose arrivals are drawn: a trace has as many jobs as it has."""
+"""Kinds of the day before, for settings with drawn arrivals: a trace has a fixed number of jobs."""
 SECOND_DAY = f"{DEFAULT}, second day"
-"""The default with a day of the kind before it."""
+"""The default after a day of the same kind."""
 AFTER = MappingProxyType({unlike: f"{DEFAULT}, after {unlike}" for unlike in UNLIKE_DAYS})
-"""The default with such a day before it."""
+"""The default after a day of another kind, by kind."""
 KINDS_BEFORE: Mapping[str, Callable[[PaperSetting], PaperSetting]] = MappingProxyType(
     {SECOND_DAY: lambda setting: setting, **{AFTER[unlike]: of for unlike, of in UNLIKE_DAYS.items()}}
 )
-"""What the day before is drawn from, by contender."""
+"""Functions from a setting to that of the day before, by contender."""
 FOURTH_DAY = f"{DEFAULT}, fourth day"
-"""The default after three days of the kind, when it knows which hours ask for more than others."""
+"""The default after three days of the same kind, when it has learned the busy hours."""
 _EARLIER_DAYS = 3
 
 
 def default_second_day(
     kind_before: Callable[[PaperSetting], PaperSetting], setting: PaperSetting, seed: int
 ) -> dict[str, float]:
-    """The default on a day of a setting, after a day of such a kind."""
+    """Run the default on a day of a setting, after a day of a given kind."""
     return _default_after([day_before(kind_before(setting), seed)], setting, seed)
 
 
 def default_fourth_day(setting: PaperSetting, seed: int) -> dict[str, float]:
-    """The default on a day of a setting whose arrivals are drawn, after three others."""
+    """Run the default on a day of a setting with drawn arrivals, after three others."""
     days = [(setting, APART * (1 + number) + seed) for number in range(_EARLIER_DAYS)]
     return _default_after(days, setting, seed)
 

@@ -1,4 +1,4 @@
-"""The trials of the suite `auction`: a setting, a seed, and what is measured of that day."""
+"""The trials of the suite `auction`: a setting, a seed, and the measurement of that day."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -24,15 +24,15 @@ _SMALL = PaperSetting(nodes=2, slots=6, arrivals_per_slot=4.0, work_scale=0.05)
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One measurement to make."""
+class AuctionTrial:
+    """One measurement to run."""
 
     setting: PaperSetting
     seed: int
     contender: str
-    """A name in `MEASURES`."""
+    """Name in `MEASURES`."""
     alone: bool = False
-    """True if no other run may be beside it, since its times are wanted."""
+    """Whether no other run may be parallel, because its times are measured."""
 
     @property
     def setting_name(self) -> str:
@@ -40,7 +40,7 @@ class Trial:
         return setting_name(self.setting)
 
     def identity(self) -> dict[str, Any]:
-        """JSON values that, with the sources, decide the outcome."""
+        """Return JSON values that, with the sources, determine the outcome."""
         return {"setting": self.setting_name, "seed": self.seed, "contender": self.contender}
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Trial:
 
 
 def setting_name(setting: PaperSetting) -> str:
-    """How a setting differs from the base, in a stable order. It identifies outcomes."""
+    """Return the differences of a setting from the base, in a stable order. They identify outcomes."""
     differing = (
         f"{field.name}={_text(getattr(setting, field.name))}"
         for field in fields(setting)
@@ -65,16 +65,16 @@ def _text(value: Any) -> str:
 
 
 EVERY = 12
-"""One batch of this many is solved again by Titan's program, beginning with the first."""
+"""Interval of the batches that Titan's program solves again, beginning with the first."""
 RELATIVE_GAP = 1e-4
 """HiGHS's default."""
 
 
 def measure_titan_program(setting: PaperSetting, seed: int) -> dict[str, float]:
-    """A day under `titan`, and the seconds per bid of the paper's program on some of its batches.
+    """Measure a day under `titan`, and the seconds per bid of the paper's program on some of its batches.
 
-    The contender `titan` ends a solve as soon as its plans are proven good enough, which needs no program
-    where there is room for all bids. The paper solves every batch by the program, to the end or its limit.
+    The contender `titan` ends a solve as soon as its plans are proven good enough, which needs no program if
+    there is room for all bids. The paper solves every batch by the program, to the end or its limit.
 
     Raises:
         CommandError: the day's plans violate problem P.
@@ -98,7 +98,7 @@ def measure_titan_program(setting: PaperSetting, seed: int) -> dict[str, float]:
 
 
 Measure = Callable[[PaperSetting, int], dict[str, float]]
-"""(setting, seed) -> values by name."""
+"""Function of (setting, seed) that returns values by name."""
 
 OPTIMUM = "offline optimum"
 CLEARING_BOUND = "clearing bound"
@@ -122,8 +122,8 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
 )
 
 
-def run_trial(trial: Trial) -> Mapping[str, float]:
-    """Make a trial's measurement.
+def run_trial(trial: AuctionTrial) -> Mapping[str, float]:
+    """Run a trial's measurement.
 
     Raises:
         CommandError: admitted plans violate problem P.

@@ -1,4 +1,4 @@
-"""A cell amid its work, and an event that it is about to handle."""
+"""A busy cell, and the event that it is to handle next."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -23,12 +23,12 @@ class Situation:
 
     policy: str
     what: str
-    """In words."""
+    """Description in words."""
     packed: bytes
     event: LedgerEvent
 
     def time_s(self) -> float:
-        """Return the processor time that the cell takes to handle the event, this time."""
+        """Return the processor time of the cell to handle the event, measured once."""
         cell = Cell.unpack(self.packed)
         began_s = time.process_time()
         cell.handle(self.event)
@@ -36,42 +36,42 @@ class Situation:
 
 
 def cell_of(zone: Zone) -> CellConfigured:
-    """A cell of one zone, whose energy costs nothing."""
+    """Return a cell of one zone, with free energy."""
     return CellConfigured(cell=CELL, epoch_s=0.0, slot_s=SLOT_S, tariffs=(FREE,), zones=(zone,))
 
 
-class Story:
-    """A cell as its events make it."""
+class CellHistory:
+    """A cell in the state after its events."""
 
     def __init__(self, configured: CellConfigured, runners: tuple[str, ...]) -> None:
         self.cell = Cell(CELL)
         self._offsets = count()
-        self.tell(configured, ClockTicked(cell=CELL, time_s=0.0))
+        self.send(configured, ClockTicked(cell=CELL, time_s=0.0))
         for zone in configured.zones:
             self.join(zone, runners)
 
     def join(self, zone: Zone, runners: tuple[str, ...]) -> None:
-        """Have all nodes of a zone come online."""
+        """Report all nodes of a zone as online."""
         for node in zone.nodes:
-            self.tell(NodeOnline(cell=CELL, node=node.id, base_model=zone.base_model, runners=runners))
+            self.send(NodeOnline(cell=CELL, node=node.id, base_model=zone.base_model, runners=runners))
 
-    def tell(self, *events: Event) -> list[Outcome]:
-        """Have the cell handle events; what it decides."""
+    def send(self, *events: Event) -> list[Outcome]:
+        """Send events to the cell, and return its decisions."""
         decided: list[Outcome] = []
         for event in events:
             decided += [decision.outcome for decision in self.cell.handle(self._entry(event))]
         return decided
 
     def tick(self, time_s: float) -> list[Outcome]:
-        """Have the clock move on."""
-        return self.tell(ClockTicked(cell=CELL, time_s=time_s))
+        """Advance the clock."""
+        return self.send(ClockTicked(cell=CELL, time_s=time_s))
 
     def before(self, policy: str, what: str, event: Event) -> Situation:
-        """The present state, before an event."""
+        """Return the present state, before an event."""
         return Situation(policy, what, self.cell.packed(), self._entry(event))
 
     def before_each(self, policy: str, events: Iterable[tuple[str, Event]]) -> Iterator[Situation]:
-        """The present state, before each of several events."""
+        """Yield the present state, before each of several events."""
         packed = self.cell.packed()
         for what, event in events:
             yield Situation(policy, what, packed, self._entry(event))

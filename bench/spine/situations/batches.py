@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL, SLOT_S, UNIT
-from bench.spine.situations import ZONE, Situation, Story
+from bench.spine.situations import ZONE, CellHistory, Situation
 from bench.spine.slow_bids import MarketShape, TaskShape, bid_for, configuration
 from schemas.auction.batches import BatchProblem, BatchSolution, SolvedPlan
 from schemas.auction.settings import TitanPolicy
@@ -20,7 +20,8 @@ _BUSY_SLOTS = 2
 
 
 def batch_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """A zone of any size in which so many bids came in a slot, before it asks, and before it is answered."""
+    """Yield situations of a zone of any size with `jobs` bids in a slot, before its request to the solver and
+    before the answer."""
     shape = MarketShape(
         gpu_types=rng.randint(1, 4),
         tariffs=1,
@@ -30,21 +31,21 @@ def batch_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
         seed=rng.randrange(2**31),
     )
     what = f"{shape.text}, {jobs} bids in a slot"
-    story = Story(_cell(shape), ("lora",))
+    history = CellHistory(_cell(shape), ("lora",))
     for number in range(jobs):
         task = _task(rng, shape)
-        story.tell(bid_for(f"bid{number}", task, int(UNIT * rng.uniform(1, 400))))
-    asks = ClockTicked(cell=CELL, time_s=0.6 * SLOT_S)
-    yield story.before(_POLICY, f"question: {what}", asks)
-    asked = next(outcome for outcome in story.tell(asks) if isinstance(outcome, SolveRequested))
-    yield story.before(_POLICY, f"plans: {what}", _answer(asked))
-    story.tell(_answer(asked))
+        history.send(bid_for(f"bid{number}", task, int(UNIT * rng.uniform(1, 400))))
+    tick = ClockTicked(cell=CELL, time_s=0.6 * SLOT_S)
+    yield history.before(_POLICY, f"question: {what}", tick)
+    request = next(outcome for outcome in history.send(tick) if isinstance(outcome, SolveRequested))
+    yield history.before(_POLICY, f"plans: {what}", _answer(request))
+    history.send(_answer(request))
     bid = bid_for("quoted", _task(rng, shape), UNIT)
     terms = DeadlineTerms(deadline_s=100 * SLOT_S)
     quoted = JobQuoteRequested(
         cell=CELL, quote_id="quote", user="user", zone=ZONE, workload=bid.workload, terms=terms
     )
-    yield from story.before_each(
+    yield from history.before_each(
         _POLICY,
         (
             (f"slot begins: {what}", ClockTicked(cell=CELL, time_s=1.1 * SLOT_S)),
@@ -72,9 +73,10 @@ def _task(rng: random.Random, shape: MarketShape) -> TaskShape:
     )
 
 
-def _answer(asked: SolveRequested) -> SolveFinished:
-    """Each bid trains in the two slots from the next on, the bids spread over all nodes."""
-    problem = asked.problem
+def _answer(request: SolveRequested) -> SolveFinished:
+    """Return the answer by which each bid trains in the two slots from the next on, with the bids spread over
+    all nodes."""
+    problem = request.problem
     assert isinstance(problem, BatchProblem)
     nodes = [node for each in problem.classes for node in each.nodes]
     plans = tuple(
@@ -87,4 +89,4 @@ def _answer(asked: SolveRequested) -> SolveFinished:
         for number, bid in enumerate(problem.bids)
     )
     solution = BatchSolution(status="feasible", plans=plans, bound_micros=None)
-    return SolveFinished(cell=CELL, zone=ZONE, request_id=asked.request_id, solution=solution, solve_s=0.1)
+    return SolveFinished(cell=CELL, zone=ZONE, request_id=request.request_id, solution=solution, solve_s=0.1)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL
-from bench.spine.situations import FREE, ZONE, Situation, Story, cell_of
+from bench.spine.situations import FREE, ZONE, CellHistory, Situation, cell_of
 from schemas.cells import GpuType, Node, Zone
 from schemas.clock import ClockTicked
 from schemas.elastic.commands import Member, WorkersAssigned
@@ -19,22 +19,22 @@ _GPUS = 8
 _SCHEMES: tuple[SchemeName, ...] = ("lyra", "lyra", "lyra", "fifo", "gandiva", "afs", "opportunistic")
 _INTERVAL_S = 60.0
 _LOST = 4
-"""A node of each so many is lost."""
+"""Inverse share of the nodes that fail."""
 _DATASET = Dataset(path="data.jsonl", samples=1_000)
 
 
 def elastic_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """Return situations under a scheme that is drawn, but for `pollux`."""
+    """Yield situations under a drawn scheme other than `pollux`."""
     yield from _situations(rng, jobs, _SCHEMES)
 
 
 def pollux_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """Return situations under the scheme `pollux`, whose search is bounded separately."""
+    """Yield situations under the scheme `pollux`, whose search is bounded separately."""
     yield from _situations(rng, jobs, ("pollux",))
 
 
 def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) -> Iterator[Situation]:
-    """Return events in a zone of fast and slow servers that are full, and so many jobs that wait."""
+    """Yield events in a zone of fast and slow servers that are full, with `jobs` waiting jobs."""
     servers = rng.choice((20, 100, 443, 900))
     running = min(rng.choice((100, 500, 1_500)), servers * _GPUS)
     users = rng.choice((1, 50, jobs))
@@ -44,13 +44,13 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
         f"{scheme}, {servers} servers, {running} jobs run, {jobs} of {users} users and up to "
         f"{most_workers} workers wait"
     )
-    story = Story(cell_of(_zone(servers, scheme)), ("elastic",))
+    history = CellHistory(cell_of(_zone(servers, scheme)), ("elastic",))
     for number in range(running):
-        story.tell(_submitted(rng, f"runs{number}", f"user{number % 7}", most_workers))
+        history.send(_submitted(rng, f"runs{number}", f"user{number % 7}", most_workers))
     assigned: list[Member] = []
-    for outcome in story.tick(_INTERVAL_S):
+    for outcome in history.tick(_INTERVAL_S):
         if isinstance(outcome, WorkersAssigned) and outcome.node == outcome.members[0].node:
-            story.tell(
+            history.send(
                 RunStarted(
                     cell=CELL,
                     node=outcome.node,
@@ -62,7 +62,7 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
             last = outcome
             assigned += outcome.members
     for number in range(jobs):
-        story.tell(_submitted(rng, f"waits{number}", f"poor{number % users}", most_workers))
+        history.send(_submitted(rng, f"waits{number}", f"poor{number % users}", most_workers))
     finished = RunFinished(
         cell=CELL,
         node=last.node,
@@ -78,7 +78,7 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
         workload=_workload(rng, most_workers, work_samples=10**8),
         terms=ElasticTerms(),
     )
-    yield from story.before_each(
+    yield from history.before_each(
         _POLICY,
         (
             (f"round: {what}", ClockTicked(cell=CELL, time_s=2 * _INTERVAL_S)),
@@ -91,12 +91,12 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
         ),
     )
     lost = dict.fromkeys(member.node for member in assigned)
-    story.tell(*(_silent(node) for node in list(lost)[: max(servers // _LOST, 1)]))
-    yield story.before(
+    history.send(*(_silent(node) for node in list(lost)[: max(servers // _LOST, 1)]))
+    yield history.before(
         _POLICY, f"round after lost nodes: {what}", ClockTicked(cell=CELL, time_s=2 * _INTERVAL_S)
     )
-    story.tick(100_000.0)
-    yield story.before(_POLICY, f"second round: {what}", ClockTicked(cell=CELL, time_s=100_060.0))
+    history.tick(100_000.0)
+    yield history.before(_POLICY, f"second round: {what}", ClockTicked(cell=CELL, time_s=100_060.0))
 
 
 def _silent(node: str) -> NodeSilent:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bench.spine.cells import CELL
-from bench.spine.situations import FREE, ZONE, Situation, Story, cell_of
+from bench.spine.situations import FREE, ZONE, CellHistory, Situation, cell_of
 from schemas.base import Event, Outcome
 from schemas.cells import GpuType, Node, Zone
 from schemas.clock import ClockTicked
@@ -33,7 +33,8 @@ _DATASET = Dataset(path="data.jsonl", samples=1_000)
 
 
 def experts_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """A service of any size whose popularity shifts or that loses a node, and a queue of so many jobs."""
+    """Yield situations of a service of any size whose popularity shifts or that loses a node, and of a queue
+    of jobs."""
     yield from _shifts(rng)
     yield from _queue(rng, jobs)
 
@@ -47,19 +48,19 @@ def _shifts(rng: random.Random) -> Iterator[Situation]:
     layers = max(1, min(MAX_ELEMENTS // (experts + _ELEMENTS_PER_LAYER), MAX_SLOTS // (ranks * per_device)))
     gpus = rng.choice((1, 2, 8))
     what = f"{layers} layers of {experts} experts on {ranks} devices with {per_device} each, {gpus} per node"
-    story = _story(-(-ranks // gpus) + 1, ExpertsPolicy(lasting_reports=1, cool_down_s=0.0), gpus)
+    history = _history(-(-ranks // gpus) + 1, ExpertsPolicy(lasting_reports=1, cool_down_s=0.0), gpus)
     workload = MoeServeWorkload(
         model="m",
         requests=Requests(dataset=_DATASET, most=1_000),
         ranks=ranks,
         most_experts_per_device=per_device,
     )
-    story.tell(_submitted("served", workload))
-    leader = _started(story, story.tick(10.0))[0]
+    history.send(_submitted("served", workload))
+    leader = _started(history, history.tick(10.0))[0]
     profile = _profiled(leader, _routed(rng, layers, experts))
-    yield story.before(_POLICY, f"profile: {what}", profile)
-    story.tell(profile)
-    yield from story.before_each(
+    yield history.before(_POLICY, f"profile: {what}", profile)
+    history.send(profile)
+    yield from history.before_each(
         _POLICY,
         (
             (f"shift: {what}", _report(leader, _routed(rng, layers, experts))),
@@ -70,19 +71,19 @@ def _shifts(rng: random.Random) -> Iterator[Situation]:
 
 
 def _queue(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """Two users have all devices by small jobs, and others wait."""
+    """Yield situations in which two users hold all devices by small jobs, and others wait."""
     nodes = rng.choice((16, 64, 128))
-    story = _story(nodes, ExpertsPolicy(patience_s=60.0))
+    history = _history(nodes, ExpertsPolicy(patience_s=60.0))
     for number in range(min(nodes * _GPUS, jobs)):
-        story.tell(_submitted(f"small{number}", _training(1), user=f"rich{number % 2}"))
-    _started(story, story.tick(10.0))
+        history.send(_submitted(f"small{number}", _training(1), user=f"rich{number % 2}"))
+    _started(history, history.tick(10.0))
     users = rng.choice((1, 10, jobs))
     for number in range(jobs):
         user = f"poor{number % users}"
-        story.tell(_submitted(f"waits{number}", _training(rng.randint(1, nodes * _GPUS // 2)), user=user))
-    story.tick(30.0)
+        history.send(_submitted(f"waits{number}", _training(rng.randint(1, nodes * _GPUS // 2)), user=user))
+    history.tick(30.0)
     what = f"{jobs} jobs of {users} users wait for {nodes * _GPUS} devices"
-    yield from story.before_each(
+    yield from history.before_each(
         _POLICY,
         (
             (f"tick after their patience: {what}", ClockTicked(cell=CELL, time_s=100_000.0)),
@@ -92,7 +93,7 @@ def _queue(rng: random.Random, jobs: int) -> Iterator[Situation]:
     )
 
 
-def _story(nodes: int, policy: ExpertsPolicy, gpus: int = _GPUS) -> Story:
+def _history(nodes: int, policy: ExpertsPolicy, gpus: int = _GPUS) -> CellHistory:
     zone = Zone(
         id=ZONE,
         base_model="any",
@@ -101,7 +102,7 @@ def _story(nodes: int, policy: ExpertsPolicy, gpus: int = _GPUS) -> Story:
         nodes=tuple(Node(id=f"n{number}", gpu_type="A", tariff=FREE.name) for number in range(nodes)),
         policy=policy,
     )
-    return Story(cell_of(zone), ("moe",))
+    return CellHistory(cell_of(zone), ("moe",))
 
 
 def _training(ranks: int) -> MoeTrainWorkload:
@@ -122,11 +123,11 @@ def _submitted(
     )
 
 
-def _started(story: Story, outcomes: Sequence[Outcome]) -> list[RanksAssigned]:
-    """Have all ranks start; the commands to leaders."""
+def _started(history: CellHistory, outcomes: Sequence[Outcome]) -> list[RanksAssigned]:
+    """Report the start of all ranks, and return the commands to leaders."""
     orders = [outcome for outcome in outcomes if isinstance(outcome, RanksAssigned)]
     for order in orders:
-        story.tell(RunStarted(**_run(order)))
+        history.send(RunStarted(**_run(order)))
     return [order for order in orders if order.node == order.members[0].node]
 
 
@@ -143,7 +144,7 @@ def _run(order: RanksAssigned) -> dict[str, Any]:
 def _routed(
     rng: random.Random, layers: int, experts: int, skew: float | None = None
 ) -> tuple[LayerRouting, ...]:
-    """Counts of tokens, drawn."""
+    """Draw counts of tokens."""
     shape = rng.choice((0.3, 1.0, 2.0)) if skew is None else skew
     return tuple(
         LayerRouting(tokens=tuple(int(10_000 * rng.lognormvariate(0.0, shape)) for _ in range(experts)))

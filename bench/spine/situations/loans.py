@@ -1,10 +1,10 @@
-"""Inference servers that are lent to elastic jobs and wanted back, as many at once as an event may name."""
+"""Inference servers that are lent to elastic jobs and reclaimed, as many at once as an event may name."""
 
 import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL, SLOT_S
-from bench.spine.situations import FREE, ZONE, Situation, Story
+from bench.spine.situations import FREE, ZONE, CellHistory, Situation
 from schemas.cells import Borrower, CellConfigured, GpuType, Lending, Node, Zone
 from schemas.clock import ClockTicked
 from schemas.elastic.commands import WorkersAssigned
@@ -25,27 +25,27 @@ _OWNER = "inference"
 
 
 def loan_situations(rng: random.Random, servers: int) -> Iterator[Situation]:
-    """Return offers and reclaims between a zone that lends so many servers and one whose jobs use them."""
+    """Yield offers and reclaims between a zone that lends `servers` servers and one whose jobs use them."""
     jobs = rng.choice((500, 2_000, 4_000))
     most_workers = rng.choice((1, 4, 16))
     most = min(MAX_SERVERS, servers)
     what = f"{servers} servers, {jobs} jobs of up to {most_workers} workers"
     names = tuple(f"lent{number}" for number in range(servers))
-    story = Story(_cell(names), ("elastic",))
+    history = CellHistory(_cell(names), ("elastic",))
     for number in range(jobs):
-        story.tell(_submitted(rng, f"job{number}", f"user{number % 50}", most_workers))
-    story.tell(InferenceLoadReported(cell=CELL, zone=_OWNER, time_s=0.0, load=0.0))
+        history.send(_submitted(rng, f"job{number}", f"user{number % 50}", most_workers))
+    history.send(InferenceLoadReported(cell=CELL, zone=_OWNER, time_s=0.0, load=0.0))
     offers = [
         CapacityOffered(cell=CELL, zone=_OWNER, offer_id=f"offer{first}", servers=names[first : first + most])
         for first in range(0, servers, most)
     ]
-    yield story.before(_POLICY, f"offer: {most} of {what}", offers[0])
-    story.tell(*offers)
+    yield history.before(_POLICY, f"offer: {most} of {what}", offers[0])
+    history.send(*offers)
     for name in names:
-        story.tell(NodeOnline(cell=CELL, node=name, base_model="none", runners=("elastic",)))
-    for outcome in story.tick(_INTERVAL_S):
+        history.send(NodeOnline(cell=CELL, node=name, base_model="none", runners=("elastic",)))
+    for outcome in history.tick(_INTERVAL_S):
         if isinstance(outcome, WorkersAssigned) and outcome.node == outcome.members[0].node:
-            story.tell(
+            history.send(
                 RunStarted(
                     cell=CELL,
                     node=outcome.node,
@@ -57,9 +57,9 @@ def loan_situations(rng: random.Random, servers: int) -> Iterator[Situation]:
     reclaim = CapacityReclaimed(
         cell=CELL, zone=_OWNER, reclaim_id="reclaim", servers=most, due_s=_INTERVAL_S + 2 * _NOTICE_S
     )
-    yield story.before(_POLICY, f"reclaim: {most} of {what}", reclaim)
-    story.tell(reclaim)
-    yield story.before(
+    yield history.before(_POLICY, f"reclaim: {most} of {what}", reclaim)
+    history.send(reclaim)
+    yield history.before(
         _POLICY, f"round after a reclaim: {what}", ClockTicked(cell=CELL, time_s=2 * _INTERVAL_S)
     )
 
@@ -82,7 +82,7 @@ def _cell(lent: tuple[str, ...]) -> CellConfigured:
         base_model="none",
         base_model_memory_gib=1.0,
         gpu_types=(slow,),
-        # The headroom is one server at least.
+        # The headroom is at least one server.
         nodes=tuple(Node(id=name, gpu_type="slow", tariff=FREE.name) for name in (*lent, "kept")),
         policy=InferencePolicy(),
         lending=Lending(headroom=0.0, notice_s=_NOTICE_S, borrowers=(Borrower(zone=ZONE),)),

@@ -1,10 +1,10 @@
-"""Fine-tuning jobs that may be merged: questions about them, and answers."""
+"""Fine-tuning jobs that may be merged: problems about them, and answers."""
 
 import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL
-from bench.spine.situations import FREE, ZONE, Situation, Story, cell_of
+from bench.spine.situations import FREE, ZONE, CellHistory, Situation, cell_of
 from schemas.base import Event, Outcome
 from schemas.cells import GpuType, Node, Zone
 from schemas.clock import ClockTicked
@@ -26,26 +26,27 @@ _INTERVAL_S = 120.0
 
 
 def merging_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """A zone of so many jobs of few or many kinds, before it asks, and before it is answered."""
+    """Yield situations of a zone of `jobs` jobs of few or many kinds, before its request to the solver and
+    before the answer."""
     nodes, kinds = rng.choice((4, 32, 120)), rng.choice((1, 32, 128))
     scheme = rng.choice(_SCHEMES)
     what = f"{scheme}, {nodes * _GPUS} GPUs, {jobs} jobs of {kinds} kinds"
-    story = Story(cell_of(_zone(nodes, scheme)), ("tuner",))
+    history = CellHistory(cell_of(_zone(nodes, scheme)), ("tuner",))
     for number in range(kinds):
-        _answered(story, story.tell(_submitted(f"j{number}", number, rng)))
-        _answered(story, story.tick(float(number)))
+        _answered(history, history.send(_submitted(f"j{number}", number, rng)))
+        _answered(history, history.tick(float(number)))
     for number in range(kinds, jobs):
-        story.tell(_submitted(f"j{number}", number % kinds, rng))
-    asks = 10 * _INTERVAL_S
-    yield story.before(_POLICY, f"question: {what}", ClockTicked(cell=CELL, time_s=asks))
-    asked = _answered(story, story.tick(asks))
-    if asked is None:
+        history.send(_submitted(f"j{number}", number % kinds, rng))
+    request_s = 10 * _INTERVAL_S
+    yield history.before(_POLICY, f"question: {what}", ClockTicked(cell=CELL, time_s=request_s))
+    request = _answered(history, history.tick(request_s))
+    if request is None:
         return
-    plan = _plan(asked)
-    yield story.before(_POLICY, f"plan: {what}", plan)
-    story.tell(plan)
-    later = ClockTicked(cell=CELL, time_s=2 * asks)
-    yield from story.before_each(
+    plan = _plan(request)
+    yield history.before(_POLICY, f"plan: {what}", plan)
+    history.send(plan)
+    later = ClockTicked(cell=CELL, time_s=2 * request_s)
+    yield from history.before_each(
         _POLICY,
         (
             (f"next question: {what}", later),
@@ -80,14 +81,14 @@ def _submitted(job_id: str, kind: int, rng: random.Random) -> JobSubmitted:
     )
 
 
-def _answered(story: Story, outcomes: list[Outcome]) -> SolveRequested | None:
-    """Have profile runs reported and estimates answered; a request for a plan, if there is one."""
+def _answered(history: CellHistory, outcomes: list[Outcome]) -> SolveRequested | None:
+    """Report profile runs and answer estimates; return a request for a plan, if there is one."""
     plan = None
     for outcome in outcomes:
         if isinstance(outcome, ProfileOrdered):
-            plan = _answered(story, story.tell(_profile(outcome))) or plan
+            plan = _answered(history, history.send(_profile(outcome))) or plan
         elif isinstance(outcome, SolveRequested) and isinstance(outcome.problem, EstimateProblem):
-            plan = _answered(story, story.tell(_estimates(outcome, outcome.problem))) or plan
+            plan = _answered(history, history.send(_estimates(outcome, outcome.problem))) or plan
         elif isinstance(outcome, SolveRequested):
             plan = outcome
     return plan
@@ -111,15 +112,15 @@ def _profile(ordered: ProfileOrdered) -> ProfileReported:
     )
 
 
-def _solved(asked: SolveRequested, solution: EstimateSolution | MergeSolution) -> SolveFinished:
-    return SolveFinished(cell=CELL, zone=ZONE, request_id=asked.request_id, solution=solution, solve_s=0.1)
+def _solved(request: SolveRequested, solution: EstimateSolution | MergeSolution) -> SolveFinished:
+    return SolveFinished(cell=CELL, zone=ZONE, request_id=request.request_id, solution=solution, solve_s=0.1)
 
 
-def _estimates(asked: SolveRequested, problem: EstimateProblem) -> Event:
-    """Every kind gains from every other."""
+def _estimates(request: SolveRequested, problem: EstimateProblem) -> Event:
+    """Return estimates by which every kind gains from every other."""
     kinds = range(len(problem.kinds))
     return _solved(
-        asked,
+        request,
         EstimateSolution(
             kinds=tuple(KindEstimate(iterations=1_000, task=kind.task) for kind in problem.kinds),
             transfers=tuple(
@@ -133,9 +134,9 @@ def _estimates(asked: SolveRequested, problem: EstimateProblem) -> Event:
     )
 
 
-def _plan(asked: SolveRequested) -> Event:
-    """Each GPU trains another job, and every second two that are merged."""
-    problem = asked.problem
+def _plan(request: SolveRequested) -> Event:
+    """Return a plan by which each GPU trains another job, and every second GPU two that are merged."""
+    problem = request.problem
     assert isinstance(problem, MergeProblem | RivalProblem)
     waiting = list(problem.job_ids)
     shares = []
@@ -144,4 +145,4 @@ def _plan(asked: SolveRequested) -> Event:
         is_merged = number % 2 == 1 and isinstance(problem, MergeProblem)
         ids = (first, second) if is_merged else (first,)
         shares.append(Share(job_ids=ids, mode="temporal" if is_merged else "normal", gpus=1))
-    return _solved(asked, MergeSolution(shares=tuple(shares)))
+    return _solved(request, MergeSolution(shares=tuple(shares)))

@@ -1,10 +1,10 @@
-"""Zones of many nodes that are configured: they are added to a cell, changed, and give up nodes."""
+"""Configured zones of many nodes: they are added to a cell, changed, and lose nodes."""
 
 import random
 from collections.abc import Iterator
 
 from bench.spine.cells import CELL
-from bench.spine.situations import FREE, ZONE, Situation, Story, cell_of
+from bench.spine.situations import FREE, ZONE, CellHistory, Situation, cell_of
 from schemas.cells import AnyPolicy, GpuType, Node, Zone
 from schemas.changes import ZoneConfigured
 from schemas.elastic.settings import ElasticPolicy
@@ -14,11 +14,11 @@ from schemas.merging.settings import MergingPolicy
 _POLICY = "any"
 _GPUS = 8
 _LEAVING = 16
-"""A node of each so many is left out."""
+"""Inverse share of the nodes that are removed."""
 
 
 def zone_situations(rng: random.Random, nodes: int) -> Iterator[Situation]:
-    """Return situations of a cell to which a zone of so many nodes is added, and in which it is changed."""
+    """Yield situations of a cell to which a zone of `nodes` nodes is added, and in which it is changed."""
     speed = rng.uniform(4.5, 9.0)
     for name, policy, runner in (
         ("experts", ExpertsPolicy(), "moe"),
@@ -26,19 +26,19 @@ def zone_situations(rng: random.Random, nodes: int) -> Iterator[Situation]:
         ("merging", MergingPolicy(), "tuner"),
     ):
         what = f"{name}, {nodes} nodes"
-        story = Story(cell_of(_zone(ZONE, 2, policy)), (runner,))
+        history = CellHistory(cell_of(_zone(ZONE, 2, policy)), (runner,))
         large = _zone("large", nodes, policy)
         added = _configured(large)
-        yield story.before(_POLICY, f"zone added: {what}", added)
-        story.tell(added)
-        story.join(large, (runner,))
+        yield history.before(_POLICY, f"zone added: {what}", added)
+        history.send(added)
+        history.join(large, (runner,))
         larger = _zone("large", nodes + 1, policy)
         faster = GpuType(name="V", samples_per_s=speed, memory_gib=64.0 * _GPUS, gpus=_GPUS)
         changed = larger.model_copy(update={"nodes": larger.nodes[:-1], "gpu_types": (faster,)})
         smaller = larger.model_copy(
             update={"nodes": tuple(node for place, node in enumerate(larger.nodes) if place % _LEAVING)}
         )
-        yield from story.before_each(
+        yield from history.before_each(
             _POLICY,
             (
                 (f"zone gains a node: {what}", _configured(larger)),

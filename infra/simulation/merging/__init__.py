@@ -1,1 +1,2 @@
-"""Simulated fine-tuning: how jobs learn alone and merged, and a runner that reports as if it trained."""
+"""Simulated fine-tuning: learning curves of jobs alone and merged, and a runner that reports without
+training."""

@@ -1,4 +1,4 @@
-"""What the measures of a merging zone come to, in the terms of Ymir's evaluation (section 7)."""
+"""Figures of a merging zone, in the terms of Ymir's evaluation (section 7)."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -10,45 +10,45 @@ from solvers.merging.errors import GainFigures, IterationFigures
 
 @dataclass(frozen=True)
 class Fairness:
-    """Finish-time fairness rho of completed jobs: above 1, sharing the zone has hurt the job."""
+    """Finish-time fairness rho of completed jobs: above 1, sharing the zone has delayed the job."""
 
     mean: float
     worst: float
     hurt_share: float
-    """Of the jobs, those with rho above 1."""
+    """Share of the jobs with rho above 1."""
 
 
 @dataclass(frozen=True)
-class MergingFigures:
-    """Of one zone and one simulation."""
+class MergingEvaluation:
+    """Figures of one zone and one simulation."""
 
     jobs: int
-    """Submitted."""
+    """Number of submitted jobs."""
     completed: int
     jct: Distribution
     """Job completion times."""
     makespan_s: float
-    """From the first submission to the last end."""
+    """Time from the first submission to the last end."""
     temporal_share: float
-    """Of the completed jobs, those that gave or got weights (A -> B)."""
+    """Share of the completed jobs that provided or received weights (A -> B)."""
     spatial_share: float
-    """Likewise, that were trained with another in one run (A || B)."""
+    """Share of the completed jobs that were trained with another in one run (A || B)."""
     merges_undone: int
-    """As they brought no gain."""
+    """Number of merges that were undone without a gain."""
     saved_s: float
-    """What merges were worth, in time with one GPU."""
+    """Time that merges saved, with one GPU."""
     preemptions: int
-    """How often a job lost its GPUs to others."""
+    """Number of times that a job lost its GPUs to others."""
     gain: GainFigures
-    """Errors of foretold gains (Table 2), of the merged jobs that were done."""
+    """Errors of forecast gains (Table 2), for completed merged jobs."""
     iterations_alone: IterationFigures
-    """Errors of foretold iterations, of jobs that ran alone."""
+    """Errors of forecast iterations, for jobs that ran alone."""
     iterations_merged: IterationFigures
     fairness: Fairness | None
     """None before the first completed job."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             **asdict(self),
             "gain": self.gain._asdict(),
@@ -58,7 +58,7 @@ class MergingFigures:
         }
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """For people."""
+        """Yield names and values for people."""
         yield "job completion time", self.jct.row()
         yield "makespan", f"{self.makespan_s:,.0f} s"
         yield "jobs merged: temporal, spatial", f"{self.temporal_share:.1%}, {self.spatial_share:.1%}"

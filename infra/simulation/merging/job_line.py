@@ -11,7 +11,7 @@ from solvers.merging.fairness import Finished
 
 
 @dataclass(slots=True)
-class JobLine:
+class TuningJobLine:
     """A job from its submission to its end. Times are Unix seconds."""
 
     job_id: str
@@ -20,18 +20,18 @@ class JobLine:
     workload: TuningWorkload
     state: str = "waiting"
     started_s: float | None = None
-    """When it was first given GPUs, its profile run left out."""
+    """Time of its first GPUs, without its profile run."""
     ended_s: float | None = None
-    """When its work was done, or it was rejected, refunded or withdrawn."""
+    """Time at which its work was done, or it was rejected, refunded or withdrawn."""
     preemptions: int = 0
     foretold: JobForetold | None = None
-    """The latest."""
+    """Latest forecast."""
     step_s: dict[int, float] = field(default_factory=dict)
-    """By number of GPUs, ascending, as the zone takes it."""
+    """Step time by number of GPUs, ascending, from the zone's problems."""
     merge: Merge | None = None
-    """The last one that it was in."""
+    """Its last merge."""
     iterations: int = 0
-    """That it took."""
+    """Number of its iterations."""
 
     @property
     def jct_s(self) -> float | None:
@@ -40,12 +40,12 @@ class JobLine:
 
     @property
     def mode(self) -> str:
-        """How it was trained: `normal`, or the mode of a merge that was not undone for it."""
+        """Mode of its training: `normal`, or the mode of a merge that was not undone for it."""
         return self.merge.mode if self.merge is not None and self.merge.holds_for(self.job_id) else "normal"
 
     @property
     def judged(self) -> MergeJudged | None:
-        """What came of its merge for it; None also of a donor, which trains as if it were alone."""
+        """Verdict on its merge; None also for a donor, which trains as if it were alone."""
         return None if self.merge is None else self.merge.judged.get(self.job_id)
 
     @property
@@ -54,15 +54,15 @@ class JobLine:
         return self.judged is None
 
     def end(self, time_s: float, outcome: Any) -> None:
-        """It is over; where its work was done before, that is when it ended."""
+        """Record the end; its time is that of its last work, if that was done before."""
         self.state = outcome.STATE
         self.ended_s = time_s if self.ended_s is None else self.ended_s
         if isinstance(outcome, JobCompleted):
             self.iterations = outcome.samples_done // self.workload.hyperparameters.batch_size
 
     def finished(self) -> Finished | None:
-        """As finish-time fairness takes it: against all of its work, alone; None if it is not completed, or
-        was never asked about."""
+        """Return its input of finish-time fairness: relative to all of its work, alone; None if it is not
+        completed, or never was in a problem."""
         if self.state != "completed" or self.ended_s is None or not self.step_s:
             return None
         judged = self.judged
@@ -76,7 +76,7 @@ class JobLine:
         )
 
     def as_row(self, fairness: float | None) -> dict[str, Any]:
-        """Plain values, for a file."""
+        """Return plain values, for a file."""
         merge, judged = self.merge, self.judged
         is_merged = merge is not None and merge.holds_for(self.job_id)
         return {

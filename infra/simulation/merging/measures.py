@@ -1,5 +1,5 @@
-"""What merging is measured by (Ymir, section 7): JCT, makespan, merges and what they brought, errors of what
-was foretold, and finish-time fairness."""
+"""Measures of merging (Ymir, section 7): JCT, makespan, merges and their gains, errors of forecasts, and
+finish-time fairness."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,8 +7,8 @@ from typing import Any
 
 from infra.simulation.distribution import Distribution
 from infra.simulation.measures import Table
-from infra.simulation.merging.figures import Fairness, MergingFigures
-from infra.simulation.merging.job_line import JobLine
+from infra.simulation.merging.figures import Fairness, MergingEvaluation
+from infra.simulation.merging.job_line import TuningJobLine
 from infra.simulation.simulator import Step
 from infra.views.merging.merges import Merge, Merges
 from schemas.base import Outcome
@@ -25,7 +25,7 @@ from solvers.merging.fairness import finish_time_fairness
 
 
 class MergingMeasures:
-    """See `ZoneMeasures`. GPUs count as in the configuration that the cell begins with.
+    """Measures of a merging zone, see `ZoneMeasures`. GPUs count as in the cell's first configuration.
 
     Times are those of the events, not of the cell's clock, which stands still between two ticks.
     """
@@ -35,30 +35,30 @@ class MergingMeasures:
         (own,) = (each for each in cell.zones if each.id == zone)
         gpus_of_type = {gpu.name: gpu.gpus for gpu in own.gpu_types}
         self._gpus = sum(gpus_of_type[node.gpu_type] for node in own.nodes)
-        self._jobs: dict[str, JobLine] = {}
+        self._jobs: dict[str, TuningJobLine] = {}
         self._merges = Merges()
-        self._judged: list[MergeJudged] = []
+        self._verdicts: list[MergeJudged] = []
         self._gain_errors = GainErrors()
         self._alone_errors, self._merged_errors = IterationErrors(), IterationErrors()
 
     def take(self, step: Step) -> None:
-        """Take the next step of the simulation."""
+        """Add the next step of the simulation."""
         time_s, event = step.time_s, step.entry.envelope.event
         match event:
             case JobSubmitted(zone=self._zone, workload=TuningWorkload() as workload):
-                self._jobs.setdefault(event.job_id, JobLine(event.job_id, event.user, time_s, workload))
+                self._jobs.setdefault(event.job_id, TuningJobLine(event.job_id, event.user, time_s, workload))
             case RunFinished() if event.job_id in self._jobs:
                 self._jobs[event.job_id].ended_s = time_s
         for decision in step.decisions:
             self._decide(time_s, decision.outcome)
 
-    def figures(self) -> MergingFigures:
-        """All of it, so far."""
+    def figures(self) -> MergingEvaluation:
+        """Return the figures so far."""
         done = [job for job in self._jobs.values() if job.state == "completed"]
         ends_s = [job.ended_s for job in self._jobs.values() if job.ended_s is not None]
         first_s = min((job.submitted_s for job in self._jobs.values()), default=0.0)
         rho = list(self._fairness().values())
-        return MergingFigures(
+        return MergingEvaluation(
             jobs=len(self._jobs),
             completed=len(done),
             jct=Distribution.of([job.jct_s for job in done if job.jct_s is not None]),
@@ -66,7 +66,7 @@ class MergingMeasures:
             temporal_share=_share(done, "temporal"),
             spatial_share=_share(done, "spatial"),
             merges_undone=sum(merge.is_undone for merge in self._each_merge()),
-            saved_s=math.fsum(told.saved_s for told in self._judged),
+            saved_s=math.fsum(verdict.saved_s for verdict in self._verdicts),
             preemptions=sum(job.preemptions for job in self._jobs.values()),
             gain=self._gain_errors.figures(),
             iterations_alone=self._alone_errors.figures(),
@@ -77,32 +77,33 @@ class MergingMeasures:
         )
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """What a summary says, by name."""
+        """Yield names and values for a summary."""
         return self.figures().rows()
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the figures for programs."""
         return self.figures().as_json()
 
     def tables(self) -> Mapping[str, Table]:
-        """`jobs`: a row per job, as submitted. `merges`: a row per merged job whose merge is over."""
+        """Return `jobs`, a row per job in order of submission, and `merges`, a row per merged job whose merge
+        is over."""
         rho = self._fairness()
         merges = [
             {
-                "mode": told.mode,
-                "job_id": told.job_id,
-                "partner": told.partner,
-                "dataset": self._dataset(told.job_id),
-                "partner_dataset": self._dataset(told.partner),
-                "reason": told.reason,
-                "foretold_gain": told.foretold_gain,
-                "gain": told.gain,
-                "foretold_iterations": told.foretold_iterations,
-                "iterations": told.iterations,
-                "iterations_alone": told.iterations_alone,
-                "saved_s": told.saved_s,
+                "mode": verdict.mode,
+                "job_id": verdict.job_id,
+                "partner": verdict.partner,
+                "dataset": self._dataset(verdict.job_id),
+                "partner_dataset": self._dataset(verdict.partner),
+                "reason": verdict.reason,
+                "foretold_gain": verdict.foretold_gain,
+                "gain": verdict.gain,
+                "foretold_iterations": verdict.foretold_iterations,
+                "iterations": verdict.iterations,
+                "iterations_alone": verdict.iterations_alone,
+                "saved_s": verdict.saved_s,
             }
-            for told in self._judged
+            for verdict in self._verdicts
         ]
         return {
             "jobs": [job.as_row(rho.get(job.job_id)) for job in self._jobs.values()],
@@ -120,7 +121,7 @@ class MergingMeasures:
             case TaskChanged(zone=self._zone):
                 self._change(time_s, outcome)
             case MergeJudged(zone=self._zone):
-                self._judge(outcome)
+                self._add_verdict(outcome)
             case JobCompleted() | JobRefunded() | JobWithdrawn() | JobRejected():
                 job = self._jobs.get(outcome.job_id)
                 if job is not None and not outcome.is_of_another_job:
@@ -138,22 +139,22 @@ class MergingMeasures:
                 if change.gpus and job.started_s is None:
                     job.started_s = time_s
 
-    def _judge(self, told: MergeJudged) -> None:
-        self._merges.take(told)
-        self._judged.append(told)
-        if told.reason != "finished":
+    def _add_verdict(self, verdict: MergeJudged) -> None:
+        self._merges.take(verdict)
+        self._verdicts.append(verdict)
+        if verdict.reason != "finished":
             return
-        if told.gain is not None and told.gain > -1:
-            self._gain_errors.add(told.foretold_gain, told.gain)
-        if told.iterations > 0:
-            self._merged_errors.add(told.foretold_iterations, told.iterations)
+        if verdict.gain is not None and verdict.gain > -1:
+            self._gain_errors.add(verdict.foretold_gain, verdict.gain)
+        if verdict.iterations > 0:
+            self._merged_errors.add(verdict.foretold_iterations, verdict.iterations)
 
-    def _note_alone(self, job: JobLine) -> None:
-        told = job.foretold
-        if job.state != "completed" or not job.ran_alone or told is None or not job.iterations:
+    def _note_alone(self, job: TuningJobLine) -> None:
+        forecast = job.foretold
+        if job.state != "completed" or not job.ran_alone or forecast is None or not job.iterations:
             return
-        if told.reason != "profiled":  # which nobody has estimated
-            self._alone_errors.add(told.iterations, job.iterations)
+        if forecast.reason != "profiled":  # which is before its first estimate
+            self._alone_errors.add(forecast.iterations, job.iterations)
 
     def _note_steps(self, request: SolveRequested) -> None:
         match request.problem:
@@ -179,5 +180,5 @@ class MergingMeasures:
         return self._jobs[job_id].workload.dataset.path
 
 
-def _share(done: list[JobLine], mode: str) -> float:
+def _share(done: list[TuningJobLine], mode: str) -> float:
     return sum(job.mode == mode for job in done) / len(done) if done else 0.0

@@ -1,4 +1,4 @@
-"""What happens to jobs in a simulation, whatever a zone foretells of them."""
+"""Behaviour of jobs in a simulation, independent of a zone's forecasts."""
 
 import hashlib
 import math
@@ -12,43 +12,43 @@ from schemas.merging.reports import MeasuredStep
 from schemas.merging.workload import TuningWorkload
 
 AccuracyAfter = Callable[[float], float]
-"""The validation accuracy after so many epochs of the job's own data."""
+"""Validation accuracy after a number of epochs of the job's own data."""
 
 
 @dataclass(frozen=True)
 class ProfileTruth:
-    """What a profile run of a job shows."""
+    """Results of a profile run of a job."""
 
     losses: tuple[float, ...]
     embedding: tuple[float, ...]
     accuracy: float | None
-    """Before the first step."""
+    """Accuracy before the first step."""
     loader_s: float
     memory_gib: float
 
 
 class Truth(Protocol):
-    """Of all jobs of a simulation."""
+    """Behaviour of all jobs of a simulation."""
 
     def profile(self, workload: TuningWorkload, iterations: int) -> ProfileTruth:
-        """What a profile run of so many iterations shows."""
+        """Return the results of a profile run with a number of iterations."""
 
     def alone(self, workload: TuningWorkload) -> AccuracyAfter:
-        """From the base model."""
+        """Return the accuracy of a job from the base model."""
 
     def merged(self, mode: MergeMode, workload: TuningWorkload, partner: TuningWorkload) -> AccuracyAfter:
-        """Of a receiver of a temporal merge, from the weights that its donor has left; or with a partner in
-        one run."""
+        """Return the accuracy of a receiver of a temporal merge, from its donor's final weights; or of a job
+        with a partner in one run."""
 
     def as_receiver(self, workload: TuningWorkload, donor: TuningWorkload) -> AccuracyAfter | None:
-        """Of a receiver, with the weights that its donor has after so many epochs of the donor's data; None
-        if nobody knows."""
+        """Return the accuracy of a receiver with its donor's weights after a number of epochs of the donor's
+        data; None if it is unknown."""
 
     def step(self, workload: TuningWorkload, placement: tuple[int, ...]) -> MeasuredStep:
-        """How an optimizer step is done on so many GPUs per node, the most first."""
+        """Return the times of an optimizer step with given GPUs per node, in descending order."""
 
     def start_s(self, workload: TuningWorkload, is_warm: bool, is_prewarmed: bool) -> float:
-        """What passes between a command and the first step.
+        """Return the time between a command and the first step (s).
 
         Args:
             is_warm: whether the node has run a task before, so that the base model is loaded.
@@ -59,13 +59,13 @@ class Truth(Protocol):
 @dataclass(frozen=True)
 class SyntheticTruth:
     """Jobs whose learning follows from the names of their data: each dataset has a point in a plane of tasks,
-    and what is near helps. For simulations without measurements.
+    and near ones help each other. For simulations without measurements.
     """
 
     step_one_s: float = 0.2
-    """Of eight sequences on one GPU."""
+    """Time of a step of eight sequences on one GPU."""
     scaling: float = 0.85
-    """a GPUs are a ** scaling times as fast as one."""
+    """Exponent of the speedup: a GPUs are a ** scaling times as fast as one."""
     cold_s: float = 30.0
     warm_s: float = 0.5
     loader_s: float = 2.0
@@ -120,7 +120,8 @@ class SyntheticTruth:
         return loader_s + (self.warm_s if is_warm else self.cold_s)
 
     def _curve(self, workload: TuningWorkload, head_start: float) -> AccuracyAfter:
-        """It approaches a ceiling, begun `head_start` epochs ahead, or behind where that is negative."""
+        """Return a curve that approaches a ceiling, ahead by `head_start` epochs, or behind if that is
+        negative."""
         target = workload.target.accuracy or 0.8
         ceiling = min(target * 1.05, 1.0)
         speed: float = self._random(workload).uniform(0.5, 1.5)

@@ -23,17 +23,17 @@ _ROUNDING = 1e-9
 
 @dataclass
 class _Progress:
-    """How far a job is, whichever node it was on."""
+    """Progress of a job, on any node."""
 
     accuracy: AccuracyAfter
     epochs: float = 0.0
-    """Of its own data, along that curve."""
+    """Epochs of its own data, along that curve."""
     receiver: str | None = None
-    """Who learns from it in a temporal merge."""
+    """Job that learns from it in a temporal merge."""
     merged_at: float = 0.0
-    """Its epochs when that merge began."""
+    """Its epochs at the start of that merge."""
     is_over: bool = False
-    """A run that begins all the same says so again."""
+    """Whether it has finished; a run that begins nevertheless reports that again."""
 
 
 @dataclass
@@ -43,16 +43,16 @@ class _Running:
     command: TaskAssigned
     began_s: float
     jobs: list[str]
-    """That are trained now."""
+    """Jobs that are trained now."""
     since_s: float = 0.0
     epoch_s: dict[str, float] = field(default_factory=dict)
     """Seconds of an epoch of each of them."""
 
 
 class VirtualTuner:
-    """See `VirtualRunner`. Nodes share their checkpoints, so a job goes on on one where another left it.
+    """Simulated tuner, see `VirtualRunner`. Nodes share their checkpoints, so a job resumes on any node.
 
-    Accuracies are measured at the ends of epochs, so that is where jobs meet their targets.
+    Accuracies are measured at the ends of epochs, where jobs reach their targets.
     """
 
     def __init__(self, cell: str, pace: float, truth: Truth | None = None) -> None:
@@ -61,13 +61,13 @@ class VirtualTuner:
         self._truth: Truth = SyntheticTruth() if truth is None else truth
         self._jobs: dict[str, _Progress] = {}
         self._tasks: dict[str, _Running] = {}
-        """By id, only those that run."""
+        """Running tasks by id."""
         self._warm: set[str] = set()
-        """Nodes that have the base model loaded."""
+        """Nodes with the base model loaded."""
         self._prewarmed: set[tuple[str, str]] = set()
 
     def carry_out(self, command: Command, time_s: float, until_s: float = math.inf) -> Moments:
-        """What a node reports because of a command, until it is lost."""
+        """Yield the reports of a node for a command, until the node is down."""
         match command:
             case ProfileOrdered():
                 reports = self._profile(command, time_s)
@@ -91,20 +91,20 @@ class VirtualTuner:
         start_s = time_s + self._truth.start_s(workload, command.node in self._warm, is_prewarmed=False)
         self._warm.add(command.node)
         iterations = max(min(command.iterations, int(command.limit_s / step.step_s)), 1)
-        shown = self._truth.profile(workload, iterations)
-        sees_epoch = workload.validation_path is not None and iterations >= workload.iterations_per_epoch
+        profile = self._truth.profile(workload, iterations)
+        includes_epoch = workload.validation_path is not None and iterations >= workload.iterations_per_epoch
         yield (
             start_s + iterations * step.step_s,
             ProfileReported(
                 **self._place(command, command.order.run_id, command.order.job_id),
                 samples_done=0,
-                losses=shown.losses,
-                embedding=shown.embedding,
-                accuracy=shown.accuracy,
-                accuracy_after_epoch=_accuracy(self._truth.alone(workload)(1.0)) if sees_epoch else None,
+                losses=profile.losses,
+                embedding=profile.embedding,
+                accuracy=profile.accuracy,
+                accuracy_after_epoch=_accuracy(self._truth.alone(workload)(1.0)) if includes_epoch else None,
                 steps=(step,),
-                memory_gib=shown.memory_gib,
-                loader_s=shown.loader_s,
+                memory_gib=profile.memory_gib,
+                loader_s=profile.loader_s,
                 dataset_samples=workload.dataset.samples,
             ),
         )
@@ -124,32 +124,33 @@ class VirtualTuner:
         self._tasks[command.task_id] = task
         if command.mode == "spatial":
             for order, other in ((orders[0], orders[1]), (orders[1], orders[0])):
-                self._open(order, self._truth.merged("spatial", order.workload, other.workload))
+                self._set_curve(order, self._truth.merged("spatial", order.workload, other.workload))
             yield from self._run(task, orders, start_s)
         else:
-            self._open(first, self._truth.alone(first.workload))
+            self._set_curve(first, self._truth.alone(first.workload))
             yield from self._run(task, [first], start_s)
             for order in receivers:
                 if self._is_present(task):
-                    self._open(order, self._truth.merged("temporal", order.workload, first.workload))
+                    self._set_curve(order, self._truth.merged("temporal", order.workload, first.workload))
                     yield from self._run(task, [order], task.since_s)
         if self._is_present(task):
             del self._tasks[command.task_id]
 
     def _fence(self, command: TaskAssigned) -> None:
-        """Whoever trains one of these jobs still, on a node that nobody hears, writes no checkpoint more."""
+        """End tasks that still train one of these jobs on silent nodes, so that they write no more
+        checkpoints."""
         job_ids = {order.job_id for order in command.orders}
         for task_id, task in list(self._tasks.items()):
             if not job_ids.isdisjoint(order.job_id for order in task.command.orders):
                 del self._tasks[task_id]
 
-    def _open(self, order: JobOrder, accuracy: AccuracyAfter) -> None:
-        """A job begins on this curve, if nothing of it is there or is to be used."""
+    def _set_curve(self, order: JobOrder, accuracy: AccuracyAfter) -> None:
+        """Set a job's curve, if it has no progress or its progress is not to be used."""
         if order.resume_iterations == 0 or order.job_id not in self._jobs:
             self._jobs[order.job_id] = _Progress(accuracy)
 
     def _run(self, task: _Running, orders: list[JobOrder], start_s: float) -> Moments:
-        """Train these jobs until each has met its target, epoch by epoch."""
+        """Train jobs until each has reached its target, epoch by epoch."""
         placement = tuple(sorted((member.gpus for member in task.command.members), reverse=True))
         left = {order.job_id: order for order in orders}
         task.jobs, task.epoch_s = list(left), {}
@@ -190,7 +191,7 @@ class VirtualTuner:
                         return
 
     def _note_donor(self, task: _Running, order: JobOrder) -> None:
-        """A job begins to be trained, perhaps for another one to learn from it."""
+        """Note the receiver of a job whose training begins, if there is one."""
         command, job = task.command, self._jobs[order.job_id]
         receiver = command.orders[1].job_id if command.mode == "temporal" else None
         if order is command.orders[0] and job.receiver != receiver:
@@ -222,8 +223,8 @@ class VirtualTuner:
         )
         since = job.epochs - job.merged_at
         if partner is not None and job.receiver == partner.job_id and since <= task.command.watched_epochs:
-            seen = self._truth.as_receiver(partner.workload, order.workload)
-            if seen is None:
+            receiver_accuracy = self._truth.as_receiver(partner.workload, order.workload)
+            if receiver_accuracy is None:
                 return
             yield (
                 time_s,
@@ -233,7 +234,7 @@ class VirtualTuner:
                     iterations=0,
                     epochs=since,
                     loss=None,
-                    accuracy=_accuracy(seen(job.epochs)),
+                    accuracy=_accuracy(receiver_accuracy(job.epochs)),
                     phase="donor",
                     partner=order.job_id,
                     step=None,
@@ -270,7 +271,8 @@ class VirtualTuner:
         return self._tasks.get(task.command.task_id) is task
 
     def _epoch_s(self, orders: list[JobOrder], placement: tuple[int, ...]) -> dict[str, float]:
-        """Seconds of an epoch of each job's own data; of two jobs in one run, a step has one of each."""
+        """Return the seconds of an epoch of each job's own data; for two jobs in one run, a step has one of
+        each."""
         steps_s = [self._step(order.workload, placement).step_s for order in orders]
         if len(orders) == 1:
             (order,), (step_s,) = orders, steps_s

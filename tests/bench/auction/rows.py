@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bench.auction.comparison import AuctionRuns
 from bench.auction.parts import DAYS
-from bench.auction.runs.trials import Trial
+from bench.auction.runs.trials import AuctionTrial
 from bench.runs import Runs
 from bench.workloads.paper import PaperSetting
 
@@ -19,7 +19,7 @@ def rows_of(folder: Path, welfare: dict[tuple[PaperSetting, int, str], float]) -
     """Outcomes of nothing but a welfare, realised as planned, by setting, seed and contender."""
     runs = no_runs(folder)
     for key, micros in welfare.items():
-        runs.keep(Trial(*key), {"welfare_micros": micros, "planned_welfare_micros": micros})
+        runs.keep(AuctionTrial(*key), {"welfare_micros": micros, "planned_welfare_micros": micros})
     return runs
 
 

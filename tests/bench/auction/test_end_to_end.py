@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from bench.auction.comparison import OURS, comparison_table, trials_of
-from bench.auction.everyday import DRAWN, EVERYDAY_LOADS, HIGH_LOAD, WORKING_DAY, Everyday, Load
+from bench.auction.everyday import DRAWN, EVERYDAY_LOADS, HIGH_LOAD, WORKING_DAY, Everyday, EverydayLoad
 from bench.auction.parts import DAYS, SUITE
-from bench.auction.runs.trials import Trial
-from bench.auction.scope import Scope, full, quick
+from bench.auction.runs.trials import AuctionTrial
+from bench.auction.scope import AuctionScope, full, quick
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import goals
 from bench.report import report, write_artefacts
@@ -57,7 +57,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
 
 @pytest.mark.long
 def test_processes_beside_each_other_bring_what_one_brings(tmp_path):
-    trials = [Trial(TINY, seed, name) for seed in SEEDS for name in (OURS, "eft")]
+    trials = [AuctionTrial(TINY, seed, name) for seed in SEEDS for name in (OURS, "eft")]
     welfares = []
     for jobs in (1, 2):
         rows = no_runs(tmp_path / str(jobs))
@@ -70,14 +70,18 @@ def test_processes_beside_each_other_bring_what_one_brings(tmp_path):
 def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.auction.misreports.QUICK_WORLDS", 4)
     seeds = SEEDS[:1]
-    scope = Scope(
+    scope = AuctionScope(
         seeds=seeds,
         comparisons=(FIGURE,),
         small=Figure(12, "size", (POINT,)),
         small_loaded=Figure(12, "size", (POINT,)),
         runtime=(POINT,),
-        everyday=Everyday((Load(DRAWN, HIGH_LOAD, 1.75, TINY),), seeds, skipped=("a trace: it is not here",)),
-        working_days=Everyday((Load(WORKING_DAY, HIGH_LOAD, 1.75, replace(TINY, night_part=0.5)),), seeds),
+        everyday=Everyday(
+            (EverydayLoad(DRAWN, HIGH_LOAD, 1.75, TINY),), seeds, skipped=("a trace: it is not here",)
+        ),
+        working_days=Everyday(
+            (EverydayLoad(WORKING_DAY, HIGH_LOAD, 1.75, replace(TINY, night_part=0.5)),), seeds
+        ),
         high=TINY,
     )
     measurements: list[Measurement] = []
@@ -115,7 +119,7 @@ def test_settings_of_a_part_have_names_of_their_own(scope):
     settings = {point.setting for figure in figures for point in figure.points}
     settings |= {scope.high}
     settings |= {load.setting for load in (*scope.everyday.loads, *scope.working_days.loads)}
-    assert len({Trial(setting, 0, OURS).setting_name for setting in settings}) == len(settings)
+    assert len({AuctionTrial(setting, 0, OURS).setting_name for setting in settings}) == len(settings)
     assert scope.high in settings
 
 

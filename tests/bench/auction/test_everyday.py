@@ -10,7 +10,7 @@ from bench.auction.everyday import (
     RIVALS,
     WORKING_DAY,
     Everyday,
-    Load,
+    EverydayLoad,
     everyday,
     trials_of,
     trials_of_working_days,
@@ -22,9 +22,9 @@ from bench.auction.runs.trials import MEASURES
 from infra.errors import CommandError
 from tests.bench.auction.rows import TINY, no_runs, welfare_rows
 
-LOW = Load(DRAWN, 0.2, 1.0, TINY)
-HIGH = Load(DRAWN, 4.0, 1.75, replace(TINY, arrivals_per_slot=40.0))
-TRACED = Load("mine.csv", 4.0, 1.75, replace(TINY, nodes=4))
+LOW = EverydayLoad(DRAWN, 0.2, 1.0, TINY)
+HIGH = EverydayLoad(DRAWN, 4.0, 1.75, replace(TINY, arrivals_per_slot=40.0))
+TRACED = EverydayLoad("mine.csv", 4.0, 1.75, replace(TINY, nodes=4))
 EVERYDAY = Everyday((LOW, HIGH, TRACED), (0, 1))
 NAMES = (DEFAULT, SECOND_DAY, *RIVALS, *AFTER.values())
 
@@ -164,8 +164,8 @@ def test_the_table_has_every_rival_at_every_load_losses_too(tmp_path):
     assert (low["worst_proven_ratio"], high["worst_proven_ratio"]) == (1.0, 1.3)
 
 
-CALM = Load(WORKING_DAY, 1.0, 1.75, TINY)
-BUSY = Load(WORKING_DAY, 4.0, 1.75, replace(TINY, arrivals_per_slot=40.0))
+CALM = EverydayLoad(WORKING_DAY, 1.0, 1.75, TINY)
+BUSY = EverydayLoad(WORKING_DAY, 4.0, 1.75, replace(TINY, arrivals_per_slot=40.0))
 NIGHTS = Everyday((CALM, BUSY), (0, 1))
 
 

@@ -8,7 +8,7 @@ import pytest
 from bench.auction.misreports import changes_of, result_of, trials_of
 from bench.auction.misreports.lies import LIES, truth
 from bench.auction.misreports.play import Play, TrueExecutors, utility
-from bench.auction.misreports.worlds import SLOT_S, UNIT_MICROS, Task, World, draw_world
+from bench.auction.misreports.worlds import SLOT_S, UNIT_MICROS, DeclaredTask, World, draw_world
 from schemas.auction.settings import AuctionPolicy
 from schemas.fleet import RunFailed, RunFinished, RunProgressed
 from schemas.lora import Dataset, LoraHyperparameters
@@ -175,7 +175,7 @@ def test_what_is_published_behind_the_deadline_is_worth_nothing():
     assert play.utility_micros(["mine"]) == -play.paid_micros
 
 
-TASK = Task(
+TASK = DeclaredTask(
     work_samples=100,
     deadline_slot=9,
     memory_gib=3.0,

@@ -7,7 +7,7 @@ import pytest
 from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, comparison_table, gain_pct
 from bench.auction.competitive_ratio import competitive_ratio, proven_ratio
 from bench.auction.runs.contenders import DEFAULT
-from bench.auction.runs.trials import CLEARING_BOUND, OPTIMUM, TITANS_PROGRAM, Trial
+from bench.auction.runs.trials import CLEARING_BOUND, OPTIMUM, TITANS_PROGRAM, AuctionTrial
 from bench.auction.runtime import runtime
 from bench.workloads.figures import Figure, Point
 from infra.errors import CommandError
@@ -52,7 +52,9 @@ def test_ratios_are_to_the_proven_bound_and_days_with_a_wide_gap_do_not_count(tm
     rows = rows_of(tmp_path, {(TINY, 0, DEFAULT): 80, (TINY, 1, DEFAULT): 50, (TINY, 2, DEFAULT): 10})
     for seed, best, bound in ((0, 100, 101), (1, 100, 100), (2, 90, 100)):
         gap = (bound - best) / best
-        rows.keep(Trial(TINY, seed, OPTIMUM), {"welfare_micros": best, "bound_micros": bound, "gap": gap})
+        rows.keep(
+            AuctionTrial(TINY, seed, OPTIMUM), {"welfare_micros": best, "bound_micros": bound, "gap": gap}
+        )
     result = competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (0, 1, 2), rows, "ratio")
     figures = {measured.name: measured.value for measured in result.measurements}
     assert figures == {
@@ -65,7 +67,7 @@ def test_ratios_are_to_the_proven_bound_and_days_with_a_wide_gap_do_not_count(tm
 
 def test_without_a_known_optimum_there_is_no_ratio(tmp_path):
     rows = rows_of(tmp_path, {(TINY, 0, DEFAULT): 80})
-    rows.keep(Trial(TINY, 0, OPTIMUM), {"welfare_micros": 50, "bound_micros": 100, "gap": 1.0})
+    rows.keep(AuctionTrial(TINY, 0, OPTIMUM), {"welfare_micros": 50, "bound_micros": 100, "gap": 1.0})
     result = competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (0,), rows, "ratio")
     assert result.measurements == ()
     assert len(result.tables[0].rows) == 1
@@ -73,7 +75,7 @@ def test_without_a_known_optimum_there_is_no_ratio(tmp_path):
 
 def test_a_day_without_welfare_of_the_auction_is_named_and_not_divided_by(tmp_path):
     rows = rows_of(tmp_path, {(TINY, 3, DEFAULT): 0})
-    rows.keep(Trial(TINY, 3, OPTIMUM), {"welfare_micros": 100, "bound_micros": 100, "gap": 0.0})
+    rows.keep(AuctionTrial(TINY, 3, OPTIMUM), {"welfare_micros": 100, "bound_micros": 100, "gap": 0.0})
     with pytest.raises(CommandError, match=r"seed 3, default: without welfare there is no ratio"):
         competitive_ratio(Figure(12, "size", (Point("tiny", TINY),)), (3,), rows, "ratio")
     with pytest.raises(CommandError, match=r"seed 3, default: without welfare there is no ratio"):
@@ -83,8 +85,8 @@ def test_a_day_without_welfare_of_the_auction_is_named_and_not_divided_by(tmp_pa
 def test_the_proven_ratio_is_the_mean_of_what_the_days_state(tmp_path):
     rows = no_runs(tmp_path)
     for seed, ratio in ((0, 1.25), (1, 1.75)):
-        rows.keep(Trial(TINY, seed, DEFAULT), {"planned_welfare_micros": 100, "proven_ratio": ratio})
-        rows.keep(Trial(TINY, seed, CLEARING_BOUND), {"bound_micros": 110 + 10 * seed})
+        rows.keep(AuctionTrial(TINY, seed, DEFAULT), {"planned_welfare_micros": 100, "proven_ratio": ratio})
+        rows.keep(AuctionTrial(TINY, seed, CLEARING_BOUND), {"bound_micros": 110 + 10 * seed})
     figure = proven_ratio(TINY, (0, 1), rows)
     assert (figure.value, figure.runs) == (1.5, 2)
     assert "the worst 1.75" in figure.note
@@ -95,7 +97,7 @@ def test_times_are_compared_between_runs_that_were_alone(tmp_path):
     rows = no_runs(tmp_path)
     program = {"program_s_per_bid": 0.5, "program_solves": 1, "solves": 12}
     for name, decision_s, more in ((OURS, 0.002, {}), (TITANS_PROGRAM, 0.008, program)):
-        trial = Trial(TINY, 0, name, alone=True)
+        trial = AuctionTrial(TINY, 0, name, alone=True)
         rows.keep(trial, {"decision_s": decision_s, "wall_s": 12.0, "bids": 24, **more})
     result = runtime((Point("3", TINY),), TINY, 0, rows)
     assert {m.name: m.value for m in result.measurements} == {

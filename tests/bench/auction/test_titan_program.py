@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.auction.runs import trials
-from bench.auction.runs.trials import EVERY, RELATIVE_GAP, TITANS_PROGRAM, Trial, run_trial
+from bench.auction.runs.trials import EVERY, RELATIVE_GAP, TITANS_PROGRAM, AuctionTrial, run_trial
 from solvers.auction.offline.schedule_free import solve_schedule_free
 from tests.bench.auction.rows import TINY
 
@@ -21,7 +21,7 @@ def test_every_twelfth_batch_of_the_day_is_solved_by_the_program_to_its_end(monk
         return solution
 
     monkeypatch.setattr(trials, "solve_schedule_free", watched)
-    values = run_trial(Trial(SETTING, 0, TITANS_PROGRAM))
+    values = run_trial(AuctionTrial(SETTING, 0, TITANS_PROGRAM))
     first_slots, bids, gaps, seconds = zip(*solved, strict=True)
     assert EVERY < values["solves"] <= 2 * EVERY
     assert len(solved) == values["program_solves"] == 2
@@ -33,7 +33,7 @@ def test_every_twelfth_batch_of_the_day_is_solved_by_the_program_to_its_end(monk
 
 
 def test_the_day_beside_it_is_that_of_the_contender_titan():
-    program = run_trial(Trial(SETTING, 0, TITANS_PROGRAM))
-    titan = run_trial(Trial(SETTING, 0, "titan"))
+    program = run_trial(AuctionTrial(SETTING, 0, TITANS_PROGRAM))
+    titan = run_trial(AuctionTrial(SETTING, 0, "titan"))
     for value in ("bids", "admitted", "welfare_micros", "solves"):
         assert program[value] == titan[value]

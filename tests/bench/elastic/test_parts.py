@@ -6,17 +6,19 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from bench.elastic.parts import SIMULATED, SUITE, Scope, scope_of
+from bench.elastic.parts import SIMULATED, SUITE, ElasticScope, scope_of
 from bench.elastic.table_3_5 import LABELS, PRINTED, trials_by_row
-from bench.elastic.trial import Setting
+from bench.elastic.trial import ElasticSetting
 from bench.figures import Conditions
 from bench.goals import goals, missed
 from bench.report import report, write_artefacts
 from bench.suite import SuiteRun
 
-TINY = Setting(seed=1, factor=0.02, first_day=4.0, days=0.05)
+TINY = ElasticSetting(seed=1, factor=0.02, first_day=4.0, days=0.05)
 SIMULATED_PARTS = ("fifteen days", "schemes")
-SCOPE = Scope(setting=TINY, timed=TINY, growth=(TINY, replace(TINY, days=0.1)), rows=(1, 2, 9, 12, 13, 14))
+SCOPE = ElasticScope(
+    setting=TINY, timed=TINY, growth=(TINY, replace(TINY, days=0.1)), rows=(1, 2, 9, 12, 13, 14)
+)
 
 
 def conditions(folder, quick=True) -> Conditions:

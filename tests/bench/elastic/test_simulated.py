@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from bench.elastic.simulated import simulate
-from bench.elastic.table_3_5 import comparable, trials_by_row
-from bench.elastic.trial import Setting, Trial
+from bench.elastic.table_3_5 import check_comparable, trials_by_row
+from bench.elastic.trial import ElasticSetting, ElasticTrial
 
-TINY = Setting(seed=1, factor=0.05, first_day=4.0, days=0.25)
-FIFO = Trial(TINY, scheme="fifo", loans=False)
+TINY = ElasticSetting(seed=1, factor=0.05, first_day=4.0, days=0.25)
+FIFO = ElasticTrial(TINY, scheme="fifo", loans=False)
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def outcomes():
 
 @pytest.mark.long
 def test_all_schemes_get_the_same_requests(outcomes):
-    comparable(*outcomes.values())
+    check_comparable(*outcomes.values())
     jobs = {outcome["jobs"] for outcome in outcomes.values()}
     assert jobs == {len(TINY.requests())}
     for outcome in outcomes.values():
@@ -31,7 +31,7 @@ def test_all_schemes_get_the_same_requests(outcomes):
 def test_runs_of_other_requests_are_not_compared(outcomes):
     other = simulate(replace(FIFO, setting=replace(TINY, seed=2)))
     with pytest.raises(ValueError, match="different jobs"):
-        comparable(outcomes[1], other)
+        check_comparable(outcomes[1], other)
 
 
 @pytest.mark.long

@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 
-from bench.merging.curves import Setting
+from bench.merging.curves import CurveSetting
 from bench.merging.measured import WorkloadJob
 from bench.merging.trial import MEASURED_GPUS, draw
 
 MEASURED = [
-    WorkloadJob(f"job-{n}", 10.0 * n + 5.0, "red" if n % 4 else "blue", 1, 8, Setting("1e-4", 1), 0.8)
+    WorkloadJob(f"job-{n}", 10.0 * n + 5.0, "red" if n % 4 else "blue", 1, 8, CurveSetting("1e-4", 1), 0.8)
     for n in range(200)
 ]
 

@@ -43,7 +43,7 @@ def test_gains_are_of_the_best_metrics_and_epochs_to_the_target_of_the_job_alone
     ("old", "new", "says"),
     [
         ("0.8000004\n", "0.9\n", "not met by its own curve"),
-        ("tiny@blue,2,16,1e-3,1,0.7", "tiny@grey,2,16,1e-3,1,-1.6", "'grey' are not known"),
+        ("tiny@blue,2,16,1e-3,1,0.7", "tiny@grey,2,16,1e-3,1,-1.6", "'grey' are unknown"),
         ("tiny@blue,2,16,1e-3,1,0.7", "tiny@red,2,8,1e-4,2,0.7", "differs from tiny@red-0"),
         ("tiny@blue,2,16,1e-3,1,0.7", "tiny@blue,2,16,1e-3,9,0.7", "no curve of 'blue'"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.merging.curves import Setting, read_learning_curves
+from bench.merging.curves import CurveSetting, read_learning_curves
 from bench.merging.measured import MOST_EPOCHS, read_profiles, read_workload
 from schemas.merging.reports import MeasuredStep
 from tests.support.profiles import FILES, SHARED, curve, learning, write_profiles
@@ -14,22 +14,22 @@ from tests.support.profiles import FILES, SHARED, curve, learning, write_profile
 
 def test_curves_are_found_by_task_and_setting(tmp_path):
     profiles = read_profiles(write_profiles(tmp_path), "tiny", "X1")
-    red = profiles.single("red", Setting("1e-4", 2))
+    red = profiles.single("red", CurveSetting("1e-4", 2))
     assert (red.metric, red.epochs, red.values) == ("eval_accuracy", (1.0, 2.0, 3.0), (0.5, 0.7, 0.8))
     assert profiles.curves.tasks == ("red", "blue", "grey")
-    grey = profiles.single("grey", Setting("1e-3", 1))
+    grey = profiles.single("grey", CurveSetting("1e-3", 1))
     assert grey.values == (math.exp(-2.0), math.exp(-1.5)), "losses are negative, and read as probabilities"
 
 
 def test_of_repeated_runs_the_first_is_kept(tmp_path):
-    blue = read_profiles(write_profiles(tmp_path), "tiny", "X1").single("blue", Setting("1e-3", 1))
+    blue = read_profiles(write_profiles(tmp_path), "tiny", "X1").single("blue", CurveSetting("1e-3", 1))
     assert (blue.epochs, blue.values) == ((1.0, 2.0), (0.6, 0.8))
 
 
 def test_empty_curves_are_left_out(tmp_path):
     profiles = read_profiles(write_profiles(tmp_path), "tiny", "X1")
     with pytest.raises(LookupError, match=r"'red' .* rate 1e-4 with 1 .* measured: 1e-4 with 2"):
-        profiles.single("red", Setting("1e-4", 1))
+        profiles.single("red", CurveSetting("1e-4", 1))
     assert set(profiles.curves.temporal) == {("red", "blue"), ("blue", "red")}
 
 
@@ -78,7 +78,7 @@ def test_samples_are_the_folders_own_before_the_published_ones(tmp_path):
 def test_jobs_of_a_workload(tmp_path):
     red, blue = read_workload(write_profiles(tmp_path) / "workload.csv")
     assert (red.name, red.submitted_s, red.task, red.gpus, red.batch_size) == ("tiny@red-0", 45, "red", 1, 8)
-    assert (blue.setting, blue.target) == (Setting("1e-3", 1), 0.7)
+    assert (blue.setting, blue.target) == (CurveSetting("1e-3", 1), 0.7)
 
 
 NEEDED = sorted(set(FILES) - {"tiny_X1_scalability.csv", "samples.csv", "workload.csv"})
@@ -175,7 +175,7 @@ def test_malformed_curves_are_refused_with_their_place(tmp_path, curves, says):
 )
 def test_a_file_that_is_no_gzipped_json_is_refused(tmp_path, content):
     (write_profiles(tmp_path) / "learning_tiny.json.gz").write_bytes(content)
-    with pytest.raises(ValueError, match="no gzipped JSON"):
+    with pytest.raises(ValueError, match="not gzipped JSON"):
         read_learning_curves(tmp_path, "tiny")
 
 

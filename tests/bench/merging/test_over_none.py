@@ -6,32 +6,35 @@ import pytest
 
 from bench.goals import goal_of
 from bench.merging.parts import full, quick
-from bench.merging.simulated import Fared, Outcome, run
+from bench.merging.simulated import MergingRunOutcome, SimulatedJob, run
 from bench.merging.tables import over_none
-from bench.merging.trial import HALVES, Setting, Trial, in_half, rival
+from bench.merging.trial import HALVES, MergingSetting, MergingTrial, in_half, rival
 from tests.support.profiles import SHARED, settings_of
 
 measured = pytest.mark.skipif(not SHARED.exists(), reason="the measured profiles are not here")
 SETTINGS = settings_of(seed=0)
 
 
-def outcome(*completion_s: float) -> Outcome:
-    jobs = tuple(Fared(f"j{n}", 0.0, ended_s, True) for n, ended_s in enumerate(completion_s))
-    return Outcome(jobs, len(jobs), 1, 0, (), 0.0)
+def outcome(*completion_s: float) -> MergingRunOutcome:
+    jobs = tuple(SimulatedJob(f"j{n}", 0.0, ended_s, True) for n, ended_s in enumerate(completion_s))
+    return MergingRunOutcome(jobs, len(jobs), 1, 0, (), 0.0)
 
 
 def test_the_worst_settings_are_told_and_rivals_have_the_same_switches() -> None:
-    one, other = (Setting("p", "m", "FM-1-m.csv", drawn=2, seed=seed) for seed in (1, 2))
+    one, other = (MergingSetting("p", "m", "FM-1-m.csv", drawn=2, seed=seed) for seed in (1, 2))
     result = over_none(
         {
             one: {
-                Trial(one): outcome(50.0, 100.0),
-                Trial(one, modes=()): outcome(100.0, 100.0),
-                Trial(one, knowledge="half"): outcome(40.0, 90.0),
+                MergingTrial(one): outcome(50.0, 100.0),
+                MergingTrial(one, modes=()): outcome(100.0, 100.0),
+                MergingTrial(one, knowledge="half"): outcome(40.0, 90.0),
                 rival(one, "pollux", "eager", warm_switches=True): outcome(150.0, 150.0),
                 rival(one, "pollux", "eager"): outcome(300.0, 300.0),
             },
-            other: {Trial(other): outcome(10.0, 120.0), Trial(other, modes=()): outcome(20.0, 100.0)},
+            other: {
+                MergingTrial(other): outcome(10.0, 120.0),
+                MergingTrial(other, modes=()): outcome(20.0, 100.0),
+            },
         }
     )
     figures = {one.name: one.value for one in result.measurements}
@@ -86,7 +89,7 @@ def test_merging_does_not_lose_to_not_merging(model: str, jobs: int, seed: int) 
     Nothing is known of any merge, so that none is made."""
     (setting,) = settings_of(model, seed=seed)
     setting = replace(setting, drawn=jobs)
-    ours, without = run(Trial(setting)), run(Trial(setting, modes=()))
+    ours, without = run(MergingTrial(setting)), run(MergingTrial(setting, modes=()))
     assert ours.average_s <= without.average_s
     assert ours.slowest_s <= without.slowest_s
 
@@ -97,7 +100,7 @@ def test_merging_pays_where_past_merges_show_it() -> None:
     """Half of the tasks of roberta-base, of which a zone knows what came of half of the pairs."""
     (setting,) = settings_of("roberta-base", seed=0)
     setting = replace(setting, half="chosen", drawn=60)
-    known, without = run(Trial(setting, knowledge="half")), run(Trial(setting, modes=()))
+    known, without = run(MergingTrial(setting, knowledge="half")), run(MergingTrial(setting, modes=()))
     assert known.average_s <= 0.95 * without.average_s
     assert known.slowest_s <= without.slowest_s
     assert known.merges >= 5

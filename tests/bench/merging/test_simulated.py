@@ -12,7 +12,7 @@ from bench.merging import tables
 from bench.merging.known import is_known, past_merges
 from bench.merging.parts import PUBLISHED_S, SCHEMES, SIMULATED, SUITE, all_rivals, full, quick, scope_of
 from bench.merging.simulated import run
-from bench.merging.trial import Trial, rival
+from bench.merging.trial import MergingTrial, rival
 from bench.report import report, write_artefacts
 from bench.runs import Runs
 from bench.suite import SuiteRun
@@ -34,7 +34,7 @@ def conditions(folder, profiles=SHARED, model="roberta-base") -> Conditions:
 
 @measured
 def test_every_job_is_over():
-    plain = run(Trial(setting(), modes=()))
+    plain = run(MergingTrial(setting(), modes=()))
     assert [job.name for job in plain.jobs] == [job.name for job in setting().read()[1]]
     assert plain.met == 8
     assert plain.merges == plain.undone == 0
@@ -77,8 +77,8 @@ def test_a_pair_is_known_whole_or_not_at_all():
 @measured
 def test_fairness_is_told_for_each_job():
     one = setting(4)
-    outcome = run(Trial(one, modes=()))
-    table = tables.fairness("figure_12", {Trial(one, modes=()): outcome})
+    outcome = run(MergingTrial(one, modes=()))
+    table = tables.fairness("figure_12", {MergingTrial(one, modes=()): outcome})
     assert 1 <= len(table.rows) <= 4
     assert 0 <= tables.unfair_pct(one, outcome) <= 100
 

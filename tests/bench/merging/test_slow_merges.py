@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from bench.merging import slow_merges
-from bench.merging.instances import Shape, synthetic
-from bench.merging.slow_merges import climbed, neighbour, random_shape
+from bench.merging.instances import InstanceShape, synthetic
+from bench.merging.slow_merges import neighbour, random_shape, slow_instances
 
 
 def test_an_instance_is_of_its_shape_and_the_same_each_time():
-    shape = Shape(units=200, gpus=16, kinds=3, density=1.0, seed=7)
+    shape = InstanceShape(units=200, gpus=16, kinds=3, density=1.0, seed=7)
     problem = synthetic(shape)
     assert problem == synthetic(shape) != synthetic(replace(shape, seed=8))
     assert (len(problem.units), problem.gpus, len(problem.kinds)) == (200, 16, 3)
@@ -35,12 +35,12 @@ def test_neighbours_differ_in_one_way():
 def test_the_search_tells_every_instance_that_it_has_tried(monkeypatch):
     monkeypatch.setattr(slow_merges, "UNITS", 20)
     monkeypatch.setattr(slow_merges, "GPUS", 4)
-    found = list(climbed(random.Random(2), 12))
+    found = list(slow_instances(random.Random(2), 12))
     assert len(found) == 12
     assert all(took_s > 0 and shape.units == 20 for took_s, shape in found)
 
 
 @pytest.mark.parametrize("least", [0.02, 0.9])
 def test_ratios_may_be_given_in_either_order(least):
-    problem = synthetic(Shape(units=10, gpus=4, least_ratio=1.0, most_ratio=least))
+    problem = synthetic(InstanceShape(units=10, gpus=4, least_ratio=1.0, most_ratio=least))
     assert all(least <= transfer.receiver_ratio <= 1.0 for transfer in problem.transfers)

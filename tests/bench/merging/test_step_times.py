@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from bench.merging.measured import read_profiles
-from bench.merging.step_times import Cluster, StepTimes
+from bench.merging.step_times import GpuCluster, PlacementStepTimes
 from tests.support.profiles import write_profiles
 
 
 @pytest.fixture
-def step_times(tmp_path: Path) -> StepTimes:
+def step_times(tmp_path: Path) -> PlacementStepTimes:
     """On one or two nodes of two GPUs."""
     write_profiles(tmp_path)
     (tmp_path / "tiny_X1_placements.csv").write_text(
@@ -20,7 +20,7 @@ def step_times(tmp_path: Path) -> StepTimes:
     (tmp_path / "tiny_X1_scalability.csv").write_text(
         "num_nodes,num_replicas,local_bsz,step_time,sync_time\n2,4,4,0.65,0.25\n3,4,4,0.9,0.5\n"
     )
-    return StepTimes(read_profiles(tmp_path, "tiny", "X1"), Cluster(2, 2))
+    return PlacementStepTimes(read_profiles(tmp_path, "tiny", "X1"), GpuCluster(2, 2))
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_gpus_among_which_a_batch_cannot_be_split_are_idle(step_times):
 
 
 def test_a_compact_placement_is_on_as_few_nodes_as_possible():
-    assert [Cluster(3, 4).compact(gpus) for gpus in (1, 4, 6, 12)] == [(1,), (4,), (2, 4), (4, 4, 4)]
+    assert [GpuCluster(3, 4).compact(gpus) for gpus in (1, 4, 6, 12)] == [(1,), (4,), (2, 4), (4, 4, 4)]

@@ -10,7 +10,14 @@ from bench.merging.transferability import (
     transferability,
     worth,
 )
-from bench.merging.transfers import METRICS, MOST_OF_ALONE, Extent, Scores, Transfers, measure_transfers
+from bench.merging.transfers import (
+    METRICS,
+    MOST_OF_ALONE,
+    MeasuredTransfers,
+    Scores,
+    TransferExtent,
+    measure_transfers,
+)
 
 MERGED = {
     ("b", "a"): 5,
@@ -25,9 +32,9 @@ WRONG = {pair: float(iterations) for pair, iterations in MERGED.items()}
 EQUAL = dict.fromkeys(MERGED, 0.5)
 
 
-def transfers(**scores: dict[tuple[str, str], float]) -> Transfers:
+def transfers(**scores: dict[tuple[str, str], float]) -> MeasuredTransfers:
     """Of three tasks; `a` helps `b` and `b` helps `a`, and everything hurts `c`."""
-    return Transfers(
+    return MeasuredTransfers(
         alone={"a": 10, "b": 10, "c": 20},
         merged=MERGED,
         scores={metric: Scores(of, scoring_s=1.0, profiling_s=1.0) for metric, of in scores.items()},
@@ -66,7 +73,7 @@ def test_no_choice_of_one_donor_is_better_than_the_best_in_hindsight():
     assert worths["leep"] == min(worths.values())
 
 
-TINY = Extent(
+TINY = TransferExtent(
     tasks=("code pages", "more code pages", "asyncio"),
     records=24,
     validation_records=6,
@@ -79,12 +86,12 @@ TINY = Extent(
 
 
 @pytest.fixture(scope="module")
-def trained() -> Transfers:
+def trained() -> MeasuredTransfers:
     return measure_transfers(TINY, seed=3)
 
 
 @pytest.mark.long
-def test_every_pair_is_trained_and_scored(trained: Transfers):
+def test_every_pair_is_trained_and_scored(trained: MeasuredTransfers):
     pairs = {(a, b) for a in TINY.tasks for b in TINY.tasks if a != b}
     assert set(trained.alone) == set(TINY.tasks)
     assert set(trained.merged) == pairs
@@ -97,13 +104,13 @@ def test_every_pair_is_trained_and_scored(trained: Transfers):
 
 
 @pytest.mark.long
-def test_leep_alone_needs_a_trained_donor(trained: Transfers):
+def test_leep_alone_needs_a_trained_donor(trained: MeasuredTransfers):
     needing = [name for name, scores in trained.scores.items() if scores.profiling_s > scores.scoring_s]
     assert needing == ["leep"]
 
 
 @pytest.mark.long
-def test_a_seed_gives_the_same_again_and_another_one_other_tasks(trained: Transfers):
+def test_a_seed_gives_the_same_again_and_another_one_other_tasks(trained: MeasuredTransfers):
     again, other = measure_transfers(TINY, seed=3), measure_transfers(TINY, seed=4)
     assert (again.alone, again.merged) == (trained.alone, trained.merged)
     for metric in METRICS:
@@ -112,7 +119,7 @@ def test_a_seed_gives_the_same_again_and_another_one_other_tasks(trained: Transf
 
 
 @pytest.mark.long
-def test_the_table_has_what_was_trained_beside_the_published_values(trained: Transfers):
+def test_the_table_has_what_was_trained_beside_the_published_values(trained: MeasuredTransfers):
     result = transferability(trained, TINY)
     table_7, pairs = result.tables
     rows = [dict(zip(table_7.columns, row, strict=True)) for row in table_7.rows]

@@ -13,7 +13,7 @@ from bench.moe.gating_training import (
     DENSE,
     TOP_1,
     TOP_2,
-    Extent,
+    TrainingExtent,
     gating_training,
     steps_ratio,
     time_ratio,
@@ -21,11 +21,11 @@ from bench.moe.gating_training import (
     train_to_one_loss,
 )
 from bench.moe.tasks import ModelSize, generation, library_sentences, reference, sentiment
-from bench.moe.trained import Run, Training
+from bench.moe.trained import ModelRun, Training
 
 NOWHERE = Path("no-such-folder")
 SIZE = ModelSize(layers=2, hidden=16, heads=2, experts=4, vocabulary=200, length=16)
-TINY = Extent(
+TINY = TrainingExtent(
     sentiment=SIZE,
     generation=replace(SIZE, vocabulary=128),
     samples=(60, 60),
@@ -36,8 +36,8 @@ TINY = Extent(
 )
 
 
-def run_of(scheme, losses, seconds_each=1.0) -> Run:
-    run = Run(scheme, layers=2)
+def run_of(scheme, losses, seconds_each=1.0) -> ModelRun:
+    run = ModelRun(scheme, layers=2)
     run.losses = losses
     run.steps = [10 * (place + 1) for place in range(len(losses))]
     run.times_s = [seconds_each * (place + 1) for place in range(len(losses))]

@@ -8,12 +8,12 @@ import pytest
 
 from bench.moe.inference_rank import serve
 from bench.moe.model_of_inference import ModelledService, batch_s
-from bench.moe.routing import DrawnRouting, Setting, counts_of
+from bench.moe.routing import DrawnRouting, RoutingSetting, counts_of
 from bench.network.links import loopback
 from bench.network.ranks import run_ranks
 from solvers.experts.timing import LayerCosts
 
-SETTING = Setting("here", experts=6, devices=2, layers=3, tokens=64, skew=1.0)
+SETTING = RoutingSetting("here", experts=6, devices=2, layers=3, tokens=64, skew=1.0)
 COSTS = LayerCosts(
     token_bytes=1_000,
     link_bytes_per_s=1e6,
@@ -27,7 +27,7 @@ COSTS = LayerCosts(
 )
 
 
-def shares(setting: Setting, batches: range) -> np.ndarray:
+def shares(setting: RoutingSetting, batches: range) -> np.ndarray:
     routing = DrawnRouting(setting, 1)
     counts = sum(
         np.bincount(routing.batch(number)[:, :, 0].ravel(), minlength=setting.experts) for number in batches
@@ -109,7 +109,7 @@ def test_the_model_passes_layers_as_the_serving_code_does(scheme: str, served: d
 
 
 def test_the_default_is_ahead_of_its_rivals_where_routing_is_skewed():
-    setting = Setting("here", experts=8, devices=8, layers=4, tokens=256, skew=1.0)
+    setting = RoutingSetting("here", experts=8, devices=8, layers=4, tokens=256, skew=1.0)
     routing = DrawnRouting(setting, 0)
     batches = [routing.batch(number) for number in range(12)]
     medians = {}

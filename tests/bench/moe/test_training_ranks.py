@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from bench.moe.training import designs
-from bench.moe.training_rank import BASELINE, UNCUT_BYTES, Shape, Variant, measure_training
+from bench.moe.training_rank import BASELINE, UNCUT_BYTES, ModelShape, Variant, measure_training
 from bench.moe.training_steps import RankStep, read_steps, step_times
 from bench.network.links import loopback
 from bench.network.ranks import run_ranks
 from executors.moe.parallel.trace import overlaps
 
-SHAPE = Shape(experts=2, layers=2, hidden=64, dense=64, inner=16, tokens=32, bucket_bytes=2**15)
+SHAPE = ModelShape(experts=2, layers=2, hidden=64, dense=64, inner=16, tokens=32, bucket_bytes=2**15)
 LINA = Variant("lina", partition_bytes=2**13, chunks=2)
 PACKED = Variant("packed", partition_bytes=2**13, chunks=2, per_device=2)
 

@@ -14,7 +14,7 @@ from bench.workloads.throughput import (
     HALF_SPEED_SEQUENCES,
     MEMORY_GIB,
     RANKS,
-    Shape,
+    LoraShape,
     adapter_parameters,
     flops_per_sample,
     node_samples_per_s,
@@ -57,13 +57,13 @@ def test_the_rank_costs_less_speed_than_is_planned_away():
 
 @pytest.mark.parametrize("gpu_type", TYPES)
 def test_tasks_that_fill_a_full_step_fill_the_node(gpu_type):
-    tasks = FULL_STEP_SEQUENCES // 8 * task_samples_per_s(gpu_type, Shape(8, 1, 8))
+    tasks = FULL_STEP_SEQUENCES // 8 * task_samples_per_s(gpu_type, LoraShape(8, 1, 8))
     assert tasks == pytest.approx(node_samples_per_s(gpu_type))
 
 
 @pytest.mark.parametrize(("batch", "accumulation", "rank"), list(product(BATCH_SIZES, ACCUMULATIONS, RANKS)))
 def test_a_task_takes_a_twentieth_to_a_quarter_of_a_node(batch, accumulation, rank):
-    shape = Shape(batch, min(accumulation, batch // 4), rank)
+    shape = LoraShape(batch, min(accumulation, batch // 4), rank)
     for gpu_type in TYPES:
         compute = task_samples_per_s(gpu_type, shape) / node_samples_per_s(gpu_type)
         assert 0.05 < compute < 0.25
@@ -71,17 +71,17 @@ def test_a_task_takes_a_twentieth_to_a_quarter_of_a_node(batch, accumulation, ra
 
 
 def test_memory_binds_for_some_tasks_and_compute_for_most():
-    def memory_binds(gpu_type: str, shape: Shape) -> bool:
+    def memory_binds(gpu_type: str, shape: LoraShape) -> bool:
         memory = task_memory_gib(shape) / (MEMORY_GIB[gpu_type] - BASE_MEMORY_GIB)
         return memory > task_samples_per_s(gpu_type, shape) / node_samples_per_s(gpu_type)
 
-    whole, parts = Shape(32, 1, 8), Shape(32, 4, 8)
+    whole, parts = LoraShape(32, 1, 8), LoraShape(32, 4, 8)
     assert [memory_binds("A40", shape) for shape in (whole, parts)] == [True, False]
     assert not memory_binds("A100", whole)
-    assert memory_binds("A100", Shape(8, 1, 64))
+    assert memory_binds("A100", LoraShape(8, 1, 64))
 
 
 def test_accumulation_saves_the_memory_of_activations_alone():
-    one, four = task_memory_gib(Shape(32, 1, 8)), task_memory_gib(Shape(32, 4, 8))
-    assert task_memory_gib(Shape(8, 1, 8)) == pytest.approx(four)
+    one, four = task_memory_gib(LoraShape(32, 1, 8)), task_memory_gib(LoraShape(32, 4, 8))
+    assert task_memory_gib(LoraShape(8, 1, 8)) == pytest.approx(four)
     assert four > one / 4

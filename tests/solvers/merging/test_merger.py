@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bench.merging.instances import Kind, listed
+from bench.merging.instances import TimedKind, listed
 from schemas.merging.problems import MergeProblem, MergeSolution, StepTime, Transfer, Unit
 from solvers.merging import offers
 from solvers.merging import options as options_module
@@ -21,8 +21,8 @@ from tests.support.examples import examples
 LIMIT_S = 30.0
 
 
-def kind(steps: dict[int, float], batch: int = 8, samples: int = 800) -> Kind:
-    return Kind(
+def kind(steps: dict[int, float], batch: int = 8, samples: int = 800) -> TimedKind:
+    return TimedKind(
         steps=tuple(StepTime(gpus=gpus, step_s=step_s) for gpus, step_s in steps.items()),
         samples_per_step=batch,
         dataset_samples=samples,
@@ -36,7 +36,7 @@ def unit(job_id: str, kind: int = 0, iterations: float = 100.0, **fields: object
 
 def problem(
     gpus: int,
-    kinds: Sequence[Kind],
+    kinds: Sequence[TimedKind],
     units: Sequence[Unit],
     transfers: Sequence[Transfer] = (),
     switch_s: float = 0.0,

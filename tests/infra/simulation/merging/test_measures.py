@@ -4,7 +4,7 @@ import pytest
 
 from infra.simulation.distribution import Distribution
 from infra.simulation.measures import measures_of
-from infra.simulation.merging.figures import MergingFigures
+from infra.simulation.merging.figures import MergingEvaluation
 from infra.simulation.merging.measures import MergingMeasures
 from schemas.cells import CellConfigured
 from tests.infra.simulation.merging.small import (
@@ -28,7 +28,7 @@ def measured(cell: CellConfigured, inputs=JOBS, truth: SmallTruth | None = None)
     return measures
 
 
-def figures(measures: MergingMeasures) -> MergingFigures:
+def figures(measures: MergingMeasures) -> MergingEvaluation:
     return measures.figures()
 
 

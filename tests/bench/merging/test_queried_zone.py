@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.merging.estimates import AskedZone, ForetoldJob
+from bench.merging.estimates import JobForecast, QueriedZone
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
 from bench.merging.measured_truth import MeasuredTruth, Switching
 from bench.merging.simulated import CELL, configuration, submissions
-from bench.merging.step_times import Cluster, StepTimes
+from bench.merging.step_times import GpuCluster, PlacementStepTimes
 from infra.simulation.merging.tuner import VirtualTuner
 from infra.simulation.simulator import Simulation, Step
 from schemas.merging.commands import TaskAssigned
@@ -32,42 +32,42 @@ def read(folder: Path) -> tuple[Profiles, WorkloadJob, WorkloadJob]:
     return read_profiles(folder, "tiny"), red, blue
 
 
-def zone_of(folder: Path) -> tuple[AskedZone, WorkloadJob, WorkloadJob]:
+def zone_of(folder: Path) -> tuple[QueriedZone, WorkloadJob, WorkloadJob]:
     profiles, red, blue = read(folder)
-    return AskedZone(profiles, [red, blue]), red, blue
+    return QueriedZone(profiles, [red, blue]), red, blue
 
 
 def test_before_anything_has_ended_a_job_is_taken_to_need_all_that_it_may_have(folder: Path) -> None:
     zone, red, _ = zone_of(folder)
-    assert zone.foretold(red, []) == ForetoldJob(10.0, 0.5)
+    assert zone.forecast(red, []) == JobForecast(10.0, 0.5)
 
 
 def test_a_job_that_meets_its_target_with_its_first_epoch_needs_one(folder: Path) -> None:
     zone, red, blue = zone_of(folder)
-    assert zone.foretold(replace(red, target=0.5), [blue]) == ForetoldJob(1.0, 0.5)
+    assert zone.forecast(replace(red, target=0.5), [blue]) == JobForecast(1.0, 0.5)
 
 
 def test_an_epoch_that_no_profile_run_comes_to_the_end_of_shows_nothing(folder: Path) -> None:
     longest = 8 * MergingPolicy().profile_iterations
     (folder / "samples.csv").write_text(f"task,samples\nred,{longest}\nblue,200\n")
     zone, red, blue = zone_of(folder)
-    assert zone.foretold(replace(red, target=0.5), [blue]) == ForetoldJob(1.0, 0.5)
+    assert zone.forecast(replace(red, target=0.5), [blue]) == JobForecast(1.0, 0.5)
     (folder / "samples.csv").write_text(f"task,samples\nred,{longest + 1}\nblue,200\n")
     zone, red, blue = zone_of(folder)
-    assert zone.foretold(replace(red, target=0.5), [blue]) == ForetoldJob(pytest.approx(2.0, abs=0.02), None)
+    assert zone.forecast(replace(red, target=0.5), [blue]) == JobForecast(pytest.approx(2.0, abs=0.02), None)
 
 
 def test_else_jobs_that_have_ended_tell_first_those_of_the_kind(folder: Path) -> None:
     zone, red, blue = zone_of(folder)
-    assert zone.foretold(red, [blue]).epochs == pytest.approx(2.0, abs=0.05)
-    assert zone.foretold(red, [blue, red]).epochs == 3.0
+    assert zone.forecast(red, [blue]).epochs == pytest.approx(2.0, abs=0.05)
+    assert zone.forecast(red, [blue, red]).epochs == 3.0
 
 
 def test_a_simulated_zone_tells_the_same(folder: Path) -> None:
     profiles, red, blue = read(folder)
     short = replace(red, name="short", target=0.5, submitted_s=20_000.0)
     jobs = [blue, replace(red, submitted_s=10_000.0), short]
-    truth = MeasuredTruth(profiles, jobs, StepTimes(profiles, Cluster(1, 4)), Switching(0.0, 0.0))
+    truth = MeasuredTruth(profiles, jobs, PlacementStepTimes(profiles, GpuCluster(1, 4)), Switching(0.0, 0.0))
     told: dict[str, int] = {}
 
     def take(step: Step) -> None:
@@ -76,14 +76,14 @@ def test_a_simulated_zone_tells_the_same(folder: Path) -> None:
                 told[decision.outcome.job_id] = decision.outcome.iterations
 
     Simulation(
-        configuration(profiles, Cluster(1, 4), MergingPolicy()),
+        configuration(profiles, GpuCluster(1, 4), MergingPolicy()),
         submissions(jobs, profiles),
         runners={TaskAssigned.RUNNER: VirtualTuner(CELL, 1.0, truth)},
     ).pass_on(take)
-    zone = AskedZone(profiles, jobs)
+    zone = QueriedZone(profiles, jobs)
     assert told == {
-        "j0": round(13 * zone.foretold(blue, []).epochs),
-        "j1": round(13 * zone.foretold(red, [blue]).epochs),
+        "j0": round(13 * zone.forecast(blue, []).epochs),
+        "j1": round(13 * zone.forecast(red, [blue]).epochs),
         "j2": 13,
     }
-    assert zone.foretold(short, [blue, red]).epochs == 1.0
+    assert zone.forecast(short, [blue, red]).epochs == 1.0
