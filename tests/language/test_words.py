@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
     "streams/cell",
+    "streams/kafka",
     "streams/policies",
+    "streams/worker",
     "tests/language",
 )
 """Folders without a fault; every folder of the product is to be among them."""
