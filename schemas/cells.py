@@ -53,7 +53,7 @@ serves then are counted separately."""
 _BYTES_PER_NODE = 64
 """Bytes around those ids, and of whether policies may plan on the node."""
 _BYTES_PER_LENT_NODE = 192
-"""Bytes of a loan besides ids: times, and what is around them."""
+"""Bytes of a loan besides ids: its times, and the encoding around them."""
 _IDS_PER_LENT_NODE = 3
 """Copies of the node's id: on loan, reclaimed and serving; and as many ids of zones: its owner, twice, and
 its borrower."""

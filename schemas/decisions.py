@@ -152,7 +152,7 @@ class JobRefunded(JobOutcome):
 
 
 class JobWithdrawn(JobOutcome):
-    """A job that has not started is withdrawn by its user, who gets back what is not yet spent."""
+    """A job that has not started is withdrawn by its user, who gets the unspent part of the payment."""
 
     TYPE: ClassVar = "millrace.job.withdrawn.v1"
     STATE: ClassVar = "withdrawn"

@@ -172,12 +172,12 @@ class RunProgressed(RunReport):
     TYPE: ClassVar = "millrace.run.progressed.v1"
 
     loss: Loss | None = None
-    """None where no loss is measured."""
+    """Training loss; None if no loss is measured."""
     node_s: NodeSeconds
     """Time of the node used by the run."""
     # Omitted if it is the default, so that reports written before it was added keep their bytes.
     memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
-    """None where it was not measured."""
+    """Memory of the run besides the base model; None if not measured."""
     complete: bool
 
     @property
@@ -194,7 +194,7 @@ class RunFinished(RunReport):
     TYPE: ClassVar = "millrace.run.finished.v1"
 
     loss: Loss | None = None
-    """None where no loss is measured."""
+    """Training loss; None if no loss is measured."""
     adapter_path: RelativePath | None = None
     """Path of the adapter, together with `adapter_digest`; None without an adapter."""
     adapter_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
@@ -223,7 +223,7 @@ class RunFailed(RunReport):
     permanent: bool
     # Omitted if it is the default, so that reports written before it was added keep their bytes.
     memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
-    """None where it was not measured."""
+    """Memory of the run besides the base model; None if not measured."""
 
     @property
     def ends_run(self) -> bool:

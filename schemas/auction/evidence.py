@@ -214,7 +214,7 @@ class AuctionEvidence(Evidence):
 
 
 def evidence_of(decision: Outcome) -> AuctionEvidence:
-    """Return the evidence of a decision about a job or a quote; an empty one if it has none of an auction."""
+    """Return the evidence of a decision about a job or a quote; an empty one without any of an auction."""
     evidence = getattr(decision, "evidence", None)
     return evidence if isinstance(evidence, AuctionEvidence) else AuctionEvidence()
 

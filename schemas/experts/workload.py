@@ -52,7 +52,7 @@ class Conversion(Record):
     experts: Annotated[int, Field(ge=2, le=MAX_EXPERTS)]
     """Number of experts of each converted layer."""
     every: Annotated[int, Field(ge=1, le=MAX_MOE_LAYERS)] = 1
-    """Number of layers of which one is converted."""
+    """Interval between converted layers, in layers: every n-th one is converted."""
     noise: Annotated[float, Field(ge=0, le=1)] = 0.01
     """Standard deviation of the noise added to each copy, relative to that of its weights."""
 

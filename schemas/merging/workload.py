@@ -57,7 +57,7 @@ class Target(Record):
 class TuningWorkload(Workload):
     """Fine-tuning of the zone's base model on one dataset until a target is met (Table 1).
 
-    Jobs with equal `dataset` and `validation_path` are of the same task.
+    Jobs with equal `dataset` and `validation_path` have the same task.
     """
 
     kind: Literal["tuning"] = "tuning"

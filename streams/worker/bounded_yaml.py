@@ -52,7 +52,7 @@ _NUMBER_OF_ANY_YAML = re.compile(
 _EXPONENT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
 """A number of YAML 1.2 that is text in YAML 1.1 if its exponent has no sign, or its mantissa no point."""
 _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])%")
-"""A directive after any line break of YAML. Each is compared with all before it, so many take hours."""
+"""A directive after any line break of YAML. Many take hours, as each is compared with all before it."""
 
 Place = tuple[str | int, ...]
 """Path of a part of a document: keys of mappings and indices of sequences, from the outside in."""

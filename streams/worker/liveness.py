@@ -40,7 +40,7 @@ class _Listening:
 class _Sign:
     heard_s: float
     listened_s: float
-    """Listening time of the partition by then."""
+    """Listening time of the partition at the sign."""
 
 
 class LivenessMonitor:
