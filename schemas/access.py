@@ -1,7 +1,7 @@
 """The rights of each role on each topic: the only table from which access control lists are made.
 
-Kafka knows principals, topics and consumer groups. It cannot check the content of a record: whose bid, whose
-heartbeat, whose cell (docs/security.md).
+Kafka has principals, topics and consumer groups. It cannot check the content of a record, such as the user of
+a bid, the node of a heartbeat or the cell (docs/security.md).
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,10 +23,10 @@ from schemas.topics import (
 )
 
 Operation = Literal["READ", "WRITE", "CREATE", "DESCRIBE", "DESCRIBE_CONFIGS"]
-"""As Kafka names them. READ and WRITE include DESCRIBE: to know that a topic is there, and where it ends."""
+"""Operations by Kafka's names. READ and WRITE include DESCRIBE: the existence and the ends of a topic."""
 
 DEFAULT_GROUPS: Mapping[Role, str] = {"worker": "cells", "solver": "solvers"}
-"""The consumer groups of those roles that form one, without the prefix."""
+"""Consumer groups without the prefix, by the roles that have one."""
 
 
 def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
@@ -36,28 +36,28 @@ def _grants(role: Role) -> Iterable[tuple[Operation, Iterable[str]]]:
     own = tuple(topic.name for topic in INPUTS.values() if topic.writers == role)
     yield "WRITE", own
     match role:
-        case "users":  # see what is decided, how things stand, and why a record is refused
+        case "users":  # see decisions, views, and the reasons of refused records
             views = (view for view in VIEWS if view != ZONES_STATE)
             yield "READ", (DECISIONS, *views, *map(dead_letter_name, own))
         case "vendors":
             yield "READ", (DECISIONS, *map(dead_letter_name, own))
-        case "inference":  # learn from the loads so far, and from views which servers a zone has
+        case "inference":  # forecast from earlier loads, and read the servers of a zone from views
             yield "READ", (*own, DECISIONS, *VIEWS, *map(dead_letter_name, own))
-        case "operators":  # make topics, look after what was refused
+        case "operators":  # create topics, and handle refused records
             yield "READ", (LEDGER, DECISIONS, *dead_letters)
             yield "CREATE", made_by_operators
             yield "DESCRIBE", made_by_operators
             yield "DESCRIBE_CONFIGS", made_by_operators
         case "nodes":
             yield "READ", (COMMANDS,)
-        case "worker":  # alone writes what is decided
+        case "worker":  # the only writer of decisions
             yield "READ", (*INPUTS, LEDGER, SNAPSHOTS)
             yield "WRITE", (*log, *dead_letters, SNAPSHOTS)
             yield "CREATE", (SNAPSHOTS,)
             yield "DESCRIBE_CONFIGS", (SNAPSHOTS,)
         case "solver":
             yield "READ", (SOLVES_REQUESTED,)
-        case "auditor":  # reads everything that the log is made of, and snapshots of it; writes nothing
+        case "auditor":  # reads all records that a log follows from, and snapshots; writes nothing
             yield "READ", (*made_by_operators, SNAPSHOTS)
             yield "DESCRIBE_CONFIGS", made_by_operators
 
@@ -73,6 +73,6 @@ def topic_rights(role: Role, prefix: str) -> dict[str, frozenset[Operation]]:
 
 
 def use_of_topics(role: Role, prefix: str) -> dict[str, frozenset[Operation]]:
-    """The topics that a role reads or writes, and which of the two."""
+    """Return the topics that a role reads or writes, with the operations."""
     use: frozenset[Operation] = frozenset(("READ", "WRITE"))
     return {topic: rights & use for topic, rights in topic_rights(role, prefix).items() if rights & use}

@@ -1,4 +1,4 @@
-"""The AsyncAPI document: which messages travel over which topics, seen from Millrace."""
+"""The AsyncAPI document of the messages on all topics, from the view of Millrace."""
 
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from schemas.views import JobState, ZoneState
 ASYNCAPI_VERSION = "3.0.0"
 KAFKA_BINDING_VERSION = "0.5.0"
 DOCUMENT_VERSION = "1.0.0"
-"""Version of the topics and their roles. The types that travel over them carry versions of their own."""
+"""Version of the topics and their roles. The types of messages have their own versions."""
 
 _SCHEMA_FORMAT = "application/schema+json;version=draft-2020-12"
 _PREFIX = "millrace"
@@ -36,19 +36,19 @@ def _first_paragraph(model: type[Record]) -> str:
 
 _SUMMARIES = {
     topics.LEDGER: "Every accepted event, in the order of decision. Only workers write it; kept forever.",
-    topics.DECISIONS: "What cells decided and why, chained by hash to the ledger; kept forever.",
-    topics.SOLVES_REQUESTED: "The problems that cells want solved; kept for a day, or up to a size.",
+    topics.DECISIONS: "Decisions of cells with their reasons, chained by hash to the ledger; kept forever.",
+    topics.SOLVES_REQUESTED: "Problems that cells pose to solvers; kept for a day, or up to a size.",
     topics.RULES_STATES: "The state of a cell at each change of its rules; kept forever.",
-    topics.COMMANDS: "Those decisions that executors carry out, repeated under the node's id.",
-    topics.JOBS_STATE: "How each job stands now.",
-    topics.ZONES_STATE: "What each zone is now.",
+    topics.COMMANDS: "Decisions that executors carry out, repeated under the node's id.",
+    topics.JOBS_STATE: "Present state of each job.",
+    topics.ZONES_STATE: "Present configuration of each zone.",
 }
 _NO_EVENT = {"type": "object", "properties": {"content-type": {"const": "application/json"}}}
-"""Headers of a record that is a state and no event."""
+"""Headers of a record that is a state instead of an event."""
 
 
 def asyncapi() -> dict[str, Any]:
-    """The AsyncAPI 3.0 document of Millrace; payloads refer to the JSON Schemas beside it."""
+    """Return the AsyncAPI 3.0 document of Millrace; payloads refer to the JSON Schemas in the same folder."""
     specs = {spec.name.removeprefix(f"{_PREFIX}."): spec for spec in topics.topics(_PREFIX)}
     return {
         "asyncapi": ASYNCAPI_VERSION,
@@ -154,7 +154,7 @@ def _messages() -> dict[str, Any]:
     cell_state = {
         "name": "cell-state",
         "title": "CellState",
-        "summary": "The packed state of a cell, compressed by zlib, as the rules that left it packed it.",
+        "summary": "The packed state of a cell, compressed by zlib, in the layout of the rules before.",
         "contentType": "application/octet-stream",
         "headers": {
             "type": "object",
@@ -182,7 +182,7 @@ def _messages() -> dict[str, Any]:
 def _message(
     model: type[Event] | type[Outcome] | type[JobState | ZoneState | SolvePosed], headers: str | None
 ) -> dict[str, Any]:
-    """A message of one model; `headers` names the schema of its attributes, where it is a CloudEvent."""
+    """Return the message of a model; `headers` is the schema of its attributes, if it is a CloudEvent."""
     return {
         "name": model.TYPE,
         "title": model.__name__,
@@ -227,8 +227,11 @@ def _header_schemas() -> dict[str, Any]:
             "description": "Attributes of an event.",
             "properties": {
                 **common,
-                "ce_source": {**text, "description": "Who wrote the event."},
-                "ce_time": {**text, "description": "When, in RFC 3339; no decision depends on it."},
+                "ce_source": {**text, "description": "Writer of the event."},
+                "ce_time": {
+                    **text,
+                    "description": "Time of the event, in RFC 3339; no decision depends on it.",
+                },
                 "traceparent": {"type": "string", "description": "W3C trace context, passed on."},
             },
             "required": required,
@@ -241,17 +244,17 @@ def _header_schemas() -> dict[str, Any]:
         },
         "DeadLetterHeaders": {
             "type": "object",
-            "description": "Where the record stood and why it was refused, beside the record's own headers.",
+            "description": "Place of the record and reason of its refusal, besides the record's own headers.",
             "properties": {
                 TOPIC_HEADER: {"type": "string"},
                 PARTITION_HEADER: number,
                 OFFSET_HEADER: number,
                 REASON_HEADER: {"type": "string"},
                 VALUE_BYTES_HEADER: {**number, "description": "Length of the value before it was cut."},
-                HEADER_COUNT_HEADER: {**number, "description": "Headers before some were left out."},
+                HEADER_COUNT_HEADER: {**number, "description": "Number of headers before some were omitted."},
                 ESCAPED_HEADER_COUNT_HEADER: {
                     **number,
-                    "description": "Kept headers in which characters that are not seen were escaped.",
+                    "description": "Number of kept headers with escaped characters.",
                 },
             },
             "required": [TOPIC_HEADER, PARTITION_HEADER, OFFSET_HEADER, REASON_HEADER],

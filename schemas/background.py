@@ -1,4 +1,4 @@
-"""Processes that work for another one, and give way to all."""
+"""Background processes, which work for another one at the lowest priority."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ _LEAST_PRIORITY = 19
 
 
 def stay_in_background() -> None:
-    """Have this process run when others leave it a core, and end when its standard input is closed."""
+    """Run this process at the lowest priority, and end it when its standard input is closed."""
     os.nice(_LEAST_PRIORITY)
     # Linux may share the processor among sessions first, and then among the processes of each.
     os.setsid()
@@ -22,6 +22,6 @@ def stay_in_background() -> None:
 
 
 def _end_with_parent() -> None:
-    # Not by the buffered reader, whose lock the interpreter wants at its end.
+    # Not by the buffered reader, whose lock the interpreter needs at its end.
     os.read(sys.stdin.fileno(), 1)
     os._exit(EXIT_FAILED)

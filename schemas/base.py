@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema, core_schema
 _T = TypeVar("_T")
 
 MAX_MICROS = 10**15
-"""One thousand million units of money: the sum of eight of these still fits a float exactly."""
+"""One thousand million units of money: the sum of eight such amounts still is exact in a float."""
 
 MAX_TIME_S = 4_102_444_800.0
 """2100-01-01T00:00:00Z."""
@@ -36,7 +36,7 @@ Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._
 """A name that is also safe as one folder of a path."""
 
 RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,191}$")]
-"""A run's name: chosen by the policy that ordered it, repeated in every report of it, opaque to a node."""
+"""Name of a run: chosen by its policy, repeated in its reports, opaque to a node."""
 
 MAX_TEXT_LENGTH = 2_000
 
@@ -44,7 +44,7 @@ Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_LENGTH)]
 """Free text of bounded length, such as an error message."""
 
 _RELATIVE_PATH = r"^(?!/)(?!(?:[^/]*/)*\.\.(?:/|$))[^\\\x00-\x1f\x7f]+$"
-"""Look-ahead, which Pydantic's own patterns lack: it is checked below and stated in the JSON Schema."""
+"""Pattern with look-ahead, which Pydantic lacks: it is checked below and stated in the JSON Schema."""
 
 
 def _inside_its_root(path: str) -> str:
@@ -59,29 +59,29 @@ RelativePath = Annotated[
     AfterValidator(_inside_its_root),
     Field(json_schema_extra={"pattern": _RELATIVE_PATH}),
 ]
-"""A POSIX path below a root that the reader chooses: never absolute, never through `..`."""
+"""A POSIX path below a root that the reader chooses: never absolute, and without `..`."""
 
 Micros = Annotated[int, Field(ge=0, le=MAX_MICROS)]
 PositiveSamples = Annotated[int, Field(ge=1, le=10**12)]
 Samples = Annotated[int, Field(ge=0, le=2 * 10**12)]
-"""Twice the largest work: the last slot of a plan may do almost as much again as all before it."""
+"""Twice the largest work: the last slot of a plan may train almost as many samples as all before it."""
 Gib = Annotated[float, Field(ge=2**-30, le=1_000_000)]
-"""A byte at least."""
+"""Memory of a byte at least, in GiB."""
 SamplesPerSecond = Annotated[float, Field(ge=1e-9, le=1e9)]
-"""A sample in 32 years at least."""
+"""A speed of a sample in 32 years at least."""
 LEAST_S = 1e-3
-"""Least time that is waited for: a count of shorter ones, in the time of a job, could overflow."""
+"""Shortest wait: a count of shorter ones during a job could overflow."""
 LEAST_PART = 1e-6
-"""Least part of a whole, for settings that must be above zero."""
+"""Smallest fraction, for settings that must be above zero."""
 UnixTime = Annotated[float, Field(ge=0, le=MAX_TIME_S)]
 Slot = Annotated[int, Field(ge=0, le=10**12)]
 
 
 def distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, where none is there twice: a validator.
+    """Return the names if they are distinct: a validator.
 
     Raises:
-        ValueError: naming the first that is.
+        ValueError: a name is repeated; the message has the first one.
     """
     seen: set[str] = set()
     for name in names:
@@ -100,7 +100,7 @@ class Record(BaseModel):
 
 
 Amount = Annotated[int, Field(ge=0)]
-"""Micros that were computed: what bounds an input must not refuse an outcome."""
+"""Computed micros, without the upper bound of inputs, which must not refuse an outcome."""
 
 
 class Event(Record):
@@ -120,16 +120,16 @@ class Outcome(Record):
 
 
 class View(Outcome):
-    """The state of something: the latest of each is kept in a compacted topic too."""
+    """A state, whose latest record under each key is also kept in a compacted topic."""
 
     VIEW: ClassVar[str]
-    """The topic, without its prefix."""
+    """The compacted topic, without its prefix."""
     KEY_FIELD: ClassVar[str]
-    """The field that names what it is of: with the cell's id, the key in that topic."""
+    """The field that is the key in that topic, after the cell's id."""
 
 
 class ZoneView(View):
-    """The state of a zone: the latest of each zone is kept in a compacted topic."""
+    """The state of a zone, whose latest record is also kept in a compacted topic."""
 
     KEY_FIELD: ClassVar = "zone"
 
@@ -145,7 +145,7 @@ class Kinded(Record):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """The schema of the member, which must say its kind though Python code need not."""
+        """Return the schema of the member, whose kind is required in JSON and optional in Python."""
         reference = handler(schema)
         resolved = handler.resolve_ref_schema(reference)
         resolved["required"] = list(dict.fromkeys(["kind", *resolved.get("required", [])]))
@@ -154,35 +154,35 @@ class Kinded(Record):
 
 @dataclass(frozen=True)
 class TaggedUnion:
-    """An annotation: the value is one of these models, which its `kind` names.
+    """An annotation: the value is one of some models, selected by its `kind`.
 
-    Pydantic's own discriminated unions need two members at least, and a policy may be the only one that
-    brings a member.
+    Pydantic's own discriminated unions need two members at least, and a union may have a member of one policy
+    only.
     """
 
     members: Sequence[type[Kinded]]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The schema of the union."""
+        """Return the schema of the union."""
         return _tagged_union(self.members, handler)
 
 
 class _Open(Generic[_T]):
     """An annotation whose values depend on the policies of the process.
 
-    Until `close`, a model with such a field is incomplete, as with a forward reference.
+    Until `close`, a model with such a field is incomplete, as with an unresolved forward reference.
     """
 
     def __init__(self) -> None:
         self._values: tuple[_T, ...] | None = None
 
     def close(self, values: Iterable[_T]) -> None:
-        """Set the values that the policies of this process have."""
+        """Set the values of this process's policies."""
         self._values = tuple(values)
 
     @property
     def values(self) -> tuple[_T, ...]:
-        """The values.
+        """The values of this process's policies.
 
         Raises:
             PydanticUndefinedAnnotation: the policies are not installed yet.
@@ -195,10 +195,10 @@ class _Open(Generic[_T]):
 
 
 class OpenUnion(_Open[type["Kinded"]]):
-    """A tagged union of the types that the policies of this process have."""
+    """A tagged union of the types of this process's policies."""
 
     def __init__(self, name: str) -> None:
-        """Create one; errors call its members by `name`."""
+        """Create a union; `name` denotes its members in errors."""
         super().__init__()
         self.name = name
 
@@ -208,19 +208,19 @@ class OpenUnion(_Open[type["Kinded"]]):
         return self.values
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The schema of the union."""
+        """Return the schema of the union."""
         return _tagged_union(self.values, handler)
 
 
 class OpenWords(_Open[str]):
-    """A closed list of words, to which the policies of this process add."""
+    """A closed list of words, extended by the policies of this process."""
 
     def __init__(self, *words: str) -> None:
         super().__init__()
         self._words = words
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """The schema of the words."""
+        """Return the schema of the words."""
         return core_schema.literal_schema(list(dict.fromkeys((*self._words, *self.values))))
 
 
@@ -230,7 +230,7 @@ def _tagged_union(members: Iterable[type[Kinded]], handler: GetCoreSchemaHandler
 
 
 def kind_of(member: type[Kinded]) -> str:
-    """The kind that a member of a tagged union is named by."""
+    """Return the kind of a member of a tagged union."""
     (kind,) = member.model_fields["kind"].annotation.__args__  # type: ignore[union-attr]
     assert isinstance(kind, str)
     return kind

@@ -27,47 +27,46 @@ from schemas.rules import RULES_VERSION, RulesVersion
 LEAST_SLOT_S = 0.01
 MAX_SLOT_S = 86_400
 LEAST_ROOM_GIB = 1 / 1024
-"""Memory is counted in so small parts; a node needs at least one beside the base model."""
+"""Unit in which memory is counted; a node needs at least one besides the base model."""
 BYTES_PER_NODE_SLOT = 32
-"""Two prices and the room for two resources."""
+"""Bytes of two prices and the room of two resources."""
 MAX_NODE_SLOTS = 2**19
-"""Horizon x nodes over all zones of a cell: 16 MiB of prices and room. Fifty nodes for ten thousand slots,
-five hundred for a week of ten minutes each."""
+"""Most pairs of a node and a slot over all zones of a cell: 16 MiB of prices and room. They suffice for fifty
+nodes and ten thousand slots, or for five hundred nodes and a week of ten-minute slots."""
 MAX_WAITING_BYTES = 3 * 2**20
-"""Most bytes of bids that wait: one request may be about all of them, and none takes more of that than it
-does here."""
+"""Most bytes of waiting bids: one request may contain all of them, and no bid takes more bytes there."""
 BYTES_PER_REMEMBERED_ID = 40
-"""With its writer, where each has one of its own."""
+"""Bytes of an id and its writer, if each has its own."""
 MAX_REMEMBERED_IDS = 2**18
-"""Ids of events and of jobs in a cell: 10 MiB."""
+"""Most ids of events and of jobs in a cell: 10 MiB."""
 MAX_SNAPSHOT_BYTES = 32 * 2**20
-"""Kafka is set up for snapshots of cells up to this size. Nothing is hoped for from their compression: who
-floods a cell chooses the bytes."""
+"""Largest snapshot of a cell, for which Kafka is configured. It does not assume compression: the bytes of a
+flood are the sender's choice."""
 LEAST_LIVE_JOBS_BYTES = 4 * 2**20
-"""A configuration must leave so much of a snapshot to live jobs: at the least some 2,500 of usual size."""
+"""Least part of a snapshot for live jobs: some 2,500 jobs of usual size."""
 _CONFIGURATION_BYTES = 2**20 + 2**17
-"""The largest event, what compression and Kafka may add to a snapshot, and the runs that were disowned lately
-(20 KiB at most)."""
+"""Bytes of the largest event, of what compression and Kafka may add to a snapshot, and of the runs disowned
+lately (20 KiB at most)."""
 _IDS_PER_NODE = 6
-"""Ids of the node itself, where it was heard, is down, barred, cordoned, leaving and lent; the zones that it
-goes to or serves then are counted beside that."""
+"""Copies of the node's id: as known, down, barred, cordoned, leaving and lent; the zones that it moves to or
+serves then are counted separately."""
 _BYTES_PER_NODE = 64
-"""Bytes around those ids, and whether policies may plan on it."""
+"""Bytes around those ids, and of whether policies may plan on the node."""
 _BYTES_PER_LENT_NODE = 192
-"""Its loan, beside ids: times, and what is around them."""
+"""Bytes of a loan besides ids: its times, and the encoding around them."""
 _IDS_PER_LENT_NODE = 3
-"""Ids of the node itself, on loan, wanted back, and serving; and as many of zones: its owner, twice, and its
-borrower."""
+"""Copies of the node's id: on loan, reclaimed and serving; and as many ids of zones: its owner, twice, and
+its borrower."""
 _RECLAIM_ID_BYTES = 131
-"""At most. A server on loan has that of its reclaim, and the reclaim has it."""
+"""Most bytes of a reclaim's id. A server on loan has that of its reclaim, and the reclaim has it."""
 _BYTES_PER_LENDER = 16 * 1_024
-"""Ids of reclaims that are over."""
+"""Bytes of the ids of reclaims that are over."""
 _BYTES_PER_QUOTE = 512
-"""A vendor's standing quote in a zone."""
+"""Bytes of a vendor's standing quote in a zone."""
 _BYTES_PER_ZONE = 16 * 1_024
-"""Sums, and what learned steepness has counted."""
+"""Bytes of sums, and of the counts of learned steepness."""
 MAX_RANK = 1_024
-"""Of a LoRA adapter."""
+"""Largest rank of a LoRA adapter."""
 _TICKS_PER_SLOT = 5
 _LONGEST_TICK_INTERVAL_S = 10.0
 MAX_HORIZON_COST_MICROS = 8 * MAX_MICROS
@@ -83,9 +82,9 @@ class GpuType(Record):
     memory_gib: Gib
     """GPU memory of a node, the base model's share included (C_km)."""
     power_kw: Annotated[float, Field(ge=0, le=1_000)] = 0.0
-    """Power drawn by a full node; with the tariff it makes the operational cost (e_ikt)."""
+    """Power of a full node; with the tariff it gives the operational cost (e_ikt)."""
     gpus: Annotated[int, Field(ge=1, le=64, exclude_if=lambda gpus: gpus == 1)] = 1
-    """GPUs of a node, which the figures above are of together."""
+    """Number of GPUs of a node; the other figures are for all of them together."""
 
 
 class Tariff(Record):
@@ -105,7 +104,7 @@ class Node(Record):
 
 
 class ThroughputRow(Record):
-    """One measured point: how fast a LoRA task of this shape trains on a GPU type, and what it holds."""
+    """One measurement: speed and memory of a LoRA task of this shape on a GPU type."""
 
     gpu_type: Identifier
     rank: Annotated[int, Field(ge=1, le=MAX_RANK)]
@@ -116,16 +115,16 @@ class ThroughputRow(Record):
 
 
 class BaseDimensions(Record):
-    """Sizes of a base model of Llama's kind, from which follows what a task must take at least."""
+    """Sizes of a base model of Llama's architecture, which give the least memory of a task."""
 
     hidden_features: Annotated[int, Field(ge=1, le=1_000_000)]
     intermediate_features: Annotated[int, Field(ge=1, le=10_000_000)]
     key_value_features: Annotated[int, Field(ge=1, le=1_000_000)]
-    """Features of all key heads together: less than the hidden ones where queries share them."""
+    """Features of all key heads together: fewer than the hidden features if queries share key heads."""
     layers: Annotated[int, Field(ge=1, le=10_000)]
     vocabulary_size: Annotated[int, Field(ge=1, le=100_000_000)]
     activation_bytes: Literal[2, 4] = 2
-    """Per number: 2 on a GPU (bfloat16), 4 on a CPU."""
+    """Bytes per number: 2 on a GPU (bfloat16), 4 on a CPU."""
 
 
 class Borrower(Record):
@@ -137,32 +136,32 @@ class Borrower(Record):
 
 
 class Lending(Record):
-    """On what conditions a zone lends nodes that its own work leaves idle."""
+    """Conditions on which a zone lends nodes that its own work leaves idle."""
 
     headroom: Annotated[float, Field(ge=0, lt=1)] = 0.02
-    """The fraction of the zone's nodes that is never lent beyond what its load needs (thesis, section 3.7.1);
-    rounded up to whole nodes, and one at least stays."""
+    """Fraction of the zone's nodes that stays in the zone besides those that its load needs (thesis, section
+    3.7.1); rounded up to whole nodes, and one at least."""
     notice_s: Annotated[float, Field(ge=LEAST_S, le=604_800)] = 300.0
-    """The least time between a reclaim and the moment when the nodes must be back."""
+    """Least time from a reclaim until the nodes are due."""
     load_valid_s: Annotated[float, Field(ge=LEAST_S, le=604_800)] = 900.0
-    """Nothing is lent on a load that was reported longer ago."""
+    """Age of a reported load from which on no node is lent."""
     borrowers: Annotated[tuple[Borrower, ...], Field(min_length=1, max_length=64)]
-    """Other zones of the cell. Each is lent only nodes whose GPU type it knows."""
+    """Other zones of the cell. Each borrows only nodes of its own GPU types."""
 
 
 class PolicySettings(Kinded):
     """Settings of a zone; its `kind` is that of the policy."""
 
     shares_base_model: ClassVar[bool] = True
-    """Whether the zone's jobs share its base model, which every node must hold; otherwise they bring models
-    of their own."""
+    """Whether the zone's jobs share its base model, which every node must hold; otherwise they have their own
+    models."""
 
     def faults(self, zone: "Zone") -> Iterator[Fault]:  # noqa: ARG002
         """Yield the faults of a zone's configuration for this policy."""
         yield from ()
 
     def node_slots(self, zone: "Zone") -> int:  # noqa: ARG002
-        """For how many pairs of a node and a slot the policy keeps prices and room in its state."""
+        """Return the number of pairs of a node and a slot with prices and room in the policy's state."""
         return 0
 
     def state_bytes(self, zone: "Zone") -> int:  # noqa: ARG002
@@ -170,7 +169,8 @@ class PolicySettings(Kinded):
         return 0
 
     def tick_interval_s(self, slot_s: float) -> float:
-        """A zone needs the time at least so often, in a cell with slots of `slot_s` seconds."""
+        """Return the longest interval between ticks that a zone needs, in a cell with slots of `slot_s`
+        seconds."""
         return min(slot_s / _TICKS_PER_SLOT, _LONGEST_TICK_INTERVAL_S)
 
 
@@ -184,17 +184,17 @@ class Zone(Record):
     id: Identifier
     base_model: Identifier
     base_model_memory_gib: Gib
-    """r_b: kept on every node in every slot, idle nodes too (erratum P6)."""
+    """Memory of the base model (r_b) on every node in every slot, idle nodes too (erratum P6)."""
     base_dimensions: BaseDimensions | None = None
-    """Where they are given, a bid that declares less memory than its task must take is rejected."""
+    """Sizes of the base model. With them, a bid that declares less memory than its task needs is rejected."""
     horizon_slots: Annotated[int, Field(ge=1, le=10_000)] = 144
     gpu_types: Annotated[tuple[GpuType, ...], Field(min_length=1, max_length=16)]
-    # The least is checked below, in words that also fit a change which takes the last node.
+    # The minimum is checked below, with a message that also fits the removal of the last node.
     nodes: Annotated[tuple[Node, ...], Field(max_length=10_000, json_schema_extra={"minItems": 1})]
     throughput: Annotated[tuple[ThroughputRow, ...], Field(max_length=10_000)] = ()
     policy: AnyPolicy
     lending: Annotated[Lending | None, Field(exclude_if=lambda lending: lending is None)] = None
-    """None where the zone offers no capacity; operators may lend its nodes even so."""
+    """Conditions of lending; None if the zone offers no capacity, although operators may lend its nodes."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -233,12 +233,12 @@ class Zone(Record):
         return self
 
     def fault(self, word: str, message: str, /, **facts: Fact) -> PydanticCustomError:
-        """A fault of this zone; see `Fault`."""
+        """Return an error for a fault of this zone; see `Fault`."""
         return Fault(word, f"zone {self.id}: {message}", {"zone": self.id, **facts}).error
 
     @property
     def node_classes(self) -> set[tuple[str, str]]:
-        """Its pairs of GPU type and tariff: nodes of one pair cost the same."""
+        """Pairs of GPU type and tariff of its nodes: nodes of one pair cost the same."""
         return {(node.gpu_type, node.tariff) for node in self.nodes}
 
 
@@ -248,20 +248,20 @@ class CellConfigured(Event):
     TYPE: ClassVar = "millrace.cell.configured.v1"
 
     epoch_s: UnixTime
-    """When slot 0 starts."""
+    """Start of slot 0."""
     slot_s: Annotated[float, Field(ge=LEAST_SLOT_S, le=MAX_SLOT_S)] = 600.0
     node_timeout_s: Annotated[float, Field(ge=LEAST_S, le=86_400)] = 60.0
-    """A node that was heard once and is silent for longer, while the worker listens, is considered dead."""
+    """Silence after which a node that has reported before counts as down, in the worker's listening time."""
     duplicate_window_events: Annotated[int, Field(ge=1, le=10_000_000)] = 50_000
-    """Number of ids of events that the cell keeps, and of jobs that are over, of all writers together;
-    a repeated id of the same writer within the window changes nothing."""
+    """Number of ids of events that the cell keeps, and of jobs that are over, of all writers together. A
+    repeated id of the same writer within the window changes nothing."""
     tariffs: Annotated[tuple[Tariff, ...], Field(min_length=1, max_length=64)]
     zones: Annotated[tuple[Zone, ...], Field(min_length=1, max_length=64)]
     vendors: Annotated[tuple[Identifier, ...], Field(max_length=1_000)] = ()
-    """Labour vendors that may quote; quotes of others are refused."""
+    """Labour vendors that may quote; others' quotes are refused."""
     rules: RulesVersion = RULES_VERSION
-    """The rules that decide for the cell until a `rules.adopted` event. Leave it out: it then is the newest
-    version that whoever writes the configuration knows."""
+    """Version of the rules of the cell until a `rules.adopted` event. Leave it out: it then is the newest
+    version of the configuration's writer."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -294,7 +294,7 @@ class CellConfigured(Event):
 
     @cached_property
     def live_jobs_bytes(self) -> int:
-        """Room of a snapshot besides everything that does not depend on the live jobs."""
+        """Bytes of a snapshot for live jobs: the rest after all parts that do not depend on them."""
         zones = len(self.zones)
         return MAX_SNAPSHOT_BYTES - sum(
             (
@@ -310,7 +310,7 @@ class CellConfigured(Event):
 
     @property
     def _nodes_bytes(self) -> int:
-        """Return the most bytes of nodes in a snapshot, besides the configuration."""
+        """Most bytes of nodes in a snapshot, besides the configuration."""
         longest_zone = max(len(zone.id) for zone in self.zones)
         ids = [node.id for zone in self.zones for node in zone.nodes]
         nodes = len(ids) * (_BYTES_PER_NODE + 2 * longest_zone) + _IDS_PER_NODE * sum(map(len, ids))

@@ -13,32 +13,33 @@ from schemas.cells import Tariff, Zone
 
 
 class CellChange(Event):
-    """What an operator says of a running cell."""
+    """An operator's change of a running cell."""
 
 
 class ZoneConfigured(CellChange):
     """Replaces a zone's configuration from now on, or adds a zone to the cell.
 
-    Its nodes are those that the zone owns, lent ones included. New ones join, and those that are left out
-    retire. A zone keeps its policy, and while it has jobs also its base model; its plans fit into the new
-    horizon and the new capacities, and at the new speeds.
+    Its nodes are those that the zone owns, lent ones included. New nodes join, and omitted ones retire. A
+    zone keeps its policy, and while it has jobs also its base model; its plans fit into the new horizon and
+    the new capacities, and at the new speeds.
     """
 
     TYPE: ClassVar = "millrace.zone.configured.v1"
 
     zone: Zone
     tariffs: Annotated[tuple[Tariff, ...], Field(max_length=64)] = ()
-    """Added to the cell's, or in place of those of the same name, which nodes of other zones may pay too."""
+    """Tariffs that are added to the cell's or replace those of the same name, also for nodes of other
+    zones."""
 
 
 class NodeOrder(CellChange):
-    """What becomes of a node."""
+    """A change of one node of a cell."""
 
     node: Identifier
 
 
 class NodeRegistered(NodeOrder):
-    """A node joins the cell in this zone, which owns it. It is used once it has been heard."""
+    """A node joins the cell in this zone, which owns it. It is used after its first report."""
 
     TYPE: ClassVar = "millrace.node.registered.v1"
 
@@ -59,7 +60,7 @@ class NodeLent(NodeOrder):
     TYPE: ClassVar = "millrace.node.lent.v1"
 
     zone: Identifier
-    """The borrower, which knows the node's GPU type."""
+    """The borrower, which must have the node's GPU type."""
 
 
 class NodeReturned(NodeOrder):

@@ -21,5 +21,5 @@ def tick_interval_s(cell: CellConfigured) -> float:
 
 
 def next_tick_s(cell: CellConfigured, interval_s: float, now_s: float) -> float:
-    """The next tick after `now_s`, on a grid through the cell's epoch: a slot opens with its first second."""
+    """Return the time of the next tick after `now_s`, on a grid through the cell's epoch."""
     return cell.epoch_s + (math.floor((now_s - cell.epoch_s) / interval_s) + 1) * interval_s

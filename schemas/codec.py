@@ -1,4 +1,4 @@
-"""Events and decisions to bytes and back: the CloudEvents Kafka binding in binary mode, and JSON lines.
+"""Encoding and decoding of events and decisions: CloudEvents' Kafka binding in binary mode, and JSON lines.
 
 The bytes are canonical: fields in the order of the model, no spaces. The hash chain covers these bytes.
 """
@@ -24,28 +24,28 @@ MAX_HEADER_BYTES = 1_024
 MAX_ATTRIBUTE_LENGTH = 256
 MAX_OFFSET = 10**18 - 1
 MAX_NAMES = 256
-"""In one JSON object: several times what any event or decision has. Each unknown one would be a fault to
-report, and a megabyte has room for 70,000."""
+"""Most names in one JSON object: several times those of any event or decision. Each unknown name is a fault
+to report, and a megabyte has room for 70,000."""
 _LARGE_BYTES = 4_096
-"""Values that are longer are searched for repeated names before their model reads them: a bid has about 600
-bytes."""
+"""Length from which on values are searched for repeated names before their model reads them: a bid has about
+600 bytes."""
 _MAX_FAULTS = 10
-"""Number of faults that an error describes; it only counts the others."""
+"""Most faults that an error describes; it counts the others."""
 SPECVERSION = "1.0"
 """The version of CloudEvents."""
 _ATTRIBUTES = ("specversion", "id", "type", "source", "time")
-"""Those of CloudEvents that are read. Any other, such as `subject`, may have any value, and is left out."""
+"""Attributes of CloudEvents that are read. Others, such as `subject`, may have any value, and are ignored."""
 
 Headers = Iterable[tuple[str, bytes | None]]
 
 _R = TypeVar("_R", bound=Record)
 
 _text = json.encoder.encode_basestring_ascii
-"""A text as JSON: an encoder that is made for each object takes five times as long."""
+"""Encoder of a text as JSON: an encoder created for each object takes five times as long."""
 
 
 class InvalidRecordError(ValueError):
-    """A record that is no event. The message says what is wrong, for a dead letter."""
+    """A record that is not an event. The message states the fault, for a dead letter."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Envelope:
     """RFC 3339, as the producer wrote it; no decision depends on it."""
     event: Event
     stored: bytes | None = field(default=None, repr=False, compare=False)
-    """The event as the ledger has it, or will have it. A later version of its model might write it otherwise,
-    and the chain is over what was written."""
+    """Bytes of the event in the ledger. A later version of its model might encode it otherwise, and the chain
+    covers the bytes that were written."""
 
     @cached_property
     def value(self) -> bytes:
@@ -68,7 +68,7 @@ class Envelope:
 
     @cached_property
     def canonical(self) -> bytes:
-        """Attributes and event as one JSON object: with the ledger offset before, what the chain covers."""
+        """Attributes and event as one JSON object; the chain covers it after the ledger offset."""
         attributes = (
             f'{{"id":{_text(self.id)},"type":{_text(self.event.TYPE)},"source":{_text(self.source)},'
             f'"time":{_text(self.time)},"data":'
@@ -76,7 +76,7 @@ class Envelope:
         return attributes.encode() + self.value + b"}"
 
     def headers(self) -> list[tuple[str, bytes]]:
-        """The CloudEvents attributes as Kafka headers."""
+        """Return the CloudEvents attributes as Kafka headers."""
         return [
             ("ce_specversion", SPECVERSION.encode()),
             ("ce_id", self.id.encode()),
@@ -88,7 +88,7 @@ class Envelope:
 
 
 class DecisionRecord(Record):
-    """A decision as it travels: a link of a cell's chained log around one outcome."""
+    """The record of a decision: a link of a cell's chained log around one outcome."""
 
     id: Annotated[str, Field(min_length=1, max_length=MAX_ATTRIBUTE_LENGTH)]
     """`<cell>-<ledger offset>-<index>`."""
@@ -96,7 +96,7 @@ class DecisionRecord(Record):
     """The CloudEvents type of `data`."""
     cell: Identifier
     cause: Annotated[str, Field(min_length=1, max_length=MAX_ATTRIBUTE_LENGTH)]
-    """Id of the event that brought it about."""
+    """Id of the event that caused it."""
     time_s: UnixTime | None
     """The cell's clock, not the wall's; null before its first tick."""
     data: dict[str, Any]
@@ -113,18 +113,18 @@ class Decision:
     """`<cell>-<ledger offset>-<index>`."""
     cell: str
     cause: str
-    """Id of the event that brought it about."""
+    """Id of the event that caused it."""
     time_s: float | None
     """The cell's clock, not the wall's; None before its first tick."""
     outcome: Outcome
     chain: str
     """BLAKE2b-256(previous chain, ledger line of the event, decision bytes), in hexadecimal."""
     encoded: bytes | None = field(default=None, repr=False, compare=False)
-    """The result of `body`, where it was computed before."""
+    """The result of `body`, if it was computed before."""
 
     @staticmethod
     def body(id: str, cell: str, cause: str, time_s: float | None, outcome: Outcome) -> bytes:
-        """The canonical JSON of a decision, short of its chain: what the chain covers."""
+        """Return the canonical JSON of a decision without its chain, which the chain covers."""
         attributes = (
             f'{{"id":{_text(id)},"type":{_text(outcome.TYPE)},"cell":{_text(cell)},"cause":{_text(cause)},'
             f'"time_s":{"null" if time_s is None else repr(time_s)},"data":'
@@ -133,26 +133,26 @@ class Decision:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The ledger offset of the event, and the number among the decisions that it brought about.
+        """Ledger offset of the event, and index among the decisions on it.
 
         Raises:
-            InvalidRecordError: the id is none that a cell gives.
+            InvalidRecordError: the id has another form.
         """
         _, *numbers = self.id.rsplit("-", 2)
         if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-            raise InvalidRecordError(f"{self.id} is no id of a decision")
+            raise InvalidRecordError(f"{self.id} is not an id of a decision")
         offset, index = map(int, numbers)
         return offset, index
 
     @cached_property
     def canonical(self) -> bytes:
-        """The whole decision as one JSON object: the Kafka record's value, and a line of a file."""
+        """The decision as one JSON object: the Kafka record's value, and a line of a file."""
         body = self.encoded or self.body(self.id, self.cell, self.cause, self.time_s, self.outcome)
         return body + b',"chain":"' + self.chain.encode() + b'"}'
 
     def headers(self, ce_type: str | None = None) -> list[tuple[str, bytes]]:
-        """The CloudEvents attributes as Kafka headers; of another type for a record that is more than the
-        decision."""
+        """Return the CloudEvents attributes as Kafka headers; with another type for a record that contains
+        the decision."""
         return [
             ("ce_specversion", SPECVERSION.encode()),
             ("ce_id", self.id.encode()),
@@ -163,10 +163,10 @@ class Decision:
 
 
 def decode_event(value: bytes | None, headers: Headers) -> Envelope:
-    """Read an event from a Kafka record in binary mode, or in structured mode where it has no `ce_type`.
+    """Read an event from a Kafka record in binary mode, or in structured mode if it has no `ce_type`.
 
     Raises:
-        InvalidRecordError: with what is wrong.
+        InvalidRecordError: the record is invalid.
     """
     if value is None:
         raise InvalidRecordError("the record has no value")
@@ -176,7 +176,7 @@ def decode_event(value: bytes | None, headers: Headers) -> Envelope:
     if "type" not in attributes:
         return decode_event_line(value)
     if len(value) > _LARGE_BYTES:
-        # Before its model is asked, which notes each unknown name.
+        # Before the validation by its model, which notes each unknown name.
         _json_object(value)
         envelope, _ = _envelope(attributes, value)
         return _bounded(envelope)
@@ -195,10 +195,10 @@ def decode_stored_event(value: bytes | None, headers: Headers, written: Event | 
     """Read an event from a record that `Envelope.value` and `Envelope.headers` wrote, and keep its bytes.
 
     Args:
-        written: the event of which `value` is the canonical JSON, where this process has it.
+        written: the event of which `value` is the canonical JSON, if this process wrote it.
 
     Raises:
-        InvalidRecordError: with what is wrong, such as a value in another form than the canonical one.
+        InvalidRecordError: the record is invalid, for example in another form than the canonical one.
     """
     attributes = _attributes(headers)
     if value is None or "type" not in attributes:
@@ -210,13 +210,13 @@ def decode_ledger_line(line: bytes) -> tuple[int, Envelope]:
     """Read a ledger offset and its event from a line of a ledger file, in canonical form to the byte.
 
     Raises:
-        InvalidRecordError: with what is wrong.
+        InvalidRecordError: the line is invalid.
     """
     fields = _json_object(line)
     offset = fields.get("offset")
     if type(offset) is not int or not 0 <= offset <= MAX_OFFSET:
         raise InvalidRecordError("no offset from 0 on")
-    # No string has this: its quotation marks would be escaped.
+    # No string contains this: its quotation marks would be escaped.
     _, data, rest = line.partition(b',"data":')
     if not data:
         raise InvalidRecordError("no data")
@@ -229,10 +229,10 @@ def decode_ledger_line(line: bytes) -> tuple[int, Envelope]:
 
 
 def decode_event_line(line: bytes | str) -> Envelope:
-    """Read an event from one JSON object that holds its CloudEvents attributes and `data`.
+    """Read an event from one JSON object with its CloudEvents attributes and `data`.
 
     Raises:
-        InvalidRecordError: with what is wrong.
+        InvalidRecordError: the object is invalid.
     """
     given = _json_object(line)
     fields = {name: value for name, value in given.items() if value is not None}
@@ -247,10 +247,10 @@ def decode_event_line(line: bytes | str) -> Envelope:
 
 
 def decode_decision_record(line: bytes | str) -> DecisionRecord:
-    """Read a decision as it travels: of a type that may be unknown here, its data as they are.
+    """Read the record of a decision, whose type may be unknown, without validating its data.
 
     Raises:
-        InvalidRecordError: with what is wrong.
+        InvalidRecordError: the record is invalid.
     """
     try:
         return DecisionRecord.model_validate_json(_json_bytes(_json_object(line)))
@@ -259,10 +259,10 @@ def decode_decision_record(line: bytes | str) -> DecisionRecord:
 
 
 def decode_data(record: DecisionRecord, model: type[_R]) -> _R:
-    """Read the data of a decision as one of a type.
+    """Read the data of a decision as a given type.
 
     Raises:
-        InvalidRecordError: with what is wrong.
+        InvalidRecordError: the data are invalid.
     """
     try:
         return model.model_validate_json(_json_bytes(record.data))
@@ -274,7 +274,7 @@ def decode_decision(line: bytes | str) -> Decision:
     """Read a decision from its canonical JSON.
 
     Raises:
-        InvalidRecordError: with what is wrong.
+        InvalidRecordError: the record or its data are invalid.
     """
     record = decode_decision_record(line)
     model = DECISION_TYPES.get(record.type)
@@ -285,9 +285,9 @@ def decode_decision(line: bytes | str) -> Decision:
 
 
 def describe(error: ValidationError, prefix: str = "") -> str:
-    """The first faults of a validation error on one line of bounded length, and how many more there are.
+    """Return the first faults of a validation error on one line of bounded length, and the number of others.
 
-    With a prefix, a value's place begins with the name of its environment variable.
+    With a prefix, the place of a value begins with the name of its environment variable.
     """
     faults = own_faults(error)
     first = "; ".join(
@@ -299,7 +299,7 @@ def describe(error: ValidationError, prefix: str = "") -> str:
 
 
 def facts_of(error: ValidationError) -> Facts:
-    """The first fault of a validation error for a log: a word, its place, and the facts of its context."""
+    """Return facts of the first fault of a validation error: its word, its place, and its context."""
     fault = own_faults(error)[0]
     context = fault.get("ctx", {})
     facts = {name: value for name, value in context.items() if isinstance(value, int | float | str | tuple)}
@@ -314,7 +314,7 @@ def _place(path: Sequence[str | int], prefix: str) -> str:
 
 
 def own_faults(error: ValidationError) -> list[ErrorDetails]:
-    """Its faults, without lists that are too short only because one of their entries is at fault."""
+    """Return the faults of an error, without lists that are too short only because of an invalid entry."""
     faults = error.errors(include_url=False, include_input=False)
     above = {fault["loc"][:depth] for fault in faults for depth in range(len(fault["loc"]))}
     return [fault for fault in faults if fault["type"] != "too_short" or fault["loc"] not in above]
@@ -334,14 +334,14 @@ def message(fault: ErrorDetails) -> str:
 
 
 def _one_line(text: str, length: int) -> str:
-    """The start of a text from another user, escaped for a header or a line of a log."""
+    """Return the start of a foreign text, escaped for a header or a line of a log."""
     return plain(text[:length])[:length]
 
 
 def _attributes(headers: Headers) -> dict[str, str]:
-    """The CloudEvents attributes that are read among a record's headers, without their prefix.
+    """Return the CloudEvents attributes among a record's headers, without their prefix.
 
-    A header without a value is as absent: so the JSON format of CloudEvents has it for null.
+    A header without a value counts as absent, like null in the JSON format of CloudEvents.
     """
     attributes: dict[str, str] = {}
     for name, raw in headers:
@@ -360,8 +360,8 @@ def _attributes(headers: Headers) -> dict[str, str]:
 
 
 def _json_object(line: bytes | str) -> dict[str, Any]:
-    """Read a JSON object more strictly than the standard library: UTF-8 only, no name twice, and not too many
-    names."""
+    """Read a JSON object more strictly than the standard library: UTF-8 only, without repeated names, and
+    with a bounded number of names."""
     try:
         text = line if isinstance(line, str) else line.decode()
         fields = json.loads(text, object_pairs_hook=_distinct_names)
@@ -390,17 +390,17 @@ def _json_bytes(value: Any) -> bytes:
 
 
 def _stored_envelope(attributes: Mapping[str, Any], stored: bytes, written: Event | None = None) -> Envelope:
-    """The envelope of an event as a ledger has it: in canonical form, of this version or an earlier one."""
+    """Return the envelope of a stored event, in the canonical form of this version or an earlier one."""
     envelope, is_canonical = _envelope(attributes, stored, written)
     if not is_canonical:
         raise InvalidRecordError(f"{envelope.event.TYPE}: the data are not in canonical form")
-    # An earlier version's form is kept as it is.
+    # The form of an earlier version is kept.
     return _bounded(envelope if envelope.value == stored else replace(envelope, stored=stored))
 
 
 def _bounded(envelope: Envelope) -> Envelope:
-    """The envelope, where its value can be read again from the ledger: defaults and the canonical form of
-    numbers may have made it longer than what came in."""
+    """Return the envelope if its value is short enough for the ledger: defaults and the canonical form of
+    numbers may have lengthened it."""
     if len(envelope.value) > MAX_VALUE_BYTES:
         raise InvalidRecordError(
             f"{envelope.event.TYPE}: the value has more than {MAX_VALUE_BYTES} bytes in canonical form"
@@ -411,9 +411,9 @@ def _bounded(envelope: Envelope) -> Envelope:
 def _envelope(
     attributes: Mapping[str, Any], value: bytes, written: Event | None = None
 ) -> tuple[Envelope, bool]:
-    """The envelope of an event, and whether `value` is canonical: of this version, or of an earlier one.
+    """Return the envelope of an event, and whether `value` is canonical in this version or an earlier one.
 
-    `written` is the event of which `value` is the canonical JSON, where it is known.
+    `written` is the event of which `value` is the canonical JSON, if available.
     """
     kind = attributes.get("type")
     model = EVENT_TYPES.get(kind) if isinstance(kind, str) else None
@@ -435,8 +435,8 @@ def _envelope(
 
 
 def _decoded(model: type[Event], value: bytes) -> tuple[Event, bytes, bool]:
-    """An event, its canonical JSON, and whether `value` is canonical: as this version of the model writes it,
-    or an earlier one that lacked fields."""
+    """Return an event, its canonical JSON, and whether `value` is canonical in this version of the model or
+    in an earlier one that lacked fields."""
     event = model.model_validate_json(value)
     canonical = event.model_dump_json().encode()
     if canonical == value:
@@ -457,7 +457,7 @@ def _attribute(attributes: Mapping[str, Any], name: str, least_length: int) -> s
 
 
 def rfc3339(timestamp_ms: int) -> str:
-    """A Unix time in milliseconds, in UTC."""
+    """Return a Unix time in milliseconds as RFC 3339 text, in UTC."""
     return f"{_second(timestamp_ms // 1_000)}.{timestamp_ms % 1_000:03d}Z"
 
 

@@ -19,17 +19,17 @@ class Command(NodeCommand):
     """A command to one runner of one node; each kind of command derives from it."""
 
     RUNNER: ClassVar[str]
-    """The name of the runner that obeys it."""
+    """Name of the runner that carries it out."""
     CANCELS: ClassVar[bool] = False
-    """Whether it only takes work back. A node obeys such a command before the others that it reads with it,
-    again in its turn, and while its disks have no room: applying it twice is applying it once."""
+    """Whether it only cancels work. A node carries out such a command before the others that it reads with
+    it, again in its turn, and also with full disks: it is idempotent."""
 
 
 class RunDisowned(NodeCommand):
     """The cell does not have this run on the node, although the node has reported that it continues.
 
-    The runner that has the run ends it and reports the end; what is on disk stays. A node without the run has
-    nothing to do. The command is obeyed in its order: an assignment before it may have replaced the run.
+    The run's runner ends it and reports the end; files stay. A node without the run has nothing to do. The
+    command is carried out in its order: an assignment before it may have replaced the run.
     """
 
     TYPE: ClassVar = "millrace.run.disowned.v1"

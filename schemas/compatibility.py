@@ -1,6 +1,6 @@
-"""Does a new version of a JSON Schema accept everything that the old version accepted?
+"""Proof that a new version of a JSON Schema accepts all values that the old version accepted.
 
-The proof goes part by part and keyword by keyword. It is conservative: what it cannot prove, it reports.
+The proof goes part by part and keyword by keyword. It is conservative: it reports what it cannot prove.
 """
 
 import json
@@ -14,7 +14,7 @@ Schema: TypeAlias = bool | dict[str, Any]
 
 _ANNOTATIONS = frozenset({"$comment", "$defs", "default", "deprecated", "description", "examples"})
 _VERBATIM = ("format", "multipleOf", "pattern", "uniqueItems")
-"""Keywords whose values cannot be compared: they may be dropped, but neither added nor changed."""
+"""Keywords whose values cannot be compared: they may be removed, but neither added nor changed."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class _Limit:
     inclusive: str
     exclusive: str | None
     widens: int
-    """-1 where a lower limit accepts more, 1 where a higher one does."""
+    """-1 if a lower limit accepts more, 1 if a higher one does."""
     absent: float
-    """What holds where the keyword is absent."""
+    """Limit without the keyword."""
 
     def tightest(self, schema: dict[str, Any]) -> tuple[float, bool, str]:
-        """Comparable, the tighter the smaller: the limit towards where it widens, whether it is itself
-        accepted, and how it is written."""
+        """Return the tightest limit, comparable so that a tighter one is smaller: its signed value, whether
+        the value itself is accepted, and its text."""
         limits = [(self.absent * self.widens, True, f"no {self.inclusive}")]
         for keyword, accepts_itself in ((self.inclusive, True), (self.exclusive, False)):
             if keyword in schema:
@@ -57,7 +57,7 @@ _JUDGED = frozenset(
 
 
 def violations(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What may be valid under `old` and is not proven valid under `new`: one line each, none if compatible.
+    """Return the values that may be valid under `old` and are not proven valid under `new`, one line each.
 
     Each line names the type (its `$id`, or its title), the path of the value, and what became narrower.
     """
@@ -69,7 +69,7 @@ def violations(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where in the value a comparison stands, and the pairs of references whose comparison is under way."""
+    """Position of a comparison in the value, and the pairs of references that are being compared."""
 
     path: str
     open_pairs: frozenset[str]
@@ -83,13 +83,14 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Two documents, whose references are resolved each in its own."""
+    """Comparison of two documents, each with its own references."""
 
     old_document: dict[str, Any]
     new_document: dict[str, Any]
 
     def faults(self, old: Schema, new: Schema, place: _Place) -> list[str]:
-        """A schema is a conjunction of parts: each part of `new` must follow from some part of `old`."""
+        """Return the faults. Schemas are conjunctions: each part of `new` must follow from a part of
+        `old`."""
         if old is False or _same(old, new):
             return []
         old_parts = list(_parts(old)) or [{}]
@@ -116,15 +117,15 @@ class _Comparison:
     def _reference_faults(self, old: dict[str, Any], new: dict[str, Any], place: _Place) -> list[str]:
         pair = _canonical([old, new])
         if pair in place.open_pairs:
-            return []  # A recursive type: what is being proved of it may be assumed one level down.
+            return []  # A recursive type: the claim may be assumed one level down.
         try:
             old_target, new_target = _resolve(self.old_document, old), _resolve(self.new_document, new)
         except LookupError as missing:
-            return [place.fault(f"cannot be judged: {missing.args[0]}")]
+            return [place.fault(f"cannot be compared: {missing.args[0]}")]
         return self.faults(old_target, new_target, _Place(place.path, place.open_pairs | {pair}))
 
     def _alternative_faults(self, old: dict[str, Any], branches: list[Schema], place: _Place) -> list[str]:
-        """What is no union must fit whole into one alternative."""
+        """Return the faults of alternatives: a schema without a union must fit into one alternative."""
         attempts = [self.faults(old, branch, place) for branch in branches]
         if not all(attempts):
             return []
@@ -139,7 +140,7 @@ class _Comparison:
     def _keyword_faults(self, old: dict[str, Any], new: dict[str, Any], place: _Place) -> list[str]:
         unknown = sorted((old.keys() | new.keys()) - _JUDGED)
         if unknown:
-            return [place.fault(f"cannot be judged: keyword {keyword}") for keyword in unknown]
+            return [place.fault(f"cannot be compared: keyword {keyword}") for keyword in unknown]
         old_types, new_types = _types(old), _types(new)
         accepted = {*new_types, "integer"} if "number" in new_types else set(new_types)
         lost = [kind for kind in old_types if kind not in accepted]
@@ -154,7 +155,8 @@ class _Comparison:
         return faults
 
     def _array_faults(self, old: dict[str, Any], new: dict[str, Any], place: _Place) -> list[str]:
-        """Positions are judged one by one as far as either schema has rules of their own for them."""
+        """Return the faults of arrays. Positions are compared one by one as far as a schema has rules for
+        them."""
         old_first, new_first = old.get("prefixItems", []), new.get("prefixItems", [])
         old_rest, new_rest = old.get("items", True), new.get("items", True)
         positions, most = max(len(old_first), len(new_first)), old.get("maxItems", inf)
@@ -172,7 +174,7 @@ class _Comparison:
         faults = [place.below(f".{name}").fault("became required") for name in required]
         old_patterns, new_patterns = (schema.get("patternProperties", {}) for schema in (old, new))
         if old_patterns.keys() != new_patterns.keys():
-            return [*faults, place.fault("cannot be judged: patternProperties has other patterns")]
+            return [*faults, place.fault("cannot be compared: patternProperties has other patterns")]
         for pattern, rule in old_patterns.items():
             faults += self.faults(rule, new_patterns[pattern], place.below(".*"))
         old_names, new_names = (schema.get("properties", {}) for schema in (old, new))
@@ -184,7 +186,7 @@ class _Comparison:
             else:
                 faults += self.faults(rule, new_names.get(name, new_others), below)
         for name in sorted(new_names.keys() - old_names.keys()):
-            # Under the old schema the name fell under a pattern or among the others.
+            # In the old schema the name matched a pattern or the rule for other names.
             for rule in (old_others, *old_patterns.values()):
                 faults += self.faults(rule, new_names[name], place.below(f".{name}"))
         faults += self.faults(old_others, new_others, place.below(".*"))
@@ -197,7 +199,8 @@ def _without_identity(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts(schema: Schema) -> Iterator[Schema]:
-    """The conjuncts of a schema: its own keywords, its reference, its union, and those of its `allOf`."""
+    """Yield the conjuncts of a schema: its own keywords, its reference, its union, and those of its
+    `allOf`."""
     if isinstance(schema, bool):
         if not schema:
             yield False
@@ -213,7 +216,7 @@ def _parts(schema: Schema) -> Iterator[Schema]:
 
 
 def _resolve(document: dict[str, Any], schema: dict[str, Any]) -> Schema:
-    """The target of a reference, or the schema itself where it is none."""
+    """Return the target of a reference, or a schema that is not a reference itself."""
     if "$ref" not in schema:
         return schema
     reference: str = schema["$ref"]
@@ -226,7 +229,7 @@ def _resolve(document: dict[str, Any], schema: dict[str, Any]) -> Schema:
 
 
 def _label(document: dict[str, Any], branch: Schema) -> str:
-    """What an alternative is called: by its title where it has one, else by its types."""
+    """Return the name of an alternative: its title, or else its types."""
     try:
         target = branch if isinstance(branch, bool) else _resolve(document, branch)
     except LookupError as missing:
@@ -237,7 +240,7 @@ def _label(document: dict[str, Any], branch: Schema) -> str:
 
 
 def _types(schema: dict[str, Any]) -> list[str]:
-    """The JSON types that a schema accepts: as it says, or those of its values, or all."""
+    """Return the JSON types that a schema accepts: those that it names, or those of its values, or all."""
     if "type" in schema:
         stated: str | list[str] = schema["type"]
         return [stated] if isinstance(stated, str) else stated
@@ -255,7 +258,7 @@ def _types(schema: dict[str, Any]) -> list[str]:
 
 
 def _same(old: Schema, new: Schema) -> bool:
-    """Whether two schemas are the same text, without references, which may lead elsewhere."""
+    """Return whether two schemas have equal texts without references, whose targets may differ."""
     text = _canonical(old)
     return text == _canonical(new) and '"$ref"' not in text
 
@@ -265,7 +268,7 @@ def _canonical(value: Any) -> str:
 
 
 def _values(schema: dict[str, Any]) -> list[str] | None:
-    """The values that a schema lists, in canonical form; None where it lists none."""
+    """Return the values that a schema lists, in canonical form; None if it lists none."""
     constant = [schema["const"]] if "const" in schema else None
     values = schema.get("enum", constant)
     if values is None:

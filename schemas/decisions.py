@@ -10,8 +10,8 @@ from schemas.facts import Facts, Message
 from schemas.kind import AnyEvidence, ReasonedDecision
 
 JobStateName = Literal["waiting", "admitted", "rejected", "withdrawn", "refunded", "completed"]
-"""A job that was submitted waits for its decision, at once or for a while; an admitted one ends in one of the
-last three."""
+"""States of a job: a submitted job waits for its decision, possibly for a while; an admitted one ends in one
+of the last three states."""
 
 REASONS: Mapping[ReasonedDecision, OpenWords] = {
     "job.admitted": OpenWords(),
@@ -56,7 +56,7 @@ REASONS: Mapping[ReasonedDecision, OpenWords] = {
         "zone_does_not_lend",
     ),
 }
-"""Reasons that the cell gives; policies add theirs."""
+"""Reasons of the cell; policies add theirs."""
 AdmissionReason: TypeAlias = Annotated[str, REASONS["job.admitted"]]
 RejectionReason: TypeAlias = Annotated[str, REASONS["job.rejected"]]
 RefundReason: TypeAlias = Annotated[str, REASONS["job.refunded"]]
@@ -74,11 +74,11 @@ class JobOutcome(Outcome):
     reason: str
     """Reason, from a closed list that each decision narrows."""
     evidence: AnyEvidence | None = None
-    """The numbers behind the decision. None where the cell has decided before any policy was asked."""
+    """Numbers behind the decision. None if the cell decided without a policy."""
 
     @property
     def is_of_another_job(self) -> bool:
-        """Whether the job under this id is another one, and stands as it did."""
+        """Whether the id belongs to another job, whose state does not change."""
         return False
 
     @property
@@ -152,7 +152,7 @@ class JobRefunded(JobOutcome):
 
 
 class JobWithdrawn(JobOutcome):
-    """A job that has not started is withdrawn by its user, who gets back what is not yet spent."""
+    """A job that has not started is withdrawn by its user, who gets the unspent part of the payment."""
 
     TYPE: ClassVar = "millrace.job.withdrawn.v1"
     STATE: ClassVar = "withdrawn"
@@ -174,20 +174,20 @@ class JobCompleted(JobOutcome):
 
     reason: Literal["work_done"]
     node: Identifier | None
-    """None where it ended on several."""
+    """Node of its end; None if it ended on several."""
     payment_micros: Amount
-    """Payment of its user, as it was when the job was admitted."""
+    """Payment of its user, as at admission."""
     samples_done: Samples
     loss: float | None = None
-    """None where no loss is measured."""
+    """Final loss; None if no loss is measured."""
     accuracy: float | None = None
-    """The best that its runs have measured; None where none is."""
+    """Best measured accuracy; None if none is measured."""
     target_accuracy: float | None = None
-    """At which it would have been done sooner; None where it has no such target."""
+    """Accuracy at which it is complete; None without such a target."""
     adapter_path: str | None = None
-    """Below the executors' output root; None where the job leaves no adapter."""
+    """Path of the adapter below the executors' output root; None without an adapter."""
     adapter_digest: str | None = None
-    """See `RunFinished`."""
+    """Digest of the adapter, see `RunFinished`."""
 
     @property
     def owed_micros(self) -> int:
@@ -195,9 +195,9 @@ class JobCompleted(JobOutcome):
 
 
 NodeStatus = Literal["up", "down", "cordoned", "leaving"]
-"""`cordoned`: it keeps what is planned on it and is given nothing new. `leaving`: what is planned on it is
-planned again elsewhere, and it goes to another zone, or out of the cell, when its runs are over. A node that
-is down is called that, whatever else it is."""
+"""Status of a node. `cordoned`: it keeps its plans and gets no new ones. `leaving`: its plans move to other
+nodes, and it moves to another zone, or leaves the cell, when its runs are over. A node that is down has the
+status `down`, whatever else applies."""
 
 
 NodeStatusReason = Literal[
@@ -215,16 +215,16 @@ NodeStatusReason = Literal[
 
 
 class NodeStatusChanged(Outcome):
-    """A node's new status. The decisions that follow say what happens to its runs."""
+    """A node's new status. The decisions after it are about its runs."""
 
     TYPE: ClassVar = "millrace.node.status_changed.v1"
 
     zone: Identifier
-    """The one that it is in."""
+    """Zone of the node."""
     node: Identifier
     status: NodeStatus
     reason: NodeStatusReason
-    """`awaited`: the cell waits for word that the node is fit for this zone."""
+    """Reason of the status. `awaited`: the cell waits for a report that the node is fit for this zone."""
     message: Message = ""
     """Message of the node, for an operator."""
 
@@ -236,9 +236,9 @@ class NodeMoved(Outcome):
 
     node: Identifier
     from_zone: Identifier | None
-    """None where it joins the cell."""
+    """Zone before; None if the node joins the cell."""
     to_zone: Identifier | None
-    """None where it leaves the cell."""
+    """Zone after; None if the node leaves the cell."""
     reason: Literal["registered", "lent", "returned", "retired"]
 
 
@@ -286,9 +286,9 @@ class EventFaulted(EventWithoutEffect):
     event_type: str
     """The CloudEvents type."""
     exception: str
-    """The name of its type."""
+    """Name of the exception's type."""
     zone: Identifier | None
-    """The zone whose policy raised it; None where the cell did."""
+    """Zone whose policy raised it; None if the cell did."""
     place: str
     """The method of the policy, or the stage of the cell, that raised it."""
     job_id: Identifier | None

@@ -1,6 +1,6 @@
 """The generated documents: JSON Schemas and the AsyncAPI document, written, checked and kept by release.
 
-They describe the types of the policies that are installed: for the committed ones those of the project alone.
+They describe the types of the installed policies; the committed documents only those of the project.
 """
 
 import json
@@ -22,13 +22,13 @@ from schemas.registry import DECISION_TYPES, EVENT_TYPES
 from schemas.views import JobState, ZoneState
 
 SPEC = Path(__file__).parent / "spec"
-"""Where the committed documents lie; those of each release in `released/<version>` below."""
+"""Folder of the committed documents; those of each release are in `released/<version>` below."""
 
 _DIALECT = GenerateJsonSchema.schema_dialect
 
 
 class _Generator(GenerateJsonSchema):
-    """Says no more than the names do, and refuses what the models refuse."""
+    """Generator of schemas without titles of fields, which refuse what the models refuse."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
         return False
@@ -40,14 +40,14 @@ class _Generator(GenerateJsonSchema):
         return json_schema
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
-        """Alternatives of different kinds exclude each other, so to fit any of them is to fit exactly one."""
+        """Return the schema of a union. Its kinds exclude each other, so `anyOf` equals `oneOf`."""
         return {"anyOf": super().tagged_union_schema(schema)["oneOf"]}
 
 
 @cache
 def json_schemas() -> dict[str, dict[str, Any]]:
-    """The JSON Schema of the record's value for every type: of an event itself, of a decision with the link
-    of the log around its outcome, of the state of a job or a zone. All callers share it."""
+    """Return the JSON Schema of a record's value, by type: of events, of decisions with the link of the log
+    around their outcomes, of the states of jobs and zones. All callers share it."""
     events = {ce_type: _plain_schema(model) for ce_type, model in EVENT_TYPES.items()}
     views = {model.TYPE: _plain_schema(model) for model in (JobState, ZoneState, SolvePosed)}
     decisions = {ce_type: _decision_schema(model) for ce_type, model in DECISION_TYPES.items()}
@@ -58,7 +58,7 @@ def json_schemas() -> dict[str, dict[str, Any]]:
 
 
 def write(directory: Path = SPEC) -> None:
-    """Write every document anew, and remove the schemas of types that are no more."""
+    """Write all documents, and remove the schemas of types that no longer exist."""
     directory.mkdir(parents=True, exist_ok=True)
     texts = _texts()
     for name in _committed(directory) - texts.keys():
@@ -68,16 +68,16 @@ def write(directory: Path = SPEC) -> None:
 
 
 def check(directory: Path = SPEC) -> list[str]:
-    """Return the faults of the committed documents, one line each: where they differ from the models, and
-    where the models refuse what a released version accepted."""
+    """Return the faults of the committed documents, one line each: differences from the models, and values
+    that a released version accepted and the models refuse."""
     texts, committed = _texts(), _committed(directory)
-    faults = [f"{name} is missing: write the documents anew" for name in sorted(texts.keys() - committed)]
+    faults = [f"{name} is missing: write the documents again" for name in sorted(texts.keys() - committed)]
     faults += [
-        f"{name} is of no known type: write the documents anew" for name in sorted(committed - texts.keys())
+        f"{name} is of no known type: write the documents again" for name in sorted(committed - texts.keys())
     ]
     for name in sorted(texts.keys() & committed):
         if (directory / name).read_text(encoding="utf-8") != texts[name]:
-            faults.append(f"{name} differs from the models: write the documents anew")
+            faults.append(f"{name} differs from the models: write the documents again")
     current = json_schemas()
     for released in sorted((directory / "released").glob("*/*.json")):
         new = current.get(released.stem)
@@ -90,11 +90,11 @@ def check(directory: Path = SPEC) -> list[str]:
 
 
 def release(version: str, directory: Path = SPEC) -> None:
-    """Keep the JSON Schemas as those of a released version, which all later ones must be compatible with.
+    """Keep the JSON Schemas as those of a released version, with which all later ones must be compatible.
 
     Raises:
-        FileExistsError: if that version is released already.
-        ValueError: if the documents have faults.
+        FileExistsError: that version is already released.
+        ValueError: the documents have faults.
     """
     if faults := check(directory):
         raise ValueError(f"not fit for release: {faults[0]} ({len(faults)} in all)")
@@ -126,12 +126,12 @@ def _file_name(ce_type: str) -> str:
 
 
 def _texts() -> dict[str, str]:
-    """The documents by file name."""
+    """Return the documents by file name."""
     texts = {
         _file_name(ce_type): json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
         for ce_type, schema in json_schemas().items()
     }
-    plain = json.loads(json.dumps(asyncapi()))  # so that YAML repeats shared parts in place of aliases
+    plain = json.loads(json.dumps(asyncapi()))  # so that YAML repeats shared parts instead of aliases
     texts["asyncapi.yaml"] = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
     return texts
 

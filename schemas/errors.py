@@ -3,19 +3,19 @@
 from typing import ClassVar
 
 EXIT_INTERRUPTED = 130
-"""Status of a command that Ctrl-C has ended."""
+"""Exit status of a command that Ctrl-C ended."""
 
 
 class ReadableError(Exception):
-    """Its message is for the user of the program: what was wrong, where, and what to do.
+    """An error whose message is for the user: the fault, its place, and the remedy.
 
-    Where there are more lines than one, the first is complete; the others are further faults.
+    With several lines, the first one is complete, and the others are further faults.
     """
 
     ends_with_log: ClassVar[bool] = False
     """Whether the further lines are the end of a log instead."""
     exit_status: ClassVar[int] = 1
-    """With which a process ends for it."""
+    """Exit status of a process that ends because of it."""
 
 
 class InstallationError(ReadableError):

@@ -1,4 +1,4 @@
-"""Libraries that only some commands and services need, and that come with extras of the distribution."""
+"""Libraries of the distribution's extras, which only some commands and services need."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ _REQUIREMENT = re.compile(r"""(?P<name>[A-Za-z0-9._-]+).*;.*extra == ['"](?P<ext
 
 
 class MissingExtraError(ReadableError):
-    """A library is not installed that comes with an extra."""
+    """A library of an extra is not installed."""
 
     def __init__(self, libraries: Sequence[str], extra: str) -> None:
         are = "is" if len(libraries) == 1 else "are"
@@ -21,7 +21,7 @@ class MissingExtraError(ReadableError):
 
 
 def libraries_of_extras() -> Mapping[str, Sequence[str]]:
-    """Distributions by extra, as pyproject.toml has them."""
+    """Return the distributions of each extra, as in pyproject.toml."""
     libraries: dict[str, list[str]] = {}
     for requirement in metadata.requires(_DISTRIBUTION) or ():
         if found := _REQUIREMENT.match(requirement):
@@ -30,7 +30,7 @@ def libraries_of_extras() -> Mapping[str, Sequence[str]]:
 
 
 def require_extra(extra: str) -> None:
-    """See that an extra is installed.
+    """Check that an extra is installed.
 
     Raises:
         MissingExtraError: it is not.
@@ -41,7 +41,7 @@ def require_extra(extra: str) -> None:
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """Return the error that says which extra has a module; None if none has."""
+    """Return an error with the extra of a missing module; None if no extra has it."""
     module = (error.name or "").partition(".")[0]
     for extra, names in libraries_of_extras().items():
         for name in names:

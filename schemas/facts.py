@@ -1,7 +1,7 @@
 """Facts of a decision: the numbers and names behind its reason.
 
-They are part of the log. Sentences are not: views make them from reason and facts, and may reword them at any
-time.
+Facts are part of the log. Sentences are not: views make them from reason and facts, and may change them at
+any time.
 """
 
 import json
@@ -15,10 +15,10 @@ from pydantic_core import PydanticCustomError
 from schemas.base import MAX_TEXT_LENGTH
 
 FactName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-"""Units are in the name, as in those of fields: `waited_s`, `held_bytes`."""
+"""Name of a fact with its unit, as for fields: `waited_s`, `held_bytes`."""
 
 Fact = int | float | str | tuple[str, ...]
-"""A number, an identifier or a word of a closed list, several of these, or a text that came with an event."""
+"""A number, an identifier or a word of a closed list, several of these, or a text from an event."""
 
 
 NO_FACTS: Mapping[str, Fact] = MappingProxyType({})
@@ -29,7 +29,7 @@ def _clipped(text: str) -> str:
 
 
 Message = Annotated[str, AfterValidator(_clipped)]
-"""A text that came with an event, cut to a length fit for a log, so that no decision fails for it."""
+"""A text from an event, cut to a length fit for a log, so that no decision fails for it."""
 
 
 def _all_clipped(facts: dict[str, Fact]) -> dict[str, Fact]:
@@ -37,18 +37,18 @@ def _all_clipped(facts: dict[str, Fact]) -> dict[str, Fact]:
 
 
 Facts = Annotated[dict[FactName, Fact], Field(max_length=16), AfterValidator(_all_clipped)]
-"""By name. Texts are cut like a `Message`. Where a reason has several cases, the fact `case` tells which it
-is, by a word of a closed list."""
+"""Facts by name. Texts are cut like a `Message`. If a reason has several cases, the fact `case` is a word of
+a closed list."""
 
 
 def facts_bytes(facts: Mapping[str, Fact]) -> int:
-    """Return how many bytes facts take in a snapshot, at most."""
+    """Return the most bytes of facts in a snapshot."""
     return len(json.dumps(dict(facts)).encode()) if facts else len("{}")
 
 
 class Fault(NamedTuple):
-    """A fault of a value: a word of a closed list and facts, which a log may have, and a sentence for whoever
-    wrote the value."""
+    """A fault of a value: a word of a closed list and facts, for logs, and a sentence for the writer of the
+    value."""
 
     word: str
     message: str
@@ -56,5 +56,5 @@ class Fault(NamedTuple):
 
     @property
     def error(self) -> PydanticCustomError:
-        """The error that a validator raises; its type is the word, and its context the facts."""
+        """Error of a validator; its type is the word, and its context the facts."""
         return PydanticCustomError(self.word, self.message, dict(self.facts))

@@ -18,19 +18,19 @@ from schemas.base import (
 from schemas.kind import InputTopic
 
 FLEET = InputTopic(
-    "fleet", "What executors saw: nodes that come and go, runs, their progress.", "nodes", "node"
+    "fleet", "Reports of executors: nodes that come and go, runs, their progress.", "nodes", "node"
 )
-"""A policy whose runners report more than the events below registers them for this topic: so all that a node
-reports keeps its order."""
+"""Topic of all reports. Policies register further events of their runners for it, so that all reports of a
+node keep their order."""
 
 Loss = Annotated[float, Field(ge=0, le=1e9)]
 NodeSeconds = Annotated[float, Field(ge=0, le=1e9)]
-"""The time of the steps that a run took part in. Of a step that runs share, each has had an equal part, or a
-part by its tokens where that is less: no more than it would have taken alone."""
+"""Time of the steps of a run. A step that runs share is divided equally, or by tokens for a run with less: no
+run has more time than its steps would take alone."""
 
 
 TakenGib = Annotated[float, Field(ge=0, le=1e6)]
-"""Memory that a run took of a device beside the base model in the largest of the steps that it took alone."""
+"""Memory of a run on a device, besides the base model, in the largest of the steps that it took alone."""
 
 
 RunnerNames = Annotated[
@@ -38,7 +38,7 @@ RunnerNames = Annotated[
     Field(min_length=1, max_length=16, json_schema_extra={"uniqueItems": True}),
     AfterValidator(distinct),
 ]
-"""Runners of a node, as in `Command.RUNNER`."""
+"""Names of a node's runners, as in `Command.RUNNER`."""
 
 
 class FleetEvent(Event):
@@ -48,7 +48,7 @@ class FleetEvent(Event):
 
 
 class SignOfLife(FleetEvent):
-    """The node is there, and this is what it can do."""
+    """A sign that a node is online, with its capabilities."""
 
     base_model: Identifier
     runners: RunnerNames
@@ -62,14 +62,14 @@ class NodeOnline(SignOfLife):
 
     TYPE: ClassVar = "millrace.node.online.v1"
 
-    # Left out where it is the default, so that reports written before it was added keep their bytes.
+    # Omitted if it is the default, so that reports written before it was added keep their bytes.
     runs: Annotated[tuple[RunId, ...], Field(max_length=MAX_HELD_RUNS, exclude_if=lambda runs: not runs)] = ()
-    """The runs of its journal that it continues. All other runs of the node are over, whoever ordered them.
-    Commands that it has not read yet are not among them."""
+    """Runs of its journal that it continues. All other runs of the node are over. Runs of commands that it
+    has not read yet are not listed."""
 
 
 class NodeHeartbeat(SignOfLife):
-    """A node is alive. Intake notes it and keeps it out of the ledger: see `NodeHeard`, `NodeSilent`."""
+    """A node is online. Intake notes it and keeps it out of the ledger: see `NodeHeard`, `NodeSilent`."""
 
     TYPE: ClassVar = "millrace.node.heartbeat.v1"
 
@@ -80,13 +80,13 @@ class NodeOffline(FleetEvent):
     TYPE: ClassVar = "millrace.node.offline.v1"
 
     reason: Text = ""
-    """For an operator, such as a full disk, which takes no checkpoints either; empty where the executor was
-    asked to stop."""
+    """Reason for an operator, such as a full disk, which holds no checkpoints either; empty after a requested
+    stop."""
 
 
 class NodeHeard(SignOfLife):
-    """A node that its cell considers lost, or has not heard yet, is alive. Only intake writes it, to the
-    ledger.
+    """A node is online that counts as down in its cell, or has not reported before. Only intake writes it, to
+    the ledger.
     """
 
     TYPE: ClassVar = "millrace.node.heard.v1"
@@ -98,8 +98,7 @@ class NodeSilent(FleetEvent):
     TYPE: ClassVar = "millrace.node.silent.v1"
 
     silent_s: Annotated[float, Field(ge=0, le=1e9)]
-    """For so long intake listened and did not hear the node; time in which it could not listen is left
-    out."""
+    """Time without a report while intake listened; time in which it could not listen is excluded."""
 
 
 MAX_REFUSED_RUNS = 48
@@ -113,16 +112,15 @@ RefusalReason = Literal[
     "unknown_run",
     "no_room",
 ]
-"""`unknown_type`: the node knows no commands of this type. `runner_missing`: it knows them, and lacks the
-runner. `runner_failed`: the runner is out of order until the executor is started again. `malformed`: the
-fields are not those of the type. `impossible`: no cell sends such a command.
-`out_of_date`: the slot is over, or the node has a newer generation of the job. `unknown_run`: the command is
-about a run that the node does not have. `no_room`: the disks are full, and the node is offline until they are
-not."""
+"""Reason of a refusal. `unknown_type`: the node does not support commands of this type. `runner_missing`: it
+supports them, and lacks the runner. `runner_failed`: the runner is unusable until the executor is restarted.
+`malformed`: the fields are not those of the type. `impossible`: no cell sends such a command. `out_of_date`:
+the slot is over, or the node has a newer generation of the job. `unknown_run`: the command is about a run
+that the node does not have. `no_room`: the disks are full, and the node is offline until they have room."""
 
 
 class RefusedRun(Record):
-    """A run that a node does not have, because it did not begin it or because it is over."""
+    """A run that a node does not have, because it never began or is over."""
 
     run_id: RunId
     job_id: Identifier
@@ -134,14 +132,14 @@ class CommandRefused(FleetEvent):
     TYPE: ClassVar = "millrace.command.refused.v1"
 
     command_id: Annotated[str, Field(min_length=1, max_length=256)]
-    """Id of the decision that the command is."""
+    """Id of the command's decision."""
     runner: Identifier | None
-    """Who is to obey it; None where the node does not know commands of its type."""
+    """Runner of the command; None if the node does not support its type."""
     reason: RefusalReason
     detail: Text
     runs: Annotated[tuple[RefusedRun, ...], Field(max_length=MAX_REFUSED_RUNS)] = ()
-    """Those that the command names, as far as the node could read it. The node does not have them: what was
-    to begin has failed there, and what was to end is over."""
+    """Runs that the command names, as far as the node could read it. The node does not have them: a run to
+    begin has failed there, and a run to end is over."""
 
 
 class RunReport(FleetEvent):
@@ -153,7 +151,7 @@ class RunReport(FleetEvent):
 
     @property
     def ends_run(self) -> bool:
-        """Whether nothing of the run is on the node any more."""
+        """Whether the run is over on the node."""
         return False
 
 
@@ -163,7 +161,7 @@ class RunStarted(RunReport):
     TYPE: ClassVar = "millrace.run.started.v1"
 
     dataset_samples: PositiveSamples | None = None
-    """Records that the executor has counted in the job's file; None where it had no need to read it."""
+    """Number of records in the job's file; None if the executor did not need to read it."""
 
 
 class RunProgressed(RunReport):
@@ -174,12 +172,12 @@ class RunProgressed(RunReport):
     TYPE: ClassVar = "millrace.run.progressed.v1"
 
     loss: Loss | None = None
-    """None where no loss is measured."""
+    """Training loss; None if no loss is measured."""
     node_s: NodeSeconds
-    """Time of the node that the run has had."""
-    # Left out where it is the default, so that reports written before it was added keep their bytes.
+    """Time of the node used by the run."""
+    # Omitted if it is the default, so that reports written before it was added keep their bytes.
     memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
-    """None where it was not measured."""
+    """Memory of the run besides the base model; None if not measured."""
     complete: bool
 
     @property
@@ -196,11 +194,11 @@ class RunFinished(RunReport):
     TYPE: ClassVar = "millrace.run.finished.v1"
 
     loss: Loss | None = None
-    """None where no loss is measured."""
+    """Training loss; None if no loss is measured."""
     adapter_path: RelativePath | None = None
-    """Given with `adapter_digest`; None where the run leaves no adapter."""
+    """Path of the adapter, together with `adapter_digest`; None without an adapter."""
     adapter_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """BLAKE2b-256 of `adapter_model.safetensors`; None where the run leaves no adapter."""
+    """BLAKE2b-256 of `adapter_model.safetensors`; None without an adapter."""
 
     @property
     def ends_run(self) -> bool:
@@ -223,9 +221,9 @@ class RunFailed(RunReport):
 
     error: Text
     permanent: bool
-    # Left out where it is the default, so that reports written before it was added keep their bytes.
+    # Omitted if it is the default, so that reports written before it was added keep their bytes.
     memory_gib: Annotated[TakenGib | None, Field(exclude_if=lambda gib: gib is None)] = None
-    """None where it was not measured."""
+    """Memory of the run besides the base model; None if not measured."""
 
     @property
     def ends_run(self) -> bool:

@@ -1,7 +1,7 @@
-"""Python processes of ours, isolated from the folder that they are started in.
+"""Isolation of the project's Python processes from their working directory.
 
 For `-m` and `-c`, Python searches the working directory before its own library. That is the user's folder: it
-may have a `schemas` or a `token.py`, which no process of ours may import.
+may have a `schemas` or a `token.py`, which must not be imported.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 def python_command(*arguments: str) -> list[str]:
     """Return the command line of an interpreter like this one, without the working directory on its path.
 
-    What it starts by multiprocessing is isolated too, since that passes interpreter options on.
+    Its children by multiprocessing are isolated too, since interpreter options are passed on.
     """
     return [sys.executable, "-P", *arguments]
 
@@ -19,6 +19,6 @@ def python_command(*arguments: str) -> list[str]:
 def isolate_children() -> None:
     """Keep the working directory off the path of all interpreters that this process starts from now on.
 
-    For processes of multiprocessing, where this process was started without that option.
+    This is for processes of multiprocessing, if this process was started without that option.
     """
     os.environ["PYTHONSAFEPATH"] = "1"

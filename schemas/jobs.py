@@ -7,7 +7,7 @@ from schemas.kind import AnyQuotedTerms, AnyTerms, AnyWorkload
 
 
 class JobSubmitted(Event):
-    """A user asks a zone to run a workload."""
+    """A user submits a workload to a zone."""
 
     TYPE: ClassVar = "millrace.job.submitted.v1"
 
@@ -28,16 +28,15 @@ class JobWithdrawalRequested(Event):
 
 
 class JobQuoteRequested(Event):
-    """A user asks what a workload would cost now. The answer uses the same state as a job's, and changes
-    nothing.
-    """
+    """A user requests a quote for a workload. The answer uses the same state as for a job, and changes
+    nothing."""
 
     TYPE: ClassVar = "millrace.job.quote_requested.v1"
 
     quote_id: Identifier
     user: Identifier
-    """Who asks. The answer does not depend on it; requests of one user wait for each other, not for
-    others'."""
+    """User of the request. The answer does not depend on it; requests of one user wait for each other, not
+    for those of others."""
     zone: Identifier
     workload: AnyWorkload
     terms: AnyQuotedTerms

@@ -1,4 +1,4 @@
-"""How to reach Kafka: addresses, TLS and SASL. Every client of the project is configured from this alone."""
+"""The connection to Kafka: addresses, TLS and SASL. All clients of the project are configured by it alone."""
 
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -10,7 +10,7 @@ SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 ENVIRONMENT_PREFIX = "MILLRACE_"
-"""The start of the names of all environment variables that settings are read from."""
+"""Prefix of the environment variables that settings are read from."""
 _TLS_FIELDS = ("kafka_ca_file", "kafka_certificate_file", "kafka_key_file", "kafka_key_password")
 _SASL_FIELDS = (
     "kafka_sasl_mechanism",
@@ -23,10 +23,10 @@ _SASL_FIELDS = (
 
 
 class KafkaConnection(BaseModel):
-    """Where a Kafka cluster is, and who its client is there.
+    """Address of a Kafka cluster, and credentials of its client.
 
     Raises:
-        ValidationError: the parts do not go together, or a file cannot be read; no message shows a secret.
+        ValidationError: the parts are inconsistent, or a file cannot be read; no message shows a secret.
     """
 
     model_config = ConfigDict(
@@ -36,43 +36,43 @@ class KafkaConnection(BaseModel):
     bootstrap_servers: str = "127.0.0.1:9092"
     """Kafka's addresses, `host:port`, separated by commas."""
     kafka_security_protocol: SecurityProtocol = "PLAINTEXT"
-    """What the cluster's listener speaks."""
+    """Protocol of the cluster's listener."""
     kafka_ca_file: Path | None = None
-    """PEM file of the authorities that the cluster's certificate is checked against; the system's if none."""
+    """PEM file of the authorities for the cluster's certificate; those of the system by default."""
     kafka_certificate_file: Path | None = None
-    """PEM file of the client's own certificate, where the cluster asks for one (mutual TLS)."""
+    """PEM file of the client's own certificate, if the cluster requires one (mutual TLS)."""
     kafka_key_file: Path | None = None
-    """PEM file of its private key."""
+    """PEM file of the certificate's private key."""
     kafka_key_password: SecretStr | None = None
-    """What that file is encrypted with, if it is."""
+    """Password of the key file, if it is encrypted."""
     kafka_verify_hostname: bool = True
-    """Whether the cluster's certificate must be for the host that was asked for."""
+    """Whether the cluster's certificate must match the host name."""
     kafka_sasl_mechanism: SaslMechanism | None = None
-    """How the client says who it is."""
+    """Mechanism of the client's authentication."""
     kafka_username: str | None = None
-    """Who it is; under OAUTHBEARER the id of an OIDC client."""
+    """Name of the user; under OAUTHBEARER the id of an OIDC client."""
     kafka_password: SecretStr | None = None
-    """Its password; under OAUTHBEARER the client's secret."""
+    """Password of the user; under OAUTHBEARER the client's secret."""
     kafka_password_file: Path | None = None
     """A file with the password, instead of the variable; a line break at its end is ignored."""
     kafka_token_url: AnyHttpUrl | None = None
-    """Where OAUTHBEARER gets its tokens, by client credentials (OIDC)."""
+    """Endpoint of the tokens for OAUTHBEARER, by client credentials (OIDC)."""
     kafka_token_scope: str | None = None
-    """What these tokens are asked for."""
+    """Scope of these tokens."""
 
     @property
     def uses_tls(self) -> bool:
-        """Whether what travels is encrypted."""
+        """Whether connections are encrypted."""
         return self.kafka_security_protocol in ("SSL", "SASL_SSL")
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether the client says who it is by SASL."""
+        """Whether the client authenticates by SASL."""
         return self.kafka_security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     @property
     def password(self) -> str:
-        """The password, read anew from its file where there is one.
+        """The password; read from its file at each access, if there is one.
 
         Raises:
             OSError: the file cannot be read.
@@ -82,14 +82,14 @@ class KafkaConnection(BaseModel):
         return "" if self.kafka_password is None else self.kafka_password.get_secret_value()
 
     def environment(self) -> dict[str, str]:
-        """The variables that give a service this connection, whatever else is in its environment.
+        """Return the environment variables of this connection, for a service with any environment.
 
-        What is not set is empty, which counts as not set.
+        Unset fields are empty, which counts as unset.
         """
         return {f"MILLRACE_{name.upper()}": _text(value) for name, value in self.as_fields().items()}
 
     def as_fields(self) -> dict[str, Any]:
-        """The parts by name, for settings that include a connection."""
+        """Return the fields by name, for settings that include a connection."""
         return {name: getattr(self, name) for name in KafkaConnection.model_fields}
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 A distribution registers a policy by an entry point in the group `millrace.policies`, named like its kind,
 that refers to a `PolicyKind`. Every process loads the module with the manifest at its start, so it imports
-only `schemas` and the policy's own types; parts that only some processes need are named by reference.
+only `schemas` and the policy's own types; parts that only some processes need are given as references.
 """
 
 from collections.abc import Mapping
@@ -19,18 +19,18 @@ Reference = str
 """`module:attribute`, imported by the processes that need it."""
 
 ReasonedDecision = Literal["job.admitted", "job.rejected", "job.refunded", "event.ignored"]
-"""The general decisions that policies may give reasons of their own for. A rejection's reasons are also those
-of a request for a quote that finds no plan."""
+"""General decisions for which policies may have their own reasons. Those of a rejection are also those of a
+quote without a plan."""
 
 
 DEFAULT_ORDER_TIMEOUT_S = 1_800.0
 OrderTimeoutSeconds = Annotated[
     float,
-    # Left out where it is the default, so that settings written before it was added keep their bytes.
+    # Omitted if it is the default, so that settings written before it was added keep their bytes.
     Field(ge=1.0, le=31_536_000.0, exclude_if=lambda timeout_s: timeout_s == DEFAULT_ORDER_TIMEOUT_S),
 ]
-"""Time without reports from its node after which a zone counts a run as failed. Make it
-longer than executors take to begin a run, and than the time between two reports of its progress."""
+"""Time without reports from its node after which a zone counts a run as failed. Make it longer than the start
+of a run takes, and than the interval between reports of progress."""
 
 
 class Workload(Kinded):
@@ -38,27 +38,27 @@ class Workload(Kinded):
 
     @property
     def total_samples(self) -> int | None:
-        """When so many samples are done the job is; None where that is not known in advance."""
+        """Number of samples after which the job is complete; None if unknown in advance."""
         return None
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether the job is over at some time, whoever does nothing; False for a service, which runs until
-        it is stopped. A simulation waits only for jobs that end."""
+        """Whether the job ends without an action of its user; False for a service, which runs until it is
+        stopped. A simulation waits only for jobs that end."""
         return True
 
 
 class Terms(Kinded):
-    """On what conditions a job is submitted, or a quote is asked for."""
+    """Conditions on which a job is submitted, or a quote requested."""
 
     @property
     def latest_s(self) -> float | None:
-        """By when the job is over, done or not; None where the terms do not say."""
+        """Time at which the job is over, complete or not; None if the terms have none."""
         return None
 
     @property
     def offered_micros(self) -> int | None:
-        """The most that the user would pay; None where the terms do not say."""
+        """The most that the user would pay; None if the terms have no bid."""
         return None
 
 
@@ -67,11 +67,11 @@ class Evidence(Kinded):
 
 
 class Problem(Kinded):
-    """Problem posed to a solver. The log has only its digest and counts."""
+    """A problem for a solver. The log has only its digest and counts."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Sizes of the problem, by names that its policy chooses; shown in the log and its views."""
+        """Sizes of the problem, by names that its policy chooses, for the log and its views."""
         return {}
 
 
@@ -80,12 +80,12 @@ class Solution(Kinded):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the search ended with nothing found."""
+        """Whether the search found no solution."""
         return False
 
     def shortened(self, excess_bytes: int) -> Self | None:  # noqa: ARG002
-        """A part that holds by itself and is so many bytes shorter, for a solution that no event has room
-        for; None where there is none."""
+        """Return a valid part of a solution that is too large for an event, shorter by `excess_bytes`; None
+        without such a part."""
         return None
 
 
@@ -104,21 +104,21 @@ class InputTopic:
     """A topic that producers of one role write and intake reads."""
 
     name: str
-    """Without the prefix."""
+    """Name without the prefix."""
     summary: str
     writers: Role
-    """Who writes it, and may read why a record was refused."""
+    """Role that writes it, and may read the reasons of refused records."""
     writer_field: str | None = None
-    """The field of its events that names whom one speaks for; None where that is the cell's operator."""
+    """Field of its events with their writer; None if the cell's operator writes them."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """An event that a policy takes besides those of the cell."""
+    """An event of a policy besides those of the cell."""
 
     event: type[Event]
     topic: InputTopic
-    """Policies may share one."""
+    """Input topic, which policies may share."""
 
 
 @dataclass(frozen=True)
@@ -128,43 +128,42 @@ class Solve:
     problem: type[Problem]
     solution: type[Solution]
     function: Reference
-    """`(problem, time_limit_s) -> solution`; None where nothing was found. Solver processes import it."""
+    """`(problem, time_limit_s) -> solution`, or None without a solution. Solver processes import it."""
     smallest: Reference
-    """`() -> problem`: one that takes every step of a solve, to load and compile what it needs."""
+    """`() -> problem`: a problem that needs every step of a solve, to load and compile the code."""
 
 
 @dataclass(frozen=True)
 class PolicyKind:
-    """All that the pipeline knows of a policy."""
+    """The manifest of a policy, by which the pipeline uses it."""
 
     settings: type[PolicySettings]
     zone: Reference
     """`(ZoneContext) -> ZonePolicy`."""
     workloads: tuple[type[Workload], ...]
-    """Workloads that jobs of its zones may have."""
+    """Types of workloads of its jobs."""
     terms: tuple[type[Terms], ...]
-    """On what terms jobs may be submitted."""
+    """Types of terms on which jobs may be submitted."""
     quoted_terms: tuple[type[Terms], ...] = ()
-    """On what terms it answers requests for a quote; none where it quotes nothing."""
+    """Types of terms on which it quotes; empty without quotes."""
     evidence: tuple[type[Evidence], ...] = ()
     inputs: tuple[Input, ...] = ()
     outcomes: tuple[type[Outcome], ...] = ()
-    """Decisions of its own, commands included."""
+    """Types of its own decisions, commands included."""
     reasons: Mapping[ReasonedDecision, tuple[str, ...]] = field(default_factory=dict)
     solves: tuple[Solve, ...] = ()
     virtual_runners: Mapping[str, Reference] = field(default_factory=dict)
-    """The simulated runners of its commands, by the runners' names: see `VirtualRunner`."""
+    """Simulated runners of its commands, by the runners' names: see `VirtualRunner`."""
     drawn: Reference | None = None
-    """`(Drawing) -> list[TimedEvent[Event]]`: draws jobs for simulations; None where jobs must be given."""
+    """`(Drawing) -> list[TimedEvent[Event]]`: draws jobs for simulations; None if jobs must be given."""
     measures: Reference | None = None
-    """`(CellConfigured, zone: str) -> ZoneMeasures`: what simulations tell of a zone besides the summary."""
+    """`(CellConfigured, zone: str) -> ZoneMeasures`: measures of a simulated zone besides the summary."""
     view: Reference | None = None
-    """`() -> PolicyView`: how people see it; in general terms where there is none."""
+    """`() -> PolicyView`: sentences and tables for people; a general view without it."""
     warm_up: Reference | None = None
-    """`() -> Iterable[Event]`: what a worker folds to have compiled code at hand."""
+    """`() -> Iterable[Event]`: events that a worker folds to compile the policy's code."""
     awaits_kernels: Reference | None = None
-    """`(Zone) -> bool`: whether a zone is too large to be decided interpreted until then; None where no zone
-    is."""
+    """`(Zone) -> bool`: whether a zone is too large for interpreted code before that; None if no zone is."""
 
     GROUP: ClassVar = "millrace.policies"
     """Group of the entry points."""

@@ -1,8 +1,8 @@
 """The policies of this process, and the tables that follow from them.
 
-Nothing here finds policies. Each process installs them once, at its start (`streams.installation`), and only
-then uses records of policies. Modules may be imported before that, in any order: a table is computed at its
-first use, and `install` completes the models that have a field of an open union.
+This module does not search for policies. Each process installs them once, at its start
+(`streams.installation`), before it uses records of policies. Modules may be imported earlier, in any order: a
+table is computed at its first use, and `install` completes the models with a field of an open union.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,11 +42,11 @@ _installed: dict[str, PolicyKind] = {}
 
 
 def install(policies: Iterable[PolicyKind]) -> None:
-    """Install the policies of this process; to install equal ones again changes nothing.
+    """Install the policies of this process; a repetition with equal policies changes nothing.
 
     Raises:
-        InstallationError: there is no policy, two are of one kind, two types of a union are of one kind, or
-            other policies are installed already.
+        InstallationError: there is no policy, two policies or two types of a union have one kind, or other
+            policies are already installed.
     """
     kinds: dict[str, PolicyKind] = {}
     # In the order of their names, so that generated documents do not depend on the installation.
@@ -74,7 +74,7 @@ def install(policies: Iterable[PolicyKind]) -> None:
 
 
 def _members(union: OpenUnion, policies: Iterable[PolicyKind]) -> tuple[type[Kinded], ...]:
-    """Return the types that policies have for a union; several policies may share one."""
+    """Return the types of policies for a union; several policies may share one."""
     members: dict[str, type[Kinded]] = {}
     for policy in policies:
         for member in _MEMBERS[union](policy):
@@ -84,7 +84,7 @@ def _members(union: OpenUnion, policies: Iterable[PolicyKind]) -> tuple[type[Kin
 
 
 def _complete(model: type[Record]) -> None:
-    """Build the validators that had to wait for the installation: now, since threads may race later."""
+    """Build the validators that depend on the installation: now, since threads may race later."""
     if not model.__pydantic_complete__:
         model.model_rebuild()
     for below in model.__subclasses__():
@@ -104,7 +104,7 @@ class InstalledTable(Mapping[_K, _V]):
     """A mapping that is computed from the installed policies at its first use.
 
     Raises:
-        InstallationError: it is used before the installation.
+        InstallationError: the mapping is used before the installation.
     """
 
     def __init__(self, compute: Callable[[], Mapping[_K, _V]]) -> None:
@@ -130,8 +130,8 @@ KINDS = InstalledTable(_kinds)
 POLICY_EVENTS: Mapping[type[Event], InputTopic] = InstalledTable(
     lambda: {one.event: one.topic for kind in KINDS.values() for one in kind.inputs}
 )
-"""Events that policies take besides those of every cell, each with its input topic."""
+"""Events of policies besides those of every cell, each with its input topic."""
 SOLVES: Mapping[type[Problem], Solve] = InstalledTable(
     lambda: {one.problem: one for kind in KINDS.values() for one in kind.solves}
 )
-"""Solves of the policies, by the type of their problems."""
+"""Solvers of the policies, by the type of their problems."""

@@ -1,4 +1,4 @@
-"""Decisions about loans: which server is lent to whom, and by when it is back."""
+"""Decisions about loans: servers, their borrowers, and due times."""
 
 from typing import ClassVar, Literal
 
@@ -8,11 +8,11 @@ from schemas.base import Identifier, Outcome, Record, View
 from schemas.facts import Facts
 
 LoanStatus = Literal["on_loan", "draining", "returned"]
-"""`draining`: it is on its way back; its borrower clears it."""
+"""Status of a loan. `draining`: the borrower vacates the server, which is due back."""
 
 
 class LoanChanged(View):
-    """A server that a zone lends is lent now, wanted back, or returned."""
+    """A server that a zone lends is now on loan, reclaimed, or returned."""
 
     TYPE: ClassVar = "millrace.loan.changed.v1"
     VIEW: ClassVar = "loans"
@@ -25,11 +25,11 @@ class LoanChanged(View):
     """The zone that uses it, or has used it."""
     status: LoanStatus
     since_s: float
-    """When this status began."""
+    """Time at which this status began."""
     due_s: float | None = None
-    """By when it must be back; None while nobody wants it back by a certain time."""
+    """Time by which it must be back; None without one."""
     reclaim_id: Identifier | None = None
-    """The reclaim that took it; None where an operator or a change of the cell did."""
+    """Id of its reclaim; None if an operator or a change of the cell ended the loan."""
 
 
 OfferRefusal = Literal[
@@ -46,9 +46,9 @@ OfferRefusal = Literal[
     "serving",
     "unknown_server",
 ]
-"""Why a server is not lent. `no_fitting_borrower`: no borrower knows its GPU type. `occupied`: jobs of the
-zone that owns it need it. `inside_headroom`: the load and the headroom need it. `breaks_a_promise`: some zone
-cannot be without it or with it."""
+"""Reason why a server is not lent. `no_fitting_borrower`: no borrower has its GPU type. `occupied`: jobs of
+its owner need it. `inside_headroom`: the load and the headroom need it. `breaks_a_promise`: a promise of a
+zone excludes the loan."""
 
 
 class RefusedServers(Record):
@@ -60,19 +60,19 @@ class RefusedServers(Record):
 
 
 class OfferAnswered(Outcome):
-    """Answer to an offer: each server is lent, or refused for a reason."""
+    """Answer to an offer: each server is lent, or refused with a reason."""
 
     TYPE: ClassVar = "millrace.offer.answered.v1"
 
     owner: Identifier
     offer_id: Identifier
     lent: tuple[Identifier, ...]
-    """Their borrowers are in the `LoanChanged` of each, which follows."""
+    """Lent servers, whose borrowers are in the `LoanChanged` decisions that follow."""
     refused: tuple[RefusedServers, ...]
 
 
 class ReclaimPlanned(Outcome):
-    """The servers that are given back because of a reclaim."""
+    """The servers that are returned because of a reclaim."""
 
     TYPE: ClassVar = "millrace.reclaim.planned.v1"
 
@@ -80,7 +80,7 @@ class ReclaimPlanned(Outcome):
     reclaim_id: Identifier
     due_s: float
     servers: tuple[Identifier, ...]
-    """In the order in which they were chosen."""
+    """Servers in the order of their choice."""
 
 
 class ReclaimEnded(Outcome):

@@ -10,32 +10,32 @@ from schemas.kind import Workload
 
 _COLUMN_NAME = r"^[^\x00-\x1f\x7f]+$"
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=_COLUMN_NAME)]
-"""Name of a record's field in a file."""
+"""Name of a field of the records in a file."""
 
 
 class TextColumns(Record):
     """Field names of text, or of text and its class."""
 
     text: ColumnName
-    """All of which bears loss, unless there is a label."""
+    """Name of the text's field; the whole text bears loss, unless there is a label."""
     label: ColumnName | None = None
-    """The class, where the base model is a classifier."""
+    """Name of the field with the class, if the base model is a classifier."""
 
 
 class PromptColumns(Record):
     """Field names of a prompt and its completion."""
 
     prompt: ColumnName
-    """Without loss."""
+    """Name of the prompt's field, without loss."""
     completion: ColumnName
-    """With loss."""
+    """Name of the completion's field, with loss."""
 
 
 class ChatColumns(Record):
     """Field names of a conversation."""
 
     messages: ColumnName
-    """An array of objects with `role` and `content`."""
+    """Name of the field with an array of objects with `role` and `content`."""
 
 
 class InstructionColumns(Record):
@@ -46,7 +46,7 @@ class InstructionColumns(Record):
     input: ColumnName | None = None
     """Name of the input's field; a record may lack it."""
     output: ColumnName
-    """The answer, with loss."""
+    """Name of the answer's field, with loss."""
 
 
 Columns = TextColumns | PromptColumns | ChatColumns | InstructionColumns
@@ -58,9 +58,9 @@ class Dataset(Record):
 
     path: RelativePath
     samples: PositiveSamples
-    """Size of the data, which vendors' prices and delays are functions of (D_i)."""
+    """Size of the data (D_i), on which vendors' prices and delays depend."""
     columns: Annotated[Columns | None, Field(exclude_if=lambda columns: columns is None)] = None
-    """Names of the records' fields in the file; absent if they are the names of their form."""
+    """Names of the records' fields in the file; absent if the fields have the default names."""
 
 
 ALL_LINEAR = "all-linear"
@@ -68,10 +68,10 @@ ALL_LINEAR = "all-linear"
 
 
 def _listed(targets: object) -> object:
-    """PEFT takes `all-linear` by itself, rather than in a list."""
+    """Accept `all-linear` without a list, as PEFT does."""
     if targets == ALL_LINEAR:
         return (targets,)
-    # Behind a validator of Python code, an array in JSON is a list, which strict validation refuses.
+    # After a validator in Python, an array in JSON is a list, which strict validation refuses.
     return tuple(targets) if isinstance(targets, list) else targets
 
 
@@ -97,8 +97,8 @@ class LoraHyperparameters(Record):
         AfterValidator(_all_linear_alone),
         BeforeValidator(_listed),
     ] = ("q_proj", "v_proj")
-    """Layers that get an adapter; a layer is meant if its dotted name is, or ends with, one of these (the
-    rule of PEFT). `all-linear` alone, in a list or by itself, means all linear layers but the output head."""
+    """Layers that get an adapter: those whose dotted names equal or end with one of these (the rule of PEFT).
+    `all-linear` alone, with or without a list, means all linear layers but the output head."""
     learning_rate: Annotated[float, Field(ge=1e-12, le=10)] = 1e-3
     """AdamW's step size."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.0
@@ -110,7 +110,7 @@ class LoraHyperparameters(Record):
     max_gradient_norm: Annotated[float, Field(ge=1e-9, le=1e6)] = 1.0
     """The adapter's gradient is scaled down to this L2 norm."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Decides initial weights, data order and dropout masks."""
+    """Seed of initial weights, data order and dropout masks."""
 
     @property
     def is_all_linear(self) -> bool:
@@ -123,15 +123,15 @@ class LoraWorkload(Workload):
 
     kind: Literal["lora"] = "lora"
     work_samples: PositiveSamples
-    """M_i."""
+    """Number of samples to train (M_i)."""
     dataset: Dataset
     hyperparameters: LoraHyperparameters = LoraHyperparameters()
     memory_gib: Gib | None = None
-    """r_i; taken from the zone's throughput table when absent."""
+    """Memory of the task (r_i); from the zone's throughput table if absent."""
     speed_samples_per_s: Annotated[dict[Identifier, SamplesPerSecond], Field(max_length=16)] | None = None
-    """s_ik by GPU type; taken from the zone's throughput table when absent."""
+    """Speed by GPU type (s_ik); from the zone's throughput table if absent."""
     needs_preprocessing: bool = False
-    """f_i: a labour vendor must prepare the data first."""
+    """Whether a labour vendor must prepare the data first (f_i)."""
 
     @property
     def total_samples(self) -> int:

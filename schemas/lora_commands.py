@@ -9,42 +9,43 @@ from schemas.commands import Command
 from schemas.lora import Dataset, LoraHyperparameters
 
 MAX_RUNS_PER_SLOT = 128
-"""On one node. So many adapters may share a fused step, and so many orders, all of the largest, fit into a
-record of `commands`. A cell keeps to it by counting each task for at least this part of a node's memory."""
+"""Most runs of a slot on one node: the adapters that may share a fused step, and the orders of the largest
+size that fit into a record of `commands`. A cell ensures it, as each task counts for at least this part of a
+node's memory."""
 
 
 MEMORY_TOLERANCE_GIB = 1 / 1024
-"""So much more than was reserved a run may take whose user answers for its memory: the unit in which memory
-is counted. A GPU's allocator rounds each block up to 512 bytes, and a step has some hundred of them."""
+"""Memory that a run may take beyond its reservation if its user is responsible for that: the unit in which
+memory is counted. A GPU's allocator rounds each block up to 512 bytes, and a step has some hundred blocks."""
 
 
 class RunOrder(Record):
     """One job's part of a slot on one node."""
 
     run_id: RunId
-    """What reports call it."""
+    """Id of the run in reports."""
     job_id: Identifier
     user: Identifier
-    """Whose job it is: adapters of each user lie apart."""
+    """Owner of the job: the adapters of each user have their own folder."""
     work_samples: PositiveSamples
-    """M_i: the job is finished when so many samples are trained, over all its slots."""
+    """Number of samples after which the job is finished, over all its slots (M_i)."""
     quota_samples: PositiveSamples
-    """s_ik: what the plan has the node train of this job in this slot."""
+    """Number of samples of the job that the plan assigns to the node in this slot (s_ik)."""
     resume_samples: Samples
-    """What the cell knows to be done; a checkpoint at least this far is expected."""
+    """Number of samples done, as reported; a checkpoint at least this far is expected."""
     dataset: Dataset
     hyperparameters: LoraHyperparameters
     speed_is_declared: bool = False
-    """Whether the user answers for the speed: the first step of the run is taken alone, so that its time is
-    known whoever shares the later ones."""
-    # Left out where it is the default, so that orders written before it was added keep their bytes.
+    """Whether the user is responsible for the speed: the first step of the run is taken alone to measure its
+    time, whichever runs share the later steps."""
+    # Omitted if it is the default, so that orders written before it was added keep their bytes.
     memory_limit_gib: Annotated[Gib | None, Field(exclude_if=lambda gib: gib is None)] = None
-    """What is reserved for the run, where its user answers for that being enough: steps that are larger than
-    all before are taken alone, and a run that takes more fails. None where the zone has measured it."""
+    """Memory reserved for the run if its user is responsible for that: a step larger than all before is taken
+    alone, and a run that takes more memory fails. None if the zone has measured the memory."""
 
 
 class SlotAssigned(Command):
-    """Everything that a node trains in a slot; a node with nothing to train gets no such command."""
+    """All runs of a node in a slot; a node without runs gets no such command."""
 
     TYPE: ClassVar = "millrace.slot.assigned.v1"
     RUNNER: ClassVar = "lora"
@@ -53,12 +54,12 @@ class SlotAssigned(Command):
     slot: Slot
     slot_start_s: UnixTime
     slot_end_s: Annotated[float, Field(ge=0)]
-    """Computed from the present slot, so that no bound on what comes in may refuse it."""
+    """End of the slot, computed from the present slot, so that no bound of inputs applies."""
     runs: Annotated[tuple[RunOrder, ...], Field(max_length=MAX_RUNS_PER_SLOT)]
 
 
 class RunCancelled(Command):
-    """A job that the node may hold is over: stop it if it runs here, and publish nothing of it."""
+    """A job that the node may hold is over: the node stops it if it runs there, and publishes no adapter."""
 
     TYPE: ClassVar = "millrace.run.cancelled.v1"
     RUNNER: ClassVar = "lora"

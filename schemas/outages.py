@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable
 
 QUIET_S = 75.0
-"""An outage is over when no failure was logged for so long.
+"""Time without a logged failure after which an outage is over.
 
-Longer than the longest pause between two log lines of one outage. A broker that refuses connections fails an
-attempt every second, but librdkafka logs an identical error only every 30 s. A broker that accepts
+It is longer than the longest pause between two log lines of one outage. A broker that refuses connections
+fails an attempt every second, but librdkafka logs an identical error only every 30 s. A broker that accepts
 connections and does not answer, such as a stopped process, fails a request only after librdkafka's
 `socket.timeout.ms`, 60 s."""
 _LOOK_EVERY_S = 1.0
 
 _LIBRDKAFKA = frozenset({"FAIL", "ERROR", "SESSTMOUT", "HBFAIL", "COORD", "REQTMOUT", "GETPID"})
-"""Facilities of librdkafka, the first argument of its log records, that report failed connections or
+"""Facilities of librdkafka (the first argument of its log records) that report failed connections or
 requests."""
 _AIOKAFKA = re.compile(
     r"Unable (to )?connect|Unable to update metadata|Unable to request metadata|NodeNotReadyError|"
@@ -31,9 +31,9 @@ _AIOKAFKA = re.compile(
 
 
 class OutageFilter(logging.Filter):
-    """Passes the first line of an outage of Kafka and leaves the others out; announces its end.
+    """Passes the first line of an outage of Kafka, drops the others, and logs its end.
 
-    All other records pass as they are.
+    All other records pass unchanged.
     """
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
@@ -42,20 +42,20 @@ class OutageFilter(logging.Filter):
         self._lock = threading.Lock()
         self._logger = logging.getLogger(__name__)
         self._first_s: float | None = None
-        """When the first failure was logged; None if there is no outage. The outage itself began up to a
-        request's timeout before."""
+        """Time of the first logged failure; None without an outage. The outage itself began up to a request's
+        timeout earlier."""
         self._last_s = 0.0
         self._left_out = 0
         self._level = logging.WARNING
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is written. That which begins an outage is marked as such."""
+        """Return whether to write a record; mark one that begins an outage."""
         if not _is_about_connection(record):
             return True
         with self._lock:
             if self._first_s is None:
                 if record.levelno < logging.WARNING:
-                    return True  # such as a connection that was idle for long
+                    return True  # such as a connection that was idle for a long time
                 self._first_s = self._last_s = self._monotonic_s()
                 self._left_out, self._level = 0, record.levelno
                 record.msg = f"Kafka is lost, further lines about it are left out: {record.getMessage()}"
@@ -67,7 +67,7 @@ class OutageFilter(logging.Filter):
             return False
 
     def conclude(self) -> bool:
-        """Announce the end of the outage if it is over. Return whether no outage is left."""
+        """Log the end of the outage if it is over. Return whether there is no outage."""
         with self._lock:
             first_s, left_out = self._first_s, self._left_out
             if first_s is not None and self._monotonic_s() - self._last_s < QUIET_S:

@@ -1,4 +1,4 @@
-"""Problems for solvers as they travel: each beside a copy of the decision that asks for its solution."""
+"""Records of problems for solvers: each with a copy of the decision that requests its solution."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,19 +15,19 @@ _PROBLEMS: TypeAdapter[Problem] = TypeAdapter(AnyProblem)
 
 
 class SolvePosed(Record):
-    """A problem for a solver, and the decision that asks for its solution."""
+    """A problem for a solver, and the decision that requests its solution."""
 
     TYPE: ClassVar = "millrace.solve.posed.v1"
 
     decision: DecisionRecord
-    """As the log has it, a `millrace.solve.requested.v1`."""
+    """Decision of the log, a `millrace.solve.requested.v1`."""
     problem: AnyProblem
-    """In canonical JSON, of which the decision has the digest."""
+    """Problem in canonical JSON, whose digest is in the decision."""
 
 
 @dataclass(frozen=True)
 class Posed:
-    """A problem as it was read, and the decision and the request that name it."""
+    """A problem that was read, with its decision and its request."""
 
     decision: Decision
     request: SolveRequested
@@ -35,10 +35,10 @@ class Posed:
 
 
 def encode_posed(decision: Decision, request: SolveRequested) -> bytes:
-    """The value of the record that poses a decision's problem.
+    """Return the value of the record that poses a decision's problem.
 
     Raises:
-        ValueError: the request does not have its problem at hand.
+        ValueError: the request was read from a log, without its problem.
     """
     return _HEAD + decision.canonical + _BETWEEN + request.problem_json + _TAIL
 
@@ -47,16 +47,17 @@ def decode_posed(value: bytes | None) -> Posed:
     """Read what `encode_posed` wrote.
 
     Raises:
-        InvalidRecordError: with what is wrong, such as a problem of another digest than the decision has.
+        InvalidRecordError: the record is invalid, for example with a problem that has not the decision's
+        digest.
     """
-    # No text in the decision has the bytes between, since its quotation marks would be escaped.
+    # No text in the decision contains these bytes, since its quotation marks would be escaped.
     head, between, rest = (value or b"").partition(_BETWEEN)
     if not head.startswith(_HEAD) or not between or not rest.endswith(_TAIL):
         raise InvalidRecordError("not a decision and a problem in canonical form")
     decision = decode_decision(head.removeprefix(_HEAD))
     request = decision.outcome
     if not isinstance(request, SolveRequested):
-        raise InvalidRecordError(f"decision {decision.id} asks for no solution: it is {request.TYPE}")
+        raise InvalidRecordError(f"decision {decision.id} requests no solution: it is {request.TYPE}")
     encoded = rest.removesuffix(_TAIL)
     if digest_of(encoded) != request.question.digest:
         raise InvalidRecordError(

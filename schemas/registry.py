@@ -94,10 +94,10 @@ EVENTS_BY_TOPIC: Mapping[str, tuple[type[Event], ...]] = InstalledTable(
         for name in topics.INPUTS
     }
 )
-"""An event on another topic is refused."""
+"""Input topic of each event; an event on another topic is refused."""
 
 INTAKE_EVENTS: tuple[type[Event], ...] = (NodeHeard, NodeSilent, RulesAdopted)
-"""Events that a worker itself adds to the ledger; refused on every input topic."""
+"""Events that workers add to the ledger; refused on every input topic."""
 
 TOPIC_BY_EVENT: Mapping[type[Event], str] = InstalledTable(
     lambda: {model: topic for topic, models in EVENTS_BY_TOPIC.items() for model in models}
@@ -108,7 +108,7 @@ EVENT_TYPES: Mapping[str, type[Event]] = InstalledTable(
 LEDGER_TYPES: Mapping[str, type[Event]] = InstalledTable(
     lambda: {ce_type: model for ce_type, model in EVENT_TYPES.items() if model is not NodeHeartbeat}
 )
-"""Types of the ledger: all that decisions may depend on."""
+"""Types of events in the ledger, by name: decisions depend on these alone."""
 DECISION_TYPES: Mapping[str, type[Outcome]] = InstalledTable(
     lambda: {
         model.TYPE: model
@@ -118,9 +118,9 @@ DECISION_TYPES: Mapping[str, type[Outcome]] = InstalledTable(
 
 
 def writer_of(event: Event) -> str:
-    """Whom an event speaks for: the topic that it came on and, within it, its user, vendor, node or zone.
+    """Return the writer of an event: its input topic and, within it, its user, vendor, node or zone.
 
-    Events of different writers never share an id, and writers that wait are served in turn.
+    Events of different writers never share an id, and waiting writers are served in turn.
     """
     topic = TOPIC_BY_EVENT.get(type(event), "intake")
     field = writer_field(topic)
@@ -129,12 +129,12 @@ def writer_of(event: Event) -> str:
 
 @cache
 def writer_field(topic: str) -> str | None:
-    """Return the field that names whom an event of a topic speaks for; None where that is the operator."""
+    """Return the field with the writer of a topic's events; None if that is the operator."""
     return topics.INPUTS[topic].writer_field if topic in topics.INPUTS else None
 
 
 @cache
 def runners_of(policy: str) -> frozenset[str]:
-    """The runners that the commands of a kind of policy are for: what a node of its zones must have."""
+    """Return the runners of the commands of a kind of policy, which a node of its zones must have."""
     commands = (model for model in KINDS[policy].outcomes if issubclass(model, Command))
     return frozenset(model.RUNNER for model in commands)

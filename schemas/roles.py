@@ -1,4 +1,4 @@
-"""The roles of those who connect to Kafka."""
+"""The roles of Kafka's clients."""
 
 from typing import Literal, get_args
 

@@ -25,9 +25,9 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 Host = Annotated[
     str, StringConstraints(pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,252})|[0-9A-Fa-f:.]{2,45})$")
 ]
-"""A name or an address of a machine: an address of IPv6 without brackets."""
+"""Name or address of a machine; an IPv6 address without brackets."""
 SHORTEST_S = 0.01
-"""The shortest time that a setting may give: what is repeated more often takes a core."""
+"""Shortest interval of a setting: more frequent work would use a whole core."""
 
 
 class ServiceSettings(BaseSettings, KafkaConnection):
@@ -44,30 +44,31 @@ class ServiceSettings(BaseSettings, KafkaConnection):
 
     topic_prefix: TopicPrefix = "millrace"
     node_partitions: dict[Identifier, Annotated[int, Field(ge=0)]] = {}
-    """Partition of `commands` by node, the same for those who write and those who read it; the hash of the
-    node's id where it is not given."""
+    """Partition of `commands` by node, equal for its writers and readers; by the hash of the node's id if
+    absent."""
     delivery_timeout_s: Annotated[float, Field(ge=10, le=600)] = 60.0
-    """A record that the broker does not confirm for longer ends the process; nothing is acknowledged."""
+    """Time without the broker's confirmation of a record after which the process ends, without
+    acknowledging."""
     stop_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=600)] = 20.0
-    """Time that an orderly stop may take to hand over what is under way."""
+    """Longest duration of an orderly stop."""
     log_level: LogLevel = "INFO"
 
 
 SETTINGS_FAULTS = (ValidationError, SettingsError)
-"""Errors of settings classes for variables that are invalid, or that are not JSON where they must be."""
+"""Errors of settings classes for variables that are invalid, or that must be JSON and are not."""
 
 
 def described_fault(error: ValidationError | SettingsError) -> str:
-    """A fault of settings in one line, with the names of the environment variables."""
+    """Return the faults of settings in one line, with the names of the environment variables."""
     if isinstance(error, ValidationError):
         return describe(error, ENVIRONMENT_PREFIX)
-    # Its text has the variable's name among those of the library's classes.
+    # Only the text of the error has the variable's name.
     (field,) = re.findall(r'field "(\w+)"', str(error))
     return f"{ENVIRONMENT_PREFIX}{field.upper()}: no JSON"
 
 
 class PlainFormatter(logging.Formatter):
-    """Time, level, logger and message; text from other users is escaped."""
+    """Format of log lines: time, level, logger and message, with foreign text escaped."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -78,10 +79,10 @@ class PlainFormatter(logging.Formatter):
 
 
 def check_session(session_timeout_s: float, heartbeat_s: float) -> None:
-    """See that a member of a group is not taken for dead between two heartbeats.
+    """Check that the session of a group's member does not time out between two heartbeats.
 
     Raises:
-        ValueError: it would be.
+        ValueError: it would.
     """
     if 2 * heartbeat_s > session_timeout_s:
         raise ValueError(
@@ -90,15 +91,15 @@ def check_session(session_timeout_s: float, heartbeat_s: float) -> None:
 
 
 EXIT_FAILED = 1
-"""Something went wrong underway; started again, the service resumes where it was."""
+"""Exit status of a failure; after a restart, the service resumes."""
 EXIT_UNFIT = 2
-"""Settings, files, topics or the rules at hand are not fit: starting the service again does not help."""
+"""Exit status for invalid settings, files, topics or rules: a restart does not help."""
 EXIT_UNANSWERED = 75
-"""No broker answers: started again, the service works once one does. EX_TEMPFAIL of sysexits.h."""
+"""Exit status if no broker answers: a restart helps once one does. EX_TEMPFAIL of sysexits.h."""
 
 
 def require_extra_of(service: str, extra: str) -> None:
-    """See that the extra is installed that a service needs.
+    """Check that the extra of a service is installed.
 
     Raises:
         SystemExit: with `EXIT_UNFIT` if it is not; the reason is a line on standard error.
@@ -111,13 +112,13 @@ def require_extra_of(service: str, extra: str) -> None:
 
 
 OTHERS = 0o077
-"""The umask under which files are for their owner alone."""
+"""Umask by which only the owner may access files."""
 
 
 def begin_service(settings: ServiceSettings) -> None:
-    """Prepare the process: its log, and the rights of the files that it and its children make.
+    """Prepare the process: its log, and the permissions of files that it and its children create.
 
-    Where Kafka is secured, files are for their owner alone: they hold what the topics' rights protect.
+    If Kafka is secured, only the owner may access the files: they hold data that topics' rights protect.
     """
     if settings.kafka_security_protocol != "PLAINTEXT":
         os.umask(OTHERS)
@@ -126,7 +127,7 @@ def begin_service(settings: ServiceSettings) -> None:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """Set an event on SIGTERM or SIGINT, for the length of the block. Call it from the main thread."""
+    """Set an event on SIGTERM or SIGINT within the block. Call it from the main thread."""
     stop = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)
@@ -139,7 +140,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 
 def begin_log(level: int | str) -> None:
-    """Have this process write its log to standard error, in the form of all services."""
+    """Write the log of this process to standard error, in the format of all services."""
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter())
     handler.addFilter(OutageFilter())

@@ -1,8 +1,8 @@
 """Long solves: a cell's request to a solver is a decision, and the answer is an event.
 
-A cell never blocks on a solver. It checks the answer against its state at that time. The problem itself is as
-long as there are jobs, and asked again and again, so the log has only its digest: the whole travels beside
-the log, see `schemas.questions`, and replay computes it again.
+A cell never blocks on a solver. It checks the answer against its state at that time. A problem is long and
+frequently repeated, so the log has only its digest: the whole problem is sent on another topic, see
+`schemas.questions`, and replay computes it again.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from schemas.kind import AnySolution, Problem
 
 
 class Question(Record):
-    """Record of a problem in the log."""
+    """Digest and sizes of a problem, as in the log."""
 
     kind: Identifier
     """Kind of the problem."""
@@ -29,7 +29,7 @@ class Question(Record):
 
 
 class SolveRequested(Outcome):
-    """A zone asks for the solution of a problem."""
+    """A zone requests the solution of a problem."""
 
     TYPE: ClassVar = "millrace.solve.requested.v1"
 
@@ -37,19 +37,19 @@ class SolveRequested(Outcome):
     request_id: Identifier
     """Id among this zone's requests."""
     time_limit_s: float
-    """After so long the best solution found counts."""
+    """Time after which the best solution so far counts."""
     question: Question
     job_ids: tuple[Identifier, ...] = ()
-    """Jobs that began to wait since the zone's last request of this kind, and are part of the problem."""
+    """Jobs of the problem that began to wait after the zone's last request of this kind."""
 
     _posed: tuple[Problem, bytes] | None = PrivateAttr(default=None)
-    """The problem and its canonical JSON; None of a request that was read from a log."""
+    """The problem and its canonical JSON; None for a request that was read from a log."""
 
     @classmethod
     def of(
         cls, zone: str, request_id: str, time_limit_s: float, problem: Problem, job_ids: Iterable[str] = ()
     ) -> Self:
-        """Create a request that has its problem at hand."""
+        """Create a request with its problem."""
         encoded = problem.model_dump_json().encode()
         request = cls(
             zone=zone,
@@ -67,7 +67,7 @@ class SolveRequested(Outcome):
         return request
 
     def about(self, problem: Problem) -> Self:
-        """Return the same request for the solution of another problem."""
+        """Return the request for the solution of another problem."""
         return self.of(self.zone, self.request_id, self.time_limit_s, problem, self.job_ids)
 
     @property
@@ -98,7 +98,7 @@ class SolveRequested(Outcome):
         return self._posed
 
     def __eq__(self, other: Any) -> bool:
-        """Compare what the log has of both."""
+        """Compare the fields, without the problem itself."""
         return isinstance(other, SolveRequested) and self.__dict__ == other.__dict__
 
     __hash__ = None  # type: ignore[assignment]
@@ -112,11 +112,11 @@ class SolveFinished(Event):
     zone: Identifier
     request_id: Identifier
     solution: AnySolution | None
-    """None if nothing was found in time, or the request was not solved."""
+    """Solution; None if none was found in time, or the request was not solved."""
     solve_s: Annotated[float, Field(ge=0, le=31_536_000)]
     """Time that the solver took, by its own clock."""
 
 
 def digest_of(problem_json: bytes) -> str:
-    """The digest by which the log names a problem."""
+    """Return the digest of a problem, as in the log."""
     return hashlib.blake2b(problem_json, digest_size=32).hexdigest()

@@ -1,4 +1,4 @@
-"""The topics: their names, in one place, and the settings that each is created with."""
+"""The topics: their names, and the settings with which they are created."""
 
 import re
 from collections.abc import Mapping
@@ -21,27 +21,25 @@ CLOCK = "clock"
 INFERENCE = "inference"
 SOLVES_FINISHED = "solves.finished"
 SOLVES_REQUESTED = "solves.requested"
-"""Problems for solvers, beside the log: the decisions have their digests, see `schemas.questions`."""
+"""Problems for solvers, whose digests are in decisions: see `schemas.questions`."""
 LEDGER = "ledger"
 DECISIONS = "decisions"
 COMMANDS = "commands"
 JOBS_STATE = "jobs.state"
 ZONES_STATE = "zones.state"
 RULES_STATES = "rules.states"
-"""The state of a cell wherever its rules changed, packed and compressed: who lacks the rules before can
-verify what came after. In the header `STATE_DIGEST_HEADER` is its digest, as the ledger names it."""
+"""State of a cell at each change of its rules, packed and compressed, to verify later decisions without the
+earlier rules. The header `STATE_DIGEST_HEADER` is its digest, as in the ledger."""
 STATE_DIGEST_HEADER = "state_digest"
 SNAPSHOTS = "snapshots"
-"""The state of each cell, kept by workers for themselves; they make the topic as well."""
+"""Snapshots of cells, which only workers read and write; they also create the topic."""
 
 _OF_EVERY_CELL = (
     InputTopic(CELLS, "Configurations of cells, from operators.", "operators"),
     InputTopic(JOBS, "Jobs, withdrawals and requests for a quote, from users.", "users", "user"),
     FLEET_INPUT,
-    InputTopic(CLOCK, "The time. It reaches a cell only here.", "operators"),
-    InputTopic(
-        INFERENCE, "The load of inference servers, which are lent and wanted back.", "inference", "zone"
-    ),
+    InputTopic(CLOCK, "The time of the cells.", "operators"),
+    InputTopic(INFERENCE, "Load of inference servers, offers and reclaims.", "inference", "zone"),
     InputTopic(SOLVES_FINISHED, "Answers to requests for long solves, from solvers.", "solver", "zone"),
 )
 
@@ -62,21 +60,21 @@ def _views() -> dict[str, tuple[type[Record], ...]]:
 
 
 def decision_views() -> tuple[type[View], ...]:
-    """Return the decisions that are states, of which the latest are kept."""
+    """Return the types of decisions whose latest records are kept in compacted topics."""
     outcomes = dict.fromkeys(one for kind in KINDS.values() for one in kind.outcomes)
     return (LoanChanged, *(one for one in outcomes if issubclass(one, View)))
 
 
 INPUTS: Mapping[str, InputTopic] = InstalledTable(_inputs)
-"""Topics that producers write and intake reads, by name: one per kind of writer, as rights differ."""
+"""Topics that producers write and intake reads, by name: one per role of writers, as rights differ."""
 VIEWS: Mapping[str, tuple[type[Record], ...]] = InstalledTable(_views)
-"""Topics that are kept by key, and the types of their records: the latest record counts."""
+"""Types of the records of compacted topics, by topic: the latest record of a key counts."""
 
 INPUT_MAX_MESSAGE_BYTES = 8 * 1024 * 1024
-"""Large enough for intake to see an oversized record, and to say so in the dead letter."""
+"""Largest record of an input topic: intake must be able to read an oversized record to refuse it."""
 
 HEADERS_MAX_BYTES = 1024 * 1024
-"""Bytes that intake and dead letters may add to a record on its way."""
+"""Most bytes that intake and dead letters add to a record."""
 
 FOR_EVER = -1
 
@@ -85,9 +83,9 @@ _INPUT_RETENTION_MS = 7 * _DAY_MS
 _COMMAND_RETENTION_MS = 7 * _DAY_MS
 _PROBLEM_RETENTION_MS = _DAY_MS
 _PROBLEM_RETENTION_BYTES = 512 * 1024 * 1024
-"""Size of a partition: an hour of problems of 6,000 jobs, of 0.7 MB each, one every 5 s at most."""
+"""Size of a partition: an hour of problems of 6,000 jobs, with 0.7 MB every 5 s."""
 _PROBLEM_SEGMENT_BYTES = 64 * 1024 * 1024
-"""Size of the segments that retention deletes; Kafka's default is a GiB."""
+"""Size of the segments that retention deletes; Kafka's default is 1 GiB."""
 _DEAD_LETTER_RETENTION_MS = 30 * _DAY_MS
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -95,10 +93,10 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """A topic as it must be. Sizes of messages are those of a batch of records on the broker's disk.
+    """Specification of a topic. Message sizes are those of a batch of records on the broker's disk.
 
     Raises:
-        ValueError: Kafka would refuse the name, or there is no partition.
+        ValueError: the name is invalid in Kafka, or there is no partition.
     """
 
     name: str
@@ -109,18 +107,20 @@ class TopicSpec:
     compression_type: Literal["producer", "uncompressed"] = "producer"
     retention_bytes: int = FOR_EVER
     segment_bytes: int | None = None
-    """Size of a file of the log, which is deleted as a whole; None for the broker's default."""
+    """Size of a segment of the log, which is deleted as a whole; None for the broker's default."""
     timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
-    """Whether a record's timestamp is its producer's word or the moment in which the broker took it."""
+    """Whether the producer or the broker sets a record's timestamp."""
 
     def __post_init__(self) -> None:
         if not _LEGAL_NAME.fullmatch(self.name):
-            raise ValueError(f"{self.name!r} is no topic name: use 1 to 249 letters, digits, '.', '_' or '-'")
+            raise ValueError(
+                f"{self.name!r} is not a topic name: use 1 to 249 letters, digits, '.', '_' or '-'"
+            )
         if self.partitions < 1:
             raise ValueError(f"topic {self.name} needs at least one partition, not {self.partitions}")
 
     def config(self) -> dict[str, str]:
-        """The topic's settings under Kafka's names."""
+        """Return the topic's settings under Kafka's names."""
         return {
             "cleanup.policy": self.cleanup_policy,
             "retention.ms": str(self.retention_ms),
@@ -133,25 +133,25 @@ class TopicSpec:
 
 
 def topic_name(prefix: str, name: str) -> str:
-    """The full name of a topic, such as `millrace.jobs`."""
+    """Return the full name of a topic, such as `millrace.jobs`."""
     return f"{prefix}.{name}"
 
 
 def dead_letter_name(topic: str) -> str:
-    """The name of the topic that takes the bad records of `topic`."""
+    """Return the name of the topic for the refused records of `topic`."""
     return f"{topic}.dlt"
 
 
 def topics(
     prefix: str = "millrace", partitions: int = 4, command_partitions: int = 16
 ) -> tuple[TopicSpec, ...]:
-    """Return every topic. All are partitioned by cell, save for `commands`, which is by node."""
+    """Return every topic. All are partitioned by cell, except `commands`, which is by node."""
     inputs = tuple(_input(topic_name(prefix, name), partitions) for name in INPUTS)
     ledger = TopicSpec(
         topic_name(prefix, LEDGER),
         partitions,
         retention_ms=FOR_EVER,
-        # Whatever an input topic took must fit, with what intake adds.
+        # Every record of an input topic must fit, with the additions of intake.
         max_message_bytes=INPUT_MAX_MESSAGE_BYTES + HEADERS_MAX_BYTES,
     )
     decisions = TopicSpec(topic_name(prefix, DECISIONS), partitions, retention_ms=FOR_EVER)
@@ -167,7 +167,7 @@ def topics(
         topic_name(prefix, RULES_STATES),
         partitions,
         retention_ms=FOR_EVER,
-        # As a snapshot, which these are.
+        # The bound of snapshots, which these are.
         max_message_bytes=MAX_SNAPSHOT_BYTES,
     )
     views = tuple(_view(topic_name(prefix, name), partitions) for name in VIEWS)
@@ -181,10 +181,10 @@ def _input(name: str, partitions: int) -> TopicSpec:
         partitions,
         retention_ms=_INPUT_RETENTION_MS,
         max_message_bytes=INPUT_MAX_MESSAGE_BYTES,
-        # Events enter the ledger by these times: no producer may choose its place by a stamp of its own.
+        # Events enter the ledger by these times: no producer may choose its place by its own timestamp.
         timestamp_type="LogAppendTime",
-        # The broker itself expands what comes compressed, and refuses what is then too large: no consumer
-        # ever expands a bomb.
+        # The broker decompresses records and refuses those that are then too large, so no consumer has to
+        # decompress a bomb.
         compression_type="uncompressed",
     )
 
@@ -203,16 +203,16 @@ def _dead_letter(source: TopicSpec) -> TopicSpec:
 
 
 HEADER_PREFIX = "dlt_"
-"""Prefix of the names below; a refused record's own headers of such names are left out."""
+"""Prefix of the names below; a refused record's own headers with this prefix are omitted."""
 
 TOPIC_HEADER = "dlt_topic"
 PARTITION_HEADER = "dlt_partition"
 OFFSET_HEADER = "dlt_offset"
-"""Where the record stood."""
+"""Offset of the refused record."""
 REASON_HEADER = "dlt_reason"
 VALUE_BYTES_HEADER = "dlt_value_bytes"
 """Length of the value before it was cut."""
 HEADER_COUNT_HEADER = "dlt_header_count"
-"""Headers before some were left out."""
+"""Number of headers before some were omitted."""
 ESCAPED_HEADER_COUNT_HEADER = "dlt_escaped_header_count"
-"""Kept headers in which characters were escaped, so that headers may be printed."""
+"""Number of kept headers in which unprintable characters were escaped."""

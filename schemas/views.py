@@ -11,10 +11,10 @@ from schemas.facts import Facts
 
 
 class JobState(Record):
-    """How a job stands after the latest decision about it: a record of `jobs.state`.
+    """State of a job after the latest decision about it: a record of `jobs.state`.
 
-    Its key is `<cell>/<user>/<job>`: bids of several users may lose under the same id. It stands alone: what
-    the user pays is in the record of every job that won, to its end.
+    Its key is `<cell>/<user>/<job>`: several users' bids may lose under the same id. It is complete: the
+    payment is in every record of an admitted job.
     """
 
     TYPE: ClassVar = "millrace.job.state.v1"
@@ -25,30 +25,30 @@ class JobState(Record):
     user: Identifier
     state: JobStateName
     reason: str
-    """The reason of the decision, of that decision's closed list."""
+    """Reason of the decision, from its closed list."""
     facts: Facts = Field(default_factory=dict)
     decision_id: str
     time_s: UnixTime | None
-    """The cell's clock at the decision."""
+    """Time of the decision by the cell's clock."""
     payment_micros: Micros | None = None
-    """What the user pays in the end, as it stands: nothing of it is returned. None where it was rejected."""
+    """Present payment of the user, after returns; None for a rejected job."""
     returned_micros: Micros | None = None
-    """What a refund or a withdrawal gives back."""
+    """Amount that a refund or a withdrawal returns."""
     adapter_path: str | None = None
-    """Where a completed job's adapter lies, below the executors' output root; None where it leaves none."""
+    """Path of a completed job's adapter below the executors' output root; None without one."""
     adapter_digest: str | None = None
 
 
 class ZoneState(Record):
-    """What a zone is at present, after all changes that its cell has accepted: a record of `zones.state`.
+    """Present configuration of a zone after all accepted changes: a record of `zones.state`.
 
-    Its key is `<cell>/<zone>`. Who needs the zones of a cell reads this, and neither ledger nor decisions.
+    Its key is `<cell>/<zone>`. Readers that need a cell's zones read this instead of ledger and decisions.
     """
 
     TYPE: ClassVar = "millrace.zone.state.v1"
 
     cell: Identifier
     zone: Zone
-    """With all nodes that it owns, wherever they are."""
+    """Configuration with all nodes that the zone owns, wherever they are."""
     elsewhere: tuple[Identifier, ...] = ()
-    """Those of its nodes that serve another zone because an operator said so; loans are in `loans`."""
+    """Nodes of the zone that serve another zone by an operator's order; loans are in `loans`."""

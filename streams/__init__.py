@@ -1,1 +1,1 @@
-"""When to decide it: the cell (a state machine) and the Faust processors around it."""
+"""Streams of events and decisions: the cell (a state machine), and the Faust processors around it."""

@@ -13,14 +13,14 @@ from schemas.kinds import install
 
 
 def install_policies(distribution: str | None = None) -> None:
-    """Install the registered policies in this process; again, it changes nothing.
+    """Install the registered policies in this process; repeated calls change nothing.
 
     Args:
-        distribution: the only one whose policies count; None for all.
+        distribution: the distribution whose policies are installed; None for all.
 
     Raises:
-        InstallationError: an entry point refers to no policy of its name, or `schemas.kinds.install` refuses
-            the policies.
+        InstallationError: an entry point does not refer to a policy of its name, or `schemas.kinds.install`
+            refuses the policies.
     """
     policies = []
     for point in entry_points(group=PolicyKind.GROUP):
@@ -29,12 +29,12 @@ def install_policies(distribution: str | None = None) -> None:
         policy = point.load()
         if not isinstance(policy, PolicyKind) or kind_of(policy.settings) != point.name:
             raise InstallationError(
-                f"entry point {point.name} = {point.value} of {PolicyKind.GROUP} is no policy of that kind"
+                f"entry point {point.name} = {point.value} of {PolicyKind.GROUP} is not a policy of that kind"
             )
         policies.append(policy)
     if not policies:
         raise InstallationError(
             f"there is no entry point in the group {PolicyKind.GROUP}: install Millrace, as an editable "
-            "distribution where you work on it"
+            "distribution for development"
         )
     install(policies)

@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from infra.broker import BrokerSettings, LocalKafka
 from streams.installation import install_policies
-from streams.worker.garbage import look_for_less_garbage
+from streams.worker.garbage import tune_gc
 from tests.support.examples import examples
 from tests.support.fork_server import attached_to_shared, shared_fork_server
 from tests.support.shared_broker import shared_broker
@@ -100,7 +100,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        look_for_less_garbage()
+        tune_gc()
         # Triton reports what is left at the end as leaked.
         atexit.register(gc.unfreeze)
         gc.enable()

@@ -23,7 +23,7 @@ from solvers.elastic.cluster import Cluster
 from solvers.elastic.knapsack import best_choice
 from solvers.elastic.lent import Lent, lent_by
 from solvers.elastic.reclaiming import least_preemption_cost, random_choice, smallest_count
-from streams.worker.garbage import look_for_less_garbage
+from streams.worker.garbage import tune_gc
 
 SERVERS = 500
 COUNTS = (1, 5, *range(10, 101, 10))
@@ -223,7 +223,7 @@ def _garbage_collection_of_a_worker() -> Iterator[None]:
     """Collect garbage as rarely as the worker does."""
     gc.collect()
     before = gc.get_threshold()
-    look_for_less_garbage()
+    tune_gc()
     try:
         yield
     finally:

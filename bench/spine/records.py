@@ -14,7 +14,7 @@ from schemas.registry import EVENTS_BY_TOPIC
 from schemas.topics import JOBS, LEDGER
 from streams.cell.ledger import read_ledger
 from streams.kafka.records import ReadRecord
-from streams.worker.intake import Accepted, InputTopic, Intake
+from streams.worker.intake import Accepted, Intake, IntakeTopic
 
 BIDS = 3_000
 QUICK_BIDS = 600
@@ -25,7 +25,7 @@ def measure_records(quick: bool, seed: int) -> Result:
     """Measure the processor time of reading and writing a bid before its cell decides, relative to parsing,
     validating and writing it once; both alternate, bid by bid."""
     rng = random.Random(seed)
-    topic = InputTopic(EVENTS_BY_TOPIC[JOBS], "dead-letters")
+    topic = IntakeTopic(EVENTS_BY_TOPIC[JOBS], "dead-letters")
     intake = Intake({JOBS: topic}, LEDGER, frozenset({CELL}), math.inf, partitions=1)
     bids = QUICK_BIDS if quick else BIDS
     path_s, once_s = [], []

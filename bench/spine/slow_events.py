@@ -20,7 +20,7 @@ from bench.spine.situations.experts import experts_situations
 from bench.spine.situations.loans import loan_situations
 from bench.spine.situations.merging import merging_situations
 from bench.spine.situations.zones import zone_situations
-from streams.worker.garbage import look_for_less_garbage
+from streams.worker.garbage import tune_gc
 
 POLLUX = "elastic, pollux"
 ZONES = "zones"
@@ -82,7 +82,7 @@ def measure_slow_events(quick: bool, seed: int) -> Result:
     that the comparisons of `bench elastic` are not affected, which takes longer than the bound of the others.
     A configured zone leads to two decisions for each node that joins, and operators send it rarely.
     """
-    look_for_less_garbage()
+    tune_gc()
     rows = {name: _rows(name, quick, seed) for name in SITUATIONS}
     of_pollux, of_zones = rows.pop(POLLUX), rows.pop(ZONES)
     ours = [row for of_policy in rows.values() for row in of_policy]

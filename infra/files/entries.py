@@ -18,7 +18,7 @@ from schemas.errors import ReadableError
 from streams.worker.bounded_yaml import (
     MAX_NUMBER_CHARACTERS,
     Lines,
-    Located,
+    LocatedLine,
     Place,
     YamlFaultError,
     place_of_non_finite,
@@ -189,5 +189,5 @@ def _yaml_entries(file: str, content: str) -> Iterator[Entry]:
         return
     value, located = document
     values, places = (value, located.parts) if isinstance(value, list) else ([value], [located])
-    for entry, at in zip(values, cast(list[Located], places), strict=True):
+    for entry, at in zip(values, cast(list[LocatedLine], places), strict=True):
         yield Entry(file, entry, *at)

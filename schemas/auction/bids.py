@@ -20,30 +20,30 @@ class Asked(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be trained by when: all of a bid but its price (section 2.1)."""
+    """Work and deadline of a bid: all of the bid but its price (section 2.1)."""
 
     workload: LoraWorkload
     deadline_s: float
 
     @classmethod
     def of(cls, asked: Asked) -> Self:
-        """The task that is asked about.
+        """Return the task of a job or a request for a quote.
 
         Raises:
-            TypeError: it is none that an auction takes.
+            TypeError: its workload or its terms are not those of an auction.
         """
         workload, terms = asked.workload, asked.terms
         if not isinstance(workload, LoraWorkload) or not isinstance(terms, BidTerms | DeadlineTerms):
-            raise TypeError(f"a {workload.kind} workload on {terms.kind} terms is no task for an auction")
+            raise TypeError(f"a {workload.kind} workload on {terms.kind} terms is not a task for an auction")
         return cls(workload, terms.deadline_s)
 
 
 def bid_micros_of(asked: Asked) -> int:
-    """The most that the user would pay.
+    """Return the most that the user would pay.
 
     Raises:
-        TypeError: the terms are no bid.
+        TypeError: the terms have no bid.
     """
     if not isinstance(asked.terms, BidTerms):
-        raise TypeError(f"{asked.terms.kind} terms are no bid")
+        raise TypeError(f"{asked.terms.kind} terms have no bid")
     return asked.terms.bid_micros

@@ -23,27 +23,27 @@ from schemas.kind import Evidence
 class PriceParts(Record):
     """The critical value of a plan, q + e + resource prices (erratum P1), part by part.
 
-    A baseline of the auction has no prices of resources; one that asks a fixed price for the work states that
-    as the price of compute, and no operational cost beside it.
+    A baseline of the auction has no prices of resources; one with a fixed price for the work states it as the
+    price of compute, without an operational cost.
 
     The vendor and the operational cost are whole micros; the resource prices are not, and their sum is
     rounded up once, in the payment.
     """
 
     vendor_micros: Amount
-    """q_in."""
+    """Price of the vendor (q_in)."""
     operational_micros: Amount
     """Sum of e_ikt over the plan."""
     compute_micros: float
-    """Highest compute price (lambda) over the plan's node-slots, times the plan's node-slots of compute. With
-    nothing declared: the price of the cheapest plan less the other parts, as far as it is one of compute."""
+    """Highest compute price (lambda) over the plan's node-slots, times the plan's node-slots of compute.
+    Without declared bounds: the part for compute of the cheapest plan's price less the other parts."""
     memory_micros: float
-    """Highest memory price (phi) over the plan's node-slots, times the plan's node-slots of memory. With
-    nothing declared: likewise, as far as it is one of memory."""
+    """Highest memory price (phi) over the plan's node-slots, times the plan's node-slots of memory. Without
+    declared bounds: likewise the part for memory."""
 
 
 NodeSlot = tuple[Slot, Identifier]
-"""A slot, and the node that is used in it: the unit of placement."""
+"""A slot and the node used in it: the unit of placement."""
 
 
 class Plan(Record):
@@ -52,16 +52,16 @@ class Plan(Record):
     vendor: Identifier | None
     """The labour vendor that prepares the data (z_in = 1)."""
     node_slots: tuple[NodeSlot, ...]
-    """Slot and node of each, ascending in slots (x_ikt = 1)."""
+    """Slots with their nodes, in ascending order (x_ikt = 1)."""
     samples: Samples
-    """What the plan's node-slots train together: at least the work that it was made for."""
+    """Number of samples that the node-slots train together: at least the work of the plan."""
 
 
 class Room(Record):
-    """How the node-slots between arrival and deadline stand for a task, counted once each.
+    """Node-slots between arrival and deadline by their room for a task, each counted once.
 
-    Each node-slot without room is counted under the first that holds of: node closed (down, cordoned or
-    leaving), too little compute, too little memory.
+    Each node-slot without room counts for the first true reason of: node closed (down, cordoned or leaving),
+    too little compute, too little memory.
     """
 
     node_slots: int
@@ -82,138 +82,139 @@ class CountedSpeed(Record):
     gpu_type: Identifier
     samples_per_s: SamplesPerSecond
     source: SpeedSource
-    """`row`: the zone's throughput row, since nothing else was declared; `raised_to_row`: the row, since less
-    was declared; `capped_by_row`: the row, since more was declared; `declared`: as declared, since no row
-    covers the task. Only of the last does the user answer for a task that is slower.
+    """Source of the speed. `row`: the zone's throughput row, since no speed was declared; `raised_to_row`:
+    the row, since less was declared; `capped_by_row`: the row, since more was declared; `declared`: as
+    declared, since no row covers the task. Only with the last is the user responsible for a slower task.
 
-    `declared_within_row` is in older decisions alone: as declared, which was less than the row."""
+    `declared_within_row`, only in older decisions: as declared, which was less than the row."""
 
 
 MemorySource = Literal["row", "raised_to_row", "declared"]
 
 
 class CountedMemory(Record):
-    """What a task takes of a node beside the base model, and the source of that."""
+    """The memory of a task on a node besides the base model, and its source."""
 
     gib: Gib
     source: MemorySource
-    """`row`: the largest of the zone's throughput rows that cover the task, since nothing was declared;
-    `raised_to_row`: the same, since less was declared; `declared`: as declared, since that is no less than
-    those rows, or since there are none. Only in the latter case does the user answer for a task that takes
-    more. Where even that is less than a node's memory divided by the most runs of a slot, this part is
-    counted."""
+    """Source of the memory. `row`: the largest of the zone's throughput rows that cover the task, since no
+    memory was declared; `raised_to_row`: likewise, since less was declared; `declared`: as declared, since
+    that is no less than those rows, or no row covers the task. Only in the latter case is the user
+    responsible for a task that takes more. The least value is a node's memory divided by the most runs of a
+    slot."""
 
 
 class PriceBasis(Record):
-    """What the prices of a zone that finds them itself are read off: its forecast of demand, made of the bids
-    that it remembers."""
+    """The basis of prices without declared bounds: the zone's forecast of demand by the bids that it
+    keeps."""
 
     base_micros_per_thousand_samples: float
-    """What room costs everywhere ahead, per thousand samples that nodes could train in it."""
+    """Base price of room in all slots ahead, per thousand samples that nodes could train in it."""
     guard_micros_per_thousand_samples: float
-    """What the last room of a slot is kept for: where a class is full, room costs seven tenths of the way
-    from the base to it."""
+    """Guard price for the last room of a slot: in a full class, the price of room is seven tenths of the way
+    from the base price to it."""
     compute_part: float
-    """Of the price of room; the rest is for memory."""
+    """Part of the price of room for compute; the rest is for memory."""
     span_slots: int
-    """How far ahead demand and room are compared."""
+    """Number of slots ahead for which demand and room are compared."""
     remembered_slots: float
-    """Of how many slots the bids are that demand is known from, older ones counting less, and each as much as
-    it was expected to ask for: a few on a first day or after a sudden change, up to the horizon after a
-    steady day."""
+    """Number of slots whose bids the forecast uses, weighted by age and by expected demand: a few on a first
+    day or after a sudden change, up to the horizon after a steady day."""
     expected_slots: float | None = None
-    """What the span ahead would ask for if all of it were like its busiest stretch that begins now, in slots
-    that ask for the mean; null in older decisions."""
+    """Demand of the span ahead if all of it equalled its busiest part that begins now, in slots of mean
+    demand; null in older decisions."""
     believed_part: float = 0.0
-    """How much of an hour's difference from the mean is known to come back the next day, and so counts in
-    what is expected, from 0 to 1; 0 while too few hours were seen twice, and where the last hours were not
-    like those of the days before."""
+    """Part of an hour's difference from the mean that recurs the next day, by which forecasts use it, from 0
+    to 1; 0 while too few hours were observed twice, and if the last hours differed from those of earlier
+    days."""
     asked_share: float
-    """What was asked for lately per slot, at any price, as a share of what the zone has; of losers at most as
-    much as of winners."""
+    """Recent demand per slot at any price, as a part of the zone's capacity; that of losers counts at most as
+    much as that of winners."""
     fall_per_slot: float
-    """The part by which prices may fall from one slot to the next."""
+    """Part by which prices may fall from one slot to the next."""
 
 
 class Offer(Record):
     """The market's present offer for a task, independent of any bid for the task."""
 
     price: PriceParts | None
-    """None where no plan exists."""
+    """Critical value by its parts; None without a plan."""
     lowest_winning_bid_micros: Amount | None
-    """The least bid that wins now, and what it would pay at most. None where no plan exists, or where all
-    bids of a slot are decided together."""
+    """Least bid that wins now, which is also its highest payment. None without a plan, or if all bids of a
+    slot are decided together."""
     plan: Plan | None
     plan_gap_micros: Amount | None
-    """By how much a cheaper plan may undercut this one's critical value at most: 0 where it is proven that
-    none does, more where the search ended with its budget of counted steps and this is the best plan found.
-    None where no plan exists, and under policies that do not look for the cheapest."""
+    """Bound on the difference of this plan's critical value to that of the cheapest plan: 0 if this is proven
+    to be the cheapest, more if the search ended by its budget of counted steps and this is the best plan
+    found. None without a plan, and under policies that do not search for the cheapest."""
     speeds: tuple[CountedSpeed, ...]
-    """What the plan counts with, by GPU type; types that are missing cannot run the task."""
+    """Speeds that the plan assumes, by GPU type; missing types cannot run the task."""
     memory: CountedMemory | None = None
-    """What the plan counts with, on every GPU type; None in older decisions."""
+    """Memory that the plan assumes, on every GPU type; None in older decisions."""
     basis: Annotated[PriceBasis | None, Field(exclude_if=lambda basis: basis is None)] = None
-    """What the price was read off; None where bounds are declared, and under policies without such prices."""
+    """Basis of the price; None with declared bounds, and under policies without such prices."""
     earliest_deadline_s: Annotated[float, Field(ge=0)] | None
-    """The earliest deadline for which a plan exists at all; None where none does within the horizon."""
+    """Earliest deadline with a plan; None without one within the horizon."""
     room: Room
 
 
 class WelfareDifference(Record):
-    """What reality has made of the plans as admitted: what each cause has added to the welfare, negative
-    where it took something. Together they are the realised welfare less the planned."""
+    """Realised less planned welfare, by cause: additions to the welfare of the admitted plans, or, if
+    negative, reductions."""
 
     finished_early_micros: int
-    """Operation that jobs did not need, since their work was done before their plan was over."""
+    """Operational cost saved because jobs completed before their plans were over."""
     replanned_micros: int
-    """What plans that were made again, or cut short, cost less to run than those before them."""
+    """Operational cost saved by new or shortened plans, compared with those before them."""
     refunded_micros: int
-    """Jobs that could not be finished by no fault of their own: their bids, less operation not spent."""
+    """Bids of jobs that could not be finished through no fault of their own, less the unspent operational
+    cost."""
     failed_micros: int
-    """Likewise, of jobs that ended by the fault of their task, its data or its declaration."""
+    """Likewise for jobs that ended by the fault of their task, its data or its declaration."""
     withdrawn_micros: int
-    """Vendors' prices of jobs that were withdrawn, less what new plans for them had added to their cost."""
+    """Vendors' prices of withdrawn jobs, less the additional cost of new plans for them."""
 
 
 class Certificate(Record):
-    """How good a zone's decisions are proven to be, without solving anything offline, and what came of them.
+    """The proven quality of a zone's decisions, without an offline solution, and their results.
 
     `dual_bound_micros` is the value of a feasible point of the dual D_1 (Eq. 6, erratum P8): no schedule of
-    the same bids, known all in advance, has a higher welfare. It bounds plans, so it is compared with plans.
+    the same bids, all known in advance, has a higher welfare. It bounds plans, so it is compared with plans.
     """
 
     planned_welfare_micros: int
-    """Of the plans as admitted: bids less vendors' prices and operational costs, whatever became of them
-    since. Bids that were withdrawn are no part of it, nor of the bound, unless setbacks had put off a job
-    for more than a horizon."""
+    """Welfare of the admitted plans: bids less vendors' prices and operational costs, whatever their results.
+    Withdrawn bids are not part of it or of the bound, unless setbacks had delayed a job for more than a
+    horizon."""
     dual_bound_micros: int
     proven_ratio: float | None
-    """dual_bound / planned_welfare, never below 1; None while the planned welfare is not positive."""
+    """Ratio dual_bound / planned_welfare, never below 1; None while the planned welfare is not positive."""
     realised_welfare_micros: int
-    """As things stand: what is still planned counts as planned, the rest as it came out."""
+    """Present welfare: future parts count as planned, past ones by their results."""
     difference: WelfareDifference
     """Realised less planned welfare, by cause."""
 
 
 class AuctionEvidence(Evidence):
-    """What an auction zone says beside a decision about a job."""
+    """Evidence of an auction zone for a decision about a job."""
 
     kind: Literal["auction"] = "auction"
     bid_micros: Micros | None = None
-    """Of a bid that was just judged."""
+    """Bid of a job that was just decided on."""
     offer: Offer | None = None
-    """What the market said of the task. None where it could not be judged, and where nothing was to be."""
+    """Offer of the market for the task. None if there was none to make, or the task could not be
+    evaluated."""
     certificate: Certificate | None = None
-    """How the zone stands after the decision; none beside a quote, which changes nothing."""
+    """Certificate of the zone after the decision; None for a quote, which changes nothing."""
 
     @property
     def lowest_winning_bid_micros(self) -> int | None:
-        """Of the offer, if there is one."""
+        """Least bid that wins by the offer; None without one."""
         return None if self.offer is None else self.offer.lowest_winning_bid_micros
 
 
 def evidence_of(decision: Outcome) -> AuctionEvidence:
-    """The evidence of a decision about a job or a quote; an empty one where it has none of an auction."""
+    """Return the evidence of a decision about a job or a quote; an empty one without any of an auction."""
     evidence = getattr(decision, "evidence", None)
     return evidence if isinstance(evidence, AuctionEvidence) else AuctionEvidence()
 
@@ -221,8 +222,8 @@ def evidence_of(decision: Outcome) -> AuctionEvidence:
 class JobReplanned(Outcome):
     """The rest of an admitted job's work is replanned before its deadline, at no extra charge.
 
-    The job gives up all its node-slots from `first_slot` on and holds those of `plan` in their place. They
-    may be none: what its present runs have still to report then suffices.
+    The node-slots of `plan` replace all its node-slots from `first_slot` on. The plan may be empty if the
+    work that its present runs have yet to report suffices.
     """
 
     TYPE: ClassVar = "millrace.job.replanned.v1"
@@ -231,18 +232,18 @@ class JobReplanned(Outcome):
     zone: Identifier
     reason: Literal["node_lost", "node_leaving", "behind_plan", "run_failed"]
     first_slot: Slot
-    """The first slot that could be planned."""
+    """First slot that could be planned."""
     remaining_samples: Samples
-    """What the plan is for: not what present runs have still to report."""
+    """Work of the plan, without that which present runs have yet to report."""
     plan: Plan
-    """The part still to come."""
+    """Future part of the plan."""
     extra_operational_micros: int
     """Change of the plan's operational cost, borne by the provider; negative where it costs less."""
     evidence: AuctionEvidence
 
 
 class ClassPrices(Record):
-    """The node-slots ahead of one class of nodes: how full they are, and what they cost on average."""
+    """The node-slots ahead of one class of nodes: their use, and their mean prices."""
 
     gpu_type: Identifier
     tariff: Identifier
@@ -251,10 +252,10 @@ class ClassPrices(Record):
     compute_used_share: float
     memory_used_share: float
     mean_compute_price_micros: float
-    """Of C_kp lambda_kt, per node-slot."""
+    """Mean of C_kp lambda_kt, per node-slot."""
     highest_compute_price_micros: float
     mean_memory_price_micros: float
-    """Of (C_km - r_b) phi_kt, per node-slot."""
+    """Mean of (C_km - r_b) phi_kt, per node-slot."""
     highest_memory_price_micros: float
 
 
@@ -274,9 +275,8 @@ class ZonePriced(ZoneView):
     live_jobs: int
     classes: tuple[ClassPrices, ...]
     basis: Annotated[PriceBasis | None, Field(exclude_if=lambda basis: basis is None)] = None
-    """What prices are read off from now on, as in an offer."""
+    """Basis of prices from now on, as in an offer."""
     expected_by_hour: Annotated[_OfHours | None, Field(exclude_if=lambda parts: parts is None)] = None
-    """The forecast for the day ahead: what a slot that begins in each hour of the day (UTC) is expected to
-    ask for, as a part of the mean. None where all hours are expected to be alike, so on the first two days,
-    and where `basis` is None."""
+    """Forecast for the day ahead: demand of a slot that begins in each hour of the day (UTC), as a part of
+    the mean. None if all hours are expected to be equal, as on the first two days, or without `basis`."""
     certificate: Certificate

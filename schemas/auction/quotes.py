@@ -1,4 +1,4 @@
-"""Events of the `quotes` topic: what labour vendors charge for pre-processing, and how long they take."""
+"""Events of the `quotes` topic: labour vendors' prices and delays of pre-processing."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -19,8 +19,7 @@ Delay = Annotated[float, Field(ge=0, le=31_536_000)]
 
 class VendorQuoted(Event):
     """A standing quote: price q_in and delay h_in as affine functions of the data size. The latest one
-    applies.
-    """
+    applies."""
 
     TYPE: ClassVar = "millrace.vendor.quoted.v1"
 

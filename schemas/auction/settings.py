@@ -1,4 +1,4 @@
-"""Settings of the auction, and of the baselines that it is compared with (section 5.1)."""
+"""Settings of the auction, and of the baselines for comparison (section 5.1)."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -11,25 +11,25 @@ from schemas.facts import Fault
 from schemas.kind import PolicySettings
 
 MAX_BATCH_NODE_SLOTS = 2**17
-"""Horizon x nodes of a zone whose bids are decided in batches: a solver is told the room of each node and
-slot, which is 5 MB of a decision, and Kafka takes decisions up to 8 MiB."""
+"""Most pairs of a node and a slot in a zone whose bids are decided in batches: a solver gets the room of each
+pair, which is 5 MB of a record, and Kafka accepts records up to 8 MiB."""
 
 MAX_NODE_CLASSES = 4
-"""Pairs of GPU type and tariff in a zone. The unlike speeds of many such classes have more combinations than
-the schedule search gets through."""
+"""Most pairs of GPU type and tariff in a zone. The different speeds of more such classes have too many
+combinations for the schedule search."""
 
 HourlyPrices = Annotated[
     tuple[Annotated[float, Field(ge=0, le=10**15)], ...],
     Field(min_length=HOURS_PER_DAY, max_length=HOURS_PER_DAY),
 ]
-"""Micros per node-slot, by the hour of the day in UTC that a slot begins in."""
+"""Micros per node-slot, by the hour of the day (UTC) in which a slot begins."""
 
 
 class OpeningPrices(Record):
-    """Prices of the node-slots of a GPU type before anything is taken of them: a forecast of a day's demand.
+    """Prices of the unused node-slots of a GPU type: a forecast of a day's demand.
 
-    No bid is in it, so it keeps the auction truthful; the better it is, the fewer bids get room that later
-    ones would have paid more for.
+    It does not depend on bids, so the auction stays truthful. The better it is, the fewer bids get room for
+    which later ones would have paid more.
     """
 
     gpu_type: Identifier
@@ -41,12 +41,12 @@ class MarketPolicy(PolicySettings):
     """A policy that plans slots of nodes ahead, over the zone's horizon."""
 
     def node_slots(self, zone: Zone) -> int:
-        """Each node in each slot of the horizon has prices and room."""
+        """Return the number of pairs of a node and a slot: each has prices and room."""
         return zone.horizon_slots * len(zone.nodes)
 
 
 _BYTES_PER_CLASS_SLOT = 32
-"""Two prices, and what is taken of two resources."""
+"""Bytes of two prices, and of the use of two resources."""
 _BYTES_PER_OPEN_SLOT = 2 * 19
 """Bytes of the certificate's open part: units of two resources, in each slot of two horizons."""
 _BYTES_OF_DEMAND = 80 * 1_024
@@ -57,46 +57,46 @@ _Declared = Annotated[int | None, Field(ge=1, le=10**15, exclude_if=lambda bound
 
 
 class AuctionPolicy(MarketPolicy):
-    """Pricing of the auction. With nothing declared, the zone finds its prices itself.
+    """Pricing of the auction. Without declared bounds, the zone finds its prices itself.
 
-    Declared bounds on bids make it the published auction instead, in which they stand in for hindsight
-    (erratum P4). Resources are then normalised by a node's capacity (erratum P5): one node-slot of compute is
-    a whole node for one slot, so both bounds are densities of value, and alpha and beta are ratios of them to
-    the money unit. All other settings belong to this form.
+    With declared bounds on bids it is the published auction, in which they replace hindsight (erratum P4).
+    Resources are then normalised by a node's capacity (erratum P5): one node-slot of compute is a whole node
+    for one slot, so both bounds are densities of value, and alpha and beta are ratios of them to the money
+    unit. All other settings belong to this form.
     """
 
     kind: Literal["auction"] = "auction"
     payment: Literal["critical", "published"] = "critical"
-    """`critical` charges the critical value (erratum P1); `published` charges Eq. 14 as printed."""
+    """Payment. `critical` charges the critical value (erratum P1); `published` charges Eq. 14 as printed."""
     order: Literal["room_first", "published"] = "room_first"
-    """`room_first` offers a plan only node-slots with room (erratum P2); `published` plans regardless of
-    room, and raises prices before it checks for room, as Algorithm 1 is printed."""
-    # Left out where it is the default, so that a configuration written before it was added keeps its bytes.
+    """Order of the checks. `room_first` plans only node-slots with room (erratum P2); `published` plans
+    regardless of room, and raises prices before it checks for room, as in Algorithm 1 as printed."""
+    # Omitted if it is the default, so that a configuration written before it was added keeps its bytes.
     search: Annotated[Literal["exact", "published"], Field(exclude_if=lambda search: search == "exact")] = (
         "exact"
     )
-    """`exact` finds the plan of least critical value; `published` is Algorithm 2 as printed, which can miss
-    it (erratum P3)."""
+    """Search for a plan. `exact` finds the plan of least critical value; `published` is Algorithm 2 as
+    printed, which can miss it (erratum P3)."""
     money_unit_micros: _Declared = None
-    """The least welfare per normalised resource that a bid is taken to bring: the unit in which Lemma 2
-    assumes b-bar >= 1."""
+    """Least assumed welfare per normalised resource of a bid: the unit in which Lemma 2 assumes b-bar >=
+    1."""
     max_value_per_compute_micros: _Declared = None
     """Declared upper bound of bid / node-slots of compute; over the money unit it is alpha."""
     max_value_per_memory_micros: _Declared = None
     """Declared upper bound of bid / node-slots of memory; over the money unit it is beta."""
     max_density_units: Annotated[float, Field(ge=1e-9, le=1e9)] = 1_000.0
-    """The largest b-bar, in money units per node-slot, with which one bid raises prices: a higher bid raises
-    them no more. Somewhat above the best bids that are to be expected; otherwise one absurd bid for a sliver
-    of a node prices out all others."""
+    """Largest b-bar, in money units per node-slot, by which one bid raises prices. Set it slightly above the
+    best expected bids; otherwise one absurd bid for a small part of a node prices out all others."""
     steepness: Annotated[
         Literal["declared", "learned"], Field(exclude_if=lambda steepness: steepness == "declared")
     ] = "declared"
-    """`declared` takes alpha and beta from the bounds above; `learned` from the winners, as soon as there
-    are enough (erratum P4): a full node-slot then costs what four fifths of them offered or more."""
+    """Source of alpha and beta. `declared`: the bounds above. `learned`: the winners, as soon as there are
+    enough (erratum P4); the price of a full node-slot is then one that four fifths of them offered or
+    exceeded."""
     opening_prices: Annotated[
         tuple[OpeningPrices, ...], Field(max_length=16, exclude_if=lambda prices: not prices)
     ] = ()
-    """By GPU type; where none is given, prices open at zero, as printed."""
+    """Opening prices by GPU type; zero by default, as printed."""
 
     @property
     def is_declared(self) -> bool:
@@ -105,22 +105,22 @@ class AuctionPolicy(MarketPolicy):
 
     @property
     def quotas(self) -> Literal["full", "even"]:
-        """Quota that a plan reserves in each of its slots. With declared bounds as much as the task trains in
-        one, s_ik as printed, even in the last, which may need less. Else the work divided by the slots that
-        it takes at that speed, so that little is gained by a claim to be slower."""
+        """Quota that a plan reserves in each of its slots. With declared bounds it is s_ik as printed, even
+        in the last slot, which may need less. Otherwise it is the work divided by the number of slots at that
+        speed, so that a declaration of a lower speed gains little."""
         return "full" if self.is_declared else "even"
 
     def state_bytes(self, zone: Zone) -> int:
-        """Where the zone finds its prices: what each class of nodes costs and has taken, what is open to
-        bids, and what was bid."""
+        """Return the most bytes of prices without declared bounds: prices and use of each class of nodes, the
+        room open to bids, and past bids."""
         if self.is_declared:
             return 0
         per_slot = _BYTES_PER_CLASS_SLOT * len(zone.node_classes) + _BYTES_PER_OPEN_SLOT
         return per_slot * zone.horizon_slots + _BYTES_OF_DEMAND
 
     def faults(self, zone: Zone) -> Iterator[Fault]:
-        """More classes of nodes than can be searched; some of the bounds, or settings that need them without;
-        opening prices of a GPU type that the zone lacks, or that has them twice."""
+        """Yield faults: too many classes of nodes for the search, incomplete bounds or settings that require
+        them, and opening prices of a missing GPU type or for the second time."""
         missing = [name for name in _BOUNDS if getattr(self, name) is None]
         if 0 < len(missing) < len(_BOUNDS):
             yield Fault(
@@ -173,28 +173,28 @@ class EarliestFinishPolicy(MarketPolicy):
 
 
 class NoMergingPolicy(MarketPolicy):
-    """NTM: a vendor at random, the earliest finish on nodes that are wholly free, at cost."""
+    """NTM: a vendor at random, the earliest finish on entirely free nodes, at cost."""
 
     kind: Literal["ntm"]
 
 
 class TitanPolicy(MarketPolicy):
-    """Titan: a vendor at random, one mixed-integer program per slot over the bids that came in it."""
+    """Titan: a vendor at random, one mixed-integer program per slot over the bids that arrived in it."""
 
     kind: Literal["titan"]
     time_limit_s: Annotated[float, Field(ge=LEAST_S, le=86_400)] = 60.0
-    """After so long the best plan found counts."""
+    """Time after which the best plan so far counts."""
     relative_gap: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The search ends when its plan is proven to be this close to the best."""
 
     def faults(self, zone: Zone) -> Iterator[Fault]:
-        """More room than a solver can be told of."""
+        """Yield a fault if the room is too large for a solver's problem."""
         node_slots = self.node_slots(zone)
         if node_slots > MAX_BATCH_NODE_SLOTS:
             yield Fault(
                 "too_many_node_slots",
-                f"{zone.horizon_slots} slots x {len(zone.nodes)} nodes = {node_slots}, but a solver is asked "
-                f"about at most {MAX_BATCH_NODE_SLOTS}: split the zone, or plan fewer slots ahead",
+                f"{zone.horizon_slots} slots x {len(zone.nodes)} nodes = {node_slots}, but a solver accepts "
+                f"at most {MAX_BATCH_NODE_SLOTS}: split the zone, or plan fewer slots ahead",
                 {"node_slots": node_slots, "most_node_slots": MAX_BATCH_NODE_SLOTS},
             )
 

@@ -1,4 +1,4 @@
-"""The terms on which jobs are submitted to an auction zone, and quotes requested."""
+"""The terms of jobs and of requests for quotes in an auction zone."""
 
 from typing import Literal
 
@@ -11,9 +11,9 @@ class BidTerms(Terms):
 
     kind: Literal["bid"] = "bid"
     bid_micros: Micros
-    """b_i."""
+    """Bid (b_i)."""
     deadline_s: UnixTime
-    """d_i: the last slot of a plan ends no later than this."""
+    """Deadline (d_i): the last slot of a plan ends no later than this."""
 
     @property
     def latest_s(self) -> float:
@@ -27,8 +27,8 @@ class BidTerms(Terms):
 
 
 class DeadlineTerms(Terms):
-    """What would it cost to be done in time?"""
+    """The deadline for which a quote is requested."""
 
     kind: Literal["deadline"] = "deadline"
     deadline_s: UnixTime
-    """d_i."""
+    """Deadline (d_i)."""

@@ -1,7 +1,7 @@
 """Commands to the runner of data-parallel jobs.
 
-A job's set of workers is a generation: each time that workers join or leave, or that the job starts anew, its
-generation is one higher. A run is a job in one generation, so every node reports the same `run_id`.
+A job's set of workers is a generation: each time that workers join or leave, or that the job starts again,
+its generation is one higher. A run is a job in one generation, so every node reports the same `run_id`.
 """
 
 from typing import Annotated, ClassVar, Literal
@@ -23,11 +23,11 @@ class Member(Record):
 
 
 class WorkersAssigned(Command):
-    """The node runs its part of these workers from now on. Each of the members gets the same command.
+    """The node runs its part of these workers from now on. All members get the same command.
 
-    A node with workers of the generation before lets them finish their step and goes on with this one; a node
-    without starts its workers, which get the job's state from the others, or from its checkpoint where the
-    job starts anew.
+    A node with workers of the previous generation lets them finish their step and continues with this one. A
+    node without workers starts them; they get the job's state from the others, or from its checkpoint if the
+    job starts again.
     """
 
     TYPE: ClassVar = "millrace.workers.assigned.v1"
@@ -38,21 +38,20 @@ class WorkersAssigned(Command):
     user: Identifier
     generation: Annotated[int, Field(ge=1)]
     members: Annotated[tuple[Member, ...], Field(min_length=1, max_length=MAX_WORKERS)]
-    """In the order of the ranks. Nodes that had workers of the generation before come first: the first of all
-    leads."""
+    """Members in the order of the ranks. Nodes with workers of the previous generation come first; the first
+    member is the leader."""
     resumes: bool
-    """Whether the job starts anew, from its checkpoint if it has one, rather than being scaled."""
+    """Whether the job starts again, from its checkpoint if it has one, instead of being scaled."""
     resume_samples: Samples
-    """Samples that the cell knows to be done: where the job starts anew, a checkpoint is at least this
-    far."""
+    """Number of samples done, as reported: if the job starts again, a checkpoint is at least this far."""
     expected_samples_per_s: float
-    """Speed that the cell expects of these workers together, by the job's profile."""
+    """Expected speed of these workers together, by the job's profile."""
     workload: ElasticWorkload
 
 
 class WorkersReleased(Command):
-    """The node has no workers of the job any more: they finish their step, the job's state is kept as the
-    reason demands, and the node reports the end of the run that they were in.
+    """The node ends its workers of the job: they finish their step, the job's state is kept depending on the
+    reason, and the node reports the end of their run.
     """
 
     TYPE: ClassVar = "millrace.workers.released.v1"
@@ -61,13 +60,14 @@ class WorkersReleased(Command):
 
     job_id: Identifier
     generation: Annotated[int, Field(ge=1)]
-    """The one that ends here; an older one is over already."""
-    # Left out where it is the default, so that commands written before it was added keep their bytes.
+    """Generation that ends here; older ones are already over."""
+    # Omitted if it is the default, so that commands written before it was added keep their bytes.
     run_id: Annotated[RunId | None, Field(exclude_if=lambda run_id: run_id is None)] = None
-    """The run that ends here. A node that does not have it reports this (`unknown_run`)."""
+    """Run that ends here. A node without it reports `unknown_run`."""
     reason: ReleaseReason
-    """`scaled_in`: others go on with the job. `preempted`: all of its workers stop, checkpointed if it keeps
-    checkpoints, and it will start anew. `withdrawn`, `failed`: it is over, and nothing is kept. `node_lost`:
-    another of its nodes was lost; it will start anew from its last checkpoint."""
+    """Reason. `scaled_in`: other workers continue the job. `preempted`: all of its workers end, with a
+    checkpoint if it keeps checkpoints, and it will start again. `withdrawn`, `failed`: it is over, and its
+    files are deleted. `node_lost`: another of its nodes is down; it will start again from its last
+    checkpoint."""
     by_s: Annotated[float, Field(ge=0)] | None = None
-    """When the workers must be gone, whatever they are doing; None where nobody waits for their node."""
+    """Time by which the workers must have ended in any state; None without a deadline."""

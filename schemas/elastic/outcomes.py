@@ -10,7 +10,7 @@ from schemas.facts import Facts
 from schemas.kind import Evidence
 
 ServerPool = Literal["training", "loaned"]
-"""The zone's own servers, or those that another zone lends and may reclaim."""
+"""Pool of servers: the zone's own, or those on loan from another zone."""
 
 ResizeReason = Literal[
     "started",
@@ -24,79 +24,79 @@ ResizeReason = Literal[
     "run_failed",
     "stopped",
 ]
-"""`started`, `resumed`: from the queue, with a first set of workers or after it was put back. `scaled_out`,
-`scaled_in`, `moved`: by a round of allocation, to more, fewer or as many workers. `servers_reclaimed`: it
-goes on without the workers on servers that are wanted back. `preempted`: the same servers leave it too few,
-so it is put back into the queue; likewise with a lost node or a failed run. `stopped`: its user withdraws it
-or its work is done, and workers remain that must go."""
+"""Reason of a change. `started`, `resumed`: from the queue, for the first time or again. `scaled_out`,
+`scaled_in`, `moved`: by a round of allocation, to more, fewer or as many workers. `servers_reclaimed`: the
+job continues without its workers on reclaimed servers. `preempted`: reclaimed servers leave it too few
+workers, so it returns to the queue; likewise after the loss of a node or a failed run. `stopped`: its user
+withdraws it or its work is done, and its remaining workers must end."""
 
 
 class JobResized(Outcome):
-    """A job has other workers than before, or none. The commands that follow carry it out."""
+    """A job gets other workers than before, or none. The commands that follow carry it out."""
 
     TYPE: ClassVar = "millrace.job.resized.v1"
 
     zone: Identifier
     job_id: Identifier
     generation: Amount
-    """Generation of its workers; of the last ones where it has none now."""
+    """Generation of its workers; the last one if it has none now."""
     reason: ResizeReason
     workers_before: Amount
     workers: Amount
-    """Each counted as one on a training server; 0 while it waits."""
+    """Number of workers, as on training servers; 0 while it waits."""
     pool: ServerPool | None
-    """Where its base demand is; None while it waits."""
+    """Pool of its base demand; None while it waits."""
     flexible_pool: ServerPool | None
-    """Where the workers beyond it are; None where there are none."""
+    """Pool of the workers beyond the base demand; None without any."""
     servers: tuple[Member, ...]
-    """Real workers on each server, which are more on slower GPUs."""
+    """Actual workers on each server, which are more on slower GPUs."""
     remaining_s: float
     """Time of the job's remaining work with these workers; with the base demand while it waits."""
     samples_done: Samples
     facts: Facts = Field(default_factory=dict)
-    """Cause of the change: the jobs that it made way for, or the node that was lost."""
+    """Cause of the change: the jobs for which it was preempted, or the node that went down."""
 
 
 class QueuedJob(Evidence):
-    """Where a job is in the queue."""
+    """Place of a job in the queue."""
 
     kind: Literal["queued_job"] = "queued_job"
     jobs_waiting: Amount
-    """Number of jobs that wait beside it."""
+    """Number of other waiting jobs."""
     running_s: float
-    """Time that it takes with all the workers that it can use."""
+    """Duration with all the workers that it can use."""
 
 
 class ElasticForecast(Evidence):
-    """When a job would start and end if nothing else were submitted, lent or reclaimed."""
+    """Forecast of a job's start and end without further submissions, loans and reclaims."""
 
     kind: Literal["elastic_forecast"] = "elastic_forecast"
     jobs_waiting: Amount
-    """Number of jobs that wait, shorter ones before it."""
+    """Number of waiting jobs; shorter ones are before it."""
     start_s: float
-    """Unix seconds."""
+    """Start, in Unix seconds."""
     earliest_end_s: float
-    """With all the workers that it can use, from its start on."""
+    """End with all the workers that it can use, from its start on."""
     latest_end_s: float
-    """With its base demand alone."""
+    """End with its base demand alone."""
 
 
 class ServersCleared(Outcome):
-    """Losses of jobs that had workers on servers that are given back. Idle servers go back without."""
+    """Losses of jobs with workers on servers that are returned. Idle servers are returned without this."""
 
     TYPE: ClassVar = "millrace.servers.cleared.v1"
 
     zone: Identifier
     servers: tuple[Identifier, ...]
-    """Those that had workers."""
+    """Servers that had workers."""
     by_s: float | None
-    """When the first of them must be back; None where nobody waits for them."""
+    """Time by which the first of them must be back; None without a deadline."""
     preempted: tuple[Identifier, ...]
-    """Jobs that are put back into the queue."""
+    """Jobs that return to the queue."""
     scaled_in: tuple[Identifier, ...]
-    """Jobs that go on without their workers there."""
+    """Jobs that continue without their workers there."""
     preempting_servers: Amount
-    """Number of the servers that a preempted job was on; the others cost no job its base demand."""
+    """Number of servers with preempted jobs; no job loses its base demand on the others."""
     collateral_gpus: Amount
     """GPUs that preempted jobs leave idle on other servers (section 3.7.3)."""
     spared_jobs: Amount

@@ -16,12 +16,12 @@ Scenario = Literal["basic", "advanced", "heterogeneous", "ideal"]
 
 
 LEAST_INTERVAL_S = 0.01
-"""As short as the shortest slot of a cell."""
+"""Shortest interval, equal to the shortest slot of a cell."""
 MAX_SLOWNESS = 1_024
-"""A worker counts as that many on slower GPUs, and no job may have more of them."""
+"""Most workers on slower GPUs that count as one, and most workers of a job."""
 DEFAULT_WORK_AT_RISK_S = 14_400.0
-"""The best of 0, 1 h, 4 h and no limit for the mean JCT of two generated workloads: 15 days on a quarter of
-the thesis' clusters, seeds 1 and 2."""
+"""Default of `most_work_at_risk_s`: the best of 0, 1 h, 4 h and no limit for the mean JCT of two generated
+workloads, 15 days on a quarter of the thesis' clusters, seeds 1 and 2."""
 _IDS_PER_SERVER = 7
 _BYTES_PER_SERVER = 64
 
@@ -32,46 +32,47 @@ class ElasticPolicy(PolicySettings):
     shares_base_model: ClassVar = False
     kind: Literal["elastic"] = "elastic"
     reference_gpu_type: Identifier
-    """The GPU that jobs' profiles speak of. Speeds of others are relative to it, per GPU (erratum L4)."""
+    """GPU type of the jobs' profiles. Speeds of others are relative to it, per GPU (erratum L4)."""
     interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=86_400)] = 60.0
-    """Workers are allocated so often."""
+    """Interval between allocations of workers."""
     scheme: SchemeName = "lyra"
-    """Scheme of allocating workers; all but `lyra` are there to be compared with."""
+    """Scheme of the allocation; all but `lyra` are for comparison."""
     reclaiming: ReclaimingName = "preemption_cost"
     """Rule by which the servers to give back are chosen."""
     groups_elastic_jobs: bool = True
     """Whether elastic jobs are placed on loaned servers first, with base and flexible workers apart
     (section 3.5.3); otherwise they are placed like inelastic ones (Table 3.6)."""
     most_work_at_risk_s: Annotated[float, Field(ge=0, le=31_536_000)] = DEFAULT_WORK_AT_RISK_S
-    """An elastic job that keeps no checkpoints starts over when it is preempted. So it is placed on loaned
-    servers first only if it is done there within so long, with all the workers that it may have; a longer one
-    goes to training servers first. The thesis has no such limit."""
+    """Longest duration of an elastic job without checkpoints, with all the workers that it may have, for
+    which it is placed on loaned servers first, since it starts over after a preemption. A longer one is
+    placed on training servers first. The thesis has no such limit."""
     patience_s: Annotated[float, Field(ge=LEAST_S, le=31_536_000)] = 21_600.0
-    """A job that has waited for so long comes before shorter ones, in turn with those of other users, and
-    servers are held for it (scheme `lyra`). The thesis lets it wait for ever."""
+    """Wait after which a job precedes shorter ones, in turn with those of other users, and servers are held
+    for it (scheme `lyra`). In the thesis it may wait forever."""
     scenario: Scenario = "basic"
-    """Which abilities of jobs are used beside scaling (section 3.7.1). `basic`: fungible jobs run on either
-    pool, training servers or loaned ones. `advanced`: so they do, and elastic heterogeneous jobs span both
-    pools, at 70 % of their speed while they do. `heterogeneous`: these span both pools at 70 %, and fungible
-    jobs stay on training servers. `ideal`: as `advanced`, at full speed. Where all servers are as fast as the
-    reference, every elastic job spans both pools at full speed."""
+    """Abilities of jobs that are used besides scaling (section 3.7.1). `basic`: fungible jobs run on either
+    pool, training servers or loaned ones. `advanced`: in addition, elastic heterogeneous jobs span both
+    pools, then at 70 % of their speed. `heterogeneous`: these span both pools at 70 %, and fungible jobs stay
+    on training servers. `ideal`: as `advanced`, at full speed. If all servers are as fast as the reference,
+    every elastic job spans both pools at full speed."""
     scaling_pause_s: Annotated[float, Field(ge=0, le=86_400)] = 10.0
-    """Time that a job is assumed to lose when its workers change: it is not resized for less."""
+    """Time that a job is assumed to lose when its workers change: it is not resized for a smaller gain."""
     order_timeout_s: OrderTimeoutSeconds = DEFAULT_ORDER_TIMEOUT_S
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of schemes and choices that draw random numbers."""
 
     def state_bytes(self, zone: Zone) -> int:
-        """Where each server is closed, and why, and whether it is held."""
+        """Return the most bytes of the servers' state: where and why each is closed, and whether it is
+        held."""
         ids = [node.id for node in zone.nodes]
         return _BYTES_PER_SERVER * len(ids) + _IDS_PER_SERVER * sum(map(len, ids))
 
     def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002
-        """Slots are nothing to it."""
+        """Return an interval that does not depend on slots."""
         return self.interval_s
 
     def faults(self, zone: Zone) -> Iterator[Fault]:
-        """A reference GPU type that the zone lacks, or GPUs that are far slower than it."""
+        """Yield faults for a missing reference GPU type, and for GPUs that are far slower than it."""
         speeds = {gpu.name: gpu.samples_per_s / gpu.gpus for gpu in zone.gpu_types}
         if self.reference_gpu_type not in speeds:
             yield Fault(

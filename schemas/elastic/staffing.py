@@ -6,11 +6,11 @@ from schemas.base import Amount, Identifier, Record, ZoneView
 
 
 class PoolGpus(Record):
-    """The GPUs of a pool of servers, real ones."""
+    """Actual GPUs of a pool of servers."""
 
     gpus: Amount
     used_gpus: Amount
-    """Those that workers are placed on."""
+    """GPUs with workers."""
 
 
 class WaitingJob(Record):
@@ -18,7 +18,7 @@ class WaitingJob(Record):
 
     job_id: Identifier
     base_gpus: Amount
-    """GPUs that it starts with, on training servers."""
+    """GPUs of its base demand, on training servers."""
     running_s: float
     """Time of its remaining work with all the workers that it can use."""
 
@@ -27,27 +27,27 @@ class ReclaimEffect(Record):
     """Effect of a reclaim of a number of servers now."""
 
     servers: Amount
-    """Number of servers, of which the others preempt no job."""
+    """Number of reclaimed servers."""
     preempting: tuple[Identifier, ...]
-    """Those of them that have workers of jobs which would be preempted."""
+    """Servers of these with workers of preempted jobs."""
     preempts: tuple[Identifier, ...]
-    """Jobs that would be put back into the queue."""
+    """Jobs that would return to the queue."""
 
 
 class TurnGiven(Record):
-    """A job that comes before all that have no turn, until it starts."""
+    """A job that precedes all jobs without a turn, until it starts."""
 
     job_id: Identifier
     servers: Amount
     """Number of servers held for it: only jobs that are over by `by_s` start there."""
     held: tuple[Identifier, ...]
-    """The first of them."""
+    """First of these servers."""
     by_s: float
-    """When they should have room for it, as jobs were declared."""
+    """Time at which they should have room for it, by the declarations of jobs."""
 
 
 class ZoneStaffed(ZoneView):
-    """Jobs of an elastic zone and their servers, the next job, and what a reclaim would take."""
+    """Jobs of an elastic zone and their servers, the queue, and the effects of reclaims."""
 
     TYPE: ClassVar = "millrace.zone.staffed.v1"
     VIEW: ClassVar = "staffing"
@@ -60,13 +60,13 @@ class ZoneStaffed(ZoneView):
     loaned: PoolGpus
     """GPUs of servers on loan, and of the zone's own that are slower than the reference GPU."""
     queue: tuple[WaitingJob, ...]
-    """The first of the waiting jobs, in the order of two-phase allocation: jobs that have a turn, then
-    those of the shortest running times (section 3.5.2)."""
+    """First waiting jobs, in the order of two-phase allocation: jobs with a turn, then those of the shortest
+    running times (section 3.5.2)."""
     turns: tuple[TurnGiven, ...] = ()
-    """The jobs that have waited for too long and come before shorter ones, the first of them first."""
+    """Jobs that have waited for too long and precede shorter ones, in their order."""
     on_loan: Amount
-    """Servers on loan to the zone that nobody wants back yet."""
+    """Number of servers on loan to the zone that are not reclaimed."""
     harmless_returns: Amount
-    """Number of them that could go without a preemption."""
+    """Number of these that could be returned without a preemption."""
     next_reclaims: tuple[ReclaimEffect, ...]
-    """Effects of the next larger reclaims, if they came now."""
+    """Effects of the next larger reclaims at present."""

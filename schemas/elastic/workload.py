@@ -11,8 +11,7 @@ from schemas.lora import Dataset, LoraHyperparameters
 MAX_WORKERS = 1_024
 MAX_GPUS_PER_WORKER = 64
 MAX_SPEED_PER_WORKER = 2.0
-"""Most speed of w workers over w times that of one. Curves are hardly ever superlinear, and then by
-little."""
+"""Most speed of w workers, over w times that of one. Curves are rarely superlinear, and then slightly."""
 MAX_RUNNING_YEARS = 10
 """Longest duration of a job with its base demand, and so with any workers that it may have."""
 _YEAR_S = 365 * 86_400
@@ -27,7 +26,7 @@ class TrainingHyperparameters(Record):
     global_batch_size: Annotated[int, Field(ge=1, le=1_048_576)] = 32
     """Sequences in a step of all workers together."""
     micro_batch_size: Annotated[int, Field(ge=1, le=4_096)] = 8
-    """Sequences that one worker takes at a time, at most: the rest of its share is accumulated."""
+    """Most sequences that one worker takes at a time: the rest of its share is accumulated."""
     sequence_length: Annotated[int, Field(ge=2, le=1_048_576)] = 64
     """Longest sequence in tokens; longer records are cut."""
     learning_rate: Annotated[float, Field(ge=1e-12, le=10)] = 1e-4
@@ -37,7 +36,7 @@ class TrainingHyperparameters(Record):
     max_gradient_norm: Annotated[float, Field(ge=1e-9, le=1e6)] = 1.0
     """The gradient is scaled down to this L2 norm."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Decides initial adapter weights, data order and dropout masks."""
+    """Seed of initial adapter weights, data order and dropout masks."""
 
 
 class ElasticWorkload(Workload):
@@ -56,22 +55,22 @@ class ElasticWorkload(Workload):
     and target modules count; the rest is in `hyperparameters`."""
     hyperparameters: TrainingHyperparameters = TrainingHyperparameters()
     min_workers: Workers = 1
-    """w_min, the base demand: the job never runs on fewer."""
+    """Base demand (w_min): the job never runs on fewer workers."""
     max_workers: Workers = 1
-    """w_max; what it has beyond the base demand is its flexible demand."""
+    """Most workers (w_max); those beyond the base demand are its flexible demand."""
     gpus_per_worker: Annotated[int, Field(ge=1, le=MAX_GPUS_PER_WORKER)] = 1
-    """All of one worker are on one server."""
+    """GPUs of one worker, all on one server."""
     samples_per_s: SamplesPerSecond
-    """Speed of one worker on the reference GPU, from a profile of the job. With `min_workers`, the job
-    takes ten years at most."""
+    """Speed of one worker on the reference GPU, by a profile of the job. With `min_workers`, the job takes
+    ten years at most."""
     speedup: Annotated[
         tuple[Annotated[float, Field(ge=1, le=MAX_SPEED_PER_WORKER * MAX_WORKERS)], ...],
         Field(max_length=MAX_WORKERS),
     ] = ()
-    """The throughput of 1, 2, ... `max_workers` workers over that of one: it begins with 1, never falls, and
-    is twice the number of workers at most. Empty where it is linear."""
+    """Throughput of 1, 2, ... `max_workers` workers over that of one: it begins with 1, never falls, and is
+    twice the number of workers at most. Empty for a linear curve."""
     keeps_checkpoints: bool = True
-    """Whether it continues after a preemption where it was; otherwise it starts over."""
+    """Whether it continues after a preemption from its progress; otherwise it starts over."""
     fungible: bool = False
     """Whether it may run on another GPU type than the reference one, all workers on the same."""
     heterogeneous: bool = False
@@ -122,7 +121,7 @@ class ElasticWorkload(Workload):
 
     @property
     def total_samples(self) -> int:
-        """All of the work."""
+        """Number of samples of the whole work."""
         return self.work_samples
 
 

@@ -1,6 +1,6 @@
 """Commands to the runner of mixture-of-experts models.
 
-A job's set of ranks is a generation: each time that the job starts anew or its ranks change, its generation
+A job's set of ranks is a generation: each time that the job starts again or its ranks change, its generation
 is one higher. A run is a job in one generation, so every node reports the same `run_id`.
 """
 
@@ -40,19 +40,19 @@ class RankMember(Record):
 
 
 class LayerPlacement(Record):
-    """Where the experts of one MoE layer are."""
+    """Placement of the experts of one MoE layer."""
 
     layer: Annotated[int, Field(ge=0, le=MAX_MOE_LAYERS - 1)]
-    """Counted among the MoE layers."""
+    """Index among the MoE layers."""
     devices: Annotated[
         tuple[Annotated[tuple[ExpertNumber, ...], Field(max_length=MAX_PER_DEVICE)], ...],
         Field(min_length=1, max_length=MAX_RANKS),
     ]
-    """The experts of each rank's device, in the order of the ranks."""
+    """Experts on each rank's device, in the order of the ranks."""
 
 
 class RanksAssigned(Command):
-    """The node runs its ranks of this job from now on. Each of the members gets the same command."""
+    """The node runs its ranks of this job from now on. All members get the same command."""
 
     TYPE: ClassVar = "millrace.ranks.assigned.v1"
     RUNNER: ClassVar = "moe"
@@ -62,24 +62,25 @@ class RanksAssigned(Command):
     user: Identifier
     generation: Annotated[int, Field(ge=1)]
     members: Annotated[tuple[RankMember, ...], Field(min_length=1, max_length=MAX_RANKS)]
-    """In the order of the ranks; the first leads, and reports for all."""
+    """Members in the order of the ranks; the first is the leader and reports for all."""
     resume_samples: Samples
-    """Samples that the cell knows to be done: a checkpoint is at least this far. With 0 it starts anew,
-    whatever lies there."""
+    """Number of samples done, as reported: a checkpoint is at least this far. With 0 the job starts from the
+    beginning and ignores checkpoints."""
     report_interval_s: Annotated[float, Field(gt=0, le=86_400)]
-    """Routing is reported so often."""
+    """Interval between reports of routing."""
     revision: Annotated[int, Field(ge=0)] = 0
     """Revision of `placement`."""
     placement: Annotated[tuple[LayerPlacement, ...], Field(max_length=MAX_MOE_LAYERS)] = ()
-    """Placement of layers that is known from a generation before; others begin with an expert per device."""
+    """Placement of layers from an earlier generation; others begin with an expert per device."""
     workload: MoeWorkload
 
 
 class ExpertsPlaced(Command):
-    """The experts of these layers stand so from the next batch on. Each of the members gets the same command.
+    """The experts of these layers have this placement from the next batch on. All members get the same
+    command.
 
-    Layers that are not named stay as they are. Between batches: what a batch needs for itself is decided by
-    the job.
+    Other layers keep their placement. This is the placement between batches: the job itself decides on that
+    for a single batch.
     """
 
     TYPE: ClassVar = "millrace.experts.placed.v1"
@@ -87,18 +88,19 @@ class ExpertsPlaced(Command):
 
     job_id: Identifier
     generation: Annotated[int, Field(ge=1)]
-    """For another one it is nothing."""
+    """Generation to which it applies; it is ignored in any other."""
     revision: Annotated[int, Field(ge=1)]
-    """Higher than that of every placement before in this generation: an older one changes nothing."""
-    # Left out where it is the default, so that commands written before it was added keep their bytes.
+    """Revision, higher than that of every earlier placement of the generation: an older one changes
+    nothing."""
+    # Omitted if it is the default, so that commands written before it was added keep their bytes.
     run_id: Annotated[RunId | None, Field(exclude_if=lambda run_id: run_id is None)] = None
-    """The run that the experts are of. A node that does not have it reports this (`unknown_run`)."""
+    """Run of the experts. A node without it reports `unknown_run`."""
     layers: Annotated[tuple[LayerPlacement, ...], Field(min_length=1, max_length=MAX_MOE_LAYERS)]
 
 
 class RanksReleased(Command):
-    """The node has no rank of the job any more: they end at a step or batch boundary, a job that trains is
-    checkpointed unless it is over, and the node reports the end of its run.
+    """The node ends its ranks of the job at a step or batch boundary. A job that trains is checkpointed
+    unless it is over, and the node reports the end of its run.
     """
 
     TYPE: ClassVar = "millrace.ranks.released.v1"
@@ -107,11 +109,11 @@ class RanksReleased(Command):
 
     job_id: Identifier
     generation: Annotated[int, Field(ge=1)]
-    """The one that ends here; an older one is over already."""
-    # Left out where it is the default, so that commands written before it was added keep their bytes.
+    """Generation that ends here; older ones are already over."""
+    # Omitted if it is the default, so that commands written before it was added keep their bytes.
     run_id: Annotated[RunId | None, Field(exclude_if=lambda run_id: run_id is None)] = None
-    """The run that ends here. A node that does not have it reports this (`unknown_run`)."""
+    """Run that ends here. A node without it reports `unknown_run`."""
     reason: RanksReleaseReason
-    """`withdrawn`, `failed`: nothing is kept. `node_lost`: another of its nodes was lost, and it starts anew
-    from its last checkpoint. `preempted`: it is checkpointed, and will start anew. `ended`: a service has
-    reached its time."""
+    """Reason. `withdrawn`, `failed`: its files are deleted. `node_lost`: another of its nodes is down, and it
+    starts again from its last checkpoint. `preempted`: it is checkpointed, and will start again. `ended`: a
+    service has reached its time."""

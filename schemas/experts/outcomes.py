@@ -10,14 +10,14 @@ from schemas.facts import Facts
 from schemas.kind import Evidence
 
 PlacementReason = Literal["initial", "popularity_shifted", "devices_changed"]
-"""`initial`: the profile stage of a service is over. `popularity_shifted`: the busiest device would get less
-by the zone's least gain, as so many reports in a row have told as the zone demands. `devices_changed`: the
-job has other ranks."""
+"""Reason of a placement. `initial`: the profile stage of a service is over. `popularity_shifted`: by the
+consecutive reports that the zone requires, the load of the busiest device falls by the zone's least gain.
+`devices_changed`: the job has other ranks."""
 RanksChangeReason = Literal[
     "started", "resumed", "preempted", "gave_way", "node_lost", "run_failed", "withdrawn", "ended"
 ]
-"""`preempted`: a node is to leave. `gave_way`: a job of another user has waited for so long that it comes
-first."""
+"""Reason of a change of ranks. `preempted`: a node is to leave. `gave_way`: preempted for a job of another
+user that has waited for too long."""
 
 
 class QueuedRanks(Evidence):
@@ -25,33 +25,33 @@ class QueuedRanks(Evidence):
 
     kind: Literal["queued_ranks"] = "queued_ranks"
     jobs_waiting: Amount
-    """Number of jobs that wait beside it."""
+    """Number of other waiting jobs."""
     ranks: Amount
-    """That it needs at once."""
+    """Number of ranks that it needs at once."""
 
 
 class LayerPlaced(Record):
-    """One layer of a decision."""
+    """Decision on one layer."""
 
     placement: LayerPlacement
     replicas: tuple[Amount, ...]
-    """Devices that have each expert."""
+    """Number of devices with each expert."""
     popularity: tuple[float, ...]
-    """The part of the tokens that each expert gets, as an average in which older reports fade."""
+    """Part of the tokens for each expert, as an average in which older reports fade."""
     load_before: float
-    """Load of the busiest device over the mean, with the placement before: 1 is balanced."""
+    """Load of the busiest device over the mean, with the previous placement: 1 is balanced."""
     load: float
-    """The same with the new one."""
+    """Load of the busiest device over the mean, with the new placement."""
     gain: float
-    """1 - load / load_before; with other devices, of the tokens on the busiest."""
+    """Gain, 1 - load / load_before; with other devices, of the tokens on the busiest one."""
     reports_in_a_row: Amount
-    """That told of a gain worth a change."""
+    """Number of consecutive reports with a sufficient gain."""
     reported_tokens: Amount
-    """Counted in the newest report."""
+    """Number of tokens in the newest report."""
 
 
 class PlacementDecided(Outcome):
-    """Experts of a service are placed, or placed anew. The commands that follow carry it out."""
+    """Experts of a service are placed, or moved. The commands that follow carry it out."""
 
     TYPE: ClassVar = "millrace.placement.decided.v1"
 
@@ -60,11 +60,11 @@ class PlacementDecided(Outcome):
     revision: Amount
     reason: PlacementReason
     layers: tuple[LayerPlaced, ...]
-    """Those that change."""
+    """Layers whose placement changes."""
 
 
 class RanksChanged(Outcome):
-    """A job has ranks, or has none any more. The commands that follow carry it out."""
+    """A job gets ranks, or loses them. The commands that follow carry it out."""
 
     TYPE: ClassVar = "millrace.ranks.changed.v1"
 
@@ -73,7 +73,7 @@ class RanksChanged(Outcome):
     generation: Amount
     reason: RanksChangeReason
     members: tuple[RankMember, ...]
-    """Empty where it has none."""
+    """Ranks on each node; empty if it has none."""
     facts: Facts = Field(default_factory=dict)
 
 
@@ -84,11 +84,11 @@ class ServedModel(Record):
     revision: Amount
     """Revision of its present placement."""
     busiest_load: float
-    """Load of the busiest device over the mean, the mean over layers, by the average popularity."""
+    """Mean over layers of the busiest device's load over the mean load, by the average popularity."""
     replicas: Amount
-    """Experts on all devices and layers together."""
+    """Number of experts on all devices and layers together."""
     tokens: Amount
-    """Routed since it began, over all layers."""
+    """Number of tokens routed since its start, over all layers."""
 
 
 class ZoneServed(ZoneView):
@@ -101,9 +101,9 @@ class ZoneServed(ZoneView):
     jobs_training: Amount
     jobs_serving: Amount
     training: tuple[Identifier, ...]
-    """The first of them by submission."""
+    """First training jobs, by submission."""
     serving: tuple[ServedModel, ...]
-    """The first of those that have reported."""
+    """First services that have reported."""
     devices: Amount
     used_devices: Amount
-    """Those that ranks are placed on."""
+    """Number of devices with ranks."""

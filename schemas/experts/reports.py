@@ -1,4 +1,4 @@
-"""Counts by executors of the experts that tokens are routed to, on the topic `fleet`."""
+"""Executors' counts of the tokens routed to each expert, on the topic `fleet`."""
 
 from typing import Annotated, ClassVar, Self
 
@@ -10,8 +10,8 @@ from schemas.fleet import RunReport
 
 MAX_ELEMENTS = 2_048
 ELEMENTS_PER_LAYER = 5
-"""A report has no more than so many counts, each layer taken for so many more: it fits a record of `fleet`
-however it is written. That is 7 layers of 256 experts, 15 of 128, or 29 of 64."""
+"""Number of counts for which each layer of a report counts besides its experts. With the bound on all counts,
+a report in any format fits into a record of `fleet`: 7 layers of 256 experts, 15 of 128, or 29 of 64."""
 Tokens = Annotated[int, Field(ge=0, le=2**40)]
 
 
@@ -19,9 +19,9 @@ class LayerRouting(Record):
     """Tokens that one MoE layer has routed."""
 
     tokens: Annotated[tuple[Tokens, ...], Field(min_length=1, max_length=MAX_EXPERTS)]
-    """By expert. A token with two experts counts for both."""
+    """Number of tokens by expert. A token with two experts counts for both."""
     doubles: Tokens = 0
-    """Tokens that got two."""
+    """Number of tokens with two experts."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -42,7 +42,7 @@ class RoutingReport(RunReport):
     def _bounded(self) -> Self:
         experts = {len(layer.tokens) for layer in self.layers}
         if len(experts) > 1:
-            raise ValueError(f"layers have {min(experts)} to {max(experts)} experts: all have as many")
+            raise ValueError(f"layers have {min(experts)} to {max(experts)} experts: all must have as many")
         layers, count = len(self.layers), len(self.layers[0].tokens)
         if layers * (count + ELEMENTS_PER_LAYER) > MAX_ELEMENTS:
             most = MAX_ELEMENTS // (count + ELEMENTS_PER_LAYER)
@@ -51,29 +51,29 @@ class RoutingReport(RunReport):
 
 
 class ExpertsProfiled(RoutingReport):
-    """The profile stage of a service is over: what it has counted, and how well it foretells."""
+    """The profile stage of a service is over: its counts, and the accuracy of its forecast."""
 
     TYPE: ClassVar = "millrace.experts.profiled.v1"
 
     path_length: Annotated[int, Field(ge=1, le=8)]
-    """Layers of a sample path (l)."""
+    """Number of layers of a sample path (l)."""
     paths: Annotated[int, Field(ge=0, le=10**9)]
-    """Sample paths of that length that are kept, over all layers."""
+    """Number of kept sample paths of that length, over all layers."""
     accuracy: Annotated[float, Field(ge=0, le=1)] | None
-    """Fraction of held-back batches and layers whose top-2 list was estimated right (thesis,
-    section 4.7.3.2); None if none was."""
+    """Fraction of held-back batches and layers with a correct estimate of the top-2 list (thesis, section
+    4.7.3.2); None without such batches."""
 
 
 class ExpertsRouted(RoutingReport):
-    """Tokens that were routed since the report before."""
+    """Tokens that were routed since the previous report."""
 
     TYPE: ClassVar = "millrace.experts.routed.v1"
 
     batches: Annotated[int, Field(ge=1, le=10**9)]
     interval_s: Annotated[float, Field(ge=0, le=1e9)]
-    """In which they were."""
+    """Time since the previous report."""
     revised: Annotated[int, Field(ge=0, le=10**12)] = 0
-    """Number of times that a layer's placement was made anew for a batch, after its gating network had
-    chosen."""
+    """Number of times that a layer's placement was computed again for a batch, after the choice of its gating
+    network."""
     revision: Annotated[int, Field(ge=0, le=10**12)] = 0
-    """Revision of the placement that the batches were served with; of a job that trains, 0."""
+    """Revision of the placement of the batches; 0 for a job that trains."""

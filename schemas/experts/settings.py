@@ -14,37 +14,38 @@ _IDS_PER_NODE = 4
 
 
 class ExpertsPolicy(PolicySettings):
-    """Experts placed by popularity, which is followed as it drifts (Lina; thesis, chapter 4).
+    """Placement of experts by their popularity as it drifts (Lina; thesis, chapter 4).
 
-    How experts are placed for a single batch is the serving job's own. The zone decides what stands between
-    batches: which devices have which experts to begin with, and how many replicas each.
+    The serving job itself places experts for a single batch. The zone decides on the placement between
+    batches: the experts of each device, and the number of their replicas.
     """
 
     shares_base_model: ClassVar = False
     kind: Literal["experts"] = "experts"
     report_interval_s: Annotated[float, Field(ge=LEAST_INTERVAL_S, le=86_400)] = 10.0
-    """Services report so often what was routed."""
+    """Interval between a service's reports of routed tokens."""
     newest_weight: Annotated[float, Field(ge=LEAST_PART, le=1)] = 0.3
     """Weight of the newest report in the average popularity, in which older ones fade."""
     least_gain: Annotated[float, Field(ge=LEAST_PART, lt=1)] = 0.1
-    """A placement changes if the busiest device gets less by this share of its tokens."""
+    """Least part of the busiest device's tokens by which a change of the placement must reduce its load."""
     lasting_reports: Annotated[int, Field(ge=1, le=1_000)] = 3
-    """Number of reports in a row that must show such a gain."""
+    """Number of consecutive reports that must show such a gain."""
     cool_down_s: Annotated[float, Field(ge=0, le=86_400)] = 60.0
-    """A layer's placement changes not so soon after its last change."""
+    """Least time between changes of a layer's placement."""
     least_tokens_per_device: Annotated[int, Field(ge=1, le=10**9)] = 256
-    """A report of fewer is counted together with the next: its popularity is noise."""
+    """Least number of tokens per device in a report; a report with fewer is added to the next, as noise."""
     order_timeout_s: OrderTimeoutSeconds = DEFAULT_ORDER_TIMEOUT_S
 
     patience_s: Annotated[float, Field(ge=LEAST_S, le=31_536_000)] = 3_600.0
-    """A job that has waited for so long comes first, and jobs of users who have more ranks give way for it,
-    once they have had theirs for so long. It waits so long for each user from whom it takes some."""
+    """Wait after which a job precedes others, and jobs of users with more ranks are preempted for it once
+    they have had their ranks for this time. The job waits for this time for each user whose jobs it
+    preempts."""
 
     def state_bytes(self, zone: Zone) -> int:
-        """Return the most bytes of the nodes' state; popularity is counted with the jobs."""
+        """Return the most bytes of the nodes' state; popularity counts with the jobs."""
         ids = [node.id for node in zone.nodes]
         return _BYTES_PER_NODE * len(ids) + _IDS_PER_NODE * sum(map(len, ids))
 
     def tick_interval_s(self, slot_s: float) -> float:  # noqa: ARG002
-        """Slots are nothing to it."""
+        """Return an interval that does not depend on slots."""
         return min(self.report_interval_s, 10.0)

@@ -14,13 +14,13 @@ MAX_EXPERTS = 256
 MAX_MOE_LAYERS = 256
 MAX_PER_DEVICE = 64
 PUBLISHED_PER_DEVICE = 4
-"""The most experts that are packed on a device (thesis, section 4.7.1)."""
+"""Most experts on a device in the thesis (section 4.7.1)."""
 PUBLISHED_PATH_LENGTH = 3
-"""Layers of a sample path (section 4.7.1)."""
+"""Number of layers of a sample path in the thesis (section 4.7.1)."""
 PUBLISHED_MICRO_OP_MB = 30.0
 
 Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]
-"""Processes of a job, each with a device of its own."""
+"""Number of processes of a job, each with its own device."""
 Experts = Annotated[int, Field(ge=1, le=MAX_EXPERTS)]
 PerDevice = Annotated[int, Field(ge=1, le=MAX_PER_DEVICE)]
 GatingMode = Literal["top1", "top2", "adaptive"]
@@ -33,9 +33,9 @@ class GatingRule(Record):
     """Rule for the number of experts that a token gets (thesis, section 5.3.1)."""
 
     mode: GatingMode = "top1"
-    """`adaptive`: two where the router hardly prefers the first, one otherwise."""
+    """Mode of the rule. `adaptive`: two experts if the router hardly prefers the first, one otherwise."""
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    """T: two experts when P(top-1) - P(top-2) <= T (erratum G1). Given with `adaptive` alone."""
+    """Threshold T: two experts if P(top-1) - P(top-2) <= T (erratum G1). For `adaptive` only."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -50,11 +50,11 @@ class Conversion(Record):
     """Conversion of a dense model to one with experts: its feed-forward networks are copied."""
 
     experts: Annotated[int, Field(ge=2, le=MAX_EXPERTS)]
-    """Experts of each layer that is converted."""
+    """Number of experts of each converted layer."""
     every: Annotated[int, Field(ge=1, le=MAX_MOE_LAYERS)] = 1
-    """One layer of so many is converted."""
+    """Interval between converted layers, in layers: every n-th one is converted."""
     noise: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """Standard deviation of what is added to each copy, relative to that of its weights."""
+    """Standard deviation of the noise added to each copy, relative to that of its weights."""
 
 
 class MoeHyperparameters(Record):
@@ -71,14 +71,14 @@ class MoeHyperparameters(Record):
     max_gradient_norm: Annotated[float, Field(ge=1e-9, le=1e6)] = 1.0
     """The gradient is scaled down to this L2 norm."""
     balance_weight: Annotated[float, Field(ge=0, le=10)] = 0.01
-    """Weight of the load-balancing loss (Eq. 5.4) beside the model's own."""
+    """Weight of the load-balancing loss (Eq. 5.4), which is added to the model's own."""
     curriculum: bool = False
-    """Whether samples come in the order of their complexity (thesis, section 5.3.2)."""
+    """Whether samples are ordered by their complexity (thesis, section 5.3.2)."""
     micro_op_mb: Annotated[float, Field(ge=1e-6, le=100_000)] = PUBLISHED_MICRO_OP_MB
-    """Gradients are exchanged in parts of so many megabytes (thesis, section 4.4.2), but in about 64 parts
-    of less than one at most."""
+    """Size of the parts in which gradients are exchanged, in megabytes (thesis, section 4.4.2); below 1 MB,
+    there are about 64 parts at most."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Decides initial weights, data order and dropout masks."""
+    """Seed of initial weights, data order and dropout masks."""
 
 
 class MoeTrainWorkload(Workload):
@@ -89,18 +89,19 @@ class MoeTrainWorkload(Workload):
     model: RelativePath
     """A local Hugging Face model directory, below the executors' root for models."""
     conversion: Conversion | None = None
-    """For a dense model; None where the model has experts."""
+    """Conversion of a dense model; None if the model has experts."""
     dataset: Dataset
     gating: GatingRule = GatingRule(mode="top2")
-    """Top-2 in training, where nothing else is said (erratum I2)."""
+    """Gating, by default top-2 in training (erratum I2)."""
     adapter: LoraHyperparameters | None = None
-    """The shape of a LoRA adapter to train, on experts too where its target modules name them; None trains
-    all weights. Of its fields the rank, alpha, dropout and target modules count; the rest is in
+    """Shape of a LoRA adapter to train, on experts too if its target modules name them; None trains all
+    weights. Of its fields the rank, alpha, dropout and target modules count; the rest is in
     `hyperparameters`."""
     hyperparameters: MoeHyperparameters = MoeHyperparameters()
     ranks: Ranks = 1
     experts_per_device: PerDevice | None = None
-    """None: doubled until an expert micro-op outlasts its all-to-all (thesis, section 4.4.2)."""
+    """Experts per device; None to double it until an expert micro-op outlasts its all-to-all (thesis, section
+    4.4.2)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -117,7 +118,7 @@ class MoeTrainWorkload(Workload):
 
     @property
     def total_samples(self) -> int:
-        """All of the work."""
+        """Number of samples of the whole work."""
         return self.work_samples
 
 
@@ -125,33 +126,33 @@ class Requests(Record):
     """Requests to a service, drawn from a file of prompts."""
 
     dataset: Dataset
-    """JSONL, a prompt each line."""
+    """JSONL file with a prompt per line."""
     rate_per_s: Annotated[float, Field(ge=1e-3, le=1e6)] | None = None
-    """Number that arrive in a second; None where the next batch comes when the last is done."""
+    """Requests per second; None if the next batch begins when the last one is done."""
     most: Annotated[int, Field(ge=1, le=10**12)] | None = None
-    """It ends after so many: the file is begun anew when it is through. None: once through the file, or, with
-    `until_s`, until then."""
+    """Number of requests after which the service ends; the file is read repeatedly for them. None: all
+    requests of the file once, or, with `until_s`, repeatedly until then."""
     until_s: UnixTime | None = None
-    """It ends then at the latest."""
+    """Time at which the service ends at the latest."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Seed of arrival times."""
 
 
 class MoeServeWorkload(Workload):
-    """A mixture-of-experts model that serves requests, its experts placed where the tokens go."""
+    """A mixture-of-experts model that serves requests, with experts placed by the routed tokens."""
 
     kind: Literal["moe-serve"] = "moe-serve"
     model: RelativePath
     """A local Hugging Face model directory with experts, below the executors' root for models."""
     requests: Requests
     gating: GatingRule = GatingRule()
-    """Top-1 in inference, where nothing else is said (erratum I2)."""
+    """Gating, by default top-1 in inference (erratum I2)."""
     ranks: Ranks = 1
     most_experts_per_device: PerDevice = PUBLISHED_PER_DEVICE
     scheme: SchemeName = "balanced"
-    """Who places experts for each batch; all but `balanced` and `lina` are there to be compared with."""
+    """Scheme of placing experts for each batch; all but `balanced` and `lina` are for comparison."""
     path_length: Annotated[int, Field(ge=1, le=8)] = PUBLISHED_PATH_LENGTH
-    """Layers of a sample path (l)."""
+    """Number of layers of a sample path (l)."""
     profile_batches: Annotated[int, Field(ge=0, le=1_000_000)] = 32
     """Number of batches that are profiled before experts are placed by popularity."""
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 8
@@ -161,7 +162,7 @@ class MoeServeWorkload(Workload):
 
     @property
     def total_samples(self) -> int | None:
-        """Requests; None where only the time ends it."""
+        """Number of requests; None if only the time ends the service."""
         if self.requests.most is None and self.requests.until_s is None:
             return self.requests.dataset.samples
         return self.requests.most

@@ -1,1 +1,1 @@
-"""The types of the merging policy: fine-tuning jobs of one base model, of which some are merged."""
+"""The types of the merging policy: fine-tuning jobs of one base model, some of which are merged."""

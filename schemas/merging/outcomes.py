@@ -22,10 +22,10 @@ TaskChangeReason = Literal[
     "job_over",
     "withdrawn",
 ]
-"""`started`, `resumed`: from waiting. `reallocated`: it has other GPUs. `merged`: two jobs that were apart
-are one task. `separated`: the plan has its jobs apart again, of a merge whose receiver has not begun.
-`undone`: a merge brings a job no gain, or has kept it from its target. `preempted`: others have its GPUs.
-`job_over`: one of two is done or withdrawn, and the other goes on."""
+"""Reason of a change. `started`, `resumed`: from waiting. `reallocated`: the task has other GPUs. `merged`:
+two separate jobs are one task. `separated`: the plan separates the jobs of a merge whose receiver has not
+begun. `undone`: a merge brings a job no gain, or has kept it from its target. `preempted`: other tasks have
+its GPUs. `job_over`: one of two jobs is complete or withdrawn, and the other continues."""
 
 
 ForetoldReason = Literal[
@@ -38,28 +38,29 @@ class QueuedTask(Evidence):
 
     kind: Literal["queued_task"] = "queued_task"
     jobs_waiting: Amount
-    """Number of jobs that wait beside it."""
+    """Number of other waiting jobs."""
     is_profiled: bool
-    """Whether a job of equal data and hyperparameters was profiled before: then it needs no profile run."""
+    """Whether a job with equal data and hyperparameters was profiled before, so that it needs no profile
+    run."""
 
 
 class JobForetold(Outcome):
-    """Forecast for a job, from its profile run or from jobs of its kind that are over; repeated when
-    a solver has looked at the profile."""
+    """Forecast for a job, by its profile run or by jobs of its kind that are over; repeated after a solver
+    has analysed the profile."""
 
     TYPE: ClassVar = "millrace.job.foretold.v1"
 
     zone: Identifier
     job_id: Identifier
     reason: ForetoldReason
-    """`profiled`: no solver has looked at the profile yet, and it is taken to need all iterations that it may
-    have. `estimated`: a solver has, and tells by what its kind, or else others, have needed until their
-    targets. `unusable_profile`: it was refused for what `facts` name, and the job runs unmerged; likewise
-    `profile_failed`."""
+    """Source of the forecast. `profiled`: no solver has analysed the profile yet, and the job is assumed to
+    need all its allowed iterations. `estimated`: a solver has, and compares the iterations of its kind, or
+    else of others, until their targets. `unusable_profile`: the profile is refused for the reason in `facts`,
+    and the job runs unmerged; likewise `profile_failed`."""
     iterations: Amount
-    """Until its target (K_i), of all that it may have."""
+    """Iterations until its target (K_i), of those allowed."""
     step_s: float
-    """With one GPU, or with one pipeline."""
+    """Duration of a step with one GPU, or with one pipeline."""
     loader_s: float
     memory_gib: float
     facts: Facts = Field(default_factory=dict)
@@ -73,12 +74,12 @@ class MergeForetold(Record):
     gain: float
     """Gain of its accuracy (G, Eq. 1)."""
     iterations: Amount
-    """That it is taken to need in the merge."""
+    """Iterations that it is expected to need in the merge."""
     iterations_alone: Amount
 
 
 class TaskChanged(Outcome):
-    """A task has other jobs or GPUs than before. The commands that follow carry it out."""
+    """A task gets other jobs or GPUs. The commands that follow carry it out."""
 
     TYPE: ClassVar = "millrace.task.changed.v1"
 
@@ -87,13 +88,13 @@ class TaskChanged(Outcome):
     generation: Amount
     mode: TransferMode
     job_ids: tuple[Identifier, ...]
-    """Jobs of the task, the donor of a temporal merge first. Empty where nothing is left of it."""
+    """Jobs of the task, the donor of a temporal merge first. Empty if the task is over."""
     reason: TaskChangeReason
     gpus_before: Amount
     gpus: Amount
     members: tuple[TaskMember, ...]
     remaining_s: float
-    """Time of its remaining work with these GPUs, as forecast; 0 where it has none."""
+    """Time of its remaining work with these GPUs, as forecast; 0 without GPUs."""
     foretold: tuple[MergeForetold, ...] = ()
     """Forecasts of a new merge."""
     facts: Facts = Field(default_factory=dict)
@@ -109,43 +110,43 @@ class MergeJudged(Outcome):
     partner: Identifier
     mode: Literal["temporal", "spatial"]
     reason: Literal["finished", "undone", "ended_early"]
-    """`ended_early`: withdrawn or failed."""
+    """Reason of the result. `ended_early`: the job was withdrawn or failed."""
     foretold_gain: float
     gain: float | None
-    """Gain of its accuracy over that of jobs of its kind that ran alone; None where none has."""
+    """Gain of its accuracy over jobs of its kind that ran alone; None without such jobs."""
     foretold_iterations: Amount
     iterations: Amount
-    """That it took, or had taken."""
+    """Iterations that it took."""
     iterations_alone: Amount
-    """Iterations that it would have needed alone, as measured by jobs of its kind or, without any, as
+    """Iterations that it would have needed alone, as measured with jobs of its kind or, without any, as
     forecast."""
     saved_s: float
     """Saving by the merge, in time with one GPU; negative where it cost some."""
 
 
 class PlanDecided(Outcome):
-    """Result of a request to a solver for an allocation. The changes of tasks that follow carry it out."""
+    """Result of a request to a solver for an allocation. The changes of tasks after it carry it out."""
 
     TYPE: ClassVar = "millrace.plan.decided.v1"
 
     zone: Identifier
     reason: Literal["applied", "kept_last", "out_of_date"]
-    """`kept_last`: the solver has found nothing in time, and things stay as they are. `out_of_date`: nothing
-    of it fits any more."""
+    """Use of the result. `kept_last`: the solver found no plan in time, and the last one stays.
+    `out_of_date`: no part of it fits any more."""
     request_id: Identifier
     objective: float | None
-    """Sum of slowdowns; None where there is none, or the scheme has no such objective."""
+    """Sum of slowdowns; None without a plan, or if the scheme has no such objective."""
     bound: float | None
-    """No plan has less."""
+    """Lower bound of the objective over all plans."""
     jobs: Amount
-    """That GPUs were given to."""
+    """Number of jobs that get GPUs."""
     dropped: Amount
-    """Shares that the plan has and that cannot be given any more."""
+    """Number of shares of the plan that cannot be assigned any more."""
     solve_s: float
 
 
 class ForetellingErrors(Record):
-    """Errors of forecasts (the columns of Table 2); None where there is no result yet."""
+    """Errors of forecasts (the columns of Table 2); None before a result."""
 
     gain_pearson: float | None = None
     gain_mape_pct: float | None = None

@@ -1,4 +1,4 @@
-"""Questions of a merging zone to its solvers about an allocation, and their answers."""
+"""Problems of a merging zone for its solvers about an allocation, and their solutions."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -15,12 +15,12 @@ MAX_UNITS = 10_000
 MAX_KINDS = 10_000
 MAX_TRANSFERS = 16_384
 MAX_STEP_TIMES = 40_000
-"""Step times in all tables of a question: 1.9 MiB of the 8 MiB that its record has room for. Units and
-kinds at their largest take 5 MiB."""
+"""Most step times in all tables of a problem: 1.9 MiB of the 8 MiB of its record. Units and kinds take 5 MiB
+at most."""
 MAX_OBJECTIVE = 1e30
-"""More than all units together may be slowed down."""
+"""Bound above the sum of all units' slowdowns."""
 _SHARE_BYTES = 32
-"""Bytes of a share, beside its jobs."""
+"""Bytes of a share besides its jobs."""
 
 
 class StepTime(Record):
@@ -31,85 +31,85 @@ class StepTime(Record):
 
 
 StepTable = Annotated[tuple[StepTime, ...], Field(min_length=1, max_length=MAX_GPUS)]
-"""The numbers of GPUs that a job may have, ascending, each faster than the one before."""
+"""Step times of a job by the number of GPUs, ascending, each faster than the one before."""
 
 
 class JobKind(Record):
     """Jobs of equal data and hyperparameters."""
 
     step_table: Annotated[int, Field(ge=0)]
-    """Index into `MergeProblem.step_tables`: most kinds of one model share one."""
+    """Index into `MergeProblem.step_tables`: most kinds of one model share a table."""
     samples_per_step: Annotated[int, Field(ge=1)]
-    """The global batch (M_i)."""
+    """Size of the global batch (M_i)."""
     dataset_samples: Annotated[int, Field(ge=1)]
-    """D_i."""
+    """Number of samples of the dataset (D_i)."""
 
 
 class Unit(Record):
-    """A job, or two that are trained together already, which get GPUs as one."""
+    """A job, or two that are already trained together, which get GPUs together."""
 
     job_ids: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=2)]
     kind: Annotated[int, Field(ge=0)]
-    """Index into `MergeProblem.kinds`. Of two jobs in one run, a kind of their own."""
+    """Index into `MergeProblem.kinds`. Two jobs in one run have a separate kind."""
     iterations: Annotated[float, Field(gt=0)]
-    """That are left, as estimated (K_i)."""
+    """Remaining iterations, as estimated (K_i)."""
     waited_s: Annotated[float, Field(ge=0)]
-    """Time that it has had no GPUs, in all; of two jobs, their mean."""
+    """Total time without GPUs; for two jobs, their mean."""
     part: Literal["none", "donor", "any"]
-    """Part that it may take in a new merge: a donor of a temporal one whatever its progress, anything with
-    none (erratum Y6)."""
+    """Part that it may have in a new merge: that of a temporal donor with any progress, any part without
+    progress (erratum Y6)."""
     gpus: Annotated[int, Field(ge=0)]
-    """GPUs that it has now."""
+    """Present number of its GPUs."""
     follower: Identifier | None = None
-    """The receiver of the temporal merge that it is the donor of now."""
+    """Receiver of the temporal merge with it as the present donor."""
     age_s: Annotated[float, Field(ge=0)] = 0.0
-    """Since its submission; of two jobs, of the older one."""
+    """Time since its submission; for two jobs, that of the older one."""
 
 
 class Transfer(Record):
-    """That two kinds of jobs may be merged, and what it is taken to bring."""
+    """Two kinds of jobs that may be merged, and the expected effect."""
 
     mode: Literal["temporal", "spatial"]
     donor: Annotated[int, Field(ge=0)]
-    """Index of the kind. Of a spatial merge, the one of both that comes first in `kinds`."""
+    """Index of the kind. For a spatial merge, the smaller one of both."""
     receiver: Annotated[int, Field(ge=0)]
     receiver_ratio: Annotated[float, Field(gt=0)]
     """Iterations that a job of the receiving kind needs, over those that it needs alone."""
     donor_ratio: Annotated[float, Field(gt=0)] = 1.0
-    """The same of the donor, of a spatial merge."""
+    """Ratio of the donor in a spatial merge."""
 
 
 class MergeProblem(Problem):
-    """Who gets how many GPUs until the next interval, and who is merged with whom (Eqs. 6 to 13)."""
+    """Allocation of GPUs until the next interval, and merges (Eqs. 6 to 13)."""
 
     kind: Literal["merge"] = "merge"
     gpus: Annotated[int, Field(ge=1)]
-    """R."""
+    """Number of GPUs (R)."""
     interval_s: Annotated[float, Field(gt=0)]
-    """A unit without GPUs waits for at least so long."""
+    """Least time for which a unit without GPUs waits."""
     switch_s: Annotated[float, Field(ge=0)]
     """Time that a unit loses whenever it starts or its GPUs change."""
     step_tables: Annotated[tuple[StepTable, ...], Field(min_length=1, max_length=MAX_KINDS)]
-    """No two are equal."""
+    """Step tables, all different."""
     kinds: Annotated[tuple[JobKind, ...], Field(min_length=1, max_length=MAX_KINDS)]
     units: Annotated[tuple[Unit, ...], Field(min_length=1, max_length=MAX_UNITS)]
     transfers: Annotated[tuple[Transfer, ...], Field(max_length=MAX_TRANSFERS)] = ()
     jobs_left_out: Annotated[int, Field(ge=0)] = 0
-    """Jobs that are not asked about, as there are too many: those that have waited least. They wait."""
+    """Number of jobs beyond the bound of a problem, those with the shortest waits; they continue to wait."""
     kinds_restricted: Annotated[int, Field(ge=0)] = 0
-    """Kinds of which the table has only the fewest GPUs and what jobs have now, as there are too many tables:
-    those whose jobs have waited least."""
+    """Number of kinds whose tables have only the fewest and the present numbers of GPUs, because of too many
+    tables: those whose jobs have the shortest waits."""
     watched_epochs: Annotated[int, Field(ge=1, le=100)] = 2
-    """After so many of its own epochs without a gain a job's merge is undone."""
+    """Number of a job's own epochs without a gain after which its merge is undone."""
     most_later: Annotated[float, Field(ge=0, le=1_000)] | None = None
-    """Limit on delay, as a part of the time that a job takes alone with its fair share of the GPUs. A new
-    merge is not planned where a job that learns in it is expected to end later than alone, or where it would
-    end later by more than this part if the merge is undone; for the kind that would end last of all, the
-    limit is 0. None: no limit."""
+    """Limit of the delay, as a part of a job's time alone with its fair share of the GPUs. A new merge is not
+    planned if a job that learns in it is expected to end later than alone, or would end later by more than
+    this part if the merge is undone; for the kind that would end last of all, the limit is 0. None: no
+    limit."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """See `Problem`."""
+        """Sizes of the problem, see `Problem`."""
         return {
             "gpus": self.gpus,
             "jobs": sum(len(unit.job_ids) for unit in self.units),
@@ -124,7 +124,7 @@ class MergeProblem(Problem):
         return (job_id for unit in self.units for job_id in unit.job_ids)
 
     def steps_of(self, kind: int) -> tuple[StepTime, ...]:
-        """The table of a kind, by its index."""
+        """Return the step table of a kind, by its index."""
         return self.step_tables[self.kinds[kind].step_table]
 
     @model_validator(mode="after")
@@ -155,23 +155,23 @@ class RivalJob(Record):
     job_id: Identifier
     submitted_s: float
     waited_s: float
-    """In which it had no GPUs and could have used some, in all."""
+    """Total time in which it had no GPUs and could have used some."""
     running_s: float
     attained_gpu_s: float
     asked_gpus: Gpus
     step_table: Annotated[int, Field(ge=0)]
     """Index into `RivalProblem.step_tables`."""
     iterations: Annotated[float, Field(gt=0)]
-    """In all, as estimated."""
+    """Total iterations, as estimated."""
     iterations_left: Annotated[float, Field(gt=0)]
     gpus: Annotated[int, Field(ge=0)]
     held_s: float
-    """Since it started or its size last changed; 0 if it waits."""
+    """Time since it started or its size last changed; 0 if it waits."""
     restarts: Annotated[int, Field(ge=0)]
 
 
 class RivalProblem(Problem):
-    """Who gets how many GPUs by a scheme that merges nothing."""
+    """Allocation of GPUs by a scheme without merging."""
 
     kind: Literal["rival_allocation"] = "rival_allocation"
     scheme: str
@@ -181,14 +181,14 @@ class RivalProblem(Problem):
     step_tables: Annotated[tuple[StepTable, ...], Field(min_length=1, max_length=MAX_KINDS)]
     """No two are equal."""
     jobs: Annotated[tuple[RivalJob, ...], Field(min_length=1, max_length=MAX_UNITS)]
-    """In the order of their arrival."""
+    """Jobs in the order of their arrival."""
     jobs_left_out: Annotated[int, Field(ge=0)] = 0
-    """See `MergeProblem`; likewise the next."""
+    """Number of omitted jobs, see `MergeProblem`; likewise the next field."""
     kinds_restricted: Annotated[int, Field(ge=0)] = 0
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """See `Problem`."""
+        """Sizes of the problem, see `Problem`."""
         return {
             "gpus": self.gpus,
             "jobs": len(self.jobs),
@@ -224,35 +224,35 @@ class Share(Record):
     job_ids: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=2)]
     """Jobs of the share, the donor of a temporal merge first."""
     mode: TransferMode
-    """`spatial` also for two jobs that are trained together already."""
+    """Mode of the share; `spatial` also for two jobs that are already trained together."""
     gpus: Gpus
 
     @model_validator(mode="after")
     def _as_many_jobs_as_the_mode_has(self) -> Self:
         if len(set(self.job_ids)) != JOBS_PER_MODE[self.mode]:
             raise ValueError(
-                f"a share of mode {self.mode} is of {JOBS_PER_MODE[self.mode]} different jobs, not of "
+                f"a share of mode {self.mode} has {JOBS_PER_MODE[self.mode]} different jobs, not "
                 f"{' and '.join(self.job_ids)}"
             )
         return self
 
 
 class MergeSolution(Solution):
-    """The plan that was found. Who is not in it waits."""
+    """The plan that was found. Jobs without a share wait."""
 
     kind: Literal["merge"] = "merge"
     shares: Annotated[tuple[Share, ...], Field(max_length=MAX_UNITS)]
     objective: Annotated[float, Field(ge=-MAX_OBJECTIVE, le=MAX_OBJECTIVE)] | None = None
-    """Eq. 7 as corrected (errata Y1, Y2), and what switches cost; None of schemes without it."""
+    """Eq. 7 as corrected (errata Y1, Y2), with the cost of switches; None for schemes without it."""
     bound: Annotated[float, Field(ge=-MAX_OBJECTIVE, le=MAX_OBJECTIVE)] | None = None
-    """No plan has a smaller objective."""
+    """Lower bound of the objective over all plans."""
     columns: Annotated[int, Field(ge=0, le=10**9)] = 0
-    """Variables of the program."""
+    """Number of variables of the program."""
     search: Literal["optimal", "limited"] | None = None
-    """`optimal`: no plan is better than this one by over a thousandth of the slowdowns of the units that run
-    in it, nor by over a thousandth of what it saves beside waiting.
-    `limited`: time, or that only the most promising choices were looked at, leaves that open; `bound` says
-    how far off it can be. None of schemes without an objective."""
+    """Completeness of the search. `optimal`: no plan is better than this one by over a thousandth of the
+    slowdowns of its running units, nor by over a thousandth of its saving compared with waiting. `limited`:
+    this is open, because of the time limit or because only the most promising choices were searched; `bound`
+    limits the difference. None for schemes without an objective."""
 
     @model_validator(mode="after")
     def _a_share_for_a_job(self) -> Self:
@@ -265,7 +265,8 @@ class MergeSolution(Solution):
         return self
 
     def shortened(self, excess_bytes: int) -> Self | None:
-        """Without shares at the end, whose jobs wait, and without what holds of the whole plan."""
+        """Return the plan without its last shares, whose jobs then wait, and without values of the whole
+        plan."""
         kept = list(self.shares)
         while kept and excess_bytes > 0:
             excess_bytes -= _SHARE_BYTES + sum(len(job_id) for job_id in kept.pop().job_ids)

@@ -10,7 +10,7 @@ from schemas.merging.workload import MAX_GPUS, Accuracy, Gpus, Iterations
 
 MAX_EMBEDDING = 512
 MAX_TRACE = 1_024
-"""Iterations of a profile run."""
+"""Most iterations of a profile run."""
 
 Seconds = Annotated[float, Field(ge=1e-9, le=1e6)]
 """A duration above zero: a nanosecond at least."""
@@ -24,13 +24,13 @@ class MeasuredStep(Record):
     gpus: Gpus
     nodes: Annotated[int, Field(ge=1, le=MAX_GPUS)]
     micro_batch_size: Annotated[int, Field(ge=1, le=4_096)]
-    """Sequences that one GPU took at a time."""
+    """Number of sequences that one GPU took at a time."""
     accumulation_steps: Annotated[int, Field(ge=1, le=4_096)]
     """Number of passes before the gradients were exchanged."""
     step_s: Seconds
-    """Median over the steps that were timed, all accumulation and the exchange included."""
+    """Median duration of the measured steps, accumulation and exchange included."""
     exchange_s: MeasuredSeconds
-    """The part of it that went into exchanging gradients."""
+    """Part of `step_s` for the exchange of gradients."""
 
 
 class ProfileReported(RunReport):
@@ -44,28 +44,27 @@ class ProfileReported(RunReport):
         tuple[Annotated[float, Field(ge=0, le=1e12)], ...], Field(min_length=1, max_length=MAX_EMBEDDING)
     ]
     """Task2Vec: the diagonal Fisher information of the shared backbone on a sample of the data, averaged over
-    groups of parameters. Its length is that of every job of the base model."""
+    groups of parameters. All jobs of a base model have the same length."""
     features: Annotated[
         tuple[Annotated[float, Field(ge=-1e12, le=1e12)], ...], Field(max_length=MAX_EMBEDDING)
     ] = ()
     """Task2Feat: the mean of the penultimate layer's outputs over the same sample; empty if not measured."""
     accuracy: Accuracy | None
-    """On the validation data before the first iteration; None without such data."""
+    """Accuracy on the validation data before the first iteration; None without such data."""
     accuracy_after_epoch: Accuracy | None = None
-    """The same once all of the training data was used, at the end of that iteration; None without validation
-    data, and where the run was over before."""
+    """Accuracy after the iteration that completes the first epoch; None without validation data, or if the
+    run ended before."""
     steps: Annotated[tuple[MeasuredStep, ...], Field(min_length=1, max_length=16)]
     memory_gib: MeasuredGib
-    """Most memory that one GPU needed beside the base model, with the micro-batch of the first of `steps`."""
+    """Most memory of one GPU besides the base model, with the micro-batch of the first of `steps`."""
     loader_s: MeasuredSeconds
-    """Time to prepare the data loader: opening, checking and tokenising until the first batch was
-    there."""
+    """Time to prepare the data loader: opening, checking and tokenising until the first batch."""
     dataset_samples: Annotated[int, Field(ge=1, le=10**12)]
-    """Records that were counted in the training data."""
+    """Number of records in the training data."""
 
     @property
     def ends_run(self) -> bool:
-        """It does."""
+        """Whether the run is over: always."""
         return True
 
 
@@ -77,15 +76,16 @@ class TaskEvaluated(RunReport):
     iterations: Iterations
     """Iterations of this job so far; 0 for the receiver of a temporal merge while its donor trains."""
     epochs: Annotated[float, Field(ge=0, le=1e9)]
-    """Passes over its data; while its donor trains, that of the donor since the merge began."""
+    """Passes over its data; while its donor trains, those of the donor since the merge began."""
     loss: Loss | None
     """Mean token loss of training since the evaluation before; None while its donor trains."""
     accuracy: Accuracy
-    """On its validation data, with the weights as they are."""
+    """Accuracy on its validation data, with the present weights."""
     phase: Literal["own", "donor"]
-    """`own`: the job itself is trained. `donor`: it is the receiver of a temporal merge, and its accuracy is
-    measured with the weights that its donor has so far (section 4.3, estimation error handling)."""
+    """Phase of the job. `own`: the job itself is trained. `donor`: it is the receiver of a temporal merge,
+    and its accuracy is measured with the present weights of its donor (section 4.3, estimation error
+    handling)."""
     partner: Identifier | None
-    """The other job of the merge; None outside one."""
+    """The other job of the merge; None without a merge."""
     step: MeasuredStep | None
     """Duration of its steps since the evaluation before; None while its donor trains."""

@@ -34,16 +34,16 @@ from streams.kafka.faults import (
     TopicError,
     UnansweredError,
     denial,
-    told,
+    described_error,
 )
 
 _POLL_INTERVAL_S = 0.05
 _SCRAM_ITERATIONS = 4_096
-"""Kafka's minimum. The passwords are random, so more iterations would only slow us down."""
+"""Kafka's minimum. The passwords are random, so more iterations would not add security."""
 _ASK_TIMEOUT_S = 0.5
 _ASK_FOR_GROUP_S = 5.0
 _PASSING = LEADER_ERRORS | {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT}
-"""What a broker that has just started may answer."""
+"""Errors that a broker may answer shortly after its start."""
 
 _Answer = TypeVar("_Answer")
 
@@ -51,15 +51,15 @@ _Answer = TypeVar("_Answer")
 class Administration:
     """Kafka's admin client, with answers instead of futures and errors that name the broker.
 
-    All calls together have `timeout_s`. Each raises BrokerError when the broker does not answer, does not let
-    the client in, or denies it a right.
+    All calls together have `timeout_s`. Each raises BrokerError if the broker does not answer, refuses the
+    client, or denies it a right.
     """
 
     def __init__(self, connection: KafkaConnection, timeout_s: float) -> None:
         """Connect lazily.
 
         Raises:
-            BrokerError: the client cannot be set up, for a file that is not what it must be.
+            BrokerError: the client cannot be created, because of an invalid file.
         """
         self.connection = connection
         self._timeout_s = timeout_s
@@ -70,19 +70,19 @@ class Administration:
             self.client = AdminClient(configuration)
         except KafkaException as error:
             raise BrokerError(
-                f"No client for Kafka at {connection.bootstrap_servers} can be set up: {error.args[0].str()}"
+                f"No client for Kafka at {connection.bootstrap_servers} can be created: {error.args[0].str()}"
             ) from None
 
     def await_broker(self, check_alive: Callable[[], None] = lambda: None, *, starting: bool = False) -> None:
-        """Return as soon as a broker answers. The first question to a broker, asked by all the others.
+        """Return as soon as a broker answers. All other methods that need a broker call this first.
 
         Args:
-            check_alive: called again and again; what it raises ends the wait.
-            starting: whether the broker is on its way up, and so may drop connections for a while.
+            check_alive: called repeatedly; an exception of it ends the wait.
+            starting: whether the broker is starting, and so may drop connections for a while.
 
         Raises:
-            UnansweredError: none answers in time.
-            BrokerError: one refuses this client, which is said at once.
+            UnansweredError: no broker answers in time.
+            BrokerError: a broker refuses this client; raised at once.
         """
         while True:
             check_alive()
@@ -93,7 +93,7 @@ class Administration:
                 reason = error.args[0].str()
             else:
                 reason = "no broker has joined the cluster"
-            self.client.poll(0)  # lets the client say why
+            self.client.poll(0)  # calls `error_cb` with the reason, if any
             fault = self._faults.lasting or (None if starting else self._faults.likely)
             if fault is not None:
                 raise BrokerError(fault)
@@ -104,7 +104,7 @@ class Administration:
                 )
 
     def metadata(self) -> dict[str, TopicMetadata]:
-        """Every topic of the cluster that the client may know of, by name."""
+        """Return every topic of the cluster that the client may describe, by name."""
         self.await_broker()
         try:
             topics: dict[str, TopicMetadata] = self.client.list_topics(timeout=self._left_s()).topics
@@ -113,7 +113,7 @@ class Administration:
         return topics
 
     def cluster_id(self) -> str:
-        """The cluster's own name of itself; empty if it has none."""
+        """Return the id of the cluster; empty without one."""
         described = self.result(
             self.client.describe_cluster(request_timeout=self._left_s()), "see the cluster"
         )
@@ -122,11 +122,11 @@ class Administration:
     def require(
         self, topics: Mapping[str, Collection[Operation]], groups: Collection[str] = ()
     ) -> dict[str, int]:
-        """Check that topics exist and that the client may do with them what it will; their partition counts.
+        """Check that topics exist and that the client has the needed rights; return their partition counts.
 
         Args:
-            topics: by full name, what the client will do, READ or WRITE or both.
-            groups: consumer groups that it will join.
+            topics: needed rights by the topic's full name, READ or WRITE or both.
+            groups: consumer groups that the client joins.
 
         Raises:
             TopicError: topics are missing; the message names all.
@@ -143,14 +143,16 @@ class Administration:
                 continue
             partitions[name] = len(found.partitions)
             allowed = {operation.name for operation in found.authorized_operations or ()}
-            # A broker without authorisation may leave them out.
+            # A broker without authorisation may omit them.
             if allowed and not set(topics[name]) <= allowed:
                 denied.append(name)
         if missing:
             raise TopicError(f"topics are missing, create them first: {', '.join(sorted(missing))}")
         if denied:
-            what = "; ".join(f"{_verbs(topics[name])} topic {name}" for name in sorted(denied))
-            raise BrokerError(told(self.connection, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), what))
+            action = "; ".join(f"{_verbs(topics[name])} topic {name}" for name in sorted(denied))
+            raise BrokerError(
+                described_error(self.connection, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), action)
+            )
         self._require_groups(groups)
         return partitions
 
@@ -158,7 +160,7 @@ class Administration:
         """Create topics; one that already exists is left unchanged.
 
         Raises:
-            TopicError: the broker refuses one.
+            TopicError: the broker refuses a topic.
         """
         servers = self.connection.bootstrap_servers
         for name, created in self.client.create_topics(list(topics), request_timeout=self._left_s()).items():
@@ -177,7 +179,7 @@ class Administration:
                     ) from error
 
     def await_topics(self, names: Collection[str]) -> dict[str, TopicMetadata]:
-        """Wait until every partition of the topics has a leader, so that their users find them."""
+        """Wait until every partition of the topics has a leader, so that clients can use them."""
         while True:
             found = self.metadata()
             if all(name in found and _has_leaders(found[name]) for name in names):
@@ -190,7 +192,7 @@ class Administration:
             time.sleep(_POLL_INTERVAL_S)
 
     def configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Every setting of each topic, by the topic's name."""
+        """Return every setting of each topic, by the topic's name."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         if not resources:  # the client refuses an empty request
             return {}
@@ -206,7 +208,7 @@ class Administration:
         }
 
     def set_password(self, user: str, password: str) -> None:
-        """Have the cluster know a user of SCRAM-SHA-512 by this password, from now on."""
+        """Set the password of a user of SCRAM-SHA-512 in the cluster."""
         scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, _SCRAM_ITERATIONS)
         change = UserScramCredentialUpsertion(user, scram, password.encode())
         for answer in self.client.alter_user_scram_credentials(
@@ -215,7 +217,7 @@ class Administration:
             self.result(answer, f"set the password of user {user}")
 
     def record_counts(self, topics: Mapping[str, TopicMetadata]) -> dict[str, int]:
-        """How many offsets lie between the ends of each topic's partitions."""
+        """Return the number of offsets between the ends of each topic's partitions, by topic."""
         while True:
             try:
                 return self._record_counts(topics)
@@ -228,10 +230,10 @@ class Administration:
             time.sleep(_POLL_INTERVAL_S)
 
     def result(self, answer: "Future[_Answer]", what: str) -> _Answer:
-        """What the broker answers to `what` was asked of it.
+        """Return the broker's answer to a request, which `what` describes.
 
         Raises:
-            BrokerError: an error, or nothing in time.
+            BrokerError: the answer is an error, or late.
         """
         try:
             return answer.result(self._left_s())
@@ -239,7 +241,7 @@ class Administration:
             raise self._unanswered(error, what) from error
 
     def _described(self, names: Iterable[str]) -> dict[str, TopicDescription | KafkaError]:
-        """Each topic as the broker has it, or that it is unknown, or not for this client to know."""
+        """Return each topic's description; an error if it is unknown or the client may not describe it."""
         left, found = set(names), {}
         while left:
             request = TopicCollection(sorted(left))
@@ -266,7 +268,7 @@ class Administration:
     def _require_groups(self, groups: Collection[str]) -> None:
         for group in groups:
             while True:
-                # A young broker may lose a question about a group: it is asked again, not waited for.
+                # A broker may lose requests about groups after its start: they are repeated early.
                 attempt_s = min(_ASK_FOR_GROUP_S, self._left_s())
                 answers = self.client.describe_consumer_groups([group], request_timeout=attempt_s)
                 try:
@@ -299,7 +301,7 @@ class Administration:
         return counts
 
     def _left_s(self) -> float:
-        # Not zero: to the client that means no limit.
+        # Not zero, which means no limit.
         return max(self._deadline_s - time.monotonic(), 0.1)
 
     def _unanswered(self, error: Exception, what: str) -> BrokerError:

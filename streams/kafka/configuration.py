@@ -1,4 +1,4 @@
-"""The configuration of each kind of client, in librdkafka's terms. No other module sets these."""
+"""The configuration of each kind of client, by librdkafka's names. No other module sets these."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from schemas.kafka_connection import KafkaConnection
 Configuration = dict[str, Any]
 
 RECONNECT_WITHIN_MS = 1_000
-"""A client is back within so long of its broker's return. librdkafka's own default waits ten times longer."""
+"""Longest delay of a reconnection after a broker's return. librdkafka's default is ten times longer."""
 
 _READERS_GROUP = "millrace-readers"
 
@@ -15,17 +15,17 @@ _READERS_GROUP = "millrace-readers"
 def producer(
     connection: KafkaConnection, client_id: str, *, delivery_timeout_s: float, linger_ms: int
 ) -> Configuration:
-    """A producer that neither loses a record nor repeats it by a retry, and keeps each partition's order.
+    """Return the configuration of a producer that neither loses nor repeats records and keeps their order.
 
     Args:
-        delivery_timeout_s: for a record to be confirmed, the time without a broker included.
-        linger_ms: how long a batch waits for company.
+        delivery_timeout_s: longest time until a record is confirmed, outages of the broker included.
+        linger_ms: longest wait of a batch for further records.
     """
     return {
         **_client(connection, client_id),
         "acks": "all",
         "enable.idempotence": True,
-        # As Kafka's Java clients place keys, which differs from this library's own default.
+        # The partitioner of Kafka's Java clients, which differs from this library's default.
         "partitioner": "murmur2_random",
         "linger.ms": linger_ms,
         "delivery.timeout.ms": round(delivery_timeout_s * 1_000),
@@ -33,19 +33,21 @@ def producer(
 
 
 def reader(connection: KafkaConnection, client_id: str) -> Configuration:
-    """A consumer that is told what to read and commits nothing: no group takes part or needs a right."""
+    """Return the configuration of a consumer with given partitions that commits nothing and needs no
+    group."""
     return {
         **_consumer(connection, client_id),
-        "group.id": _READERS_GROUP,  # demanded by the client, used for nothing
+        "group.id": _READERS_GROUP,  # required by the client, without use
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
     }
 
 
 def group_member(connection: KafkaConnection, client_id: str, group: str) -> Configuration:
-    """A consumer that shares the work with others of its group, from the earliest record on.
+    """Return the configuration of a consumer that shares partitions with its group, from the earliest record
+    on.
 
-    What is stored as done is committed every second, and when a partition moves.
+    Offsets that are stored as done are committed every second, and when a partition moves.
     """
     return {
         **_consumer(connection, client_id),
@@ -53,17 +55,17 @@ def group_member(connection: KafkaConnection, client_id: str, group: str) -> Con
         "enable.auto.commit": True,
         "auto.commit.interval.ms": 1_000,
         "enable.auto.offset.store": False,
-        # Who keeps a partition keeps its place in it.
+        # A member that keeps a partition keeps its position in it.
         "partition.assignment.strategy": "cooperative-sticky",
         "auto.offset.reset": "earliest",
     }
 
 
 def administrator(connection: KafkaConnection) -> Configuration:
-    """A client that asks about topics and changes them; it leaves the telling of faults to its user."""
+    """Return the configuration of a client that describes and changes topics; its user reports faults."""
     return {
         **_client(connection, "millrace-admin"),
-        # It is mostly asked while a broker starts.
+        # It is mostly used while a broker starts.
         "reconnect.backoff.max.ms": 250,
         "log_level": 0,
     }
@@ -86,7 +88,7 @@ def _consumer(connection: KafkaConnection, client_id: str) -> Configuration:
     return {
         **_client(connection, client_id),
         "allow.auto.create.topics": False,
-        # Nothing is decided on a record whose producer has taken it back.
+        # Aborted records must not be decided on.
         "isolation.level": "read_committed",
     }
 

@@ -1,4 +1,4 @@
-"""Readable errors for a Kafka that does not answer, or not as it should."""
+"""Readable errors for Kafka brokers that do not answer, or answer with an error."""
 
 import re
 import socket
@@ -15,9 +15,9 @@ from schemas.services import EXIT_UNANSWERED
 
 
 class BrokerError(ReadableError):
-    """No usable broker; the message names what is wrong, where, and what to do.
+    """No usable broker; the message states the fault, the address and the remedy.
 
-    Further lines, if any, are the end of the broker's own log.
+    Further lines, if any, are the end of the broker's log.
     """
 
     ends_with_log = True
@@ -30,49 +30,49 @@ class UnansweredError(BrokerError):
 
 
 class TopicError(BrokerError):
-    """Topics cannot be created, or are not what they must be; the message lists every difference."""
+    """Topics cannot be created, or differ from their specification; the message lists every difference."""
 
 
 LEADER_ERRORS = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
-        # The client has heard of a leader sooner, or later, than the broker itself.
+        # The client learned of a new leader before the broker, or after it.
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
     }
 )
-"""What a broker answers for a moment while a partition that is new, or that has moved, gets its leader."""
+"""Transient errors while a partition that is new, or that has moved, gets its leader."""
 _DENIED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
 _AFTER_SECONDS_S = 2.0
-"""How long a fault that a starting broker may show too has to last."""
+"""Time for which a fault must last that a starting broker may show too."""
 _CERTIFICATE_TIMEOUT_S = 2.0
 _DROPPED = "Disconnected"
-"""In a reason: the other side has closed the connection in the middle of a handshake."""
+"""Part of a reason: the other side closed the connection during a handshake."""
 _MECHANISMS = re.compile(r"supported mechanisms: (.+?)(?: \(after|$)")
 _PLACE = re.compile(r"^\S+://\S+: ")
 _DURATION = re.compile(r" \(after \d+ms in state \w+\)(?:, \d+ identical error\(s\) suppressed)?$")
 
 
 class ConnectionFaults:
-    """Why a client is not connected, as far as it has said. `note` is its `error_cb`."""
+    """Reasons why a client is not connected, as it reports them. `note` is its `error_cb`."""
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
         self._dropped_since_s: float | None = None
         self.reason = ""
-        """What the client has said last; empty if nothing."""
+        """Latest report of the client; empty before the first."""
         self.lasting: str | None = None
-        """The line for a fault that goes on until somebody changes something; None while there is none."""
+        """Message for a fault that lasts until the configuration changes; None without one."""
 
     def note(self, error: KafkaError) -> None:
-        """Take in what the client reports."""
+        """Note an error that the client reports."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            # Said alone, without any other reason, of a connection that was made and then dropped.
+            # Reported without another reason for a connection that was made and then dropped.
             self._dropped_since_s = self._dropped_since_s or time.monotonic()
             return
         self.reason = _DURATION.sub("", _PLACE.sub("", error.str()))
@@ -81,7 +81,8 @@ class ConnectionFaults:
 
     @property
     def likely(self) -> str | None:
-        """The line for a fault that a broker on its way up shows too, if it has gone on for a while."""
+        """Message for a fault that a starting broker shows too, if it has lasted for a while; None without
+        one."""
         since_s = self._dropped_since_s
         if since_s is None or time.monotonic() - since_s < _AFTER_SECONDS_S:
             return None
@@ -95,11 +96,11 @@ class ConnectionFaults:
 
 
 @contextmanager
-def fatal_errors_told() -> Iterator[None]:
-    """Have an error that ends a producer come as itself out of `poll` or `flush`.
+def fatal_errors_raised() -> Iterator[None]:
+    """Make `poll` or `flush` raise an error that ends a producer as itself.
 
-    The client raises it in the middle of serving callbacks; where one is called after that, Python finds an
-    exception that nobody has handled and raises SystemError because of it, or loses it on the way.
+    The client raises it while it serves callbacks. If another callback is called after that, Python finds an
+    unhandled exception and raises SystemError because of it, or loses it.
 
     Raises:
         KafkaException: the error that ended the producer.
@@ -112,14 +113,16 @@ def fatal_errors_told() -> Iterator[None]:
             cause = cause.__cause__
         if cause is not None:
             raise cause from None
-        raise KafkaException(KafkaError(KafkaError._FATAL, "the client has not said why")) from error
+        raise KafkaException(
+            KafkaError(KafkaError._FATAL, "the client has not reported the reason")
+        ) from error
 
 
 def denial(connection: KafkaConnection, error: KafkaError, what: str) -> str | None:
-    """The line for an answer that denies a right; None if `error` is another answer.
+    """Return the message for an answer that denies a right; None for another error.
 
     Args:
-        what: what was tried, such as `read topic millrace.ledger`.
+        what: the attempted action, such as `read topic millrace.ledger`.
     """
     if error.code() not in _DENIED:
         return None
@@ -129,8 +132,8 @@ def denial(connection: KafkaConnection, error: KafkaError, what: str) -> str | N
     )
 
 
-def told(connection: KafkaConnection, error: KafkaError, what: str) -> str:
-    """A line for any answer that is an error: what was tried, where, and why it did not work."""
+def described_error(connection: KafkaConnection, error: KafkaError, what: str) -> str:
+    """Return the message for an error: the attempted action `what`, the address and the reason."""
     return denial(connection, error, what) or (
         f"Kafka at {connection.bootstrap_servers}: cannot {what}: {error.str()}"
     )
@@ -146,7 +149,7 @@ def _lasting(connection: KafkaConnection, code: int, text: str) -> str | None:
                 f"{', '.join(sorted(offered[1].split(',')))}: set MILLRACE_KAFKA_SASL_MECHANISM"
             )
         if connection.kafka_sasl_mechanism == "OAUTHBEARER":
-            return f"Kafka at {servers}: no token that it takes ({text}): see MILLRACE_KAFKA_TOKEN_URL"
+            return f"Kafka at {servers}: no token that it accepts ({text}): see MILLRACE_KAFKA_TOKEN_URL"
         return (
             f"Kafka at {servers} does not let {_principal(connection)} in: wrong password, or no such user "
             f"under {connection.kafka_sasl_mechanism}: see MILLRACE_KAFKA_USERNAME and "
@@ -165,7 +168,8 @@ def _lasting(connection: KafkaConnection, code: int, text: str) -> str | None:
 
 
 def _certificate_fault(connection: KafkaConnection) -> str:
-    """Why the certificate does not verify, which librdkafka does not say: it is asked for once more."""
+    """Return the reason why the certificate does not verify, by another handshake: librdkafka reports
+    none."""
     of_kafka = f"The certificate of Kafka at {connection.bootstrap_servers}"
     reason = _verification_error(connection)
     if "mismatch" in reason:
@@ -180,7 +184,7 @@ def _certificate_fault(connection: KafkaConnection) -> str:
 
 
 def _verification_error(connection: KafkaConnection) -> str:
-    """What OpenSSL says of the certificate at the first address that it refuses; empty if it refuses none."""
+    """Return OpenSSL's error for the certificate of the first refused address; empty if none is refused."""
     authority = connection.kafka_ca_file
     context = ssl.create_default_context(cafile=None if authority is None else str(authority))
     context.check_hostname = connection.kafka_verify_hostname

@@ -8,24 +8,24 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.configuration import producer
-from streams.kafka.faults import fatal_errors_told
+from streams.kafka.faults import fatal_errors_raised
 from streams.kafka.records import SentRecord
 
 _BY_KEY = -1
-"""librdkafka's value for a partition that its partitioner chooses."""
+"""librdkafka's value for a partition by the partitioner's choice."""
 
 
 class DeliveryFault(NamedTuple):
-    """Reason why the broker does not have a record."""
+    """Reason why a record was not delivered."""
 
     topic: str
     error: KafkaError
 
 
 class ConfirmedProducer:
-    """Sends records; each is confirmed by the broker, or its fault is known.
+    """Sends records; each is confirmed by the broker, or its fault is reported.
 
-    No record is lost or repeated by a retry, and each partition keeps its order. Several threads may use it.
+    Retries neither lose nor repeat a record, and each partition keeps its order. Several threads may use it.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class ConfirmedProducer:
         """Connect lazily.
 
         Args:
-            delivery_timeout_s: for a record to be confirmed, the time without a broker included.
-            log: of the client.
-            settings: further ones of librdkafka, with `_` in place of `.`; `linger_ms` is 5 by default.
+            delivery_timeout_s: longest time until a record is confirmed, outages of the broker included.
+            log: the client's log.
+            settings: further settings of librdkafka, with `_` in place of `.`; `linger_ms` is 5 by default.
         """
         linger_ms = settings.pop("linger_ms", 5)
         self._producer = Producer(
@@ -52,16 +52,16 @@ class ConfirmedProducer:
             logger=log,
         )
         self.fault: DeliveryFault | None = None
-        """The first record that the broker has not taken, of those sent without `on_delivery`."""
+        """Fault of the first undelivered record that was sent without `on_delivery`."""
 
     def send(self, record: SentRecord, on_delivery: Callable[[Any, Any], None] | None = None) -> None:
         """Queue a record.
 
         Args:
-            on_delivery: takes an error, which may be None, and the message once its delivery has ended.
+            on_delivery: called with an error or None, and the message, once its delivery has ended.
 
         Raises:
-            KafkaException: it cannot be queued.
+            KafkaException: the record cannot be queued.
             BufferError: the queue is full.
         """
         self._producer.produce(
@@ -74,21 +74,22 @@ class ConfirmedProducer:
         )
 
     def serve(self, timeout_s: float = 0.0) -> None:
-        """Take the answers of the broker, and wait for the first of them.
+        """Process the broker's answers, after waiting for the first of them for at most `timeout_s`.
 
         Raises:
-            KafkaException: the broker refuses this producer altogether.
+            KafkaException: the broker refuses this producer.
         """
-        with fatal_errors_told():
+        with fatal_errors_raised():
             self._producer.poll(timeout_s)
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until the broker has confirmed every record; return how many are not confirmed in time.
+        """Wait until the broker has confirmed every record; return the number of records not confirmed in
+        time.
 
         Raises:
-            KafkaException: the broker refuses this producer altogether.
+            KafkaException: the broker refuses this producer.
         """
-        with fatal_errors_told():
+        with fatal_errors_raised():
             self._producer.flush(timeout_s)
         # `flush` also counts the client's errors, which are served here.
         self.serve()

@@ -1,4 +1,4 @@
-"""Sending without waiting: each record returns the broker's confirmation, to be awaited later."""
+"""Sending of records without waiting: the confirmation of each can be awaited later."""
 
 import asyncio
 import contextlib
@@ -13,25 +13,25 @@ from streams.kafka.producer import ConfirmedProducer
 from streams.kafka.records import SentRecord
 
 Confirmation = asyncio.Future[int]
-"""The offset that the broker gave the record."""
+"""Future of the record's offset."""
 
 _POLL_EVERY_S = 0.005
-"""How often the broker's answers are looked at; nothing is decided on them in a hurry."""
+"""Interval between polls for the broker's answers, which are not urgent."""
 _LINGER_MS = 1
-"""How long librdkafka waits for company of a record: without it, its thread sends nearly each by itself."""
+"""Longest wait of librdkafka for further records of a batch: without it, most batches have one record."""
 _LONGEST_BATCH_S = 0.006
-"""Longest time for which records that are sent without a pause are collected: a little more than a turn of
+"""Longest time for which records are collected: slightly longer than a turn of
 `streams/worker/faust/transport.py`."""
 _MAX_BATCH_BYTES = 1024 * 1024
 
 
 class Publisher:
-    """Sends through librdkafka, whose own thread does the work while events are folded.
+    """Sends records through librdkafka, whose own thread does the work while events are folded.
 
-    Nothing is repeated by retries, and records keep their order in each partition. What is sent in one turn
-    of the event loop is handed over together: waking that thread and a request to the broker cost as much as
-    folding a small event, whether they are for one record or for many. A record that is handed over waits
-    a millisecond for others, no longer.
+    Retries repeat no record, and records keep their order in each partition. The records of one turn of the
+    event loop are handed over together: waking that thread and a request to the broker take as long as
+    folding a small event, for one record or for many. A record that is handed over waits for others for a
+    millisecond at most.
     """
 
     def __init__(self, kafka: KafkaConnection, max_record_bytes: int, delivery_timeout_s: float) -> None:
@@ -45,14 +45,14 @@ class Publisher:
             batch_size=min(max_record_bytes, _MAX_BATCH_BYTES),
         )
         self._batch: list[tuple[SentRecord, Confirmation]] = []
-        """Not handed over yet."""
+        """Records that are not handed over yet."""
         self._batch_since_s = 0.0
         self._is_full = False
 
     async def send(self, record: SentRecord) -> Confirmation:
-        """Queue a record; waits only while the producer's buffer is full.
+        """Queue a record; wait only while the producer's buffer is full.
 
-        The confirmation raises KafkaException if the record cannot even be queued.
+        The confirmation raises KafkaException also if the record cannot be queued.
         """
         loop = asyncio.get_running_loop()
         if self._batch and loop.time() - self._batch_since_s > _LONGEST_BATCH_S:
@@ -67,7 +67,7 @@ class Publisher:
         return confirmation
 
     def _hand_over(self) -> None:
-        """Give librdkafka the batch, or what its buffer has room for."""
+        """Pass the batch to librdkafka, or the part that its buffer has room for."""
         taken = 0
         with contextlib.suppress(BufferError):
             for record, confirmation in self._batch:
@@ -80,11 +80,10 @@ class Publisher:
         self._is_full = bool(self._batch)
 
     async def settle_regularly(self) -> None:
-        """Settle the confirmations that have arrived and use the room they leave, again and again. Never
-        returns.
+        """Settle arrived confirmations and send further records repeatedly. Never returns.
 
         Raises:
-            KafkaException: if nothing can be sent any more.
+            KafkaException: no record can be sent any more.
         """
         while True:
             self._producer.serve()

@@ -1,4 +1,4 @@
-"""Reading whole topics, without joining a group or committing anything."""
+"""Reading of whole topics, without a group and without commits."""
 
 import logging
 import time
@@ -12,25 +12,25 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from schemas.errors import ReadableError
 from schemas.kafka_connection import KafkaConnection
 from streams.kafka.configuration import reader
-from streams.kafka.faults import LEADER_ERRORS, ConnectionFaults, denial, told
+from streams.kafka.faults import LEADER_ERRORS, ConnectionFaults, denial, described_error
 from streams.kafka.records import ReadRecord, read_record
 from streams.kafka.transactions import OpenTransactions
 
 _POLL_S = 10.0
-_PATIENCE_S = {
+_RETRY_TIMEOUT_S = {
     **dict.fromkeys(LEADER_ERRORS, 60.0),
     KafkaError.UNKNOWN_TOPIC_OR_PART: 10.0,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS: 10.0,
     KafkaError._TRANSPORT: 10.0,
 }
-"""Time that a request is repeated, by the error that it meets; with any other error it is not. A partition
-that was just made is without its leader for a moment, and on a slow machine for half a minute."""
+"""Time for which a request is repeated, by its error; other errors are not repeated. A new partition lacks
+its leader for a moment, and on a slow machine for half a minute."""
 _RETRY_AFTER_S = 0.1
 _TRANSACTION_S = 1.0
-"""A transaction that has been committed may be open for some milliseconds more, which is not worth a line."""
+"""Time for which an open transaction is not logged: after its commit it may stay open for milliseconds."""
 _BATCH_RECORDS = 1_000
 _LONGEST_POLL_S = 0.5
-"""Signals are heard between two polls."""
+"""Longest poll; signals are handled between two polls."""
 
 _Answer = TypeVar("_Answer")
 
@@ -43,31 +43,31 @@ class ReadError(ReadableError):
 
 @dataclass(frozen=True)
 class TopicSlice:
-    """The part of a topic that exists at one moment.
+    """The part of a topic that exists at one time.
 
-    Its offsets do not count records: some of them hold markers of transactions, aborted records, or records
-    that were compacted away.
+    Its offsets do not count records: some of them hold markers of transactions, aborted records, or compacted
+    records.
     """
 
     topic: str
     low: Mapping[int, int]
     high: Mapping[int, int]
-    """By partition; exclusive. Transactions that are still open belong to it."""
+    """End offset by partition, exclusive. The slice includes open transactions."""
 
 
 class KafkaReader:
     """Reads slices of topics, one partition after another (`read`), or several topics side by side (`follow`,
     then `to_end` or `poll`).
 
-    Records are delivered once their transactions are committed. Where one is open, reading to an end waits
-    until it is committed, aborted or timed out, and this is logged.
+    Records are delivered once their transactions are committed. If one is open, reading to an end waits until
+    it is committed, aborted or timed out, and logs this.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
         self._faults = ConnectionFaults(connection)
         self._transactions = OpenTransactions(_log)
-        # The end of a partition is known by its event alone: there may be no record at the last offset.
+        # Only an event shows the end of a partition: there may be no record at the last offset.
         settings = {"enable.partition.eof": True, "auto.offset.reset": "error", "fetch.wait.max.ms": 100}
         client = {
             **reader(connection, "millrace-reader"),
@@ -77,15 +77,15 @@ class KafkaReader:
         }
         try:
             self._consumer = Consumer({**client, **self._transactions.settings()})
-            # Another client would take the ends of partitions for where the first open transaction begins.
+            # The reading client would report the first open transaction as the end of a partition.
             self._ends = Consumer({**client, "isolation.level": "read_uncommitted"})
         except KafkaException as error:
-            raise ReadError(told(connection, error.args[0], "set up a reader")) from None
+            raise ReadError(described_error(connection, error.args[0], "set up a reader")) from None
         self._followed: dict[tuple[str, int], tuple[int, int]] = {}
         self._beyond: list[ReadRecord] = []
-        """Records that came with the last of `to_end`, and are for `poll`."""
+        """Records fetched by `to_end` beyond its end, for `poll`."""
         self._ended: dict[tuple[str, int], int] = {}
-        """Offset at which the end of each partition was met last."""
+        """Offset at which the end of each partition was last reached."""
 
     def __enter__(self) -> Self:
         return self
@@ -97,12 +97,12 @@ class KafkaReader:
         self._ends.close()
 
     def slice(self, topic: str) -> TopicSlice:
-        """Return the records that `topic` holds now.
+        """Return the slice of the records that `topic` holds now.
 
         Raises:
-            ReadError: if Kafka does not answer, or the topic is missing or not for this client to read.
+            ReadError: Kafka does not answer, the topic is missing, or the client may not read it.
         """
-        # Asked by the client that reads: of partitions whose leader it does not know, it fetches after 0.5 s.
+        # By the reading client, which then has the leaders; without them it fetches only after 0.5 s.
         found = self._ask(topic, lambda: self._consumer.list_topics(topic, timeout=_POLL_S).topics[topic])
         if found.error is not None or not found.partitions:
             denied = found.error and denial(self._connection, found.error, f"read topic {topic}")
@@ -115,10 +115,10 @@ class KafkaReader:
         )
 
     def read(self, part: TopicSlice) -> Iterator[ReadRecord]:
-        """Every record of `part`, partition by partition.
+        """Yield every record of `part`, partition by partition.
 
         Raises:
-            ReadError: if Kafka does not answer.
+            ReadError: Kafka does not answer.
         """
         for partition, high in part.high.items():
             place, position = (part.topic, partition), part.low[partition]
@@ -127,7 +127,7 @@ class KafkaReader:
             while position < high:
                 message: Any = self._consumer.poll(_LONGEST_POLL_S)
                 if message is None:
-                    deadline_s = self._patience({place: high}, deadline_s)
+                    deadline_s = self._extended({place: high}, deadline_s)
                     continue
                 record = self._record(message)
                 position = max(position, self._ended.get(place, position))
@@ -139,8 +139,8 @@ class KafkaReader:
                     yield record
 
     def follow(self, parts: Sequence[TopicSlice], start: Literal["beginning", "end"] | float) -> None:
-        """Take position in all of `parts`: at their topics' beginnings, at the ends that they name, or at the
-        first records that are no older than a Unix time.
+        """Seek in all of `parts`: to their topics' beginnings, to the ends of the slices, or to the first
+        records that are no older than a Unix time.
 
         Raises:
             ReadError: Kafka does not answer.
@@ -170,10 +170,10 @@ class KafkaReader:
         on_progress: Callable[[float], None] = lambda _part: None,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[ReadRecord]:
-        """Every record up to the ends of the slices that are followed, or until it is stopped.
+        """Yield every record up to the ends of the followed slices, or until `is_stopped` returns true.
 
         Raises:
-            ReadError: the broker falls silent before that.
+            ReadError: the broker becomes silent before that.
         """
         left = {place: end for place, (low, end) in self._followed.items() if end > low}
         total = sum(end - low for low, end in self._followed.values()) or 1
@@ -182,7 +182,7 @@ class KafkaReader:
             records = self._fetch(min(max(deadline_s - time.monotonic(), 0.0), _LONGEST_POLL_S))
             ended = [place for place, end in left.items() if self._ended.get(place, -1) >= end]
             if not records and not ended:
-                deadline_s = self._patience(left, deadline_s)
+                deadline_s = self._extended(left, deadline_s)
                 continue
             deadline_s = time.monotonic() + _POLL_S
             for record in records:
@@ -201,7 +201,8 @@ class KafkaReader:
             on_progress(1 - behind / total)
 
     def poll(self, timeout_s: float) -> list[ReadRecord]:
-        """The next records of what is followed, after waiting for the first for at most `timeout_s`.
+        """Return the next records of the followed topics, after waiting for the first for at most
+        `timeout_s`.
 
         Raises:
             ReadError: the broker answers with an error.
@@ -224,21 +225,22 @@ class KafkaReader:
             self._ended[message.topic(), message.partition()] = message.offset()
             return None
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            return None  # the client looks for a coordinator, which is not needed here
+            return None  # the client requests a coordinator, which is not needed here
         topic = message.topic()
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise ReadError(f"topic {topic} is gone")
-        raise ReadError(told(self._connection, error, f"read topic {topic}"))
+        raise ReadError(described_error(self._connection, error, f"read topic {topic}"))
 
     def _assign(self, places: list[TopicPartition]) -> None:
         self._ended.clear()
         self._consumer.assign(places)
 
-    def _patience(self, left: Mapping[tuple[str, int], int], deadline_s: float) -> float:
-        """Until when (monotonic time) to wait further for what is `left`: partitions and their ends.
+    def _extended(self, left: Mapping[tuple[str, int], int], deadline_s: float) -> float:
+        """Return the deadline (monotonic time) to wait further for partitions that are `left`, with their
+        ends.
 
         Raises:
-            ReadError: the deadline is over, and no open transaction explains it.
+            ReadError: the deadline has passed, and no open transaction explains it.
         """
         now_s = time.monotonic()
         if now_s < deadline_s - _POLL_S + _TRANSACTION_S:
@@ -250,13 +252,15 @@ class KafkaReader:
             return deadline_s
         if any(self._stable_end(place) < end for place, end in left.items()):
             return time.monotonic() + _POLL_S
-        raise ReadError(f"nothing more of {', '.join(sorted({topic for topic, _ in left}))} is sent")
+        raise ReadError(
+            f"the broker sends no more records of {', '.join(sorted({topic for topic, _ in left}))}"
+        )
 
     def _stable_end(self, place: tuple[str, int]) -> int:
         """Return the offset of the first open transaction of a partition, or else its end."""
-        wanted = TopicPartition(*place)
+        partition = TopicPartition(*place)
         return int(
-            self._ask(place[0], lambda: self._consumer.get_watermark_offsets(wanted, timeout=_POLL_S))[1]
+            self._ask(place[0], lambda: self._consumer.get_watermark_offsets(partition, timeout=_POLL_S))[1]
         )
 
     def _position(self, place: tuple[str, int]) -> int:
@@ -264,10 +268,10 @@ class KafkaReader:
         return max(position.offset, 0)
 
     def _since(self, part: TopicSlice, since_s: float) -> TopicSlice:
-        """The records of a slice that are no older than a time."""
+        """Return the records of a slice that are no older than a time."""
         asked = [TopicPartition(part.topic, partition, int(since_s * 1_000)) for partition in part.high]
         found = self._ask(part.topic, lambda: self._ends.offsets_for_times(asked, timeout=_POLL_S))
-        # Below 0 where there is none.
+        # Below 0 without such a record.
         low = {
             place.partition: min(place.offset, part.high[place.partition])
             if place.offset >= 0
@@ -283,9 +287,9 @@ class KafkaReader:
 
     def _ask(self, topic: str, question: Callable[[], _Answer]) -> _Answer:
         try:
-            return ask_again(question, self._note_faults)
+            return retry_query(question, self._note_faults)
         except KafkaException as error:
-            raise ReadError(told(self._connection, error.args[0], f"read topic {topic}")) from None
+            raise ReadError(described_error(self._connection, error.args[0], f"read topic {topic}")) from None
 
     def _note_faults(self) -> None:
         self._ends.poll(0)  # calls `error_cb` with the reason, if there is one
@@ -293,19 +297,19 @@ class KafkaReader:
             raise ReadError(self._faults.lasting) from None
 
 
-def ask_again(
+def retry_query(
     question: Callable[[], _Answer],
     between: Callable[[], None] = lambda: None,
     now_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> _Answer:
-    """Repeat a question to Kafka while it fails with an error that passes.
+    """Repeat a query to Kafka while it fails with a transient error.
 
     Args:
-        between: called after each failure; what it raises ends the questions.
+        between: called after each failure; an exception of it ends the queries.
 
     Raises:
-        KafkaException: an error that does not pass, or that has lasted for too long.
+        KafkaException: an error that is not transient, or that has lasted for too long.
     """
     start_s = now_s()
     while True:
@@ -313,7 +317,7 @@ def ask_again(
             return question()
         except KafkaException as error:
             between()
-            patience_s = _PATIENCE_S.get(error.args[0].code())
-            if patience_s is None or now_s() - start_s > patience_s:
+            timeout_s = _RETRY_TIMEOUT_S.get(error.args[0].code())
+            if timeout_s is None or now_s() - start_s > timeout_s:
                 raise
             sleep(_RETRY_AFTER_S)

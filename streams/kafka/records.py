@@ -1,4 +1,4 @@
-"""Kafka records as plain values, so that reading and sending can be decided without a broker."""
+"""Kafka records as plain values, for code that is tested without a broker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """A record as it was read, not validated yet."""
+    """A record that was read, and not validated."""
 
     topic: str
     partition: int
@@ -30,14 +30,14 @@ class ReadRecord:
     value: bytes | None
     headers: ReadHeaders = ()
     is_broker_time: bool = False
-    """Whether the timestamp is known to be of the moment in which the broker took the record."""
+    """Whether the broker set the timestamp when it appended the record."""
     from_offset: int | None = None
-    """All offsets from here up to this record's are known to hold no other record that is still to be read;
-    None where the reader does not say."""
+    """Offset from which up to this record's no other record is left to read; None if the reader has no such
+    information."""
 
     @property
     def place(self) -> Place:
-        """Its partition."""
+        """Partition of the record."""
         return Place(self.topic, self.partition)
 
     @property
@@ -70,10 +70,10 @@ def _size_bytes(record: ReadRecord | SentRecord) -> int:
 
 
 def read_record(message: Any, headers: ReadHeaders | None = None) -> ReadRecord:
-    """The record behind a message without an error.
+    """Return the record of a message without an error.
 
     Args:
-        headers: those to take in place of the message's own, where the client may not be able to read them.
+        headers: headers in place of the message's own, which the client may fail to read.
     """
     _, timestamp_ms = message.timestamp()
     return ReadRecord(
@@ -89,13 +89,13 @@ def read_record(message: Any, headers: ReadHeaders | None = None) -> ReadRecord:
 
 @lru_cache(maxsize=4_096)
 def key_partition(key: str, partitions: int) -> int:
-    """Return the partition where Kafka's default partitioner puts a record of this key.
+    """Return the partition of a key by Kafka's default partitioner.
 
-    So a producer in any language that follows this default reaches a node (in `commands`) or a cell (in all
-    other topics) by key alone.
+    So a producer in any language that has this default reaches a node (in `commands`) or a cell (in all other
+    topics) by key alone.
 
     Raises:
-        ValueError: there is no partition.
+        ValueError: `partitions` is below 1.
     """
     if partitions < 1:
         raise ValueError(f"a topic has at least one partition, not {partitions}")

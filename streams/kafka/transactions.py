@@ -1,8 +1,8 @@
 """Transactions of other clients. Millrace writes none, but any producer of its topics may.
 
-Every consumer reads committed records only, so it gets nothing from the first offset of an open transaction
-on (the last stable offset) until the transaction ends. The consumers log this, since it looks like a stopped
-producer otherwise.
+Every consumer reads committed records only, so it receives nothing from the first offset of an open
+transaction on (the last stable offset) until the transaction ends. The consumers log this, since it looks
+like a stopped producer otherwise.
 """
 
 import json
@@ -15,29 +15,30 @@ _STATISTICS_EVERY_MS = 2_000
 
 
 class OpenTransactions:
-    """Logs once for each open transaction that holds a partition back, and once when it has ended."""
+    """Logs each open transaction that holds a partition back, once when it is found and once when it has
+    ended."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
         self._seen: dict[Place, int] = {}
-        """Last stable offset of each partition that was behind its high watermark at the latest look."""
+        """Last stable offset of each partition that was behind its high watermark at the latest check."""
         self._reported: dict[Place, int] = {}
 
     def settings(self) -> dict[str, Any]:
         """Settings of a librdkafka consumer that report the partitions it reads to this object."""
-        return {"statistics.interval.ms": _STATISTICS_EVERY_MS, "stats_cb": self.take_statistics}
+        return {"statistics.interval.ms": _STATISTICS_EVERY_MS, "stats_cb": self.read_statistics}
 
-    def take_statistics(self, statistics: str) -> None:
-        """Look at the partitions in librdkafka's statistics, a JSON object."""
+    def read_statistics(self, statistics: str) -> None:
+        """Check the partitions in librdkafka's statistics, a JSON object."""
         for topic, found in json.loads(statistics).get("topics", {}).items():
             for number, partition in found["partitions"].items():
                 self.look(topic, int(number), partition["ls_offset"], partition["hi_offset"])
 
     def look(self, topic: str, partition: int, stable: int, high: int) -> None:
-        """Compare both ends of a partition; a transaction that is open at two looks in turn is reported.
+        """Compare both ends of a partition; report a transaction that is open at two consecutive checks.
 
         Args:
-            stable: the last stable offset, below 0 where it is not known.
+            stable: the last stable offset, below 0 if it is unknown.
             high: the high watermark, from the same answer of the broker.
         """
         place = Place(topic, partition)

@@ -1,10 +1,11 @@
-"""Adoption of the newest rules: when a cell's ledger is folded, the worker writes that they apply from then
-on.
+"""Adoption of the newest rules: once a cell's ledger is folded, the worker writes an event by which they
+apply.
 
-Before that, the decisions of the old rules are published and in a snapshot, and the state that the new ones
-start from is stored permanently; the broker has confirmed both before the ledger names it. The event is valid
-if no other event of the cell entered the ledger meanwhile; otherwise it changes nothing and is tried again.
-So that this terminates, intake sends nothing to a partition while one of its cells waits for an adoption.
+Before that, the decisions of the old rules are published and covered by a snapshot, and the state from which
+the new rules start is stored permanently; the broker has confirmed both before the ledger names the state.
+The event is valid if no other event of the cell entered the ledger meanwhile; otherwise it changes nothing
+and is tried again. For this to terminate, intake sends nothing to a partition while one of its cells waits
+for an adoption.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ _LOOK_EVERY_S = 0.1
 
 
 class Adoption:
-    """Puts the cells that this worker folds under the newest rules."""
+    """Adopts the newest rules for the cells that this worker folds."""
 
     def __init__(
         self, flow: Flow, cells: Cells, processor: CellProcessor, publisher: Publisher, topic_prefix: str
@@ -40,15 +41,15 @@ class Adoption:
         self._publisher = publisher
         self._states = topic_name(topic_prefix, RULES_STATES)
         self._tried: dict[str, int] = {}
-        """By cell, the ledger offset of the last attempt: its effect is known when it is folded."""
+        """Ledger offset of the last attempt, by cell; the attempt has its effect when it is folded."""
 
     async def run(self) -> None:
-        """Look for cells that are ready again and again. Never returns.
+        """Adopt the rules for each cell that is ready. Never returns.
 
         Raises:
-            KafkaException: if the broker does not take a record.
+            KafkaException: the broker does not confirm a record.
             SuspendedError: see `CellProcessor.snapshot`.
-            MissingRulesError: if a cell is under newer rules than this worker has.
+            MissingRulesError: a cell has newer rules than this worker.
         """
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -56,12 +57,12 @@ class Adoption:
                 await self._adopt(cell)
 
     def _ready(self) -> list[Cell]:
-        """The cells that can come under the newest rules now."""
+        """Return the cells that can adopt the newest rules now."""
         ready, waiting = [], set()
         for name in sorted(self._intake.cells):
             partition = self._intake.partition_of(name)
             folded = self._flow.is_folded(partition)
-            # The snapshots of a partition that was just assigned may not all be read yet.
+            # The snapshots of a new partition may not all be read yet.
             cell = self._cells.cell(name) if folded or partition in self._flow.held else None
             if cell is not None and cell.awaits_rules:
                 waiting.add(partition)
@@ -72,7 +73,7 @@ class Adoption:
 
     async def _adopt(self, cell: Cell) -> None:
         offset, previous = cell.offset, cell.rules
-        # The decisions of the old rules are published, and need not be made again.
+        # The decisions of the old rules must be published, so that they are not made again.
         await self._processor.snapshot()
         if cell.offset != offset or previous is None:
             return

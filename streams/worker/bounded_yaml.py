@@ -1,12 +1,16 @@
-"""YAML for configuration: limited to what JSON can express, in bounded size, depth and time, with line
+"""YAML for configuration: limited to the values of JSON, with bounds on size, depth and time, and with line
 numbers.
 
-One pass over the events of libyaml, if PyYAML was built with it. Values are of JSON's types: a date stays the
-text that was written. It refuses what makes a small file large or slow (aliases, deep nesting, numbers of any
-length, directives), what YAML would silently ignore (a key given twice, a second document), what is not plain
-data (other tags, keys that are not words), and numbers in a notation that only YAML 1.1 has, which readers of
-YAML 1.2 and people take for another value (`0100`, `0b11`, `1_000`, `1:30`). `1e-3` is a number, as it is in
-YAML 1.2.
+The reader makes one pass over the events of libyaml, if PyYAML was built with it. Values have the types of
+JSON: a date stays text. It refuses:
+
+- what makes a small file large or slow: aliases, deep nesting, long numbers, directives;
+- what YAML would silently ignore: a duplicate key, a second document;
+- what is not plain data: other tags, keys that are not scalars;
+- numbers in a notation that only YAML 1.1 has, which YAML 1.2 reads as another value (`0100`, `0b11`,
+  `1_000`, `1:30`).
+
+`1e-3` is a number, as it is in YAML 1.2.
 """
 
 import math
@@ -19,10 +23,10 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 MAX_NUMBER_CHARACTERS = 64
-"""More than any number that the schemas take has, and few enough that reading one is quick."""
+"""Most characters of a number: more than any number of the schemas has, and quick to parse."""
 
 MAX_VALUES = 1_500_000
-"""In a document, which takes some 10 s at most."""
+"""Most values of a document, which takes some 10 s to read at most."""
 
 _MAX_SHOWN_CHARACTERS = 100
 
@@ -44,40 +48,40 @@ _NUMBER_OF_ANY_YAML = re.compile(
     )""",
     re.VERBOSE,
 )
-"""A number that has the same value in YAML 1.1 and 1.2, or is one in YAML 1.2 alone."""
+"""A number with the same value in YAML 1.1 and 1.2, or one of YAML 1.2 alone."""
 _EXPONENT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
-"""A number of YAML 1.2 that YAML 1.1 takes for text if its exponent has no sign, or its mantissa no point."""
+"""A number of YAML 1.2 that is text in YAML 1.1 if its exponent has no sign, or its mantissa no point."""
 _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])%")
-"""Behind any line break of YAML. Each is compared with all before it, so that a file of them takes hours."""
+"""A directive after any line break of YAML. Many take hours, as each is compared with all before it."""
 
 Place = tuple[str | int, ...]
 """Path of a part of a document: keys of mappings and indices of sequences, from the outside in."""
-Lines = dict[str, "Located"] | list["Located"] | None
-"""Lines of the parts of a mapping or sequence; None for a value without parts."""
+Lines = dict[str, "LocatedLine"] | list["LocatedLine"] | None
+"""Positions of the parts of a mapping or sequence; None for a value without parts."""
 
 
-class Located(NamedTuple):
-    """Where a part of a document stands, and where its own parts do."""
+class LocatedLine(NamedTuple):
+    """Line of a part of a document, and the lines of its own parts."""
 
     line: int
-    """Counted from 1: of the key in a mapping, else of the value."""
+    """Line from 1: of the key in a mapping, otherwise of the value."""
     parts: Lines
 
 
 class YamlFaultError(ValueError):
-    """A document that is not read. The message is one line."""
+    """A document that is refused. The message is one line."""
 
     def __init__(self, message: str, line: int | None) -> None:
         super().__init__(message)
         self.line = line
-        """Counted from 1; None where it is unknown."""
+        """Line from 1; None if it is unknown."""
 
 
-def read_yaml(text: str, max_depth: int) -> tuple[Any, Located] | None:
-    """The only document of a text and where its parts stand; None where there is none.
+def read_yaml(text: str, max_depth: int) -> tuple[Any, LocatedLine] | None:
+    """Return the only document of a text and the lines of its parts; None for an empty text.
 
     Raises:
-        YamlFaultError: it is not YAML, or YAML that is refused.
+        YamlFaultError: the text is not YAML, or it is YAML that is refused.
     """
     directive = _DIRECTIVE.search(text)
     if directive is not None:
@@ -102,7 +106,7 @@ def place_of_non_finite(value: Any, place: Place = ()) -> Place | None:
 
 
 def shown(text: str) -> str:
-    """What somebody has written, as a message may repeat it: printable, and not longer than a line."""
+    """Return a text in a form fit for a message: printable, and not longer than a line."""
     clipped = text[:_MAX_SHOWN_CHARACTERS]
     return clipped if clipped.isprintable() else ascii(clipped)
 
@@ -114,7 +118,7 @@ class _Reader:
         self._values = 0
         self._constructor = SafeConstructor()
 
-    def document(self) -> tuple[Any, Located] | None:
+    def document(self) -> tuple[Any, LocatedLine] | None:
         root = None
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
@@ -122,7 +126,7 @@ class _Reader:
                     raise _fault(event, "a second document: one is read")
                 first = next(self._events)
                 value, parts = self._node(first, 1)
-                root = value, Located(_line(first), parts)
+                root = value, LocatedLine(_line(first), parts)
         return root
 
     def _node(self, event: Any, depth: int) -> tuple[Any, Lines]:
@@ -143,7 +147,7 @@ class _Reader:
 
     def _mapping(self, depth: int) -> tuple[dict[str, Any], Lines]:
         values: dict[str, Any] = {}
-        lines: dict[str, Located] = {}
+        lines: dict[str, LocatedLine] = {}
         for key in self._events:
             if isinstance(key, yaml.MappingEndEvent):
                 break
@@ -152,18 +156,18 @@ class _Reader:
             if key.value in values:
                 raise _fault(key, f"{shown(key.value)} is given twice")
             values[key.value], parts = self._node(next(self._events), depth + 1)
-            lines[key.value] = Located(_line(key), parts)
+            lines[key.value] = LocatedLine(_line(key), parts)
         return values, lines
 
     def _sequence(self, depth: int) -> tuple[list[Any], Lines]:
         values: list[Any] = []
-        lines: list[Located] = []
+        lines: list[LocatedLine] = []
         for event in self._events:
             if isinstance(event, yaml.SequenceEndEvent):
                 break
             value, parts = self._node(event, depth + 1)
             values.append(value)
-            lines.append(Located(_line(event), parts))
+            lines.append(LocatedLine(_line(event), parts))
         return values, lines
 
     def _scalar(self, event: Any) -> Any:
@@ -178,7 +182,7 @@ class _Reader:
                 event, f"a number of {len(text)} characters: at most {MAX_NUMBER_CHARACTERS} are read"
             )
         try:
-            # As YAML 1.1 has them: `yes` and `no` are Boolean values.
+            # As in YAML 1.1, `yes` and `no` are Boolean values.
             value = self._constructor.yaml_constructors[tag](
                 self._constructor, yaml.ScalarNode(tag, text, event.start_mark, event.end_mark)
             )
@@ -194,7 +198,7 @@ class _Reader:
 
 
 def _implicit_tag(event: Any) -> str:
-    """A plain scalar may be more than text; a quoted one never is."""
+    """Return the tag of a scalar without one; a quoted scalar is always text."""
     if event.implicit[0]:
         for tag, pattern in _IMPLICIT.get(event.value[:1], ()):
             if pattern.match(event.value):

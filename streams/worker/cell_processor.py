@@ -1,6 +1,6 @@
-"""Cells: ledger records in, decisions out, and snapshots between.
+"""The processor of ledger records: it folds them into cells, publishes decisions and writes snapshots.
 
-The order makes a crash harmless: decisions are confirmed by the broker, then the snapshots are written and
+The order makes a crash harmless: the broker confirms the decisions, then the snapshots are written and
 confirmed, and only then the ledger records are acknowledged. Folding continues meanwhile.
 """
 
@@ -18,7 +18,7 @@ from streams.worker.snapshots import Snapshots
 
 
 class CellProcessor:
-    """Takes records from the ledger through their cells, and publishes what these decide."""
+    """Folds ledger records into their cells, and publishes the decisions."""
 
     def __init__(
         self, flow: Flow, cells: Cells, outbox: Outbox, snapshots: Snapshots, snapshot_every_events: int
@@ -30,9 +30,9 @@ class CellProcessor:
         self._snapshot_every_events = snapshot_every_events
         self._assignments = 0
         self._events = 0
-        """Number of records that are folded and not secured."""
+        """Number of folded records that are not secured."""
         self._last_offsets: dict[Place, int] = {}
-        """Their last offset in each partition."""
+        """Last offset of these records, by partition."""
         self._folding = asyncio.Lock()
         self._snapshotting = asyncio.Lock()
         self._many_events = asyncio.Event()
@@ -41,19 +41,19 @@ class CellProcessor:
         """Fold every record of the ledger, in order. Ends with `records`.
 
         Raises:
-            LedgerGapError: if events are missing.
-            RulesError: if the rules of an event are not at hand.
-            ValueError: if a snapshot is of another version.
+            LedgerGapError: events are missing.
+            RulesError: the rules of an event are not available.
+            ValueError: a snapshot is of another version.
         """
         async for record in records:
             assignment = self._assignments
             try:
                 await self._cells.until_ready(record)
                 if assignment != self._assignments:
-                    continue  # while it waited, its partition was assigned anew: it will be delivered again
-                await self._take(record)
+                    continue  # the partition was reassigned meanwhile: the record will be delivered again
+                await self._fold(record)
             except RulesError:
-                # What could be decided is secured: who has the rules goes on from there.
+                # The decisions so far are secured: a worker that has the rules continues from there.
                 await self.snapshot()
                 raise
             if self._events >= self._snapshot_every_events:
@@ -62,7 +62,7 @@ class CellProcessor:
                 await self.snapshot()
 
     async def snapshot_regularly(self, every_s: float) -> None:
-        """Write snapshots every so many events or seconds, whichever is first. Never returns."""
+        """Write snapshots after a number of events or seconds, whichever is first. Never returns."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._many_events.wait(), every_s)
@@ -73,15 +73,15 @@ class CellProcessor:
         """Secure everything folded so far, then acknowledge it.
 
         Raises:
-            KafkaException: if the broker does not confirm a record.
-            SuspendedError: if this process stood still for too long to be trusted.
+            KafkaException: the broker does not confirm a record.
+            SuspendedError: this process was suspended for too long to own its cells.
         """
         async with self._snapshotting:
             async with self._folding:
                 folded, self._last_offsets, self._events = self._last_offsets, {}, 0
                 if not folded:
                     return
-                confirmations = self._outbox.take()
+                confirmations = self._outbox.take_confirmations()
                 captures = self._cells.capture(sorted(place.partition for place in folded))
             packed = await self._snapshots.pack(captures)
             for confirmation in confirmations:
@@ -90,7 +90,7 @@ class CellProcessor:
             self._flow.secured(folded)
 
     async def release(self) -> None:
-        """Forget every cell: partitions are assigned anew, and restored from the snapshots.
+        """Forget every cell: partitions are reassigned, and restored from the snapshots.
 
         Events that are not yet acknowledged will be delivered again, here or elsewhere.
         """
@@ -100,7 +100,7 @@ class CellProcessor:
             self._outbox.release()
             self._last_offsets, self._events = {}, 0
 
-    async def _take(self, record: ReadRecord) -> None:
+    async def _fold(self, record: ReadRecord) -> None:
         async with self._folding:
             began_s = self._flow.clocks.monotonic_s()
             try:

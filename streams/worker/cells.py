@@ -17,7 +17,7 @@ class SnapshotTable(Protocol):
 
     @property
     def topic(self) -> str:
-        """The topic that they are kept in."""
+        """The topic of the snapshots."""
 
     @property
     def data(self) -> MutableMapping[bytes, bytes]:
@@ -25,7 +25,7 @@ class SnapshotTable(Protocol):
 
 
 ReadyFor = Callable[[CellConfigured], Awaitable[None]]
-"""Waits until this process can decide for a cell of a configuration."""
+"""Function that waits until this process can decide for a cell of a configuration."""
 
 
 class Cells:
@@ -43,12 +43,12 @@ class Cells:
         self._validates = validates
         self._partitions: dict[int, LedgerPartition] = {}
         self._restored: dict[str, Cell | None] = {}
-        """Cells as their snapshots have them, until an event of them is folded."""
+        """Cells restored from snapshots of which no event has been folded here."""
         self._ready: dict[str, CellConfigured] = {}
-        """Configurations of cells that need not wait any more."""
+        """Configurations for which the wait is over, by cell."""
 
     def cell(self, name: str) -> Cell | None:
-        """The state of a cell; None before an event of it was folded here, if it has no snapshot either."""
+        """Return the state of a cell; None before its first event here, if it has no snapshot."""
         partition = self._partitions.get(self._intake.partition_of(name))
         if partition is not None and (cell := partition.cells.get(name)) is not None:
             self._restored.pop(name, None)
@@ -59,18 +59,19 @@ class Cells:
         return self._restored[name]
 
     def names(self) -> list[str]:
-        """The cells of which an event has been folded here."""
+        """Return the names of cells of which an event was folded here."""
         return [name for partition in self._partitions.values() for name in partition.cells]
 
     def last_offset(self, partition: int) -> int:
-        """Ledger offset of the last record of a partition that was folded here; -1 before the first."""
+        """Return the ledger offset of the last record of a partition that was folded here; -1 before the
+        first."""
         folded = self._partitions.get(partition)
         return -1 if folded is None else folded.last_offset
 
     async def until_ready(self, record: ReadRecord) -> None:
-        """Wait until the event of a ledger record can be decided in this process."""
+        """Wait until this process can decide on the event of a ledger record."""
         name = (record.key or b"").decode(errors="replace")
-        # Coverages lie among the snapshots, and a foreign record of the ledger may have the key of one.
+        # Coverages are among the snapshots, and a foreign record of the ledger may have the key of one.
         cell = None if "/" in name else self.cell(name)
         configuration = None if cell is None else cell.configuration
         if configuration is not None and self._ready.get(name) is not configuration:
@@ -78,7 +79,7 @@ class Cells:
             self._ready[name] = configuration
 
     def fold(self, record: ReadRecord, written: Event | None) -> tuple[Cell | None, list[Decision]]:
-        """Fold a ledger record into its cell; the cell is None before its first event.
+        """Fold a ledger record and return its cell and the decisions; no cell before its first event.
 
         Raises:
             InvalidRecordError, LedgerGapError, RulesError, BrokenInvariantError: see `LedgerPartition.fold`.
@@ -96,10 +97,10 @@ class Cells:
         return partition.cells.get(partition.last_cell), decisions
 
     def capture(self, partitions: Iterable[int]) -> Mapping[int, Capture]:
-        """The state of what changed in partitions since the last capture."""
+        """Return the state of the cells that changed since the last capture, by partition."""
         return {number: self._partitions[number].capture() for number in partitions}
 
     def release(self) -> None:
-        """Forget every cell: partitions are assigned anew, and restored from the snapshots."""
+        """Forget every cell: partitions are reassigned, and restored from the snapshots."""
         self._partitions.clear()
         self._restored.clear()

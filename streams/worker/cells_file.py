@@ -24,23 +24,23 @@ class CellsFileError(ReadableError):
 
 @dataclass(frozen=True)
 class CellsFile:
-    """The cells of a file, which is read once however many they are."""
+    """The cells of a file, which is read once."""
 
     names: tuple[str, ...]
-    """In the order of the file."""
+    """Names of the cells, in the order of the file."""
     _cells: Mapping[str, CellConfigured]
     _without_epoch: frozenset[str]
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read `cells:`, a list of cell configurations, which need not say their epoch.
+        """Read `cells:`, a list of cell configurations, whose epoch is optional.
 
         Raises:
             CellsFileError: the file cannot be read, is too large, or describes no valid cells.
         """
         document = _read(path)
         if not isinstance(document, dict) or list(document) != ["cells"]:
-            raise CellsFileError(f"{path}: expected `cells:` and nothing beside it")
+            raise CellsFileError(f"{path}: expected `cells:` and nothing else")
         entries = document["cells"]
         if not isinstance(entries, list) or not entries:
             raise CellsFileError(f"{path}: cells: expected a list of at least one cell")
@@ -75,23 +75,23 @@ class CellsFile:
         return cls(tuple(cells), cells, frozenset(without_epoch))
 
     def cell(self, name: str, epoch_s: float) -> CellConfigured:
-        """A cell of the file; `epoch_s` stands in where it does not say its own."""
+        """Return a cell of the file; `epoch_s` is its epoch if the file has none."""
         cell = self._cells[name]
         return cell.model_copy(update={"epoch_s": epoch_s}) if name in self._without_epoch else cell
 
 
 def load_cells(path: Path, epoch_s: float) -> tuple[CellConfigured, ...]:
-    """All cells of a file; `epoch_s` stands in for those that do not say theirs.
+    """Return all cells of a file; `epoch_s` is the epoch of those without their own.
 
     Raises:
-        CellsFileError: as `CellsFile.read`.
+        CellsFileError: see `CellsFile.read`.
     """
     file = CellsFile.read(path)
     return tuple(file.cell(name, epoch_s) for name in file.names)
 
 
 def _cell(fields: Any) -> CellConfigured:
-    # By way of JSON, which the strict models are made for.
+    # Through JSON, for which the strict models are made.
     return CellConfigured.model_validate_json(json.dumps(fields, allow_nan=False))
 
 

@@ -16,18 +16,18 @@ from streams.kafka.records import ReadRecord, SentHeaders, SentRecord
 MAX_KEPT_VALUE_BYTES = 256 * 1024
 MAX_KEPT_HEADERS = 64
 MAX_KEPT_HEADER_BYTES = 1_024
-"""Of one header, name and value, as it is kept."""
+"""Most bytes of a kept header, name and value together."""
 MAX_KEPT_HEADERS_BYTES = 8 * 1_024
-"""Of all headers together, as they came."""
+"""Most bytes of all kept headers together, before escaping."""
 MAX_REASON_LENGTH = 2_000
 
 
 def dead_letter(record: ReadRecord, topic: str, reason: str) -> SentRecord:
-    """The letter to `topic` for a refused record: its bytes, bounded, and where and why it was refused.
+    """Return the dead letter of a refused record: its bounded bytes, its place, and the reason.
 
-    The length of the value and the number of headers are those of the original, so that a cut is seen. All
-    headers may be printed: in those that came with the record, what is not seen as itself is escaped, and
-    they are counted. Key and value are as they came.
+    The length of the value and the number of headers are those of the original, so a cut can be detected. All
+    headers are printable: unprintable characters of the record's own headers are escaped, and such headers
+    are counted. Key and value are unchanged.
     """
     kept, escaped = _kept(record)
     about: SentHeaders = [
@@ -45,14 +45,14 @@ def dead_letter(record: ReadRecord, topic: str, reason: str) -> SentRecord:
 
 
 def _kept(record: ReadRecord) -> tuple[SentHeaders, int]:
-    """The headers that came with a record, as far as they are kept, and how many of them are escaped."""
+    """Return the kept headers of a record, and the number of escaped ones among them."""
     kept: SentHeaders = []
     escaped = 0
     left_bytes = MAX_KEPT_HEADERS_BYTES
     for name, value in record.headers[:MAX_KEPT_HEADERS]:
         if value is None or name.startswith(HEADER_PREFIX):
             continue
-        # To escape makes nothing shorter, and takes long: what is too long already is not escaped.
+        # Escaping never shortens a header and is slow, so a header that is too long is skipped before it.
         came_bytes = len(name) + len(value)
         if came_bytes > min(MAX_KEPT_HEADER_BYTES, left_bytes):
             continue

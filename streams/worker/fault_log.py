@@ -15,8 +15,8 @@ _log = logging.getLogger(__name__)
 
 
 class FaultLog:
-    """Logs the first fault of each kind with its traceback, and then only the tenth, the hundredth and so on:
-    a flood of such events must not fill the disk. All are counted."""
+    """Logs the first fault of each kind with its traceback, and then only the tenth, the hundredth and so on,
+    as a flood of such events must not fill the disk. All are counted."""
 
     def __init__(self, count: Callable[[str], None] = lambda _: None) -> None:
         """Begin without faults.
@@ -26,16 +26,16 @@ class FaultLog:
         """
         self._count = count
         self._seen: Counter[tuple[str, str | None, str, str]] = Counter()
-        """By cell, zone, place and exception."""
+        """Number of faults, by cell, zone, place and exception."""
 
-    def take(self, cell: Cell, decisions: Iterable[Decision]) -> None:
-        """Log the fault among the decisions about an event, if there is one."""
+    def log_fault(self, cell: Cell, decisions: Iterable[Decision]) -> None:
+        """Log the fault among the decisions on an event, if any."""
         for decision in decisions:
             if isinstance(fault := decision.outcome, EventFaulted):
                 self._count(METRIC)
-                self._take(cell, decision.id, fault)
+                self._log(cell, decision.id, fault)
 
-    def _take(self, cell: Cell, id: str, fault: EventFaulted) -> None:
+    def _log(self, cell: Cell, id: str, fault: EventFaulted) -> None:
         kind = cell.name, fault.zone, fault.place, fault.exception
         self._seen[kind] += 1
         number = self._seen[kind]

@@ -1,17 +1,17 @@
-"""The flow of events through a worker: their order, the room on their way, and their acknowledgement.
+"""The flow of events through a worker: their order, their number in flight, and their acknowledgement.
 
 An input record passes these steps, in this order; each is a method of `Flow`.
 
-1. `read`: it was read from its input topic. If intake refuses it, `refuse` sends it to the dead letters.
-2. `wait`: its event waits for its turn, which depends on its time and its writer (`intake_queue`).
-3. `next`: its turn has come, and there is room on the way to its cell (`ledger_backlog`).
+1. `read`: it is read from its input topic. If intake refuses it, `refuse` sends it to the dead letters.
+2. `wait`: its event is queued by its time and its writer (`intake_queue`).
+3. `next`: its turn comes once the backlog of its cell has room (`ledger_backlog`).
 4. `send`: it is sent to the ledger.
-5. `acknowledge_confirmed`: the broker has it. The input record is acknowledged.
-6. `written`: it was read from the ledger, and is not parsed again.
-7. `folded`: its cell has decided, and the decisions were sent.
-8. `secured`: the broker has the decisions and a snapshot. The ledger record is acknowledged.
+5. `acknowledge_confirmed`: the broker confirms it. The input record is acknowledged.
+6. `written`: it is read from the ledger, and not parsed again.
+7. `folded`: its cell has decided, and the decisions are sent.
+8. `secured`: the broker has confirmed the decisions and a snapshot. The ledger record is acknowledged.
 
-`IntakeProcessor` takes it through the steps 1 to 4, and `CellProcessor` through 6 to 8.
+`IntakeProcessor` does the steps 1 to 4, and `CellProcessor` 6 to 8.
 """
 
 import asyncio
@@ -33,28 +33,28 @@ from streams.worker.ledger_backlog import LONGEST_S, LedgerBacklog
 _LOOK_AGAIN_S = 0.1
 """Time after which it is checked again whether a tick may enter the ledger."""
 _BEHIND_S = 0.02
-"""While much is left to read, the events on their way to their cells may take no longer than this: reading
-goes before deciding, since what is fair is known only of what has been read."""
+"""Longest time to fold the events in flight while many records are left to read: reading precedes deciding,
+since fairness can only consider events that were read."""
 
 
 class Consumer(Protocol):
     """The consumer of the input topics and the ledger."""
 
     def assignment(self) -> Iterable[Place]:
-        """The partitions that are assigned to this worker."""
+        """Return the partitions that are assigned to this worker."""
 
     def acknowledge(self, place: Place, offset: int) -> None:
-        """This record and all before it in its partition are done."""
+        """Acknowledge a record and all before it in its partition."""
 
     def read_until_s(self, place: Place, last_offset: int) -> float | None:
-        """The moment (Unix time) up to which a partition is read.
+        """Return the Unix time up to which a partition is read.
 
-        `last_offset` is of the last record that was taken of it, or -1. None where records are on their way,
-        or the partition is not assigned.
+        `last_offset` is that of the last record read from it, or -1. None while records are in flight, or if
+        the partition is not assigned.
         """
 
     def deep(self) -> Iterable[Place]:
-        """Partitions of which much was left to read when they were read last."""
+        """Return the partitions with many records left at the last fetch."""
 
     def pause_partitions(self, places: Iterable[Place]) -> None: ...
 
@@ -83,24 +83,24 @@ class Limits:
     """Bounds of a flow."""
 
     writer_events_per_s: float
-    """A writer of more events than this is delayed."""
+    """Rate above which the events of a writer are delayed."""
     waiting_bytes: int
-    """While so much waits, the partition that most of it came from is not read."""
+    """Size of the queue above which the partition with most of its events is not read."""
     unconfirmed: int
-    """Records that may be on their way to the broker."""
+    """Most records that are sent and not confirmed."""
 
 
 class _Acknowledgements:
-    """Records are done in any order, and acknowledged in that of their offsets."""
+    """Acknowledges records in the order of their offsets; they are done in any order."""
 
     def __init__(self, acknowledge: Callable[[Place, int], None]) -> None:
         self._acknowledge = acknowledge
         self._open: dict[Place, OrderedDict[int, bool]] = {}
         self.last: dict[Place, int] = {}
-        """The last offset that was read of each partition."""
+        """The last offset read, by partition."""
 
     def read(self, place: Place, offset: int) -> bool:
-        """Note a record that was read; False if it was read before."""
+        """Note a record that was read; return False if it was read before."""
         if offset <= self.last.get(place, -1):
             return False
         self.last[place] = offset
@@ -108,10 +108,10 @@ class _Acknowledgements:
         return True
 
     def done(self, place: Place, offset: int) -> None:
-        """Note that the broker has what became of a record, or that nothing has to."""
+        """Note that a record is done: the broker has confirmed its result, or it has none."""
         records = self._open.get(place)
         if records is None or offset not in records:
-            return  # of an assignment that is over
+            return  # of an earlier assignment
         records[offset] = True
         last = -1
         while records and records[first := next(iter(records))]:
@@ -121,7 +121,7 @@ class _Acknowledgements:
             self._acknowledge(place, last)
 
     def fullest(self) -> Place | None:
-        """The partition of which most records are not done."""
+        """Return the partition with most records that are not done."""
         return max(self._open, key=lambda place: len(self._open[place]), default=None)
 
     def forget(self) -> None:
@@ -135,7 +135,7 @@ class Flow:
     def __init__(
         self, intake: Intake, cells: Cells, clients: Clients, limits: Limits, clocks: Clocks
     ) -> None:
-        """Begin with nothing on its way."""
+        """Begin without events."""
         self.intake = intake
         self.clocks = clocks
         self._cells = cells
@@ -152,22 +152,23 @@ class Flow:
             limits.unconfirmed
         )
         self._events: dict[bytes, Event] = {}
-        """Those on their way to cells of this worker, by their canonical JSON."""
+        """Events in flight to cells of this worker, by their canonical JSON."""
         self._paused: set[Place] = set()
         self._is_stopping = False
         self._changed = asyncio.Event()
-        """Something waits, or there is room for it."""
+        """Set when an event is queued, or a backlog may have room."""
         self.held: set[int] = set()
-        """Ledger partitions of this worker to which nothing may be sent: rules are about to change there."""
+        """Ledger partitions of this worker to which nothing may be sent, as their rules are about to
+        change."""
 
     # The steps
 
     def read(self, record: ReadRecord) -> bool:
-        """Note a record that was read from an input topic; False if it was read before."""
+        """Note a record that was read from an input topic; return False if it was read before."""
         return self._acknowledgements.read(record.place, record.offset)
 
     def is_behind(self) -> bool:
-        """Whether much is left to read of the input topics."""
+        """Return whether many records of the input topics are left to read."""
         return any(place.topic in self.intake.inputs for place in self._consumer.deep())
 
     async def refuse(self, record: ReadRecord, letter: SentRecord) -> None:
@@ -175,15 +176,15 @@ class Flow:
         await self._unconfirmed.put((record, await self._publisher.send(letter)))
 
     def done(self, record: ReadRecord) -> None:
-        """Acknowledge an input record of which nothing is sent."""
+        """Acknowledge an input record for which nothing is sent."""
         self._acknowledgements.done(record.place, record.offset)
 
     def wait(self, claim: Claim, source: ReadRecord | None, accepted: Accepted | None) -> None:
-        """Let an event wait for its turn.
+        """Queue an event.
 
         Args:
-            source: its input record; None if the worker adds the event.
-            accepted: the event; None if it is admitted when its turn comes.
+            source: its input record; None for an event that the worker adds.
+            accepted: the event; None if it is validated when its turn comes.
         """
         unix_s = self.clocks.unix_s()
         self._queue.put(
@@ -203,18 +204,18 @@ class Flow:
             self._pause_reading()
 
     async def next(self, may_tick: Callable[[Waiting], bool]) -> Waiting:
-        """The event whose turn it is, as soon as there is room for it.
+        """Return the next event, as soon as the backlog of its cell has room.
 
         Args:
             may_tick: whether a tick may enter the ledger now.
         """
         while True:
-            waiting = self._queue.take(self.clocks.monotonic_s(), may_tick, self._has_room)
+            waiting = self._queue.pop(self.clocks.monotonic_s(), may_tick, self._has_room)
             self._resume_reading()
             if waiting is not None:
                 return waiting
             self._changed.clear()
-            # `wait_for` would make a task each time.
+            # `wait_for` would create a task each time.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN_S):
                     await self._changed.wait()
@@ -231,7 +232,7 @@ class Flow:
         """Acknowledge each input record once the broker has its ledger record or dead letter. Never returns.
 
         Raises:
-            KafkaException: if the broker does not take a record.
+            KafkaException: the broker does not confirm a record.
         """
         while True:
             source, confirmation = await self._unconfirmed.get()
@@ -245,11 +246,11 @@ class Flow:
             self._unconfirmed.task_done()
 
     def written(self, record: ReadRecord) -> Event | None:
-        """The event of a ledger record, if this worker has just written it."""
+        """Return the event of a ledger record, if this worker wrote it; None otherwise."""
         return self._events.pop(record.value or b"", None)
 
     def folded(self, record: ReadRecord, fold_s: float) -> None:
-        """Note that a cell has decided about a ledger record, and how long that took."""
+        """Note that a cell has decided on a ledger record, and the duration."""
         waiting = self._backlog.folded(record.partition, record.offset, fold_s)
         if waiting is not None:
             self._queue.charge(waiting, fold_s)
@@ -263,33 +264,34 @@ class Flow:
     # Queries
 
     def read_until_s(self, place: Place) -> float | None:
-        """The moment (Unix time) up to which an input partition is read; see `Consumer`."""
+        """Return the Unix time up to which an input partition is read; see `Consumer`."""
         return self._consumer.read_until_s(place, self._acknowledgements.last.get(place, -1))
 
     def is_folded(self, partition: int) -> bool:
-        """Whether a ledger partition is this worker's, and everything that the broker has of it is folded."""
+        """Return whether a ledger partition is assigned to this worker and folded to its end."""
         place = Place(self.intake.ledger, partition)
         return self._consumer.read_until_s(place, self._cells.last_offset(partition)) is not None
 
     def is_empty(self) -> bool:
-        """Whether all that the ledger has for this worker is folded."""
+        """Return whether all ledger partitions of this worker are folded to their ends."""
         mine = [place.partition for place in self._consumer.assignment() if place.topic == self.intake.ledger]
         return self._backlog.is_empty() and all(map(self.is_folded, mine))
 
     # Its end, and the end of an assignment
 
     async def stop(self) -> None:
-        """Send nothing more to the ledger, and wait until the broker has confirmed what was sent."""
+        """Send no more events to the ledger, and wait until the broker has confirmed all that were sent."""
         self._is_stopping = True
         await self.flush()
 
     async def flush(self) -> None:
-        """Wait until everything that was sent is confirmed and acknowledged; what waits stays unread."""
+        """Wait until all sent records are confirmed and acknowledged; queued ones are discarded,
+        unacknowledged."""
         self._queue.clear()
         await self._unconfirmed.join()
 
     def release(self) -> None:
-        """Forget what waits: partitions are assigned anew, and what is not acknowledged is read again."""
+        """Forget queued events: partitions are reassigned, and unacknowledged records are read again."""
         self._queue.clear()
         self._backlog.forget()
         self._acknowledgements.forget()
@@ -309,7 +311,7 @@ class Flow:
         return partition in self.held or (cell is not None and cell.awaits_rules)
 
     def _pause_reading(self) -> None:
-        """Read no more of the partition that most of what waits came from."""
+        """Pause the partition with most queued events."""
         fullest = self._acknowledgements.fullest()
         if fullest is not None and fullest not in self._paused:
             self._paused.add(fullest)

@@ -1,12 +1,14 @@
-"""When a process that decides looks for garbage."""
+"""Garbage collection of a process that decides."""
 
 import gc
 
 _THRESHOLD = 50_000
 
 
-def look_for_less_garbage() -> None:
-    """What is loaded by now stays, and a cell's state has no cycles: looking through it again and again for
-    garbage costs a sixth of a decision's time. To be called once, when all is loaded."""
+def tune_gc() -> None:
+    """Exclude loaded objects from collection, and collect less often. Call it once, when all is loaded.
+
+    A cell's state has no cycles, and repeated collections of it cost a sixth of the time of a decision.
+    """
     gc.freeze()
     gc.set_threshold(_THRESHOLD)

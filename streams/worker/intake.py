@@ -1,5 +1,4 @@
-"""Intake: a raw record of an input topic becomes an event for the ledger or a dead letter. Pure, and
-total."""
+"""Validation of input records: each becomes an event for the ledger or a dead letter. Pure and total."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,29 +27,30 @@ from streams.worker.dead_letters import dead_letter
 TRACE_HEADERS = ("traceparent", "tracestate")
 MAX_HEADERS = 256
 MAX_BESIDE_VALUE_BYTES = 64 * 1_024
-"""Of a record's key and headers together."""
+"""Most bytes of a record's key and headers together."""
 MAX_USUAL_VALUE_BYTES = 128 * 1_024
-"""Of any event that is not in `_LARGE_EVENTS`. The largest are a report of routed tokens of 26 KB, or of
-102 KB where it is indented deeply, and a bid of 14 KB, or of 73 KB where every character is escaped."""
+"""Most bytes of an event that is not in `_LARGE_EVENTS`. The largest are a report of routed tokens of 26 KB,
+or of 102 KB with deep indentation, and a bid of 14 KB, or of 73 KB with every character escaped."""
 MAX_USUAL_MARKS = 4_096
-"""Commas and opening brackets in such a value, so that it has no more elements to look at. The largest
-bid has 2,000 in a text, and some 100 between its fields; a report of routed tokens has 1,900."""
+"""Most commas and opening brackets in such a value, which bound its number of elements. The largest bid has
+2,000 in a text, and some 100 between its fields; a report of routed tokens has 1,900."""
 _LARGE_EVENTS = frozenset({CellConfigured, SolveFinished})
-"""Operators and the solver alone may write them."""
+"""Events that only operators and the solver may write."""
 
 
 @dataclass(frozen=True)
-class InputTopic:
-    """What an input topic may carry, and where its refused records go."""
+class IntakeTopic:
+    """The valid events of an input topic, and the topic of its dead letters."""
 
     events: tuple[type[Event], ...]
     dead_letters: str
     in_own_partition: bool = False
-    """Whether its records must lie in the partition of their cell. What nodes and the clock say is set
-    against each other, which one worker must do for all of a cell."""
+    """Whether records must be in the partition of their cell. Reports of nodes are compared with the clock,
+    which one worker must do for all of a cell."""
 
     def excess(self, value: bytes) -> str | None:
-        """What a value has too much of to be read: to refuse it in full takes the longer the more it has."""
+        """Return the bound that a value exceeds; None if none. It spares the slow validation of large
+        values."""
         usual = _LARGE_EVENTS.isdisjoint(self.events)
         most_bytes = MAX_USUAL_VALUE_BYTES if usual else MAX_VALUE_BYTES
         if len(value) > most_bytes:
@@ -71,28 +71,28 @@ _REPORT_WRITERS = f"{FLEET}/"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Cell, writer and type of an event: those that a record claims, before it is validated in full."""
+    """Cell, writer and type of an event, as a record claims them before it is fully validated."""
 
     cell: str
     writer: str
-    """As `writer_of` names the writer of the event."""
+    """Writer of the event, as `writer_of` returns it."""
     type: type[Event]
 
     @classmethod
     def of(cls, event: Event) -> "Claim":
-        """The claim of an event that is admitted."""
+        """Return the claim of an admitted event."""
         return cls(event.cell, writer_of(event), type(event))
 
     @property
     def node(self) -> str | None:
-        """The node that reports it; None if it is no node's report."""
+        """The reporting node; None if the event is not a node's report."""
         is_report = self.writer.startswith(_REPORT_WRITERS)
         return self.writer.removeprefix(_REPORT_WRITERS) if is_report else None
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """An event, and the record that it is in the ledger."""
+    """An event, and its ledger record."""
 
     event: Event
     record: SentRecord
@@ -100,25 +100,25 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Intake:
-    """Decides what enters the ledger."""
+    """Validates records and makes ledger records of them."""
 
-    inputs: Mapping[str, InputTopic]
-    """By full topic name."""
+    inputs: Mapping[str, IntakeTopic]
+    """Input topics, by full name."""
     ledger: str
     cells: frozenset[str]
     """The cells that this deployment serves."""
     max_tick_ahead_s: float
-    """How far a tick may be ahead of its record's timestamp; infinite where clocks may run as they like."""
+    """Most time of a tick after its record's timestamp; infinite for simulated clocks."""
     partitions: int
-    """Of the ledger, and of each input topic."""
+    """Number of partitions of the ledger and of each input topic."""
     book: RuleBook = RULES
     """The rules that a configuration may name."""
 
     def claim(self, record: ReadRecord) -> Claim | None:
-        """Whose event a record says it is, for its place among those that wait: far cheaper than `admit`.
+        """Return the claim of a record, by which it is queued: far cheaper than `admit`.
 
-        None where it does not say so plainly, in binary mode, does not belong on its topic, or is of no cell
-        that is served: `admit` says what it is then.
+        None if the record is not in binary mode, lacks a field, does not belong on its topic, or names a cell
+        that is not served: `admit` then returns its event or dead letter.
         """
         if self._excess(record) is not None:
             return None
@@ -139,17 +139,17 @@ class Intake:
         return Claim(cell, writer[:MAX_HEADER_BYTES], model)
 
     def admit(self, record: ReadRecord) -> Accepted | SentRecord:
-        """The event of `record`, or a dead letter with the reason. Never raises for any content.
+        """Return the event of `record`, or a dead letter with the reason. Never raises for any content.
 
         Raises:
-            KeyError: if the record is of a topic that is no input: a fault of the caller.
+            KeyError: the record is not of an input topic, an error of the caller.
         """
         topic = self.inputs[record.topic]
         try:
-            envelope = self._judge(record, topic)
+            envelope = self._validated(record, topic)
         except InvalidRecordError as refusal:
             return self.refuse(record, str(refusal))
-        except Exception as error:  # one hostile record must not stop the others
+        except Exception as error:  # a hostile record must not stop the others
             return self.refuse(record, f"unexpected {type(error).__name__}: {error}")
         traced = {
             name: value
@@ -159,21 +159,21 @@ class Intake:
         return Accepted(envelope.event, self.ledger_record(envelope, [*traced.items()]))
 
     def refuse(self, record: ReadRecord, reason: str) -> SentRecord:
-        """The dead letter of a record of an input topic."""
+        """Return the dead letter of a record of an input topic."""
         return dead_letter(record, self.inputs[record.topic].dead_letters, reason)
 
     def ledger_record(self, envelope: Envelope, further_headers: SentHeaders | None = None) -> SentRecord:
-        """An event as the ledger has it."""
+        """Return the ledger record of an event."""
         cell = envelope.event.cell
         headers = envelope.headers() + (further_headers or [])
         return SentRecord(self.ledger, cell.encode(), envelope.value, headers, self.partition_of(cell))
 
     def partition_of(self, cell: str) -> int:
-        """The partition that everything of a cell lies in, where it is keyed as Kafka's own clients do."""
+        """Return the partition of a cell, by the key and the partitioner of Kafka's own clients."""
         return key_partition(cell, self.partitions)
 
     def _excess(self, record: ReadRecord) -> str | None:
-        """What a record has too much of to be judged in full."""
+        """Return the bound that a record exceeds; None if none."""
         if len(record.headers) > MAX_HEADERS:
             return f"there are {len(record.headers)} headers, at most {MAX_HEADERS} are read"
         value = record.value or b""
@@ -182,7 +182,7 @@ class Intake:
             return f"key and headers have {beside} bytes, at most {MAX_BESIDE_VALUE_BYTES} are read"
         return self.inputs[record.topic].excess(value)
 
-    def _judge(self, record: ReadRecord, topic: InputTopic) -> Envelope:
+    def _validated(self, record: ReadRecord, topic: IntakeTopic) -> Envelope:
         excess = self._excess(record)
         if excess is not None:
             raise InvalidRecordError(excess)
@@ -207,10 +207,11 @@ class Intake:
         return envelope
 
     def _refuse_future(self, time_s: float, timestamp_ms: int | None) -> None:
-        """A cell's clock never goes back: one tick from a far future would pass every deadline for good.
+        """Refuse a tick that is too far ahead of its record's timestamp; no timestamp counts as 0.
 
-        The timestamp is the broker's, as input topics are set. Workers of a simulated clock, which may run
-        ahead of the wall's, are started without a limit. No timestamp counts as 0.
+        A cell's clock never goes back, so one tick from a far future would pass every deadline for good. On
+        input topics the timestamp is the broker's. Workers with a simulated clock, which may run ahead of
+        the wall clock, are started without a limit.
         """
         ahead_s = time_s - (timestamp_ms or 0) / 1_000
         if ahead_s > self.max_tick_ahead_s:

@@ -1,4 +1,4 @@
-"""Machine code for the kernels of a worker, which decides interpreted until it has some."""
+"""Compilation of a worker's kernels, which are interpreted until their machine code is loaded."""
 
 import asyncio
 import logging
@@ -19,19 +19,19 @@ _log = logging.getLogger(__name__)
 
 
 class Kernels:
-    """The kernels of a process, which interprets them as long as it has no machine code of theirs.
+    """The kernels of a process, which are interpreted until their machine code is loaded.
 
-    That is compiled by another process, kept on disk and loaded by a thread. It takes over in the event loop,
-    between two events, with the kernels of one kind of policy after the other. Cells with a zone whose bids
-    the interpreter would judge for too long wait for it.
+    Machine code is compiled by another process, kept on disk and loaded by a thread. The change-over happens
+    in the event loop, between two events, for one kind of policy after the other. Cells with a zone that is
+    too large for the interpreter wait for it.
     """
 
     def __init__(self, needed: Callable[[], set[str]], at_once: Collection[str] = ()) -> None:
-        """Have kernels interpreted from here on.
+        """Interpret kernels from now on.
 
         Args:
             needed: the kinds of policies that decide in this process.
-            at_once: those of them whose kernels are compiled before this returns.
+            at_once: the kinds whose kernels are compiled before this returns.
         """
         self._needed = needed
         self._loaded = set(at_once)
@@ -40,7 +40,7 @@ class Kernels:
         interpret()
 
     async def run(self) -> None:
-        """Have what is needed compiled. Never returns."""
+        """Compile the needed kernels. Never returns."""
         while True:
             for kind in sorted(self._needed() - self._loaded):
                 await self._load(kind)
@@ -51,7 +51,7 @@ class Kernels:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def ready_for(self, configuration: CellConfigured) -> None:
-        """Wait for machine code, where a cell has a zone that is too large to be decided without it."""
+        """Wait for machine code if a cell has a zone that is too large for the interpreter."""
         while missing := self._missing(configuration):
             _log.info("cell %s waits until %s runs as machine code", configuration.cell, ", ".join(missing))
             await self._change.wait()
@@ -66,8 +66,8 @@ class Kernels:
             await _compile(kind)
             if not await asyncio.to_thread(_is_loaded, kind):
                 _log.warning(
-                    "kernels of policy %s are not kept in %s, and compiled anew at each start: "
-                    "see to its rights and its room, or set NUMBA_CACHE_DIR to another folder",
+                    "kernels of policy %s cannot be kept in %s and are compiled at each start: "
+                    "check its permissions and free space, or set NUMBA_CACHE_DIR to another folder",
                     *(kind, kernels_folder()),
                 )
                 await asyncio.to_thread(_compile_here, kind)
@@ -89,13 +89,13 @@ def _compile_here(kind: str) -> None:
 
 
 def awaits_kernels(zone: Zone) -> bool:
-    """Whether a zone is too large to be decided interpreted."""
+    """Return whether a zone is too large for interpreted kernels."""
     rule = KINDS[zone.policy.kind].awaits_kernels
     return rule is not None and bool(resolve_name(rule)(zone))
 
 
 async def _compile(kind: str) -> None:
-    """Have another process keep the kernels of a policy on disk. It ends with this one."""
+    """Compile the kernels of a policy to disk by another process, which ends with this one."""
     command = python_command("-m", "streams.worker.warm_up", kind)
     compiler = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE)
     try:

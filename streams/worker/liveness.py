@@ -1,59 +1,59 @@
-"""Which nodes are alive, judged by the worker that knows what it has read late.
+"""Detection of silent nodes by the worker, which allows for records that it reads late.
 
-A node is silent when it was not heard for longer than its cell's timeout, counted in time spent listening.
-There are two ways to listen:
+A node is silent when its cell's timeout has passed without a report, counted in listening time. There are two
+ways to listen:
 
-- Everything that the broker has of the `fleet` partition has been read: time passes as on the reader's clock.
-- There is more to read: time passes as between the records, by the times at which the broker appended them.
+- The `fleet` partition is read to its end: time passes by the reader's clock.
+- More is left to read: time passes by the records, whose times of appending the broker sets.
 
 A worker that is suspended or has no broker does not listen, and that time counts for no node. So late reading
-delays the detection of a dead node, but never makes a live one look dead.
+delays the detection of a silent node, but never makes an online node count as silent.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 LONGEST_STEP_S = 4.0
-"""The longest time between two moments of listening that counts. In a longer pause the worker did not listen,
+"""Longest interval between two reads that counts as listening. In a longer pause the worker did not listen,
 or the broker accepted nothing."""
 GRACE_S = 3.0
-"""After a pause, how long to wait for nodes whose reports are still on their way."""
+"""Longest wait after a pause for reports that are still in flight."""
 
 
 @dataclass
 class _Listening:
-    """How a partition of `fleet` has been listened to."""
+    """Listening time of a partition of `fleet`."""
 
     resumed_s: float
-    """When listening began, or went on after a pause."""
+    """Time at which listening began, or resumed after a pause."""
     paused_s: float
-    """When the last pause began."""
+    """Time at which the last pause began."""
     last_s: float
     listened_s: float = 0.0
     read_s: float = 0.0
-    """How much of it was listened behind `last_s`."""
+    """Part of the listening time after `last_s`."""
     appended_s: float | None = None
-    """When the newest record behind `last_s` was appended, by the broker's clock."""
+    """Time at which the newest record after `last_s` was appended, by the broker's clock."""
 
 
 @dataclass(frozen=True)
 class _Sign:
     heard_s: float
     listened_s: float
-    """What had been listened by then."""
+    """Listening time of the partition at the sign."""
 
 
 class LivenessMonitor:
-    """The signs of life of nodes, by the partition of `fleet` that their cell's records lie in."""
+    """Signs of life of nodes, and the listening time of each partition of `fleet`."""
 
     def __init__(self, now_s: float) -> None:
         self._began_s = now_s
         self._listening: dict[int, _Listening] = {}
         self._signs: dict[tuple[str, str], _Sign] = {}
-        """By cell and node."""
+        """Latest signs, by cell and node."""
 
     def listen(self, partition: int, now_s: float) -> None:
-        """Note that everything that a partition holds now has been read; `now_s` never goes back."""
+        """Note that a partition is read to its present end; `now_s` never goes back."""
         listening = self._listening.get(partition)
         if listening is None:
             self._listening[partition] = _Listening(now_s, self._began_s, now_s)
@@ -66,7 +66,7 @@ class LivenessMonitor:
         listening.last_s, listening.read_s, listening.appended_s = now_s, 0.0, None
 
     def read(self, partition: int, appended_s: float) -> None:
-        """Note that the next record of a partition has been read, and when the broker appended it."""
+        """Note the time at which the broker appended the next record of a partition."""
         listening = self._listening.get(partition)
         if listening is None:
             return
@@ -79,18 +79,17 @@ class LivenessMonitor:
         listening.appended_s = appended_s
 
     def has_read_until(self, partition: int, appended_s: float) -> bool:
-        """Whether what the broker had appended to a partition by then has been read, as far as its records
-        tell."""
+        """Return whether a record has been read that was appended at that time or later."""
         listening = self._listening.get(partition)
         return listening is not None and (listening.appended_s or 0.0) >= appended_s
 
-    def hear(self, partition: int, cell: str, node: str, now_s: float) -> None:
+    def note_sign(self, partition: int, cell: str, node: str, now_s: float) -> None:
         """Note a sign of life."""
         listening = self._listening.get(partition)
         self._signs[cell, node] = _Sign(now_s, 0.0 if listening is None else listening.listened_s)
 
     def silence_s(self, partition: int, cell: str, node: str) -> float:
-        """For how long the partition was listened to since the node was last heard."""
+        """Return the listening time of the partition since the node's last sign of life."""
         listening = self._listening.get(partition)
         if listening is None:
             return 0.0
@@ -98,9 +97,9 @@ class LivenessMonitor:
         return listening.listened_s - (0.0 if sign is None else sign.listened_s)
 
     def settled(self, partition: int, cell: str, nodes: Iterable[str], now_s: float) -> bool:
-        """Whether what the nodes reported during the last pause has been read, as far as can be known.
+        """Return whether the reports of the nodes during the last pause count as read.
 
-        True when each has been heard since the pause began, or the grace after it is over.
+        They do once each node has given a sign since the pause began, or the grace after the pause is over.
         """
         listening = self._listening.get(partition)
         if listening is None:
@@ -111,7 +110,7 @@ class LivenessMonitor:
         return all(sign is not None and sign.heard_s > listening.paused_s for sign in signs)
 
     def forget(self, now_s: float) -> None:
-        """Begin anew: the partitions are assigned anew."""
+        """Forget all signs, as partitions are reassigned."""
         self._began_s = now_s
         self._listening.clear()
         self._signs.clear()

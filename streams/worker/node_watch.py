@@ -1,4 +1,4 @@
-"""The watch over nodes: their signs of life stay on the worker, and only changes enter the ledger."""
+"""Detection of nodes that go silent or online: only these changes enter the ledger, not all signs of life."""
 
 import asyncio
 
@@ -17,16 +17,16 @@ SOURCE = "millrace/intake"
 
 _WATCH_EVERY_S = 0.25
 _CURRENT_S = 1.0
-"""Longest age of an answer of the broker that counts as present. It answers twenty times as often."""
+"""Longest age of a broker's answer that counts as current. It answers twenty times as often."""
 _REPEAT_S = 10.0
-"""A change of a node is reported again only after so long: its cell may not have folded the report yet."""
+"""Interval between reports of one change of a node: its cell may not have folded the first one yet."""
 
 
 class NodeWatch:
     """The nodes of the cells that this worker folds."""
 
     def __init__(self, flow: Flow, cells: Cells, fleet: str) -> None:
-        """Begin to watch.
+        """Begin without signs of life.
 
         Args:
             fleet: full name of the topic that nodes report to.
@@ -37,7 +37,7 @@ class NodeWatch:
         self._clocks = flow.clocks
         self._monitor = LivenessMonitor(flow.clocks.monotonic_s())
         self._reported: dict[tuple[str, str, type[NodeHeard | NodeSilent]], float] = {}
-        """When a change was last reported, by cell, node and type."""
+        """Time of the last report of a change, by cell, node and type."""
 
     async def run(self) -> None:
         """Report nodes that have become silent. Never returns."""
@@ -55,30 +55,33 @@ class NodeWatch:
                         self._report(NodeSilent(cell=name, node=node, silent_s=round(silence_s, 3)))
 
     def read(self, record: ReadRecord) -> None:
-        """Note the time of a record that was read, if it is a node's."""
+        """Note the time of a record, if a node sent it."""
         if record.topic == self._fleet and record.is_broker_time and record.timestamp_ms is not None:
             self._monitor.read(record.partition, record.timestamp_ms / 1_000)
 
-    def knows(self, cell_name: str, node: str) -> bool:
-        """False if a cell is known to lack a node; its reports would fill the ledger."""
+    def may_have(self, cell_name: str, node: str) -> bool:
+        """Return whether a cell may have a node; False if it lacks the node, whose reports would fill the
+        ledger."""
         cell = self._cells.cell(cell_name)
         return cell is None or cell.nodes is None or cell.nodes.zone_of(node) is not None
 
     def heartbeat(self, event: NodeHeartbeat) -> None:
         """Note a heartbeat, and report the node if its cell waits for it."""
-        self.sign(event.cell, event.node)
+        self.note_sign(event.cell, event.node)
         cell = self._cells.cell(event.cell)
         if cell is not None and cell.nodes is not None and cell.nodes.awaits(event):
             self._report(NodeHeard(**dict(event)))
 
-    def sign(self, cell_name: str, node: str) -> None:
+    def note_sign(self, cell_name: str, node: str) -> None:
         """Note a sign of life of a node."""
         cell = self._cells.cell(cell_name)
         if cell is not None and cell.nodes is not None and cell.nodes.zone_of(node) is not None:
-            self._monitor.hear(self._partition_of(cell_name), cell_name, node, self._clocks.monotonic_s())
+            self._monitor.note_sign(
+                self._partition_of(cell_name), cell_name, node, self._clocks.monotonic_s()
+            )
 
     def may_tick(self, tick: Waiting) -> bool:
-        """Whether what the cell's nodes reported before a tick was read, or was waited for long enough."""
+        """Return whether the nodes' reports before a tick are read, or the wait for them is over."""
         now_s = self._clocks.monotonic_s()
         if now_s - tick.read_s >= GRACE_S:
             return True
@@ -90,7 +93,7 @@ class NodeWatch:
         return self._monitor.settled(partition, tick.cell, watched, now_s)
 
     def release(self) -> None:
-        """Begin anew: partitions are assigned anew."""
+        """Forget all signs, as partitions are reassigned."""
         self._monitor.forget(self._clocks.monotonic_s())
         self._reported.clear()
 
@@ -98,12 +101,12 @@ class NodeWatch:
         return self._flow.intake.partition_of(cell)
 
     def _has_passed(self, partition: int, tick: Waiting) -> bool:
-        """Whether a later record than a tick has been read of `fleet`."""
+        """Return whether a record of `fleet` has been read that is later than a tick."""
         timestamp_ms = None if tick.source is None else tick.source.timestamp_ms
         return timestamp_ms is not None and self._monitor.has_read_until(partition, timestamp_ms / 1_000)
 
     def _listens(self, partition: int) -> bool:
-        """Whether everything that the nodes of a partition's cells have sent is read, as of now."""
+        """Return whether all reports of the nodes of a partition's cells are read."""
         until_s = self._flow.read_until_s(Place(self._fleet, partition))
         if until_s is None or abs(self._clocks.unix_s() - until_s) > _CURRENT_S:
             return False
@@ -111,7 +114,7 @@ class NodeWatch:
         return True
 
     def _report(self, event: NodeHeard | NodeSilent) -> None:
-        """Add an event to the ledger, behind what the node itself has reported."""
+        """Add an event to the ledger, after the node's own reports."""
         now_s, about = self._clocks.monotonic_s(), (event.cell, event.node, type(event))
         if now_s - self._reported.get(about, -_REPEAT_S) < _REPEAT_S:
             return

@@ -14,12 +14,12 @@ from streams.worker.zone_states import ZoneStates
 
 
 class Outbox:
-    """Sends the records of decisions, and keeps their confirmations until these are taken."""
+    """Sends the records of decisions, and collects their confirmations."""
 
     def __init__(
         self, publisher: Publisher, publication: Publication, count: Callable[[str], None] = lambda _: None
     ) -> None:
-        """`count` is called with a metric's name at each occurrence."""
+        """Begin without confirmations. `count` is called with a metric's name at each occurrence."""
         self._publisher = publisher
         self._publication = publication
         self._dead_letters = dead_letter_name(topic_name(publication.topic_prefix, LEDGER))
@@ -28,12 +28,12 @@ class Outbox:
         self._confirmations: list[Confirmation] = []
 
     async def publish(self, cell: Cell | None, decisions: Collection[Decision]) -> None:
-        """Send what a cell has decided about one event."""
+        """Send the decisions of a cell on one event."""
         for decision in decisions:
             for sent in self._publication.records(decision):
                 await self._send(sent)
         if cell is not None:
-            self._fault_log.take(cell, decisions)
+            self._fault_log.log_fault(cell, decisions)
             for sent in self._zone_states.records(cell, decisions):
                 await self._send(sent)
 
@@ -41,13 +41,13 @@ class Outbox:
         """Send the dead letter of a ledger record."""
         await self._send(dead_letter(record, self._dead_letters, reason))
 
-    def take(self) -> list[Confirmation]:
-        """The confirmations of what was sent since the last call."""
+    def take_confirmations(self) -> list[Confirmation]:
+        """Return the confirmations of the records sent since the last call."""
         taken, self._confirmations = self._confirmations, []
         return taken
 
     def release(self) -> None:
-        """Begin anew: partitions are assigned anew, and what is taken over is published again."""
+        """Forget confirmations: partitions are reassigned, and unsecured decisions are published again."""
         self._zone_states.forget()
         self._confirmations = []
 

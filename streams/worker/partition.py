@@ -1,6 +1,6 @@
-"""One partition of the ledger: its cells, restored from their snapshots, and what those snapshots cover.
+"""One partition of the ledger: its cells, restored from snapshots, and the coverage of those snapshots.
 
-Does not use a broker: the processor orders the writing of snapshots and the acknowledgement of events.
+It uses no broker: `CellProcessor` orders the writing of snapshots and the acknowledgement of events.
 """
 
 from collections.abc import Mapping
@@ -19,15 +19,15 @@ COVERAGE_VERSION = 1
 
 
 class LedgerGapError(Exception):
-    """Events between the snapshots and the first event delivered are missing: folding on would lose them."""
+    """Events between the snapshots and the first delivered event are missing: folding on would lose them."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a partition's snapshots stand for: all of its events up to `offset`, and each cell's last one.
+    """Coverage of a partition's snapshots: all of its events up to `offset`, and the last event of each cell.
 
-    A cell without events for long keeps its old snapshot; without this record, nothing would tell that from
-    a snapshot that is too old.
+    A cell without recent events keeps its old snapshot; only this record distinguishes that from a snapshot
+    that is too old.
     """
 
     offset: int
@@ -35,7 +35,7 @@ class Coverage:
 
     @staticmethod
     def key(partition: int) -> bytes:
-        """Its key among the snapshots: no name of a cell has a slash."""
+        """Return the key of the coverage among the snapshots; no name of a cell has a slash."""
         return f"/{partition}".encode()
 
     def to_bytes(self) -> bytes:
@@ -45,10 +45,10 @@ class Coverage:
 
     @classmethod
     def from_bytes(cls, record: bytes) -> "Coverage":
-        """The coverage that `to_bytes` wrote.
+        """Read the coverage that `to_bytes` wrote.
 
         Raises:
-            ValueError: if it is of another version.
+            ValueError: it is of another version.
         """
         state = msgpack.unpackb(record)
         if state["version"] != COVERAGE_VERSION:
@@ -61,23 +61,23 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Capture:
-    """What a partition's snapshots are made of. Who restores from them needs the events from the next on."""
+    """State of a partition, from which its snapshots are made."""
 
     packed_cells: list[tuple[bytes, bytes]]
     """Key and packed state of each changed cell."""
     coverage: tuple[bytes, bytes]
 
     def records(self) -> list[tuple[bytes, bytes]]:
-        """The snapshots, the coverage at the end. Takes a while, but frees the interpreter: run it aside."""
+        """Return the snapshots, and the coverage last. Slow, but it releases the GIL: call it in a thread."""
         return [*((key, compress(packed)) for key, packed in self.packed_cells), self.coverage]
 
 
 class BrokenInvariantError(Exception):
-    """A cell's state contradicts itself. What it decides from here on could harm somebody."""
+    """A cell's state contradicts itself. Its further decisions could be harmful."""
 
 
 def first_unread(record: ReadRecord) -> int:
-    """The first offset that a record stands for: its own, or that of the first hole before it."""
+    """Return the first offset that a record covers: its own, or that of the first hole before it."""
     return record.offset if record.from_offset is None else record.from_offset
 
 
@@ -92,10 +92,10 @@ class LedgerPartition:
         book: RuleBook = RULES,
         validates: bool = False,
     ) -> None:
-        """Take over a partition that is read from `from_offset` on.
+        """Restore a partition that is read from `from_offset` on.
 
         Raises:
-            LedgerGapError: if events before it are in no snapshot.
+            LedgerGapError: events before it are in no snapshot.
         """
         self.number = number
         self._next_offset = from_offset
@@ -103,9 +103,9 @@ class LedgerPartition:
         self._book = book
         self._validates = validates
         self.cells: dict[str, Cell] = {}
-        """Those of which an event was folded here."""
+        """Cells of which an event was folded here, by name."""
         self.last_cell = ""
-        """Of the last event that was delivered; empty before there is one."""
+        """Cell of the last delivered event; empty before the first."""
         self._changed: set[str] = set()
         record = snapshots.get(Coverage.key(number))
         self._coverage = Coverage(-1, {}) if record is None else Coverage.from_bytes(record)
@@ -116,23 +116,23 @@ class LedgerPartition:
             )
 
     def fold(self, record: ReadRecord, written: Event | None = None) -> list[Decision]:
-        """Fold one record in; nothing is decided again for one that is folded in already.
+        """Fold one record; a record that is already folded gives no decisions.
 
         Args:
-            written: the event of the record, where this process has written it.
+            written: the event of the record, if this process wrote it.
 
         Raises:
-            InvalidRecordError: if the record is no ledger event; it is passed over, here and in replay.
-            LedgerGapError: if an event before it was not delivered, or a snapshot is lost or too old.
-            RulesError: if the rules that are to decide it are not at hand.
-            BrokenInvariantError: if the partition validates, and what should always hold does not any more.
+            InvalidRecordError: the record is not a ledger event; it is skipped, here and in replay.
+            LedgerGapError: an event before it was not delivered, or a snapshot is lost or too old.
+            RulesError: the rules of the event are not available.
+            BrokenInvariantError: the partition validates, and an invariant of the cell is broken.
         """
         if record.offset < self._next_offset:
             return []
         if first_unread(record) > self._next_offset:
             raise LedgerGapError(
-                f"ledger partition {self.number}: offset {record.offset} was delivered where "
-                f"{self._next_offset} is due: start the worker again"
+                f"ledger partition {self.number}: offset {record.offset} was delivered instead of "
+                f"{self._next_offset}: start the worker again"
             )
         due, self._next_offset = self._next_offset, record.offset + 1
         event = read_ledger(record, written)
@@ -143,7 +143,7 @@ class LedgerPartition:
                 return []
             decisions = cell.handle(event)
         except RulesError:
-            # Not taken: snapshots must not claim it.
+            # The event was not folded: snapshots must not cover it.
             self._next_offset = due
             raise
         if self._validates and (broken := _broken_invariants(cell)):
@@ -156,11 +156,12 @@ class LedgerPartition:
 
     @property
     def last_offset(self) -> int:
-        """Ledger offset of the last record that was taken."""
+        """Ledger offset of the last folded record."""
         return self._next_offset - 1
 
     def capture(self) -> Capture:
-        """The state of what changed since the last capture: cheap, so that folding goes on soon."""
+        """Return the state of the cells that changed since the last capture. Fast, so folding goes on
+        soon."""
         records = [(name.encode(), self.cells[name].packed()) for name in sorted(self._changed)]
         offsets = {name: self.cells[name].offset for name in self._changed}
         self._coverage = Coverage(

@@ -1,4 +1,4 @@
-"""The parts of a worker between Kafka's topics, put together."""
+"""Assembly of the parts of a worker between Kafka's topics."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ _LOOK_AGAIN_S = 0.02
 
 
 class Pipeline:
-    """Takes records from input topics through ledger and cells to decisions; `flow` describes the steps."""
+    """Passes records from input topics through ledger and cells to decisions; `flow` describes the steps."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Pipeline:
         ready_for: ReadyFor,
         count: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Begin with nothing on its way.
+        """Begin without events.
 
         Args:
             ready_for: see `Cells`.
@@ -71,7 +71,7 @@ class Pipeline:
         self._adoption = Adoption(self._flow, self._cells, self._processor, clients.publisher, prefix)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """Work beside the reading of topics. It never returns; an exception ends the worker."""
+        """Return the tasks besides the reading of topics. None returns; an exception ends the worker."""
         return [
             self._publisher.settle_regularly(),
             self._intake.send_on(),
@@ -83,23 +83,23 @@ class Pipeline:
         ]
 
     async def read_inputs(self, records: AsyncIterable[ReadRecord]) -> None:
-        """Take the records of the input topics."""
+        """Process the records of the input topics."""
         await self._intake.run(records)
 
     async def read_ledger(self, records: AsyncIterable[ReadRecord]) -> None:
-        """Take the records of the ledger; see `CellProcessor.run` for its errors."""
+        """Process the records of the ledger; see `CellProcessor.run` for its errors."""
         await self._processor.run(records)
 
     def configurations(self) -> list[CellConfigured]:
-        """The configurations of the cells of which an event has been folded here."""
+        """Return the configurations of cells of which an event was folded here."""
         cells = map(self._cells.cell, self._cells.names())
         return [cell.configuration for cell in cells if cell is not None and cell.configuration is not None]
 
     async def drain(self, timeout_s: float) -> None:
-        """Send nothing more to the ledger, and decide what is in it.
+        """Send no more events to the ledger, and fold it to its end.
 
-        So a worker of other rules finds nothing behind the snapshots that only these may decide. Where that
-        takes too long, the rest is left to the next worker.
+        Then a worker with other rules finds no events after the snapshots that only the present rules can
+        decide. After the timeout, the rest is left to the next worker.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -108,12 +108,12 @@ class Pipeline:
                     await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def flush(self) -> None:
-        """Secure and acknowledge everything that was read."""
+        """Secure and acknowledge all records that were read."""
         await self._flow.flush()
         await self._processor.snapshot()
 
     async def release(self) -> None:
-        """Forget what partitions hold that are assigned anew."""
+        """Forget all cells and events, as partitions are reassigned."""
         self._flow.release()
         self._nodes.release()
         await self._processor.release()

@@ -1,4 +1,4 @@
-"""From a decision to the records that are published: the log itself, commands, compacted views."""
+"""Records by which a decision is published: the log, commands, and compacted views."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ from streams.kafka.records import SentRecord
 
 @dataclass(frozen=True)
 class Publication:
-    """Where decisions go."""
+    """Topics and partitions of decisions."""
 
     topic_prefix: str
     node_partitions: Mapping[str, int]
-    """Partition of `commands` by node; the hash of the node's id where it is not given."""
+    """Partition of `commands` by node; by the hash of the node's id if absent."""
 
     def records(self, decision: Decision) -> Iterator[SentRecord]:
-        """Every record that `decision` is published as, the log's first."""
+        """Yield the records of a decision, that of the log first."""
         headers = decision.headers()
         yield SentRecord(self._topic(DECISIONS), decision.cell.encode(), decision.canonical, headers)
         outcome = decision.outcome
@@ -63,7 +63,7 @@ class Publication:
 
 
 def job_state(decision: Decision) -> JobState | None:
-    """How the job stands that `decision` is about; None where it changes no job's state."""
+    """Return the state of a decision's job; None if the decision changes no job's state."""
     outcome = decision.outcome
     if not isinstance(outcome, JobOutcome) or outcome.is_of_another_job:
         return None

@@ -11,57 +11,56 @@ from schemas.cells import MAX_SNAPSHOT_BYTES
 from schemas.services import SHORTEST_S, Host, LogLevel, ServiceSettings, check_session
 
 LARGEST_RECORD_BYTES = MAX_SNAPSHOT_BYTES + 1024 * 1024
-"""Both of the worker's clients are sized for a snapshot, and what Kafka and the headers may add."""
+"""Largest record of both of the worker's clients: a snapshot, with what Kafka and the headers add."""
 
 
 class WorkerSettings(ServiceSettings):
-    """How one worker process runs."""
+    """Settings of a worker process."""
 
     data_dir: Path = Field(default_factory=lambda: user_data_path("millrace"))
-    """Where Faust keeps its files; the worker's state is on Kafka alone."""
+    """Folder of Faust's files; the worker's state is only on Kafka."""
     cells_file: Path = Path("cells.yaml")
-    """The cells that this deployment serves; events of any other cell are refused."""
+    """File of the cells that this deployment serves; events of any other cell are refused."""
 
     worker_group: Identifier = "cells"
-    """Workers of one group share the cells among them; the consumer group is `<prefix>.<group>`."""
+    """Group of workers that share the cells; the consumer group is `<prefix>.<group>`."""
     worker_name: Identifier | None = None
-    """A lasting name, one per worker at a time: a worker that is started again under it takes its partitions
-    back at once, without waiting for the session timeout. On the other hand nobody else takes them before,
-    not even when the worker stops in good order."""
+    """Lasting name, one per worker at a time. A worker that is restarted under it gets its partitions back at
+    once, without waiting for the session timeout. Until then no other worker gets them, even after an orderly
+    stop."""
     session_timeout_s: Annotated[float, Field(ge=1, le=60)] = 8.0
-    """A worker that is silent for longer is considered dead, and its cells move."""
+    """Silence after which a worker counts as stopped and its cells move."""
     heartbeat_s: Annotated[float, Field(ge=SHORTEST_S, le=20)] = 2.0
     standby_replicas: Annotated[int, Field(ge=0, le=4)] = 0
-    """Workers that keep a warm copy of each snapshot; leave it at 0 with a single worker."""
+    """Number of workers that keep a warm copy of each snapshot; leave it at 0 with a single worker."""
 
     snapshot_every_events: Annotated[int, Field(ge=1, le=100_000)] = 2_000
-    """Ledger events of this worker after which the changed cells are written down at the latest."""
+    """Most ledger events of this worker between snapshots of the changed cells."""
     snapshot_every_s: Annotated[float, Field(ge=SHORTEST_S, le=600)] = 5.0
-    """Seconds after which the changed cells are written down at the latest."""
+    """Longest time between snapshots of the changed cells."""
     intake_buffer_events: Annotated[int, Field(ge=1, le=100_000)] = 4_096
-    """Records on their way from intake to the broker's confirmation; more wait."""
+    """Most records of intake that the broker has not confirmed; more wait."""
     intake_waiting_mib: Annotated[int, Field(ge=1, le=65_536)] = 192
-    """Memory for events that wait for their turn; while it is full, the partition that most of them came from
-    is read no further."""
+    """Memory for queued events; while it is full, the partition with most of them is not read."""
     intake_writer_events_per_s: Annotated[float, Field(ge=SHORTEST_S, le=1e6)] = 100.0
-    """Up to this rate a writer's events enter the ledger by their times; faster ones let other writers'
-    pass."""
+    """Rate up to which the events of a writer enter the ledger by their times; the events of a faster writer
+    are delayed."""
     max_tick_ahead_s: Annotated[float, Field(ge=SHORTEST_S)] = 3_600.0
-    """A tick that is further ahead of its record's timestamp is refused, for a cell's clock never goes back;
-    `inf` lets every tick pass."""
+    """Most time of a tick after its record's timestamp; a later tick is refused, since a cell's clock never
+    goes back. `inf` admits every tick."""
 
     await_kernels: bool = False
-    """Decide nothing before the kernels of the cells' policies are compiled. By default this is so for large
-    zones alone; the kernels of others are interpreted meanwhile."""
+    """Whether all decisions wait until the kernels of the cells' policies are compiled. By default only large
+    zones wait, and the kernels of others are interpreted meanwhile."""
 
     validate_cells: Annotated[bool, Field(validation_alias="MILLRACE_VALIDATE")] = False
-    """Look after every event whether all holds that should always hold of a cell, and end if it does not. It
-    takes milliseconds per event and large zone."""
+    """Whether to check a cell's invariants after every event, and to end if one is broken. The check takes
+    milliseconds per event and large zone."""
 
     web_enabled: bool = False
-    """Serve Faust's own web pages, which have no authentication."""
+    """Whether to serve Faust's own web pages, which have no authentication."""
     web_host: Host = "127.0.0.1"
-    """The address that they are served on: this machine's users alone, unless another is given."""
+    """Address of the web pages; by default only users of this machine reach it."""
     web_port: Annotated[int, Field(ge=1, le=65_535)] = 6_066
     log_level: LogLevel = "WARNING"
 

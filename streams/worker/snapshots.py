@@ -13,7 +13,7 @@ from streams.worker.suspension import Suspension
 
 @dataclass(frozen=True)
 class Packed:
-    """Snapshots of cells, and what they cover."""
+    """Snapshots of cells, and their coverages."""
 
     snapshots: list[SentRecord]
     coverages: list[SentRecord]
@@ -28,7 +28,7 @@ class Snapshots:
         self._suspension = suspension
 
     async def pack(self, captures: Mapping[int, Capture]) -> Packed:
-        """Compress captures of partitions, beside the event loop."""
+        """Compress captures of partitions, in a thread."""
         packed = Packed([], [])
         for partition, capture in captures.items():
             *cells, coverage = [
@@ -40,16 +40,16 @@ class Snapshots:
         return packed
 
     async def write(self, packed: Packed) -> None:
-        """Write snapshots, and wait until the broker has them.
+        """Write snapshots, and wait until the broker has confirmed them.
 
         Raises:
             KafkaException: the broker does not confirm a record.
-            SuspendedError: this process stood still for too long to be trusted.
+            SuspendedError: this process was suspended for too long to own its cells.
         """
         self._suspension.refuse()
         await self._confirm(packed.snapshots)
         self._suspension.refuse()
-        # Not together: coverage of a snapshot that was refused would end every later start.
+        # After the snapshots: coverage of a refused snapshot would make every later start fail.
         await self._confirm(packed.coverages)
         for record in (*packed.snapshots, *packed.coverages):
             assert record.key is not None
@@ -57,6 +57,6 @@ class Snapshots:
             self._table.data[record.key] = record.value
 
     async def _confirm(self, records: list[SentRecord]) -> None:
-        """Send records and wait for the broker: through the table itself nobody could."""
+        """Send records and wait for their confirmation, which the table itself does not offer."""
         for confirmation in [await self._publisher.send(record) for record in records]:
             await confirmation

@@ -1,4 +1,4 @@
-"""Suspension of the process, after which another worker may have its cells."""
+"""Detection of a suspension of the process, after which another worker may own its cells."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,10 +9,10 @@ class SuspendedError(Exception):
 
 
 class Suspension:
-    """Notes regularly that the process runs."""
+    """Detects a suspension by a timestamp that is renewed regularly."""
 
     def __init__(self, limit_s: float, monotonic_s: Callable[[], float]) -> None:
-        """`limit_s` is the longest suspension after which the worker still owns its cells."""
+        """Begin to watch. `limit_s` is the longest suspension after which the worker still owns its cells."""
         self._limit_s = limit_s
         self._monotonic_s = monotonic_s
         self._alive_at_s = monotonic_s()
@@ -29,7 +29,7 @@ class Suspension:
             self._alive_at_s = self._monotonic_s()
 
     def refuse(self) -> None:
-        """Return if the process was not suspended for long.
+        """Check that the process was not suspended beyond the limit.
 
         Raises:
             SuspendedError: it was.
@@ -37,6 +37,6 @@ class Suspension:
         silent_s = self._monotonic_s() - self._alive_at_s
         if silent_s > self._limit_s:
             raise SuspendedError(
-                f"the process stood still for {silent_s:.1f} s, and another worker may have its cells: "
+                f"the process was suspended for {silent_s:.1f} s, and another worker may own its cells: "
                 "start it again"
             )

@@ -1,6 +1,6 @@
-"""Compile the kernels of deciding, or load them from disk, by folding what policies give to warm up with.
+"""Compilation of kernels, or their loading from disk, by folding events that policies provide for it.
 
-`python -P -m streams.worker.warm_up KIND` does it for a worker that decides interpreted meanwhile.
+`python -P -m streams.worker.warm_up KIND` does it for a worker that interprets them meanwhile.
 """
 
 import sys
@@ -17,7 +17,7 @@ _TIME = "1970-01-01T00:00:00Z"
 
 
 def warm_up(kinds: Iterable[str] = KINDS) -> None:
-    """Fold what the policies of some kinds give to warm up with."""
+    """Fold the warm-up events of some kinds of policies."""
     for story in dict.fromkeys(KINDS[kind].warm_up for kind in kinds):
         if story is not None:
             _fold(story)

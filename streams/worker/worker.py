@@ -20,22 +20,22 @@ from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError, UnansweredError
 from streams.worker.cells_file import CellsFileError, load_cells
 from streams.worker.faust.app import CellsApp, correct_clients
-from streams.worker.garbage import look_for_less_garbage
+from streams.worker.garbage import tune_gc
 from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 
 _SEGMENT_MS = 10 * 60 * 1000
 
 
 class PreflightError(Exception):
-    """The topics are not as a worker needs them. The message is one line."""
+    """A topic that does not fit a worker. The message is one line."""
 
 
 def prepare(settings: WorkerSettings, snapshots_topic: str, timeout_s: float = 10.0) -> int:
     """Check the topics, create the snapshots topic if need be, and return the ledger's partition count.
 
     Raises:
-        BrokerError: the broker does not answer, topics are missing, or a right is.
-        PreflightError: a topic is unfit.
+        BrokerError: the broker does not answer, or topics or a right are missing.
+        PreflightError: a topic has an invalid configuration or number of partitions.
     """
     admin = Administration(settings, timeout_s)
     use = use_of_topics("worker", settings.topic_prefix)
@@ -46,7 +46,7 @@ def prepare(settings: WorkerSettings, snapshots_topic: str, timeout_s: float = 1
     _check_inputs(settings, partitions, ledger)
     if snapshots_topic not in admin.metadata():
         config = _snapshots_config()
-        # Another worker may be quicker, and then it is left alone.
+        # If another worker creates it first, that topic is left unchanged.
         admin.create([NewTopic(snapshots_topic, ledger, replication_factor=-1, config=config)])
         admin.await_topics([snapshots_topic])
     found = admin.require(of_snapshots)[snapshots_topic]
@@ -60,12 +60,12 @@ def prepare(settings: WorkerSettings, snapshots_topic: str, timeout_s: float = 1
 
 
 def _check_inputs(settings: WorkerSettings, partitions: dict[str, int], ledger: int) -> None:
-    """A cell's events of all topics must reach the same worker."""
+    """Check that the events of a cell reach one worker from all topics."""
     for name in (topic_name(settings.topic_prefix, topic) for topic in INPUTS):
         if partitions[name] != ledger:
             raise PreflightError(
                 f"topic {name} has {partitions[name]} partitions and the ledger {ledger}: they must have the "
-                "same number, so that a cell's events come to one worker"
+                "same number, so that a cell's events reach one worker"
             )
 
 
@@ -82,8 +82,8 @@ def _snapshots_config() -> dict[str, str]:
     return {
         "cleanup.policy": "compact",
         "max.message.bytes": str(MAX_SNAPSHOT_BYTES),
-        # Snapshots replace each other quickly, and a starting worker reads whatever is not yet compacted: the
-        # segment being written is not, so it is no larger than the largest snapshot needs.
+        # A starting worker reads all that is not yet compacted, which includes the active segment: so this
+        # is only as large as the largest snapshot requires.
         "segment.bytes": str(LARGEST_RECORD_BYTES),
         "segment.ms": str(_SEGMENT_MS),
         "min.cleanable.dirty.ratio": "0.1",
@@ -93,9 +93,9 @@ def _snapshots_config() -> dict[str, str]:
 def _check_snapshots(admin: Administration, name: str) -> None:
     config = admin.configs([name])[name]
     for setting in ("cleanup.policy", "max.message.bytes"):
-        wanted = _snapshots_config()[setting]
-        if config[setting] != wanted:
-            raise PreflightError(f"topic {name}: {setting} is {config[setting]}, wanted {wanted}")
+        expected = _snapshots_config()[setting]
+        if config[setting] != expected:
+            raise PreflightError(f"topic {name}: {setting} is {config[setting]}, expected {expected}")
 
 
 _ANY_EPOCH_S = 0.0
@@ -106,13 +106,13 @@ log = logging.getLogger(__name__)
 def run_worker(settings: WorkerSettings | None = None, book: RuleBook = RULES) -> NoReturn:
     """Run a worker until SIGTERM or SIGINT, and end the process.
 
-    The exit status is 0 after an orderly stop, `EXIT_UNFIT` if the worker cannot start as it is set up,
-    `EXIT_UNANSWERED` if no broker answers at the start, and `EXIT_FAILED` if it cannot go on; all but the
-    first with the reason on standard error, a line for each fault.
+    The exit status is 0 after an orderly stop, `EXIT_UNFIT` if the worker cannot start with its settings,
+    `EXIT_UNANSWERED` if no broker answers at the start, and `EXIT_FAILED` after a failure. A failure is
+    described on standard error, with a line per fault.
     """
     try:
         settings = settings or WorkerSettings()
-        # Only names and policies matter from here on: the configuration itself comes by the ledger.
+        # From here on only names and policies are used: the configuration itself is read from the ledger.
         cells = load_cells(settings.cells_file, _ANY_EPOCH_S)
         partitions = prepare(settings, topic_name(settings.topic_prefix, SNAPSHOTS))
     except SETTINGS_FAULTS as error:
@@ -122,12 +122,12 @@ def run_worker(settings: WorkerSettings | None = None, book: RuleBook = RULES) -
     except (BrokerError, CellsFileError, PreflightError) as error:
         _end(EXIT_UNFIT, str(error))
     begin_service(settings)
-    look_for_less_garbage()
-    # Faust's consumer runs a second loop, in a thread of its own.
+    tune_gc()
+    # Faust's consumer runs a second loop in its own thread.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     correct_clients()
     asyncio.run(_serve(settings, cells, partitions, book))
-    raise AssertionError("a worker ends its process itself")
+    raise AssertionError("a worker ends its own process")
 
 
 async def _serve(
@@ -159,7 +159,7 @@ async def _serve(
 def _end(status: int, message: str = "") -> NoReturn:
     """End the process at once.
 
-    After a failure nothing may be sent or acknowledged any more, and Faust's threads and tasks would go on.
+    After a failure nothing may be sent or acknowledged, and Faust's threads and tasks would continue.
     """
     for line in message.splitlines():
         sys.stderr.write(f"millrace worker: {line}\n")

@@ -1,4 +1,4 @@
-"""What the zones of cells are at present, for a compacted view: who needs it need not read the whole log."""
+"""Present configurations of zones for a compacted view, whose readers need not read the whole log."""
 
 from collections.abc import Collection, Iterator
 
@@ -10,32 +10,32 @@ from schemas.views import ZoneState
 from streams.cell.cell import Cell
 from streams.kafka.records import SentRecord
 
-_Told = tuple[Zone, tuple[str, ...]]
+_Sent = tuple[Zone, tuple[str, ...]]
 
 
 class ZoneStates:
-    """Tells of each zone what has changed since it was last told; all of a cell when it is first seen."""
+    """Makes a record of each zone that has changed since its last record; of all zones of a new cell."""
 
     def __init__(self, topic_prefix: str) -> None:
         self._topic = topic_name(topic_prefix, ZONES_STATE)
-        self._told: dict[str, dict[str, _Told]] = {}
-        """By cell and zone."""
+        self._sent: dict[str, dict[str, _Sent]] = {}
+        """Contents of the last records, by cell and zone."""
 
     def records(self, cell: Cell, decisions: Collection[Decision]) -> Iterator[SentRecord]:
-        """Those of a cell that has just decided this."""
+        """Yield the records of a cell after some decisions."""
         pool = cell.nodes
         if pool is None:
             return
-        is_known = cell.name in self._told
+        is_known = cell.name in self._sent
         if is_known and not any(isinstance(each.outcome, NodeMoved | ZoneAccepted) for each in decisions):
             return
-        told = self._told.setdefault(cell.name, {})
+        sent = self._sent.setdefault(cell.name, {})
         moved = pool.layout.lent.keys() - pool.loans.keys()
         for zone in pool.layout.owned.zones:
             elsewhere = tuple(node.id for node in zone.nodes if node.id in moved) if moved else ()
-            if told.get(zone.id) == (zone, elsewhere):
+            if sent.get(zone.id) == (zone, elsewhere):
                 continue
-            told[zone.id] = zone, elsewhere
+            sent[zone.id] = zone, elsewhere
             state = ZoneState(cell=cell.name, zone=zone, elsewhere=elsewhere)
             yield SentRecord(
                 self._topic,
@@ -45,5 +45,5 @@ class ZoneStates:
             )
 
     def forget(self) -> None:
-        """Cells may be another worker's from now on; what is taken over again is told again."""
-        self._told.clear()
+        """Forget all records: partitions are reassigned, and records of a new cell are sent again."""
+        self._sent.clear()

@@ -123,7 +123,7 @@ def test_who_gets_no_token_reads_so(kafka: LocalKafka, token_url: str, tmp_path:
     us = connection(kafka, "OAUTHBEARER", token_url, tmp_path)
     (tmp_path / "secret").write_text("of another")
     began_s = time.monotonic()
-    with pytest.raises(BrokerError, match=r"no token that it takes .*: see MILLRACE_KAFKA_TOKEN_URL"):
+    with pytest.raises(BrokerError, match=r"no token that it accepts .*: see MILLRACE_KAFKA_TOKEN_URL"):
         Administration(us, TIMEOUT_S).await_broker()
     assert time.monotonic() - began_s < 10
 

@@ -12,25 +12,10 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
     "bench",
-    "infra/commands",
-    "infra/demo",
-    "infra/deployment",
-    "infra/files",
-    "infra/kafka",
-    "infra/lender",
-    "infra/log",
-    "infra/simulation/auction",
-    "infra/simulation/elastic",
-    "infra/simulation/experts",
-    "infra/simulation/lora",
-    "infra/simulation/merging",
-    "infra/views",
-    "infra/workloads",
+    "infra",
+    "schemas",
     "solvers",
-    "streams/cell",
-    "streams/policies",
-    "streams/replay",
-    "streams/solver",
+    "streams",
     "tests/language",
 )
 """Folders without a fault; every folder of the product is to be among them."""

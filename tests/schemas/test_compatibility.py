@@ -130,7 +130,7 @@ BREAKS: dict[str, tuple[Schema, Schema, list[str]]] = {
     "names of a mapping narrowed": (
         mapping(TEXT, "^a"),
         mapping(TEXT, "^b"),
-        ["$: cannot be judged: patternProperties has other patterns"],
+        ["$: cannot be compared: patternProperties has other patterns"],
     ),
     "field claims a name of a mapping": (
         mapping(NUMBER),
@@ -191,13 +191,13 @@ BREAKS: dict[str, tuple[Schema, Schema, list[str]]] = {
     "reference that leads nowhere": (
         INTEGER,
         {"$ref": "https://example.com/x.json"},
-        ["$: cannot be judged: $ref https://example.com/x.json leads nowhere"],
+        ["$: cannot be compared: $ref https://example.com/x.json leads nowhere"],
     ),
-    "unknown keyword added": (TEXT, TEXT | {"not": {"const": "a"}}, ["$: cannot be judged: keyword not"]),
+    "unknown keyword added": (TEXT, TEXT | {"not": {"const": "a"}}, ["$: cannot be compared: keyword not"]),
     "unknown keyword changed": (
         {"oneOf": [TEXT]},
         {"oneOf": [TEXT, NULL]},
-        ["$: cannot be judged: keyword oneOf"],
+        ["$: cannot be compared: keyword oneOf"],
     ),
     "break deep inside": (
         fields(task=fields(speeds=array(mapping(either(NUMBER, NULL))))),

@@ -111,9 +111,9 @@ def test_a_document_that_is_missing_stale_or_changed_is_reported(spec: Path) -> 
     (spec / "millrace.job.lost.v1.json").write_text("{}")
     edit(spec / TICKED, minimum=1)
     assert check(spec) == [
-        "asyncapi.yaml is missing: write the documents anew",
-        "millrace.job.lost.v1.json is of no known type: write the documents anew",
-        f"{TICKED} differs from the models: write the documents anew",
+        "asyncapi.yaml is missing: write the documents again",
+        "millrace.job.lost.v1.json is of no known type: write the documents again",
+        f"{TICKED} differs from the models: write the documents again",
     ]
     write(spec)
     assert check(spec) == []
@@ -159,7 +159,7 @@ def test_the_command_line_ends_with_1_and_a_line_per_fault(
     assert capsys.readouterr().err == ""
     (spec / TICKED).unlink()
     assert main([*there, "check"]) == 1
-    assert capsys.readouterr().err == f"{TICKED} is missing: write the documents anew\n"
+    assert capsys.readouterr().err == f"{TICKED} is missing: write the documents again\n"
     assert main([*there, "release", "0.1.0"]) == 1
     assert main([*there, "write"]) == 0
     assert main([*there, "release", "0.1.0"]) == 0

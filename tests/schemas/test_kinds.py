@@ -83,7 +83,7 @@ def test_no_policy_is_refused():
 def test_an_entry_point_to_no_policy_of_its_name_is_refused(tmp_path, value):
     site = install_entry_point(tmp_path, "millrace.policies", "other", value)
     ran = run("from streams.installation import install_policies; install_policies()", site)
-    assert f"entry point other = {value} of millrace.policies is no policy of that kind" in ran.stderr
+    assert f"entry point other = {value} of millrace.policies is not a policy of that kind" in ran.stderr
 
 
 def test_two_types_of_one_kind_in_a_union_are_refused():

@@ -77,7 +77,7 @@ def test_a_record_fits_wherever_it_goes_next() -> None:
 
 @pytest.mark.parametrize("name", ["", "with space", "a/b", "x" * 250])
 def test_a_name_that_kafka_refuses_is_refused_here(name: str) -> None:
-    with pytest.raises(ValueError, match="is no topic name"):
+    with pytest.raises(ValueError, match="is not a topic name"):
         TopicSpec(name, partitions=1, retention_ms=FOR_EVER)
 
 

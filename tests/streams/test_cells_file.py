@@ -41,7 +41,7 @@ def test_epoch_is_given_where_the_file_has_none(tmp_path: Path) -> None:
         pytest.param("", "expected `cells:`", id="empty"),
         pytest.param("cells: []", "at least one cell", id="no cell"),
         pytest.param("cells: 5", "at least one cell", id="no list"),
-        pytest.param(f"cells:{CELL}extra: 1\n", "nothing beside it", id="unknown section"),
+        pytest.param(f"cells:{CELL}extra: 1\n", "nothing else", id="unknown section"),
         pytest.param(f"cells:{CELL}    epoch_s: soon\n", "cells[0].epoch_s", id="epoch no number"),
         pytest.param(
             f"cells:{CELL}    epoch_s: 2026-01-01\n", "cells[0].epoch_s: Input should be", id="date"

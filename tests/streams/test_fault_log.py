@@ -18,7 +18,7 @@ def test_the_first_fault_of_a_kind_is_logged_with_its_traceback_and_then_the_ten
     monkeypatch.setattr(AuctionZone, "submitted", lambda *_: 1 / 0)
     for number in range(12):
         bench.send(bid(f"j{number}"))
-        log.take(bench.cell, bench.decisions[-1:])
+        log.log_fault(bench.cell, bench.decisions[-1:])
     first, tenth = caplog.records
     assert first.levelno == logging.ERROR
     assert "event=e2 type=millrace.job.submitted.v1 exception=ZeroDivisionError" in first.message
@@ -32,5 +32,5 @@ def test_the_first_fault_of_a_kind_is_logged_with_its_traceback_and_then_the_ten
 
 def test_other_decisions_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     log, bench = FaultLog(), Bench.configured()
-    log.take(bench.cell, bench.decisions)
+    log.log_fault(bench.cell, bench.decisions)
     assert caplog.records == []

@@ -17,14 +17,14 @@ from streams.cell.ledger import read_ledger
 from streams.cell.rules import RuleBook
 from streams.kafka.records import ReadRecord, SentRecord
 from streams.worker.dead_letters import MAX_KEPT_VALUE_BYTES
-from streams.worker.intake import Accepted, InputTopic, Intake
+from streams.worker.intake import Accepted, Intake, IntakeTopic
 from tests.streams import events
 from tests.streams.mutations import mutate
 from tests.support.examples import examples
 from tests.support.rules import BOTH, FIRST, SECOND
 
 INTAKE = Intake(
-    {f"t.{name}": InputTopic(models, f"t.{name}.dlt") for name, models in EVENTS_BY_TOPIC.items()},
+    {f"t.{name}": IntakeTopic(models, f"t.{name}.dlt") for name, models in EVENTS_BY_TOPIC.items()},
     "t.ledger",
     frozenset({"alpha"}),
     max_tick_ahead_s=60.0,
@@ -145,7 +145,7 @@ def test_refused_with_a_reason(changes: dict[str, object], expected: str) -> Non
     ],
 )
 def test_a_configuration_names_rules_that_the_worker_has(book: RuleBook, rules: int, said: str) -> None:
-    inputs = {"t.cells": InputTopic(EVENTS_BY_TOPIC["cells"], "t.cells.dlt")}
+    inputs = {"t.cells": IntakeTopic(EVENTS_BY_TOPIC["cells"], "t.cells.dlt")}
     intake = replace(INTAKE, inputs=inputs, book=book)
 
     def configured(version: int) -> SentRecord:
@@ -161,8 +161,8 @@ def test_a_configuration_names_rules_that_the_worker_has(book: RuleBook, rules: 
 
 def test_what_nodes_and_the_clock_say_must_lie_with_its_cell() -> None:
     inputs = {
-        "t.jobs": InputTopic(EVENTS_BY_TOPIC["jobs"], "t.jobs.dlt"),
-        "t.clock": InputTopic(EVENTS_BY_TOPIC["clock"], "t.clock.dlt", in_own_partition=True),
+        "t.jobs": IntakeTopic(EVENTS_BY_TOPIC["jobs"], "t.jobs.dlt"),
+        "t.clock": IntakeTopic(EVENTS_BY_TOPIC["clock"], "t.clock.dlt", in_own_partition=True),
     }
     intake = replace(INTAKE, inputs=inputs, partitions=4)
     own = intake.partition_of("alpha")

@@ -26,7 +26,7 @@ def order(events: Iterable[Waiting], may_tick: Callable[[Waiting], bool] = lambd
     queue = IntakeQueue(INTERVAL_S)
     for one in events:
         queue.put(one)
-    return list(iter(lambda: queue.take(NOW_S, may_tick), None))
+    return list(iter(lambda: queue.pop(NOW_S, may_tick), None))
 
 
 def test_events_of_different_topics_enter_by_their_times_however_they_were_read():
@@ -82,7 +82,7 @@ def test_a_cell_without_room_keeps_no_other_cell_waiting():
     queue = IntakeQueue(INTERVAL_S)
     for cell in ("full", "free"):
         queue.put(event("jobs/ada", 0.0, cell))
-    taken = [queue.take(NOW_S, lambda _: True, lambda cell: cell == "free") for _ in range(2)]
+    taken = [queue.pop(NOW_S, lambda _: True, lambda cell: cell == "free") for _ in range(2)]
     assert [one and one.cell for one in taken] == ["free", None]
 
 
@@ -90,13 +90,13 @@ def test_an_empty_queue_remembers_nothing_of_a_flood():
     queue = IntakeQueue(INTERVAL_S)
     for _ in range(1_000):
         queue.put(event("jobs/flooder", 0.0))
-    while queue.take(NOW_S, lambda _: True):
+    while queue.pop(NOW_S, lambda _: True):
         pass
     assert queue.size_bytes == 0
     late, other = event("jobs/flooder", 1.0), event("jobs/ada", 1.001)
     queue.put(other)
     queue.put(late)
-    assert [queue.take(NOW_S, lambda _: True), queue.take(NOW_S, lambda _: True)] == [late, other]
+    assert [queue.pop(NOW_S, lambda _: True), queue.pop(NOW_S, lambda _: True)] == [late, other]
 
 
 def waits_s(decided_in_s: float, until_s: float = 60.0) -> list[float]:
@@ -111,7 +111,7 @@ def waits_s(decided_in_s: float, until_s: float = 60.0) -> list[float]:
     while unread or queue.size_bytes:
         while unread and unread[0].time_s <= now_s:
             queue.put(unread.pop(0))
-        taken = queue.take(NOW_S, lambda _: True)
+        taken = queue.pop(NOW_S, lambda _: True)
         if taken is None:
             now_s = unread[0].time_s
             continue
@@ -139,7 +139,7 @@ def test_the_clock_and_the_nodes_are_not_held_back_however_many_names_a_flood_ha
     while unread:
         while unread and unread[0].time_s <= now_s:
             queue.put(unread.pop(0))
-        taken = queue.take(now_s, lambda _: True)
+        taken = queue.pop(now_s, lambda _: True)
         assert taken is not None
         now_s += 0.001
         if taken.is_tick or taken.is_report:
@@ -155,7 +155,7 @@ def test_what_is_overdue_keeps_its_order_and_a_node_that_floods_passes_nobody_by
     for one in [*flood, *bids, report, tick]:
         queue.put(one)
     late_s = 10.0
-    taken = list(iter(lambda: queue.take(late_s, lambda _: True), None))
+    taken = list(iter(lambda: queue.pop(late_s, lambda _: True), None))
     assert taken.index(tick) < taken.index(report) < taken.index(bids[0])
     assert sum(one in flood for one in taken[: taken.index(bids[-1])]) < 250
 
@@ -167,7 +167,7 @@ def test_ticks_are_not_charged_for():
     for one in [*ticks, bid]:
         queue.put(one)
     taken = []
-    while (one := queue.take(NOW_S, lambda _: True)) is not None:
+    while (one := queue.pop(NOW_S, lambda _: True)) is not None:
         taken.append(one)
         queue.charge(one, 5.0)
     assert taken == [*ticks[:2], bid, ticks[2]]
@@ -177,7 +177,7 @@ def test_what_is_cleared_is_gone():
     queue = IntakeQueue(INTERVAL_S)
     queue.put(event("jobs/ada", 0.0))
     queue.clear()
-    assert (queue.take(NOW_S, lambda _: True), queue.size_bytes) == (None, 0)
+    assert (queue.pop(NOW_S, lambda _: True), queue.size_bytes) == (None, 0)
 
 
 WRITERS = ("jobs/a", "jobs/b", "fleet/n", "clock")
@@ -199,9 +199,9 @@ def test_everything_comes_out_once_and_each_writer_in_its_own_order(
         one = event(writer, time_s, cell, writer == "clock", writer.startswith("fleet"), str(number))
         queue.put(one)
         put.append(one)
-        if take and (next_one := queue.take(NOW_S, lambda _: True)) is not None:
+        if take and (next_one := queue.pop(NOW_S, lambda _: True)) is not None:
             taken.append(next_one)
-    taken += iter(lambda: queue.take(NOW_S, lambda _: True), None)
+    taken += iter(lambda: queue.pop(NOW_S, lambda _: True), None)
     assert sorted(put, key=id) == sorted(taken, key=id)
     assert queue.size_bytes == 0
     for cell in "xy":

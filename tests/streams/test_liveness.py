@@ -24,7 +24,7 @@ class Listener:
             self.now_s += STEP_S
             self.monitor.listen(0, self.now_s)
             for node in heard:
-                self.monitor.hear(0, "c", node, self.now_s)
+                self.monitor.note_sign(0, "c", node, self.now_s)
 
     def pause(self, for_s: float) -> None:
         self.now_s += for_s
@@ -79,7 +79,7 @@ def flood(listener: Listener, for_s: float, reads_for_s: float, heard: tuple[str
         listener.monitor.read(0, broker_s + number * 0.01)
         if number % 200 == 0:
             for node in heard:
-                listener.monitor.hear(0, "c", node, listener.now_s)
+                listener.monitor.note_sign(0, "c", node, listener.now_s)
 
 
 def test_a_dead_node_is_found_behind_a_flood_that_never_ends():
@@ -129,9 +129,9 @@ def test_after_a_pause_reports_are_waited_for_until_each_node_was_heard():
     listener.listen(STEP_S)
     settled = listener.monitor.settled
     assert not settled(0, "c", ["a", "b"], listener.now_s)
-    listener.monitor.hear(0, "c", "a", listener.now_s)
+    listener.monitor.note_sign(0, "c", "a", listener.now_s)
     assert not settled(0, "c", ["a", "b"], listener.now_s)
-    listener.monitor.hear(0, "c", "b", listener.now_s)
+    listener.monitor.note_sign(0, "c", "b", listener.now_s)
     assert settled(0, "c", ["a", "b"], listener.now_s)
 
 
@@ -139,7 +139,7 @@ def test_what_was_read_late_counts_as_heard_since_the_pause_began():
     listener = Listener()
     listener.listen(5.0, heard=("a",))
     listener.pause(30.0)
-    listener.monitor.hear(0, "c", "a", listener.now_s)
+    listener.monitor.note_sign(0, "c", "a", listener.now_s)
     listener.listen(STEP_S)
     assert listener.monitor.settled(0, "c", ["a"], listener.now_s)
 
@@ -178,7 +178,7 @@ def test_a_node_that_is_heard_with_every_few_steps_is_never_silent_for_more_than
         if what == "read":
             monitor.read(0, 9_000.0 + now_s)
         if number % heard_every == 0:
-            monitor.hear(0, "c", "n", now_s)
+            monitor.note_sign(0, "c", "n", now_s)
         if what == "listen":
             monitor.listen(0, now_s)
         assert monitor.silence_s(0, "c", "n") <= (heard_every + 1) * LONGEST_STEP_S

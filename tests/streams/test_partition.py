@@ -112,7 +112,7 @@ def test_gap_underway_is_fatal() -> None:
     partition = LedgerPartition(0, 0, {})
     fold(partition, ledger[:5])
 
-    with pytest.raises(LedgerGapError, match="offset 6 was delivered where 5 is due"):
+    with pytest.raises(LedgerGapError, match="offset 6 was delivered instead of 5"):
         partition.fold(ledger[6])
 
 
@@ -137,7 +137,7 @@ def test_a_record_that_does_not_follow_what_was_read_is_a_gap() -> None:
     partition = LedgerPartition(0, 0, {})
     fold(partition, ledger[:5])
 
-    with pytest.raises(LedgerGapError, match="offset 7 was delivered where 5 is due"):
+    with pytest.raises(LedgerGapError, match="offset 7 was delivered instead of 5"):
         partition.fold(replace(ledger[7], from_offset=6))
 
 

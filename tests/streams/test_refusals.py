@@ -25,8 +25,8 @@ from streams.worker.dead_letters import (
 from streams.worker.intake import (
     MAX_USUAL_VALUE_BYTES,
     Accepted,
-    InputTopic,
     Intake,
+    IntakeTopic,
 )
 from streams.worker.intake_queue import Waiting
 from tests.schemas.samples import CONFIGURED, SUBMITTED
@@ -34,7 +34,7 @@ from tests.schemas.strategies import MODELS
 
 LONGEST_NAME = "a" * 128
 INTAKE = Intake(
-    {f"t.{name}": InputTopic(models, f"t.{name}.dlt") for name, models in EVENTS_BY_TOPIC.items()},
+    {f"t.{name}": IntakeTopic(models, f"t.{name}.dlt") for name, models in EVENTS_BY_TOPIC.items()},
     "t.ledger",
     frozenset({LONGEST_NAME, "cell-1"}),
     max_tick_ahead_s=math.inf,

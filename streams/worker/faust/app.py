@@ -21,7 +21,7 @@ from streams.worker.faust import broken_connections, contiguous_records, toleran
 from streams.worker.faust.credentials import credentials
 from streams.worker.faust.transport import MOST_RECORDS_AT_ONCE, ExactConsumer, ExactTransport, PromptTables
 from streams.worker.flow import Clients, Consumer
-from streams.worker.intake import InputTopic, Intake
+from streams.worker.intake import Intake, IntakeTopic
 from streams.worker.kernels import Kernels
 from streams.worker.pipeline import Pipeline
 from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
@@ -29,21 +29,21 @@ from streams.worker.settings import LARGEST_RECORD_BYTES, WorkerSettings
 _COMMIT_EVERY_S = 1.0
 _TRANSACTIONS_EVERY_S = 2.0
 _PATIENCE_S = 10.0
-"""A group waits so much longer for its members than they may take to flush, and they so much longer for its
-answer: a request that a dying broker has swallowed is sent again after that, not after Faust's 90 s."""
+"""Time that a group waits for its members beyond their time to flush, and that they wait for its answer
+beyond that. A request that a failing broker loses is sent again after it, not after Faust's 90 s."""
 
 _log = logging.getLogger(__name__)
 
 
 def correct_clients() -> None:
-    """Correct the aiokafka clients of this process, before the first is made."""
+    """Correct the aiokafka clients of this process. Call it before the first is created."""
     broken_connections.install()
     tolerant_records.install()
     contiguous_records.install()
 
 
 class CellsApp:
-    """The pipeline of a worker, wired to Faust."""
+    """The pipeline of a worker, connected to Faust."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class CellsApp:
         ledger_partitions: int,
         book: RuleBook,
     ) -> None:
-        """Describe a worker of cells, of which the ledgers may have other configurations by now."""
+        """Set up a worker of cells, whose ledgers may have other configurations by now."""
         self._settings = settings
         self._configured = cells
         at_once = {zone.policy.kind for cell in cells for zone in cell.zones if settings.await_kernels}
@@ -75,16 +75,16 @@ class CellsApp:
         self._wire(list(intake.inputs), intake.ledger)
 
     async def run(self) -> None:
-        """Process events until something fails. Never returns.
+        """Process events until a failure. Never returns.
 
         Raises:
-            Exception: what failed; the process must end without sending or acknowledging anything more.
+            Exception: the failure; the process must end without sending or acknowledging anything more.
         """
         work = (self._run_faust(), self._watch_transactions(), self._kernels.run(), *self._pipeline.tasks())
         await asyncio.gather(self._failure, *(asyncio.create_task(self._guard(each)) for each in work))
 
     async def close(self) -> None:
-        """Decide what is in the ledger, secure and acknowledge it, and leave the group."""
+        """Fold the ledger to its end, secure and acknowledge it, and leave the group."""
         await self._pipeline.drain(self._settings.stop_timeout_s / 2)
         self._faust.consumer.stop_flow()
         self._faust.flow_control.suspend()
@@ -92,7 +92,8 @@ class CellsApp:
         await self._faust.stop()
 
     def _policies(self) -> set[str]:
-        """The kinds of policies of its cells' zones, as they were configured first and as they are."""
+        """Return the kinds of policies of the cells' zones, in their first and in their present
+        configurations."""
         cells = (*self._configured, *self._pipeline.configurations())
         return {zone.policy.kind for cell in cells for zone in cell.zones}
 
@@ -107,19 +108,19 @@ class CellsApp:
         async def cells(stream: StreamT[bytes]) -> None:
             await self._guard(pipeline.read_ledger(consumer.records(cast(Stream[bytes], stream))))
 
-        # Faust has stopped the flow of events before it sends these signals, and starts it again only when
-        # the snapshots of the partitions now assigned are read.
+        # Faust stops the flow of events before it sends these signals, and starts it again once the snapshots
+        # of the newly assigned partitions are read.
         @app.on_partitions_revoked.connect
-        async def give_up(_app: Any, /, *_: Any, **__: Any) -> None:
+        async def revoke(_app: Any, /, *_: Any, **__: Any) -> None:
             await self._guard(asyncio.wait_for(self._flush(), self._settings.stop_timeout_s))
             await pipeline.release()
 
         @app.on_partitions_assigned.connect
-        async def take_over(_app: Any, /, *_: Any, **__: Any) -> None:
+        async def assign(_app: Any, /, *_: Any, **__: Any) -> None:
             await pipeline.release()
 
     async def _watch_transactions(self) -> None:
-        """Log which partitions an open transaction holds back. Never returns."""
+        """Log the partitions that an open transaction holds back. Never returns."""
         transactions = OpenTransactions(_log)
         while True:
             await asyncio.sleep(_TRANSACTIONS_EVERY_S)
@@ -133,26 +134,26 @@ class CellsApp:
             raise self._faust.crash_reason
 
     async def _flush(self) -> None:
-        """Secure and acknowledge everything that was read, and commit it."""
+        """Secure, acknowledge and commit all records that were read."""
         await self._pipeline.flush()
         await self._faust.consumer.commit()
 
     async def _guard(self, work: Awaitable[None]) -> None:
-        """Await `work`; whatever it raises ends the worker.
+        """Await `work`; any exception of it ends the worker.
 
-        Left to Faust, an agent that raises is started again with the next event.
+        Otherwise Faust would restart a failed agent with the next event.
         """
         try:
             await work
         except Exception as error:
             if not self._failure.done():
                 self._failure.set_exception(error)
-            # The process is about to end, and nothing may follow.
+            # The process is about to end: nothing may be done after this.
             await asyncio.Event().wait()
 
 
 class _Snapshots:
-    """See `SnapshotTable`."""
+    """Table of Faust with the snapshots; see `SnapshotTable`."""
 
     def __init__(self, table: TableT[bytes, bytes]) -> None:
         self._table = table
@@ -193,7 +194,7 @@ def _faust_app(settings: WorkerSettings) -> faust.App:
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=LARGEST_RECORD_BYTES,
         consumer_group_instance_id=settings.worker_name,
-        # Events are acknowledged in groups: waiting for each to be would never end.
+        # Events are acknowledged in groups, so waiting for each one would never end.
         stream_wait_empty=False,
         reply_create_topic=False,
         topic_allow_declare=False,
@@ -211,7 +212,7 @@ def _snapshots_table(app: faust.App, prefix: str, partitions: int) -> TableT[byt
         partitions=partitions,
         key_type=bytes,
         value_type=bytes,
-        # As Faust's own changelogs are: no stream reads it, so that one is never late with it.
+        # As for Faust's own changelogs: no stream reads it, so none is ever late.
         changelog_topic=_raw_topic(app, topic_name(prefix, SNAPSHOTS), acks=False),
         help="the latest snapshot of each cell",
     )
@@ -226,7 +227,7 @@ def _raw_topic(app: faust.App, *names: str, acks: bool = True) -> Any:
 def _intake(settings: WorkerSettings, cells: frozenset[str], partitions: int, book: RuleBook) -> Intake:
     prefix = settings.topic_prefix
     inputs = {
-        topic_name(prefix, name): InputTopic(
+        topic_name(prefix, name): IntakeTopic(
             events, dead_letter_name(topic_name(prefix, name)), in_own_partition=name in (FLEET, CLOCK)
         )
         for name, events in EVENTS_BY_TOPIC.items()

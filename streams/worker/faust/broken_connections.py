@@ -1,9 +1,10 @@
-"""Writing to a connection that has just broken, for which uvloop raises an error that aiokafka does not
+"""Correction of writes to a broken connection, for which uvloop raises an error that aiokafka does not
 handle.
 
 asyncio's own loop drops data written to a closed transport; uvloop raises RuntimeError. This ends aiokafka's
-metadata task, and whatever waits for that task waits forever: a worker whose broker dies at such a moment
-would go on deciding, but never again commit or send a heartbeat. Here it is treated as any broken connection.
+metadata task, and all that waits for that task waits forever: a worker whose broker fails at such a moment
+would continue to decide, but never again commit or send a heartbeat. Here it is treated as any broken
+connection.
 """
 
 from typing import Any
@@ -15,15 +16,15 @@ _send = AIOKafkaConnection.send
 
 
 def install() -> None:
-    """Have every aiokafka client of this process send in this way."""
+    """Make every aiokafka client of this process send in this way."""
     AIOKafkaConnection.send = send
 
 
 def send(connection: AIOKafkaConnection, request: Any, expect_response: bool = True) -> Any:
-    """`AIOKafkaConnection.send`.
+    """Send a request, as `AIOKafkaConnection.send`.
 
     Raises:
-        KafkaConnectionError: if the connection is closed, or breaks with this.
+        KafkaConnectionError: the connection is closed, or breaks with this.
     """
     try:
         return _send(connection, request, expect_response)

@@ -1,9 +1,9 @@
-"""Which offsets hold no record, as aiokafka finds out when it reads.
+"""Detection of offsets without a record, as aiokafka reads.
 
-Markers that end a transaction, aborted records and records that were compacted away leave holes between the
-offsets of delivered records. aiokafka passes over them in silence, so a hole looks like records that
-were lost. Here each record also carries `from_offset`: all offsets from there up to its own were fetched, and
-no other record in them is left to deliver.
+Markers of transactions, aborted records and compacted records leave holes between the offsets of delivered
+records. aiokafka skips them without notice, so a hole looks like lost records. Here each record also has
+`from_offset`: all offsets from there up to its own were fetched, and no other record of them is left to
+deliver.
 """
 
 from dataclasses import dataclass
@@ -15,22 +15,22 @@ from aiokafka.consumer.fetcher import PartitionRecords
 
 @dataclass
 class _Run:
-    """A stretch of a partition that was read without a jump."""
+    """A range of a partition that was read without a jump."""
 
     from_offset: int
     """The offset after the last delivered record, or that of the first fetch."""
     next_offset: int
-    """Offset at which the next fetch must begin for the stretch to go on."""
+    """Offset at which the next fetch must begin for the range to continue."""
 
 
 class ContiguousRecords(PartitionRecords):  # type: ignore[misc]
     """The records of one fetch, each with its `from_offset`.
 
-    A fetch that does not begin where the one before it ended (after a seek, or where the broker has deleted
-    the offset) begins a new stretch.
+    A fetch that does not begin where the previous one ended (after a seek, or if the broker has deleted the
+    offset) begins a new range.
     """
 
-    _runs: dict[Any, _Run] = {}  # noqa: RUF012 -- of this process's one consumer, and used by its thread alone
+    _runs: dict[Any, _Run] = {}  # noqa: RUF012 -- for the only consumer of the process, and used by its thread alone
 
     def __init__(self, tp: Any, records: Any, aborted: Any, fetch_offset: int, *others: Any) -> None:
         super().__init__(tp, records, aborted, fetch_offset, *others)
@@ -50,5 +50,5 @@ class ContiguousRecords(PartitionRecords):  # type: ignore[misc]
 
 
 def install() -> None:
-    """Have every aiokafka consumer of this process read in this way."""
+    """Make every aiokafka consumer of this process read in this way."""
     aiokafka.consumer.fetcher.PartitionRecords = ContiguousRecords

@@ -1,4 +1,4 @@
-"""A connection's TLS and SASL settings in Faust's and aiokafka's terms."""
+"""A connection's TLS and SASL settings as objects of Faust and aiokafka."""
 
 import asyncio
 import base64
@@ -16,11 +16,11 @@ from schemas.kafka_connection import KafkaConnection
 
 _TOKEN_TIMEOUT_S = 10.0
 _RENEW_AT = 0.8
-"""The part of a token's life after which the next one is fetched."""
+"""Part of a token's lifetime after which the next one is fetched."""
 
 
 def credentials(connection: KafkaConnection) -> Credentials | None:
-    """How Faust's consumer and producer identify themselves; None on an open listener."""
+    """Return the credentials of Faust's consumer and producer; None on an open listener."""
     context = _ssl_context(connection) if connection.uses_tls else None
     if not connection.uses_sasl:
         return None if context is None else SSLCredentials(context)
@@ -49,9 +49,9 @@ def _ssl_context(connection: KafkaConnection) -> ssl.SSLContext:
 
 
 class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]
-    """Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4), kept until they are almost over.
+    """Tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4), kept until they almost expire.
 
-    librdkafka does the same by itself; aiokafka leaves it to its user.
+    librdkafka does this itself; aiokafka leaves it to its user.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
@@ -60,10 +60,10 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]
         self._renew_at_s = 0.0
 
     async def token(self) -> str:
-        """The present token.
+        """Return the present token.
 
         Raises:
-            ConnectionError: the endpoint gives none.
+            ConnectionError: the endpoint returns none.
         """
         if time.monotonic() >= self._renew_at_s:
             asked_at_s = time.monotonic()

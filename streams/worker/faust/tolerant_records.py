@@ -1,20 +1,21 @@
-"""Reading of records whose headers would make aiokafka's consumer fail forever, or take seconds.
+"""Reading of records whose headers would make aiokafka's consumer fail forever, or block for seconds.
 
 Kafka accepts any bytes as a header's name. aiokafka raises when it unpacks a batch with a name that is not
-UTF-8, again after each restart, so one such record would stop its whole partition. Here the name is read with
-its invalid bytes escaped, and intake refuses the record.
+UTF-8, and again after each restart, so one such record would stop its partition. Here the invalid bytes of
+the name are escaped, and intake refuses the record.
 
-A header takes two bytes, so a record may have four million. Intake refuses more than a few; beyond a limit
-they are counted here instead of read.
+A header takes two bytes at least, so a record may have four million. Intake refuses more than a few; beyond a
+limit they are counted here instead of read.
 
 Neither library has an option in place of this module (aiokafka 0.14, confluent-kafka 2.16):
 
 - In aiokafka, `_DefaultRecordBatchPy._read_msg` and its compiled form decode each name as strict UTF-8, and
   read all headers of a record before it is delivered. The consumer has no setting and no deserializer for
   headers; the one place to intervene is the class `MemoryRecords` that its fetcher calls.
-- confluent-kafka decodes headers only when they are asked for, so that one bad name stops nothing (the solver
-  and the readers of logs rely on that). But Faust has no consumer on top of it.
-- The broker validates no headers, and limits a record by its bytes alone.
+- confluent-kafka decodes headers only on request, so an invalid name stops nothing (the solver and the
+readers
+  of logs rely on that). But Faust has no consumer based on it.
+- The broker does not validate headers, and limits a record by its bytes alone.
 """
 
 from typing import Any
@@ -29,22 +30,23 @@ from streams.worker.dead_letters import MAX_KEPT_HEADERS
 
 _FIRST_MAGIC_WITH_HEADERS = 2
 _MOST_NAME_BYTES = 2_048
-"""So much is read of a header's name that is not UTF-8: to escape millions of bytes takes a second. A dead
-letter keeps no name of half this length."""
+"""Most bytes that are read of a header's name that is not UTF-8: escaping millions of bytes takes a second. A
+dead letter keeps no name of half this length."""
 _CROWDED_HEADERS = 1_024
-"""A record with more headers has too many to be an event."""
+"""Number of headers above which a record cannot be an event."""
 _LARGE_BATCH_BYTES = 256 * 1_024
-"""Smaller batches have not enough headers to take long."""
+"""Size below which a batch cannot have enough headers to take long."""
 _UNREAD = ("", None)
 
 
 def install() -> None:
-    """Have every aiokafka consumer of this process read in this way."""
+    """Make every aiokafka consumer of this process read in this way."""
     aiokafka.consumer.fetcher.MemoryRecords = memory_records
 
 
 def memory_records(data: bytes) -> Any:
-    """aiokafka's reader of fetched records: the compiled one, unless a record's headers ask for the other."""
+    """Return aiokafka's reader of fetched records: the compiled one, unless a record's headers require this
+    one."""
     try:
         if _is_crowded(data):
             return _TolerantRecords(data)
@@ -55,13 +57,13 @@ def memory_records(data: bytes) -> Any:
     except UnicodeDecodeError:
         return _TolerantRecords(data)
     except Exception:
-        # Whatever else is wrong is for the fetcher to find, as ever.
+        # Any other fault is left to the fetcher.
         return MemoryRecords(data)
     return MemoryRecords(data)
 
 
 def _is_crowded(data: bytes) -> bool:
-    """Whether a record has so many headers that to read them all would take long."""
+    """Return whether a record has too many headers to read them all."""
     if len(data) < _LARGE_BATCH_BYTES:
         return False
     records = _TolerantRecords(data)
@@ -89,7 +91,7 @@ class _TolerantBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
     _pos: int
 
     def is_crowded(self) -> bool:
-        """Whether one of the records is. Input topics hold no compressed batches."""
+        """Return whether one of the records has too many headers. Input topics hold no compressed batches."""
         if len(self._buffer) < _LARGE_BATCH_BYTES or self.compression_type != self.CODEC_NONE:
             return False
         place = self._pos
@@ -119,13 +121,13 @@ class _TolerantBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
 
 
 class _Front:
-    """A record up to its headers, in the order of Kafka's format."""
+    """The fields of a record before its headers, in the order of Kafka's format."""
 
     def __init__(self, buffer: bytearray, place: int) -> None:
         self._buffer, self._place = buffer, place
         length = self._number()
         self.end = self._place + length
-        self._number()  # attributes, of which there are none
+        self._number()  # attributes, which are unused
         self.timestamp_delta = self._number()
         self.offset_delta = self._number()
         self.key = self._bytes()
@@ -134,12 +136,12 @@ class _Front:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether it has too many headers. Where it has less room than they take, it is not for here."""
+        """Whether it has too many headers, and room for them; other records are left to the fetcher."""
         room = min(self.end, len(self._buffer)) - self._place
         return _CROWDED_HEADERS < self.header_count <= room // 2
 
     def first_headers(self) -> list[tuple[str, bytes | None]]:
-        """Those that a dead letter may keep."""
+        """Return the first headers, which a dead letter may keep."""
         return [(_Name(self._bytes() or b"").decode(), self._bytes()) for _ in range(MAX_KEPT_HEADERS)]
 
     def _number(self) -> int:

@@ -1,4 +1,4 @@
-"""Faust's Kafka transport, corrected so that nothing is lost while partitions move."""
+"""Faust's Kafka transport, corrected so that no record is lost while partitions move."""
 
 import asyncio
 import copy
@@ -20,27 +20,28 @@ from streams.kafka.records import Place, ReadRecord
 
 MOST_RECORDS_AT_ONCE = 500
 _MOST_RECORDS_WAITING = 4_000
-"""Of a partition, fetched and not yet taken by the agent that they are for; more stay with the broker."""
+"""Most records of a partition that are fetched and not yet read by its agent; more stay with the broker."""
 _TURN_S = 0.005
-"""Others get their turn between records after so long. With each turn a batch goes to the broker and is read
-again: shorter ones cost a bid up to a fifth more CPU in small requests."""
+"""Interval at which other tasks run between records. With each turn a batch is sent to the broker and read
+again: shorter turns cost up to a fifth more CPU per bid in small requests."""
 _LOOK_AGAIN_S = 0.02
-"""So long a fetch of other partitions may take while one has enough waiting: it may soon have no more."""
+"""Longest fetch of other partitions while one has enough records: it may soon need more."""
 _APPENDED = 1
-"""The type of a timestamp that the broker has set."""
+"""Type of a timestamp that the broker has set."""
 LONGEST_ANSWER_S = 0.05
-"""How long the broker waits for records before it answers a fetch.
+"""Longest wait of the broker for records before it answers a fetch.
 
-aiokafka has one fetch under way to a broker at a time. It leaves out the partitions of which something is
-still to be taken, and new records of those must wait until it is answered.
+aiokafka has one fetch in flight to a broker at a time. The fetch omits partitions with unread records, and
+new records of those must wait for its answer.
 """
 _LONGEST_FETCH_S = 0.2
-"""How long a fetch waits for records: so long may a seek, and thus a worker that takes over, wait for it."""
+"""Longest wait of a fetch for records; a seek, and so the start of a reassigned partition, may wait for
+it."""
 
 
 class _Fetch(ConsumerMessage):
-    """What a fetch has returned of one partition: one message to Faust, whose own part would otherwise cost
-    each record as much as deciding it."""
+    """Records of one partition from one fetch, as one message to Faust. With a message per record, Faust
+    would take as long as the decision."""
 
     __slots__ = ("records", "seeks")
 
@@ -51,20 +52,20 @@ class _Fetch(ConsumerMessage):
         )
         self.records = records
         self.seeks = seeks
-        """How often partitions had been sought when it was made."""
+        """Number of seeks before it."""
 
 
 class _PromptThread(AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: Any) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
-        # Faust has no setting for it, and waits for 1.5 s.
+        # Faust has no setting for this, and waits for 1.5 s.
         consumer._fetch_max_wait_ms = int(LONGEST_ANSWER_S * 1_000)
-        # Nor for this, outside its own transactions: it would deliver what a producer has taken back.
+        # Nor for this, outside its own transactions: it would deliver aborted records.
         consumer._isolation_level = "read_committed"
         return consumer
 
     async def _highwaters(self, partitions: Sequence[TP]) -> Mapping[TP, int]:
-        """The ends of changelogs, with all that an open transaction holds back: it may cover snapshots."""
+        """Return the ends of changelogs, records of open transactions included: these may be snapshots."""
         fetcher = copy.copy(self._ensure_consumer()._fetcher)
         fetcher._isolation_level = READ_UNCOMMITTED
         timeout_ms = self._ensure_consumer()._request_timeout_ms
@@ -72,13 +73,13 @@ class _PromptThread(AIOKafkaConsumerThread):
 
 
 class ExactConsumer(Consumer):
-    """A consumer that commits what it was told is done, and delivers every record from there on.
+    """A consumer that commits acknowledged records only, and delivers every record after them.
 
-    Faust's own counts a record that it did not deliver as done: its streams pass over records while
-    partitions move, and a jump in the offsets is taken for a hole in the log. After a crash such records
+    Faust's own consumer counts records as done that it did not deliver: its streams skip records while
+    partitions move, and it takes a jump in the offsets for a hole in the log. After a crash such records
     would be lost. Here a partition's offset follows `acknowledge` alone, which must be called in the order
-    of delivery; and what is delivered is gapless from the last `perform_seek` on: nothing is read while it
-    runs, and what was read before it is dropped and read again.
+    of delivery. Delivery has no gaps after the last `perform_seek`: nothing is read while it runs, and
+    records that were read before it are dropped and read again.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -89,16 +90,16 @@ class ExactConsumer(Consumer):
         self._seeks_before_batch = 0
         self._sought = False
         self._returned: dict[TP, int] = {}
-        """The last offset that was fetched of each partition since it was sought."""
+        """Last offset fetched since the last seek, by partition."""
         self._deep: set[TP] = set()
-        """Partitions of which more was there than the last fetch could return."""
+        """Partitions with more records than the last fetch could return."""
         self._waiting: Counter[TP] = Counter()
-        """Records of each partition that no agent has taken since it was sought."""
+        """Number of records since the last seek that no agent has read, by partition."""
 
     async def records(self, stream: Stream[bytes]) -> AsyncIterator[ReadRecord]:
-        """The records of an agent's stream, until partitions move: what was fetched before is dropped then.
+        """Yield the records of an agent's stream; those fetched before partitions move are dropped.
 
-        Others get their turn between records.
+        Other tasks run between records.
         """
         turn_s = time.monotonic()
         async for event in stream.noack().events():
@@ -113,29 +114,30 @@ class ExactConsumer(Consumer):
                     turn_s = time.monotonic()
 
     def acknowledge(self, place: Place, offset: int) -> None:
-        """This record and all before it in its partition are done: the group's offset may pass them."""
+        """Acknowledge a record and all before it in its partition: the group's offset may pass them."""
         self._done[TP(*place)] = offset + 1
 
     def read_until_s(self, place: Place, last_offset: int) -> float | None:
-        """Up to which moment (Unix time) all of a partition has been taken, by the broker's last answer.
+        """Return the Unix time up to which a partition is read, by the broker's last answer.
 
         Args:
-            last_offset: of the last record that was taken; -1 where none was since partitions moved.
+            last_offset: offset of the last record that was read; -1 if none was since partitions moved.
 
         Returns:
-            None where records are known to be on their way, or nothing is known.
+            The time; None while records are in flight, or before an answer.
         """
         tp = TP(*place)
         if not self._sought or last_offset < self._returned.get(tp, -1):
             return None
         state = self._state(tp)
-        # The position passes markers of transactions, and stays at the first that is still open.
+        # The position passes markers of transactions, and stays at the first open transaction.
         if state is None or state.position < state.highwater:
             return None
         return float(state.timestamp) / 1_000
 
     def ends(self) -> Iterator[tuple[TP, int, int]]:
-        """Each partition that is read, its last stable offset and its high watermark, by the same answer."""
+        """Yield each partition that is read, with its last stable offset and its high watermark of one
+        answer."""
         for tp in self.assignment():
             state = self._state(tp)
             if state is not None and state.lso is not None:
@@ -151,17 +153,17 @@ class ExactConsumer(Consumer):
         return state if state.highwater is not None and state.has_valid_position else None
 
     def deep(self) -> Collection[Place]:
-        """Partitions of which much was left to read when they were read last."""
+        """Return the partitions with many records left at the last fetch."""
         return [Place(*tp) for tp in self._deep]
 
     def ack(self, message: Message) -> bool:  # noqa: ARG002 -- Faust's signature
-        """Do nothing: this is called by Faust's streams alone."""
+        """Do nothing: only Faust's streams call this."""
         return False
 
     async def wait_first(self, *waited: Any, timeout: Any = None) -> WaitResults:
-        """Wait for the first of several, and without Faust's four tasks if the first of all is done at once.
+        """Wait for the first of several awaitables; without Faust's four tasks if the first one ends at once.
 
-        Faust waits so for the delivery of every record, which only a full stream delays.
+        Faust calls this for the delivery of every record, which only a full stream delays.
         """
         if not asyncio.iscoroutine(waited[0]):
             return await super().wait_first(*waited, timeout=timeout)
@@ -181,13 +183,13 @@ class ExactConsumer(Consumer):
         return _PromptThread(self, loop=self.loop, beacon=self.beacon)
 
     async def perform_seek(self) -> None:
-        """Go back to the group's offsets, and to the beginning of each partition that has none yet.
+        """Seek to the group's offsets, and to the beginning of each partition without one.
 
         Faust leaves the latter where reading stopped.
         """
         async with self._reading:
             for tp in self.assignment():
-                # What was noted for an earlier assignment may never have reached the group.
+                # An offset noted for an earlier assignment may never have reached the group.
                 self._committed_offset.pop(tp, None)
             await super().perform_seek()
             unread = [
@@ -204,29 +206,29 @@ class ExactConsumer(Consumer):
             self._sought = True
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Message]]:
-        """Records of one fetch, unless partitions have moved since."""
+        """Yield the records of one fetch, unless partitions have moved since."""
         async for tp, message in super().getmany(timeout):
             if self._is_changelog_tp(tp) or (self._sought and self._seeks_before_batch == self._seeks):
                 yield tp, message
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Deliver nothing more until `perform_seek`."""
+        """Stop the delivery until `perform_seek`."""
         self._sought = False
         await super().on_partitions_revoked(revoked)
         for tp in revoked:
             self._done.pop(tp, None)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
-        """Deliver nothing until `perform_seek`."""
+        """Hold the delivery until `perform_seek`."""
         self._sought = False
         await super().on_partitions_assigned(assigned, generation_id)
 
     async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
-        """Commit, and try again with the next turn what may not have reached the group.
+        """Commit offsets, and retry at the next turn those that may not have reached the group.
 
-        Faust notes an offset as committed even where the group has refused it, because it was being formed
-        anew, and where partitions have moved meanwhile. Nothing corrects the note if they were sought while
-        the answer was under way: the offset would stay uncommitted until the next event.
+        Faust notes an offset as committed even if the group refused it during a rebalance, and if partitions
+        have moved meanwhile. After a seek while the answer was in flight nothing corrects the note: the
+        offset would stay uncommitted until the next event.
         """
         seeks = self._seeks
         committed: bool = await super()._commit_offsets(offsets, start_new_transaction)
@@ -244,13 +246,13 @@ class ExactConsumer(Consumer):
         return _Fetch(tp, record, self.app.consumer_generation_id, self._seeks)
 
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:
-        """What Faust makes messages of: the records of a changelog, and all at once of other partitions."""
+        """Return the contents of messages: single records of a changelog, and fetches of other partitions."""
         async with self._reading:
             self._seeks_before_batch = self._seeks
             active = active_partitions or set()
             full = {tp for tp in active if self._waiting[tp] >= _MOST_RECORDS_WAITING}
-            # A set of its own, for Faust changes its one while the fetch waits; an empty one would mean
-            # everything.
+            # A copy, since Faust changes its set while the fetch waits; an empty set would mean all
+            # partitions.
             wanted = active - full
             longest_s = min(timeout, _LOOK_AGAIN_S if full else _LONGEST_FETCH_S)
             if not wanted:
@@ -269,8 +271,8 @@ class ExactConsumer(Consumer):
     def _pass_markers(self) -> None:
         """End the recovery of changelogs whose last offsets hold no record.
 
-        Faust waits for a record at the last offset, and looks every five seconds whether it has seen it.
-        That offset has no record if a transaction has ended there, or if the last record was compacted away.
+        Faust waits for a record at the last offset, and checks every five seconds whether it was read. That
+        offset has no record if a transaction has ended there, or if the last record was compacted.
         """
         recovery = cast(TableManager, self.app.tables).recovery
         for seen, ends in (
@@ -281,15 +283,15 @@ class ExactConsumer(Consumer):
                 state = self._state(tp)
                 applied = seen.get(tp)
                 if applied is None or state is None or applied < self._returned.get(tp, -1):
-                    continue  # records are on their way to the table
+                    continue  # records are in flight to the table
                 if applied < end < state.position:
                     seen[tp] = end
 
     async def _fetch_fairly(self, wanted: set[TP], timeout: float) -> dict[TP, Any]:
-        """A fetch in which no partition keeps others waiting, however much it holds.
+        """Fetch records so that no partition keeps others waiting, however many it holds.
 
-        aiokafka returns at most so many records at once, of whatever partition it looks at first, and looks
-        at them in the same order each time.
+        aiokafka returns a bounded number of records at once, of the partitions that it reads first, and it
+        reads them in the same order each time.
         """
         deep = self._deep & wanted
         records = (
@@ -307,11 +309,11 @@ class ExactConsumer(Consumer):
         return self._done.get(tp)
 
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
-        """Note nothing: a hole in the log is passed with the record after it."""
+        """Do nothing: a hole in the log is passed with the record after it."""
 
 
 class PromptTables(TableManager):
-    """Faust's manager of tables, without its second of waiting for tables that modules still define."""
+    """Faust's manager of tables, without its wait of a second for tables that modules still define."""
 
     async def on_start(self) -> None:
         """Register the tables, all of which are defined before the application starts."""
@@ -320,7 +322,7 @@ class PromptTables(TableManager):
 
 
 class ExactTransport(Transport):
-    """The transport with this consumer."""
+    """Faust's transport with `ExactConsumer`."""
 
     Consumer: ClassVar[Any] = ExactConsumer
 

@@ -116,7 +116,7 @@ def test_a_record_that_poses_no_problem_is_refused_with_the_reason(value, reason
 def test_a_decision_that_asks_for_nothing_is_refused(bench):
     other = next(each for each in bench.decisions if not isinstance(each.outcome, SolveRequested))
     value = b'{"decision":' + other.canonical + b',"problem":{}}'
-    with pytest.raises(InvalidRecordError, match=f"decision {other.id} asks for no solution"):
+    with pytest.raises(InvalidRecordError, match=f"decision {other.id} requests no solution"):
         pending_solve(ReadRecord("p.solves.requested", 0, 0, None, b"c", value, ()))
 
 

@@ -10,7 +10,7 @@ from schemas.registry import EVENTS_BY_TOPIC, TOPIC_BY_EVENT
 from schemas.topics import CLOCK, FLEET, LEDGER, dead_letter_name, topic_name
 from streams.kafka.records import Place, ReadRecord, SentRecord
 from streams.worker.flow import Clients
-from streams.worker.intake import InputTopic, Intake
+from streams.worker.intake import Intake, IntakeTopic
 from streams.worker.pipeline import Pipeline
 from streams.worker.settings import WorkerSettings
 
@@ -115,7 +115,7 @@ def pipeline(broker: Broker, cell: str, settings: WorkerSettings) -> Pipeline:
         """No cell waits."""
 
     inputs = {
-        topic_name(PREFIX, name): InputTopic(
+        topic_name(PREFIX, name): IntakeTopic(
             events, dead_letter_name(topic_name(PREFIX, name)), in_own_partition=name in (FLEET, CLOCK)
         )
         for name, events in EVENTS_BY_TOPIC.items()

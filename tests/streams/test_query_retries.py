@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from streams.kafka.reader import ask_again
+from streams.kafka.reader import retry_query
 
 ASKING_S = 2.0
 
@@ -28,7 +28,7 @@ class Broker:
         self.now_s += seconds
 
     def asked(self, between: Callable[[], None] = lambda: None) -> str:
-        return ask_again(self.answer, between, lambda: self.now_s, self.sleep)
+        return retry_query(self.answer, between, lambda: self.now_s, self.sleep)
 
 
 def test_a_partition_that_was_just_made_may_be_without_its_leader_for_half_a_minute():
