@@ -33,11 +33,11 @@ class ProfileRun:
         open_team: Callable[[], Team],
         folder: JobFolder,
     ) -> None:
-        """Nothing is done before `run`.
+        """Start nothing before `run`.
 
         Args:
             open_team: opens the job.
-            folder: where the ranks meet.
+            folder: folder of the ranks' meeting.
         """
         self._part = part
         self._around = surroundings
@@ -46,7 +46,7 @@ class ProfileRun:
         self._folder = folder
 
     def run(self) -> None:
-        """Make the run, and end it with the message `Over`."""
+        """Do the run, and end it with the message `Over`."""
         outcome: Outcome = "stopped"
         if not self._is_halted():
             self._tell(RunStarted, {})
@@ -62,7 +62,7 @@ class ProfileRun:
         self._around.inbox.forget(self._part.part)
 
     def _run(self) -> bool:
-        """Whether it has come to its end."""
+        """Do the run, and return whether it was completed."""
         command, settings, membership = self._part.command, self._around.settings, self._part.membership
         deadline_s = time.monotonic() + command.limit_s
         team = self._open_team()

@@ -1,9 +1,9 @@
 """A rank of the tuner: one GPU, the base model, and one part of a task after another.
 
-Its loop is not that of `executors.gang.rank`, where a rank has one job and ends with it: here the next part
-is given while the present one runs. Between two tasks only adapter, optimizer and data change (runtime reuse,
-Ymir, section 6): the next task is opened while the present one trains, and the present one is written while
-the next one trains.
+Its loop differs from that of `executors.gang.rank`, where a rank has one job and ends with it: here the next
+part is sent while the present one runs. Between two tasks only adapter, optimizer and data change (runtime
+reuse, Ymir, section 6): the next task is opened while the present one trains, and the present one is written
+while the next one trains.
 """
 
 import signal
@@ -62,7 +62,7 @@ def _load(place: Place) -> SharedBase:
 
 
 class TunerRank:
-    """Serves one part after another."""
+    """Runs one part after another."""
 
     def __init__(self, place: Place, base: SharedBase, connection: "Connection[bytes, bytes]") -> None:
         self._place = place
@@ -90,7 +90,7 @@ class TunerRank:
         self._crews = Crews(base, loaders, self._surroundings)
 
     def serve(self) -> None:
-        """Serve until the node is gone."""
+        """Run parts until the node is gone."""
         self._inbox.send(Ready())
         self._inbox.listen()
         while True:
@@ -110,7 +110,7 @@ class TunerRank:
         )
 
     def _successor(self, part: TaskPart) -> Opening[Stages] | None:
-        """The task that is to take this one's ranks over as they are connected."""
+        """Return the opening of the task that is to take over this one's connected ranks."""
         for following, opening in list(self._openings.values()):
             if following.follows == part.part:
                 return cast(Opening[Stages], opening)

@@ -1,4 +1,4 @@
-"""What the leader of a task writes of its jobs, beside the training."""
+"""Writes of the leader of a task for its jobs, during the training."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,15 +15,15 @@ from executors.tuner.surroundings import Surroundings
 from schemas.merging.commands import TaskAssigned
 
 _BYTES_PER_PARAMETER = 12
-"""Itself and AdamW's two moments, in float32."""
+"""A parameter and AdamW's two moments, in float32."""
 
 
 class TaskSaves:
-    """Has checkpoints and results written, and reported.
+    """Schedules the writes of checkpoints and results, and their reports.
 
     Attributes:
-        samples: what is kept of each job that is not over.
-        saved_s: when the last checkpoint was taken, by the monotonic clock.
+        samples: samples in the checkpoint of each job that is not over.
+        saved_s: time of the last checkpoint, on the monotonic clock.
     """
 
     def __init__(
@@ -38,19 +38,19 @@ class TaskSaves:
         self.saved_s = time.monotonic()
 
     def begin(self, jobs: list[Job]) -> None:
-        """These are the task's jobs, as they are on disk."""
+        """Set the task's jobs, at their positions on disk."""
         self._jobs = jobs
         self.samples = {job.job_id: job.samples_done for job in jobs if not job.is_over}
 
     def save(self, jobs: Sequence[Job], state: AdapterState, node_s: float) -> None:
-        """Have the state written while training goes on."""
+        """Write the state during the training."""
         self.saved_s = time.monotonic()
         for job in jobs:
             self._write(job, lambda: state)
             self._report(job, node_s)
 
     def save_at_last(self, jobs: Sequence[Job], state: Callable[[], AdapterState]) -> None:
-        """Have the state written after the last step, while the next task begins."""
+        """Write the state after the last step, while the next task begins."""
         for job in jobs:
             if not job.is_over and job.iterations:
                 self._write(job, state)

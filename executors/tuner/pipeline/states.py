@@ -1,7 +1,7 @@
-"""A job's state, gathered from the stages and scattered to them.
+"""State of a job, gathered from the stages and scattered to them.
 
-It is the engine's `TaskState`, so a checkpoint of a pipeline resumes in the engine and the other way round.
-A stage's piece of it is a `TaskState` too, with the stage's pieces for its vectors.
+It is the engine's `TaskState`, so a checkpoint of a pipeline resumes in the engine and vice versa. A stage's
+piece of it is a `TaskState` too, with the stage's pieces as its vectors.
 """
 
 from collections.abc import Sequence
@@ -31,24 +31,24 @@ def gather_state(
     direction: Direction,
     channel: Channel,
 ) -> TaskState | None:
-    """Put a job's state together; all ranks must do so at the same time.
+    """Combine a job's state; all ranks must do so at the same time.
 
     Args:
-        piece: this rank's; of its vectors nothing is used.
+        piece: this rank's piece; its vectors are not used.
         vectors: parameters and both moments of this rank's stage, float32 ``[3, size]`` in host memory.
-        layouts: of all stages.
-        rank: this process's.
-        direction: in which the job runs.
+        layouts: layouts of all stages.
+        rank: rank of this process.
+        direction: direction of the job.
         channel: for host memory.
 
     Returns:
         the state on rank 0; None on others.
 
     Raises:
-        StageLostError: another rank is gone.
+        StageLostError: another rank is lost.
     """
     if rank != LEADER:
-        # Another pipeline has the same.
+        # Other pipelines have the same vectors.
         if vectors.shape[1] and rank < len(layouts):
             channel.send(vectors, LEADER)
             channel.flush()
@@ -72,21 +72,21 @@ def scatter_state(
     direction: Direction,
     channel: Channel,
 ) -> TaskState:
-    """Give each rank its stage's piece of a state that rank 0 has; all ranks must do so at the same time.
+    """Send each rank its stage's piece of rank 0's state; all ranks must do so at the same time.
 
     Args:
-        state: on rank 0; None on others.
-        layouts: of all stages.
-        rank: this process's.
-        world: all ranks, of one pipeline or of several.
-        direction: in which the job will run.
+        state: whole state on rank 0; None on others.
+        layouts: layouts of all stages.
+        rank: rank of this process.
+        world: number of ranks of all pipelines.
+        direction: direction of the job.
         channel: for host memory.
 
     Returns:
         this rank's piece.
 
     Raises:
-        StageLostError: another rank is gone.
+        StageLostError: another rank is lost.
         ValueError: rank 0 has no state, or it does not fit the base model and the task.
     """
     stages = len(layouts)
