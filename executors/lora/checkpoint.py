@@ -1,4 +1,4 @@
-"""A task's state as files: the adapter in PEFT's own format, everything else in safetensors and JSON."""
+"""Files of a task's state: the adapter in PEFT's own format, everything else in safetensors and JSON."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -41,7 +41,7 @@ class TrainingState(BaseModel):
 
 
 def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
-    """Turn a state into the content of a checkpoint's files, by name."""
+    """Return a state as the contents of a checkpoint's files, by name."""
     layout = base.layout(state.task)
     moments = {
         **_named(layout, state.first_moment, _FIRST_MOMENT_PREFIX),
@@ -56,7 +56,7 @@ def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
         position=state.cursor.position,
         dataset_digest=state.dataset_digest,
     )
-    # The metadata is what PEFT's own loader and others of its kind expect.
+    # PEFT's own loader and others of its kind expect this metadata.
     adapter = save_tensors(_named(layout, state.parameters, _PEFT_PREFIX), metadata={"format": "pt"})
     return {
         ADAPTER_CONFIG: _json_bytes(_peft_config(state.task, layout, base)),
@@ -67,7 +67,7 @@ def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
 
 
 def decode_state(files: Mapping[str, bytes], base: SharedBase) -> TaskState:
-    """Turn the content of a checkpoint's files back into the state.
+    """Return the state in the contents of a checkpoint's files.
 
     Raises:
         ValueError: a file is missing, or the content does not fit the base model.
@@ -95,7 +95,7 @@ def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dic
     targets = layout.target_modules if task.is_all_linear else list(task.target_modules)
     config = LoraConfig(
         r=task.rank,
-        lora_alpha=cast(int, task.alpha),  # any number will do
+        lora_alpha=cast(int, task.alpha),  # any number is valid
         lora_dropout=task.dropout,
         target_modules=targets,
         fan_in_fan_out=any(base.sites[site].is_transposed for site in layout.sites),
@@ -105,7 +105,7 @@ def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dic
         inference_mode=True,
     )
     fields: dict[str, Any] = config.to_dict()
-    # PEFT keeps these as sets, whose order differs from process to process.
+    # PEFT keeps these as sets, whose order differs between processes.
     fields["target_modules"] = sorted(fields["target_modules"])
     fields["exclude_modules"] = _left_out(targets, base) or None
     if base.frozen_layers:
@@ -114,7 +114,8 @@ def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dic
 
 
 def _left_out(targets: Collection[str], base: SharedBase) -> list[str]:
-    """Layers that target modules mean and that have no adapter here: PEFT would put one on them."""
+    """Return the layers that target modules match and that have no adapter here: PEFT would add one to
+    them."""
     names = [
         f"{name}.{part}"
         for name in base.objective.plain

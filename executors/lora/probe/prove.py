@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _LONG_PRODUCTS = {"cpu": 5e8, "cuda": 5e13}
-"""Parameters times tokens of the longest sequence that is compared, by device: about a second."""
+"""Parameters times tokens of the longest compared sequence, by device: about a second."""
 _LONGEST_TOKENS = 8_192
 _USUAL_TOKENS = 256
 _USUAL_PRODUCTS = 2e10
-"""As many tokens as jobs often have are compared for so many products: some seconds on a CPU."""
+"""Parameters times tokens up to which sequences of usual job lengths are compared: some seconds on a CPU."""
 _ERROR_CHARACTERS = 300
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 def prove(base: "SharedBase") -> Proof:
     """Compare packed passes of a base model with transformers' eager passes of each sequence alone.
 
-    Two tasks of two sequences each are run on the real weights, on their device and in their precision:
+    Two tasks of two sequences each run on the real weights, on their device and in their precision:
 
     1. Leaks: if the tokens of one task are changed, logits and adapter gradients of the other must stay the
        same to the bit (or, with routed experts, to rounding: see `Proof.bit_identical`), both ways.
@@ -52,10 +52,10 @@ def prove(base: "SharedBase") -> Proof:
        eager logits, since a model may treat distant tokens in another way.
 
     Allowances for rounding are measured, see `deviation`. A model of less precision is compared in float32
-    first, if that fits on the device, and then as it is.
+    first, if that fits on the device, and then in its own precision.
 
     Raises:
-        UnprovenBaseError: a check fails, or anything raises in a pass.
+        UnprovenBaseError: a check or a pass fails.
         torch.OutOfMemoryError, torch.AcceleratorError: the device is too small, or lost.
     """
     started_s = time.monotonic()
@@ -99,7 +99,7 @@ def _proof(base: "SharedBase", started_s: float) -> Proof:
 
 
 def _checks_of_reduced(probe: Probe) -> "Checks":
-    """Prove a model in float32, if that fits; return what is to be checked in its own precision."""
+    """Prove a model in float32, if that fits; return the checks in its own precision."""
     if not has_room_for_float32(probe.model, probe.model.device):
         return Checks(probe, REDUCED_ALONE, _eager(probe), _eager(probe, perturbed=True))
     with probe.in_float32():
@@ -112,7 +112,7 @@ def _checks_of_reduced(probe: Probe) -> "Checks":
 
 
 def compared_tokens(device_type: str, parameters: int) -> int:
-    """Return the length of the longest sequence that is worth its time, for a model of so many parameters."""
+    """Return the length of the longest compared sequence, for the number of a model's parameters."""
     affordable = int(_LONG_PRODUCTS.get(device_type, 0) / parameters)
     usual = min(_USUAL_TOKENS, int(_USUAL_PRODUCTS / parameters))
     return min(max(affordable, usual), _LONGEST_TOKENS)
@@ -122,10 +122,10 @@ class Checks:
     """The checks of a model in one precision."""
 
     def __init__(self, probe: Probe, yardstick: Yardstick, reference: Outcome, noise: Outcome) -> None:
-        """Take the reference, and a pass that differs from it by rounding alone.
+        """Keep the reference, and a pass that differs from it only by rounding.
 
         Raises:
-            Refusal: either is not finite, or the packed pass raises.
+            Refusal: one of them is not finite, or the packed pass raises.
         """
         for outcome in (reference, noise):
             if not is_finite(outcome):
@@ -137,10 +137,10 @@ class Checks:
         self._packed = self._pass(probe.batches)
 
     def leaks(self) -> bool:
-        """Look for an influence of each task on the other.
+        """Check for an influence of each task on the other.
 
         Returns:
-            whether there is none to the bit. If not, there is one by rounding.
+            whether no bit is influenced. If not, there is only one by rounding.
 
         Raises:
             Refusal: a task depends on the other.
@@ -222,7 +222,7 @@ def _eager(probe: Probe, *, perturbed: bool = False) -> Outcome:
 
 
 def _run(reason: Reason, action: Callable[[], R]) -> R:
-    """Take an error for a refusal, unless it is the device's."""
+    """Raise an error of an action as a refusal, unless it is the device's."""
     try:
         return action()
     except (torch.OutOfMemoryError, torch.AcceleratorError, MemoryError):

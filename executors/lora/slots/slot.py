@@ -15,30 +15,30 @@ from schemas.fleet import FleetEvent
 from schemas.lora_commands import RunOrder, SlotAssigned
 
 EndReason = Literal["quota", "slot_end", "newer_slot", "node_stops", "no_room"]
-"""Why a run's part of a slot is over."""
+"""Reason of the end of a run's part of a slot."""
 
 _CHECKPOINT_POLL_S = 0.25
 _MOST_WAITED = 0.25
-"""A run waits for at most this part of its slot. A predecessor whose node died never writes what it reported:
-whoever waited for the whole slot would wait again in the next one, and never train."""
+"""Share of its slot that a run waits at most. A lost predecessor never writes its reported checkpoint: a run
+that waited for the whole slot would wait again in the next one, and never train."""
 _PUBLISHING_SLOTS = 1
-"""Slots after its own in which a run may still publish: then the cell counts the slot as lost, and has
-planned the job again or given it up."""
+"""Slots after its own in which a run may still publish. Later, the cell counts the slot as lost, and has
+planned the job again or ended it."""
 _RECENT_SLOTS = 2
-"""A job that was finished in one of so many slots may cross its own cancellation on the way."""
+"""Slots during which a cancellation may arrive for a job that was finished in the first of them."""
 
 _T = TypeVar("_T")
 
 
 class SlotRuns:
-    """Carries out an assignment, a step at a time, and reports what comes of it.
+    """Carries out an assignment, step by step, and reports its results.
 
-    A run waits for its predecessor's checkpoint, trains, and is over; one that fails, is cancelled or has
-    been replaced is over at once, and the others do not notice.
+    A run waits for its predecessor's checkpoint, trains, and is over; one that fails, is cancelled or is
+    replaced is over at once, without effect on the others.
 
     Attributes:
-        assignment: what is carried out.
-        over: the jobs whose part of this slot is over and reported.
+        assignment: the assignment.
+        over: jobs whose part of this slot is over and reported.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SlotRuns:
         workshop: Workshop,
         report: Callable[[FleetEvent], None],
     ) -> None:
-        """Take an assignment on, save for the jobs that are over; nothing is done before `advance`."""
+        """Accept an assignment, except for the jobs that are over; start nothing before `advance`."""
         self.assignment = assignment
         self.over = set(over)
         self._workshop = workshop
@@ -65,15 +65,15 @@ class SlotRuns:
         self._next_progress_s = now_s + workshop.cadence.progress_s
 
     def advance(self) -> Activity:
-        """Begin the runs that can begin, take one step with all that train, and keep checkpoints going.
+        """Begin the runs that can begin, run one step of all that train, and save checkpoints that are due.
 
         Raises:
-            NoRoomError: what the runs have learned cannot be kept; they are as they were.
+            NoRoomError: the runs' state cannot be written; they are unchanged.
             torch.AcceleratorError: the device is lost.
         """
         if self._clock.time_s() >= self.assignment.slot_end_s:
             self.close("slot_end")
-        # Not after the step: cancellations that arrived during it are known only here.
+        # Not after the step: cancellations that arrive during it are processed before this.
         for run in [run for run in self._training.values() if run.samples_done >= run.goal_samples]:
             self._end_part(run, "quota")
         self._begin_runs()
@@ -85,8 +85,8 @@ class SlotRuns:
         return "waiting" if self._waiting else "idle"
 
     def cancel(self, job_id: str) -> None:
-        """Stop a job that is over for its user; nothing is reported or kept, an adapter that was published
-        when it was already over included."""
+        """Stop a job that is over for its user, without a report; remove its files, including an adapter that
+        was published after its end."""
         if job_id in self._training or job_id in self._waiting:
             self._drop(job_id)
             self._reports.say("run cancelled", job_id)
@@ -94,7 +94,7 @@ class SlotRuns:
         self._workshop.checkpoints.remove(job_id)
 
     def disown(self, run_id: str, job_id: str) -> None:
-        """End a run that the cell does not have: it writes nothing more, and publishes nothing."""
+        """End a run that the cell does not have: it writes and publishes nothing more."""
         run = self._training.get(job_id)
         order = self._waiting.get(job_id) if run is None else run.order
         if order is None or order.run_id != run_id:
@@ -118,12 +118,12 @@ class SlotRuns:
             self._reports.say("adapter withdrawn", job_id)
 
     def close(self, reason: EndReason) -> None:
-        """End every run where it is: checkpointed, then reported.
+        """End every run at its position: checkpointed, then reported.
 
-        That includes what a process before this one trained in the slot, and could not report.
+        That includes training in the slot by a process before this one, which could not report it.
 
         Raises:
-            NoRoomError: what a run has learned cannot be kept; it and those after it are as they were.
+            NoRoomError: a run's state cannot be written; it and those after it are unchanged.
         """
         for order in list(self._waiting.values()):
             newest = self._workshop.checkpoints.newest(order.job_id)
@@ -141,7 +141,7 @@ class SlotRuns:
             self._end_part(run, reason)
 
     def give_up(self) -> None:
-        """End every run where it is, and without a report where it cannot be checkpointed any more."""
+        """End every run at its position, without a report if it cannot be checkpointed."""
         for run in list(self._training.values()):
             try:
                 self._end_part(run, "no_room")
@@ -169,7 +169,7 @@ class SlotRuns:
                 self._begin(order, newest)
 
     def _refuse_too_little_room(self) -> None:
-        """Begin nothing that could not be checkpointed."""
+        """Begin no run that could not be checkpointed."""
         needed_bytes = sum(self._checkpoint_bytes(order) for order in self._waiting.values())
         lacking = self._workshop.room.lacking(needed_bytes)
         if lacking is not None:
@@ -180,11 +180,12 @@ class SlotRuns:
         try:
             return self._workshop.checkpoints.bytes_of(task_of(order))
         except Exception:
-            # It will fail as soon as it begins.
+            # It fails when it begins.
             return 0
 
     def _is_behind(self, order: RunOrder, newest: Checkpoint | None) -> bool:
-        """Whether a predecessor has come further than `newest`; what is of this slot is our own."""
+        """Return whether a predecessor has a later state than `newest`; states of this slot are this
+        node's."""
         if newest is None:
             return order.resume_samples > 0
         return newest.token < self.assignment.slot and newest.samples_done < order.resume_samples
@@ -229,7 +230,7 @@ class SlotRuns:
         if finished is not None and (finished.task != task_of(order) or finished.adapter.path != path):
             raise ValueError(f"{order.job_id}: was finished for another user, or with other settings")
         if finished is not None:
-            # What a crash has left is cleared away.
+            # Remove the remains of a crash.
             self._workshop.checkpoints.finish(finished)
         return finished
 
@@ -293,10 +294,11 @@ class SlotRuns:
         return saved
 
     def _kept(self, run: Run, work: Callable[[], _T]) -> _T | None:
-        """Do what keeps something of a run; None if the run is over, because it was replaced or this failed.
+        """Call a function that writes state of a run; None if the run is over, since it was replaced or the
+        write failed.
 
         Raises:
-            NoRoomError: it is the disk that is at fault.
+            NoRoomError: the disk is at fault.
             torch.AcceleratorError: the device is lost.
         """
         try:
@@ -312,10 +314,10 @@ class SlotRuns:
         return None
 
     def _give_way(self, run: Run, error: OSError) -> None:
-        """Fail a run whose files cannot be written, unless no other's could.
+        """Fail a run whose files cannot be written, unless those of other runs could not be written either.
 
         Raises:
-            NoRoomError: it is the disk that is at fault.
+            NoRoomError: the disk is at fault.
         """
         needed_bytes = self._checkpoint_bytes(run.order)
         refused = self._workshop.room.refused(needed_bytes)
@@ -333,7 +335,7 @@ class SlotRuns:
     def _end_part(self, run: Run, reason: EndReason) -> None:
         """Checkpoint, then report: finished if the work is done, and else complete for this slot."""
         if run.loss is None:
-            # Ended before its first step of all: there is nothing to keep.
+            # It ended before its very first step: there is no state.
             if reason in ("slot_end", "newer_slot"):
                 self._fail(run.job_id, 0, TimeoutError("the slot was over before the run's first step"))
                 return
@@ -354,15 +356,16 @@ class SlotRuns:
         )
 
     def _may_publish(self) -> bool:
-        """Whether the cell still waits for this slot; later, a run of a later slot publishes, if any does."""
+        """Return whether the cell still waits for this slot; later, only a run of a later slot may
+        publish."""
         length_s = self.assignment.slot_end_s - self.assignment.slot_start_s
         return self._clock.time_s() < self.assignment.slot_end_s + _PUBLISHING_SLOTS * length_s
 
     def _finish(self, run: Run, saved: SavedRun, loss: float) -> None:
-        """Write the adapter, give up the checkpoints, report.
+        """Write the adapter, remove the checkpoints, report.
 
-        In this order: what is kept of the job says all that the report does, so that a crash in between is
-        mended by any node that is given the job again.
+        In this order: the job's record has all that the report needs, so any later node of the job can repair
+        a crash in between.
         """
 
         def finish() -> FinishedRun:
@@ -385,7 +388,7 @@ class SlotRuns:
         self._reports.finished(finished)
 
     def _fail_training(self, run: Run, error: Exception) -> None:
-        """Give a run up; one that may go on elsewhere is to find there what it has learned here."""
+        """Fail a run; one that may continue on another node is checkpointed."""
         is_whole = not isinstance(error, UpdateError)
         if is_whole and not is_permanent(error) and run.unsaved_steps and self._save(run) is None:
             return
@@ -397,7 +400,7 @@ class SlotRuns:
         self._reports.failed(job_id, samples_done, error, self._steps.memory_gib.get(job_id))
 
     def _drop(self, job_id: str) -> None:
-        """Take a job off the device; its part of the slot is over."""
+        """Remove a job from the device; its part of the slot is over."""
         self._waiting.pop(job_id, None)
         self._training.pop(job_id, None)
         self._workshop.engine.discard(job_id)
