@@ -1,4 +1,4 @@
-"""Models with our layers as files: Hugging Face's own, and a small JSON beside them."""
+"""Files of models with our layers: Hugging Face's own, and a small JSON file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,8 +32,8 @@ class MoeDescription(BaseModel):
     """The gating and conversion of a model, which its configuration does not state.
 
     Attributes:
-        gating: of all layers.
-        conversion: how the dense model was converted; none for a model whose kind has experts of its own.
+        gating: gating of all layers.
+        conversion: conversion of the dense model; None for a kind of model with its own experts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,8 +45,8 @@ class MoeDescription(BaseModel):
 def save(model: PreTrainedModel, description: MoeDescription, directory: Path) -> None:
     """Write ``config.json``, ``model.safetensors`` and ``moe.json``.
 
-    What was adopted is written in the model's own form, which Hugging Face loads by itself. A converted model
-    is not: Hugging Face would find no weights for its feed-forward networks.
+    Adopted layers are written in the model's own form, which Hugging Face loads by itself. It cannot load a
+    converted model: the weights of its feed-forward networks are missing.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if description.conversion is None:
@@ -60,7 +60,7 @@ def save(model: PreTrainedModel, description: MoeDescription, directory: Path) -
 
 
 def load(directory: Path) -> tuple[PreTrainedModel, MoeDescription]:
-    """Read what `save` has written, on the CPU, for inference until ``train()`` is called.
+    """Read the files of `save`, on the CPU, for inference until ``train()`` is called.
 
     Raises:
         BaseModelError: a file is missing or does not fit.
@@ -92,7 +92,7 @@ def load_whole(
     """Load a model in transformers' own form onto the CPU.
 
     Args:
-        dtype: of its parameters; "auto" is the one of the configuration or else the file.
+        dtype: type of its parameters; "auto" is that of the configuration or else of the file.
 
     Raises:
         BaseModelError: its kind is unknown, or its weights do not fit.
@@ -128,7 +128,7 @@ def _read_description(directory: Path) -> MoeDescription:
 
 @contextmanager
 def _blamed_on_description(directory: Path) -> Iterator[None]:
-    """Name moe.json in errors of layers that cannot be made as it describes them."""
+    """Name moe.json in errors of layers that do not fit its description."""
     try:
         yield
     except ValueError as error:
@@ -136,7 +136,7 @@ def _blamed_on_description(directory: Path) -> Iterator[None]:
 
 
 def _loader_of(config: PretrainedConfig) -> Any:
-    """One of transformers' `AutoModelFor...`."""
+    """Return one of transformers' `AutoModelFor...`."""
     if config.is_encoder_decoder:
         return AutoModelForSeq2SeqLM
     return AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM

@@ -1,4 +1,4 @@
-"""The agreement between processes: rank 0 decides, all of them tell it what they have."""
+"""The agreement between processes: rank 0 decides, all ranks send it their submissions."""
 
 import json
 import logging
@@ -25,17 +25,18 @@ from executors.moe.parallel.wire import Wire
 _KEY = "collectives"
 _POLL_S = 0.1
 _MOST_STRANGERS = 64
-"""Connections that have said nothing yet; beyond them and one for each rank, the oldest is closed."""
+"""Most connections that have sent nothing yet, besides one for each rank; beyond that, the oldest is
+closed."""
 _GRACE_S = 0.5
-"""For rank 0 to say who has not come."""
+"""Extra time for rank 0 to report missing ranks (s)."""
 
 _log = logging.getLogger(__name__)
 
 
 class AgreedOrder:
-    """The order of collectives, agreed on by all ranks while they run; on each rank.
+    """The order of collectives, agreed on by all ranks during the run; on each rank.
 
-    See `Agreement` for what is guaranteed. A micro-op costs a message to rank 0 and one back.
+    See `Agreement` for its guarantees. A micro-op costs a message to rank 0 and one back.
     """
 
     def __init__(self, wire: Wire, coordinator: "Coordinator | None", timeout_s: float) -> None:
@@ -52,13 +53,13 @@ class AgreedOrder:
         """Connect; all ranks must do so at the same time.
 
         Args:
-            store: of this group of ranks alone.
-            host: where the others reach rank 0; the others' own is not used.
+            store: store of this group of ranks only.
+            host: address at which the others reach rank 0; only rank 0's is used.
             terms: settings and plans that must be the same on all ranks.
-            timeout_s: how long a rank may be late to a collective.
+            timeout_s: most time by which a rank may be late to a collective.
 
         Raises:
-            CollectiveLostError: a rank does not come.
+            CollectiveLostError: a rank does not connect.
             DisagreementError: a rank has other terms.
         """
         store.set_timeout(timedelta(seconds=timeout_s))
@@ -80,19 +81,19 @@ class AgreedOrder:
         return order
 
     def submitted(self, kind: Kind, label: str) -> None:
-        """This rank has a micro-op to issue."""
+        """Send a new micro-op of this rank."""
         self._tell("submitted", kind, label)
 
     def expected(self, count: int) -> None:
-        """This rank will submit so many all-to-all micro-ops before long."""
+        """Send the number of all-to-all micro-ops that this rank will soon submit."""
         self._tell("expected", count)
 
     def next(self, wait_s: float) -> Kind | None:
-        """Return what to issue next; None if that is not decided yet after the wait.
+        """Return the kind to issue next; None if it is not decided after the wait.
 
         Raises:
-            CollectiveLostError: a rank is gone, or late.
-            DisagreementError: ranks do not do the same.
+            CollectiveLostError: a rank is lost, or late.
+            DisagreementError: ranks have different collectives.
         """
         kind = self._granted_kind()
         if kind is None:
@@ -101,25 +102,25 @@ class AgreedOrder:
         return kind
 
     def check(self) -> None:
-        """See whether the run of all ranks is over.
+        """Raise an error if the run of all ranks is over.
 
         Raises:
-            CollectiveLostError: a rank is gone, or late.
-            DisagreementError: ranks do not do the same.
+            CollectiveLostError: a rank is lost, or late.
+            DisagreementError: ranks have different collectives.
         """
         self._hear(0.0)
 
     def finished(self, kind: Kind) -> None:
-        """This rank has carried out a micro-op."""
+        """Send the end of a micro-op on this rank."""
         self._finished[kind] += 1
         self._tell("finished", kind)
 
     def failed(self, reason: str) -> None:
-        """This rank can carry out no more."""
+        """Send the failure of this rank."""
         self._tell("failed", reason)
 
     def close(self) -> None:
-        """Leave: the others may only do so, too."""
+        """Disconnect: the others may only do so, too."""
         self._tell("leave")
         if self._coordinator is not None:
             self._coordinator.join(self._timeout_s)
@@ -127,11 +128,11 @@ class AgreedOrder:
         self._wire.close()
 
     def _granted_kind(self) -> Kind | None:
-        # There is one at most: of both kinds, one is granted once the other has ended.
+        # There is at most one: of both kinds, one is granted once the other has ended.
         return next((kind for kind in Kind if self._finished[kind] < self._granted[kind]), None)
 
     def _tell(self, *message: object) -> None:
-        with suppress(OSError):  # who hears nothing is told by `next`
+        with suppress(OSError):  # if rank 0 is lost, `next` raises the error
             self._wire.send(*message)
 
     def _await_all(self, rank: int, world: int) -> None:
@@ -165,7 +166,7 @@ class Coordinator(threading.Thread):
         """Listen, and start.
 
         Raises:
-            OSError: nothing can listen at the host.
+            OSError: the host has no address to listen at.
         """
         super().__init__(name="collectives-coordinator", daemon=True)
         self.secret = secrets.token_hex(16)
@@ -197,7 +198,7 @@ class Coordinator(threading.Thread):
             self._listener.close()
 
     def close(self) -> None:
-        """End, whatever the others do."""
+        """End, also if ranks are still connected."""
         self._closing = True
         self.join(10 * _POLL_S)
         for wire in self._wires.values():
@@ -229,7 +230,7 @@ class Coordinator(threading.Thread):
                 raise DisagreementError(f"ranks disagree: rank {rank} has {own!r}, rank 0 has {terms[0]!r}")
 
     def _has_joined(self, wire: Wire, terms: dict[int, str]) -> bool:
-        """Admit or refuse a connection by its first message; False while that has not come."""
+        """Accept or refuse a connection by its first message; False before that has arrived."""
         try:
             messages = wire.receive(0.0)
             if not messages:
@@ -240,7 +241,7 @@ class Coordinator(threading.Thread):
         except (OSError, ValueError, TypeError, RecursionError):
             is_ours = False
         if not is_ours:
-            wire.close()  # whoever else has found the port
+            wire.close()  # an unrelated program that connected to the port
             return True
         self._wires[rank] = wire
         terms[rank] = own
@@ -259,7 +260,7 @@ class Coordinator(threading.Thread):
                 self._lose_patience()
 
     def _hear(self, rank: int) -> bool:
-        """Take what a rank tells; True if it has left."""
+        """Process the messages of a rank; True if it has left."""
         try:
             messages = self._wires[rank].receive(0.0)
         except OSError as error:

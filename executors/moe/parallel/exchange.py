@@ -1,6 +1,6 @@
-"""What ranks tell each other between steps: times, plans, and the parameters of experts packed anew.
+"""Exchanges of ranks between steps: times, plans, and the parameters of repacked experts.
 
-All of it goes over the default process group, while no other collective is under way.
+They use the default process group, while no other collective runs.
 """
 
 import math
@@ -17,11 +17,11 @@ from executors.moe.parallel.packing import MicroOpTimes, Packing
 from executors.moe.parallel.planning import Plan
 
 _DIGITS = 15
-"""Of a digest in hexadecimal, which an int64 has room for."""
+"""Hexadecimal digits of a digest that fit an int64."""
 
 
 def agreed_times(times: MicroOpTimes) -> MicroOpTimes:
-    """The mean of all ranks' times, the same on each, so that all pack alike.
+    """Return the mean of all ranks' times, the same on each, so that all decide the same packing.
 
     Raises:
         PeerLostError: a rank does not answer.
@@ -34,14 +34,14 @@ def agreed_times(times: MicroOpTimes) -> MicroOpTimes:
 
 
 def agreed_plan(plan: Plan, all_to_alls: int) -> Plan:
-    """Rank 0's plan, the same on each rank (erratum I3).
+    """Return rank 0's plan, the same on each rank (erratum I3).
 
     Args:
-        all_to_alls: micro-ops of the step for which this rank has planned.
+        all_to_alls: micro-ops in this rank's measured step.
 
     Raises:
-        DisagreementError: a rank has planned for another number of micro-ops, so its step differs; or it has
-            not got rank 0's plan.
+        DisagreementError: a rank's plan has another number of micro-ops, so its step differs; or it has not
+            received rank 0's plan.
         PeerLostError: a rank does not answer.
     """
     everyones = _told([len(plan.after), all_to_alls])
@@ -71,8 +71,8 @@ def _told(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def agreed_budget(budget_bytes: int | None) -> int | None:
-    """The least of all ranks' budgets, the same on each, so that as many experts stay on each device: what
-    ranks do together depends on it. None where no rank has one.
+    """Return the least of all ranks' budgets, the same on each, so that all keep the same number of experts
+    on a device: their collectives depend on it. None if no rank has one.
 
     Raises:
         PeerLostError: a rank does not answer.
@@ -83,10 +83,10 @@ def agreed_budget(budget_bytes: int | None) -> int | None:
 
 
 def exchange_experts(tensors: Sequence[Tensor], old: Packing, new: Packing, rank: int) -> list[Tensor]:
-    """Have each rank get the experts that it hosts from now on: parameters, and states of an optimizer.
+    """Send each rank the experts that it hosts from now on: parameters, and states of an optimizer.
 
-    One all-to-all for each tensor (section 4.6.1). All ranks must do so at the same time, with as many
-    tensors.
+    One all-to-all for each tensor (section 4.6.1). All ranks must do so at the same time, with the same
+    number of tensors.
 
     Args:
         tensors: each `(hosted before, ...)`.
@@ -109,11 +109,11 @@ def exchange_experts(tensors: Sequence[Tensor], old: Packing, new: Packing, rank
         outgoing = flat.index_select(0, chosen.to(flat.device))
         with detecting_loss():
             dist.all_to_all_single(arrived, outgoing, received, [len(experts) for experts in sent])
-        # Ranks of a group host ascending experts, so those that come from them are in order.
+        # Ranks of a group host ascending experts, so experts that come from them are in order.
         exchanged.append(arrived.view(len(arrived), *shape))
     return exchanged
 
 
 def _given(old: Packing, new: Packing, of: int, to: int) -> list[int]:
-    """Which experts one rank gives another."""
+    """Return the experts that one rank sends another."""
     return [expert for expert in new.hosted(to) if old.holder(expert, to) == of]

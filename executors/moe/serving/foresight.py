@@ -1,4 +1,4 @@
-"""What is known of a layer's experts before its gating network has chosen."""
+"""Forecasts of the load of a layer's experts before its gating network has chosen."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -12,43 +12,43 @@ from solvers.experts.placement import Demand
 from solvers.experts.schemes import Basis, Scheme
 
 _FADING = 16
-"""Of what was counted, one part in so many is forgotten with each batch."""
+"""Divisor of the part of the counts that is dropped with each batch."""
 
 
 class History:
-    """What experts got in the batches before, in which older ones fade."""
+    """Load of experts in the batches before, in which older ones fade."""
 
     def __init__(self, layers: int, experts: int) -> None:
         self._counts = np.zeros((layers, experts), np.int64)
 
     def add(self, layer: int, tokens: Ints) -> None:
-        """Count a batch.
+        """Add a batch.
 
         Args:
-            tokens: (experts,) that this rank had for each.
+            tokens: (experts,) number of this rank's tokens for each.
         """
-        # A batch counts for as many parts, so that small counts fade, too.
+        # A batch counts with a factor, so that small counts fade, too.
         self._counts[layer] += tokens * _FADING - self._counts[layer] // _FADING
 
     def demand(self, layer: int) -> Demand:
-        """What the experts of a layer got."""
+        """Return the load of the experts of a layer."""
         return Demand.of_counts(self._counts[layer])
 
 
 class Foresight(Protocol):
-    """What one rank foretells of its own tokens; that of all ranks is combined."""
+    """Forecast of one rank for its own tokens; those of all ranks are combined."""
 
     def __call__(self, layer: int, selections: Ints) -> Demand:
-        """Of a layer.
+        """Return the forecast for a layer.
 
         Args:
-            selections: (tokens, layers) the expert that each token chose at each MoE layer before.
+            selections: (tokens, layers) expert of each token at each MoE layer before.
         """
         ...
 
 
 def nothing(experts: int) -> Foresight:
-    """Nothing is known yet, or nothing is wanted."""
+    """Return a forecast without information."""
     unknown = Demand.of_counts(np.zeros(experts, np.int64))
     return lambda layer, selections: unknown  # noqa: ARG005
 
@@ -71,4 +71,4 @@ def _by_nothing(profile: PathProfile, history: History, scheme: Scheme) -> Fores
 FORESIGHTS: Mapping[Basis, Callable[[PathProfile, History, Scheme], Foresight]] = MappingProxyType(
     {"estimate": _by_estimate, "history": _by_history, "actual": _by_nothing}
 )
-"""Once the profile stage is over."""
+"""Forecasts after the profile stage, by basis."""

@@ -1,8 +1,8 @@
 """A rank of a service, from its first batch to its last.
 
-Between two batches all ranks exchange whether they are to end, and rank 0 what comes next: a batch, and its
-requests; a wait, which it repeats often enough that no rank takes the others for lost; a placement that the
-cell has commanded, so that all ranks have it at the same batch.
+Between two batches all ranks exchange whether they are to end, and rank 0 sends the next step: a batch, with
+its requests; a wait, which is repeated often enough that ranks are not counted as lost; a placement that the
+cell has commanded, so that all ranks apply it at the same batch.
 """
 
 import logging
@@ -43,8 +43,8 @@ SUMMARY, ANSWERS = "serving.json", "answers.jsonl"
 """Files of a service in its folder below the output root: a `ServiceSummary`, and its `NewestAnswers`."""
 _WORDS: tuple[StepWord, ...] = get_args(StepWord)
 _LONGEST_SILENCE_S = 60.0
-"""Longest time between two progress reports of the leader, even without news: the cell takes a run without
-reports for lost."""
+"""Longest time between two progress reports of the leader: the cell counts a run without reports as lost
+(s)."""
 _LONGEST_WAIT_S = 0.25
 _MICROSECONDS = 1e6
 _PLACEMENTS: TypeAdapter[tuple[LayerPlacement, ...]] = TypeAdapter(tuple[LayerPlacement, ...])
@@ -58,7 +58,7 @@ def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
 
 
 class Placed(Record):
-    """Experts of some layers are placed so from the next batch on: see `ExpertsPlaced`."""
+    """Placement of the experts of some layers from the next batch on: see `ExpertsPlaced`."""
 
     revision: int
     layers: tuple[LayerPlacement, ...]
@@ -72,7 +72,7 @@ class _BatchBoundary:
     batch_us: int
     """Duration of the batch before on this rank."""
     word: int = 0
-    """Next step; of rank 0, like all that follows."""
+    """Next step; set by rank 0, like all later fields."""
     count: int = 0
     revision: int = 0
     placement_bytes: int = 0
@@ -82,9 +82,9 @@ _FIELDS = len(fields(_BatchBoundary))
 
 
 class ExpertServing(Work[MoeOrder]):
-    """Serves until there is no request left, or the service is to end. See `Work`.
+    """Serves until all requests are answered, or the service is to end. See `Work`.
 
-    Its ranks raise DisagreementError where they serve other things, or have decided differently.
+    Its ranks raise DisagreementError if they serve different models, or have decided differently.
     """
 
     def __init__(self, rank: Rank[MoeOrder]) -> None:
@@ -97,9 +97,9 @@ class ExpertServing(Work[MoeOrder]):
         self._node_s = 0.0
         self._revision = 0
         self._last_s: float | None = None
-        """Duration of the batch before on this rank (s); None once that is sent."""
+        """Duration of the batch before on this rank (s); None once it is sent."""
         self._waited_s: list[float] = []
-        """Waiting times of its requests since they arrived (s)."""
+        """Waiting times of its requests since their arrival (s)."""
         self._is_profile_due = workload.profile_batches > 0
         self._batch = range(0)
         """The requests of the batch before."""
@@ -181,7 +181,7 @@ class ExpertServing(Work[MoeOrder]):
             self._report_news()
 
     def _agree(self) -> Step | None:
-        """Return the next step of all ranks; None where they are to end."""
+        """Return the next step of all ranks; None if they are to end."""
         step, placed = Step("wait"), b""
         revision = self._revision
         if self.rank.leads:
@@ -208,7 +208,7 @@ class ExpertServing(Work[MoeOrder]):
         return Step(_WORDS[leading.word], leading.count, min(step.wait_s, self._longest_wait_s))
 
     def _commanded(self) -> tuple[int, bytes]:
-        """The newest revision that the cell has commanded, and what changes with it."""
+        """Return the newest revision that the cell has commanded, and its changes."""
         revision, layers = self._revision, {}
         for instruction in self.rank.inbox.take_instructions():
             placed = Placed.model_validate(instruction.data, strict=False)
@@ -226,7 +226,7 @@ class ExpertServing(Work[MoeOrder]):
         return True
 
     def _stand(self, revision: int, placed: bytes) -> None:
-        # What was routed until now goes with the placement that it was routed by.
+        # Routing until now is reported with the placement that it used.
         self._report_routed()
         self._service.stand(_PLACEMENTS.validate_json(placed))
         self._revision = revision
@@ -291,7 +291,7 @@ class ExpertServing(Work[MoeOrder]):
             self.rank.inbox.send(Progress(samples_done=self._done, node_s=self._node_s, leads=True))
 
     def _report_routed(self) -> None:
-        """Report what was routed since the last report, unless it is nothing or the profile stage lasts."""
+        """Report the routing since the last report, unless it is empty or the profile stage lasts."""
         if not self.rank.leads or self._service.profiled is None or not self._routed.batches:
             return
         now_s = time.monotonic()

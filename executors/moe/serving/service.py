@@ -1,11 +1,11 @@
-"""The way of a batch through the MoE layers of a service, as one rank sees it (thesis, section 4.5.2, 4.6.2).
+"""Path of a batch through the MoE layers of a service, on one rank (thesis, section 4.5.2, 4.6.2).
 
 At each layer, once the gating network has chosen:
 
-1. All ranks tell how many rows they have for each expert, and with it what they foretell of the next layer.
-2. Phase two: each decides alike whether the layer's placement holds, and if not, makes it anew.
-3. Phase one of the next layer begins on a thread of its own: it is placed, and its weights are loaded while
-   this layer computes, and the attention after it.
+1. All ranks exchange their numbers of rows for each expert, with their forecasts for the next layer.
+2. Phase two: each decides in the same way whether the layer's placement is kept, and if not, makes a new one.
+3. Phase one of the next layer begins on a thread of its own: it is placed, and its weights are loaded during
+   the computation of this layer and of the attention after it.
 4. Rows go to the replicas of their experts by an all-to-all with uneven splits, and come back by another.
 """
 
@@ -35,7 +35,7 @@ from solvers.experts.splitting import sends
 
 @dataclass(frozen=True)
 class ServiceTerms:
-    """How experts are placed; the same on all ranks."""
+    """Parameters of the placement of experts; the same on all ranks."""
 
     scheme: Scheme
     most_experts_per_device: int
@@ -45,30 +45,30 @@ class ServiceTerms:
 
 @dataclass(frozen=True, eq=False)
 class _Planned:
-    """Phase one of a layer, which may still be under way."""
+    """Phase one of a layer, which may still run."""
 
     demand: Demand
     placement: Future[Placement | None]
     loads: Future[int]
-    """Experts that were loaded; weights are there once it has ended."""
+    """Number of experts that were loaded; weights are there once it has ended."""
 
 
 class ExpertService:
-    """The MoE layers of one rank, from batch to batch. All ranks must go through the same batches.
+    """The MoE layers of one rank, from batch to batch. All ranks must process the same batches.
 
-    Every method that speaks with other ranks raises CollectiveLostError where one is gone or late, and
-    DisagreementError where one has decided otherwise; then the service is over.
+    Every method that exchanges with other ranks raises CollectiveLostError if one is lost or late, and
+    DisagreementError if one has decided differently; then the service is over.
 
     Attributes:
-        passages: how each layer of the last batch was passed.
-        profiled: what the profile stage has brought; None while it lasts.
+        passages: measurements of each layer in the last batch.
+        profiled: result of the profile stage; None while it lasts.
     """
 
     def __init__(self, exchange: RankExchange, layers: Sequence[ExpertSlots], terms: ServiceTerms) -> None:
-        """Have one expert on each device, or as near as that can be.
+        """Place one expert on each device, or nearly so.
 
         Args:
-            layers: in the order in which a batch comes to them, all with as many experts.
+            layers: in the order of a batch's pass, all with the same number of experts.
 
         Raises:
             ValueError: the experts of a layer do not fit on the devices, or the paths are too long.
@@ -100,16 +100,16 @@ class ExpertService:
 
     @property
     def layer_count(self) -> int:
-        """How many MoE layers there are."""
+        """Number of MoE layers."""
         return len(self._layers)
 
     @property
     def expert_count(self) -> int:
-        """Of each layer."""
+        """Number of experts of each layer."""
         return self._experts
 
     def check(self, placements: Sequence[LayerPlacement]) -> None:
-        """See whether experts can stand so.
+        """Check that a placement is possible.
 
         Raises:
             ValueError: there is no such layer, or it is placed on other devices or with other experts.
@@ -118,7 +118,7 @@ class ExpertService:
             self._checked(each)
 
     def stand(self, placements: Sequence[LayerPlacement]) -> None:
-        """Have the experts of some layers stand so from the next batch on, on all ranks at the same batch.
+        """Set the standing placement of some layers from the next batch on, on all ranks at the same batch.
 
         Raises:
             ValueError: see `check`.
@@ -131,7 +131,7 @@ class ExpertService:
             self._exchange.note(_bytes_of(placement))
 
     def begin(self, tokens: int) -> None:
-        """A batch comes, of which this rank has so many tokens."""
+        """Begin a batch with `tokens` tokens of this rank."""
         self._selections = []
         self.passages = []
         foretold = self._foresight(0, np.empty((tokens, 0), np.int64))
@@ -139,13 +139,13 @@ class ExpertService:
         self._plan(0, _demand_of(told))
 
     def apply(self, layer: int, rows: Tensor, counts: Tensor, first: Tensor) -> Tensor:
-        """Apply to each row the network of its expert, wherever that is.
+        """Apply to each row the network of its expert, on any rank.
 
         Args:
-            layer: as many have been passed before.
+            layer: number of layers that have been passed before.
             rows: `(pairs, hidden)` on the device, sorted by expert.
             counts: `(experts,)` int64, rows of each expert.
-            first: `(tokens,)` int64, the expert that each token has, or the first of two.
+            first: `(tokens,)` int64, the expert of each token, or the first of two.
 
         Returns:
             `(pairs, hidden)`.
@@ -190,7 +190,7 @@ class ExpertService:
         return outputs
 
     def pass_idle(self, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Go through all layers without a token: other ranks' may come to experts of this one."""
+        """Pass all layers without a token: tokens of other ranks may need experts of this one."""
         for layer in range(self.layer_count):
             self.apply(
                 layer,
@@ -200,7 +200,7 @@ class ExpertService:
             )
 
     def end(self) -> None:
-        """The batch has passed all layers."""
+        """End a batch that has passed all layers."""
         if not self._stage.is_over:
             self._stage.add(self._everyones_selections())
             if self._stage.is_over:
@@ -264,7 +264,7 @@ class ExpertService:
         self._foresight = make(self.profiled.profile, self._history, self._scheme)
 
     def _everyones_selections(self) -> Ints:
-        """(tokens, layers) of all ranks, in their order."""
+        """Return the selections (tokens, layers) of all ranks, in their order."""
         own = np.stack(self._selections, axis=1)
         where = "the selections of a batch that is profiled"
         sizes = self._exchange.tell(where, np.array([len(own)]))[:, 0]
@@ -287,7 +287,7 @@ class ExpertService:
 
 
 def warm_up(terms: ServiceTerms, ranks: int, experts: int) -> None:
-    """Compile what is compiled on its first call, before other ranks wait for this one.
+    """Compile functions that are compiled on their first call, before other ranks wait for this one.
 
     Raises:
         ValueError: the experts of a layer do not fit on the devices.
@@ -312,13 +312,13 @@ def _numbers(demand: Demand) -> Ints:
     return np.concatenate([[demand.total], demand.loads])
 
 
-def _demand_of(told: Ints) -> Demand:
-    """Of all ranks together.
+def _demand_of(rows: Ints) -> Demand:
+    """Return the combined demand of all ranks.
 
     Args:
-        told: (ranks, 1 + experts), what `_numbers` makes.
+        rows: (ranks, 1 + experts), made by `_numbers`.
     """
-    return Demand(told[:, 1:].sum(axis=0), int(told[:, 0].sum()))
+    return Demand(rows[:, 1:].sum(axis=0), int(rows[:, 0].sum()))
 
 
 def _bytes_of(placement: Placement | None) -> bytes:

@@ -29,14 +29,14 @@ from schemas.experts.workload import MoeTrainWorkload
 
 ORDER_TENSORS = "order.safetensors"
 ADAPTER_FOLDER = "adapter"
-"""In the folder of the result, which is a whole model."""
+"""Folder in the result, which is a whole model."""
 _EXPERTS_OF_A_TOKEN = 2
 
 _log = logging.getLogger(__name__)
 
 
 def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """Run a rank of a job that trains."""
+    """Run a rank of a training job."""
     live(MoeOrder, ExpertTraining, order_json, connection)
 
 
@@ -75,7 +75,7 @@ class ExpertTraining(GangTraining[MoeOrder, Share]):
         )
         self._trainer = trainer = self._new_trainer(group)
         self._reporter = RoutingReporter(self.rank, trainer.layers, trainer.packing.experts)
-        # On a CUDA device the clock does not show how long micro-ops take.
+        # On a CUDA device the clock does not measure micro-ops.
         is_fixed = workload.experts_per_device is not None or device.type == "cuda"
         self._controller = PackingController(trainer.packing, is_fixed=is_fixed)
         self._steps = 0
@@ -132,7 +132,7 @@ class ExpertTraining(GangTraining[MoeOrder, Share]):
         self._trainer.take(whole)
 
     def result(self, state: State) -> JobResult:
-        # This rank's own model has no experts but those that it hosts.
+        # This rank's own model has only the experts that it hosts.
         model = load_model(self._directory, self._workload)
         model.fill(state[MODEL_TENSORS])
         adapter = model.adapter_files()
