@@ -1,4 +1,4 @@
-"""A rank of a data-parallel job: it trains its share of each batch, on however many ranks there are."""
+"""A rank of a data-parallel job: it trains its share of each batch, on any number of ranks."""
 
 from collections.abc import Mapping
 from multiprocessing.connection import Connection

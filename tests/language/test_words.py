@@ -11,6 +11,7 @@ from tests.language.words import faults
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
+    "executors",
     "streams/cell",
     "streams/policies",
     "tests/language",
