@@ -24,11 +24,11 @@ def gpus_of(device: str, gpus: int | None, cuda_devices: int) -> int:
         return gpus or os.cpu_count() or 1
     single = _index(device)
     if single is not None and (gpus or 1) > 1:
-        raise ValueError(f"{device} is one CUDA device, and {gpus} are wanted: set the device to cuda")
+        raise ValueError(f"{device} is one CUDA device, and {gpus} are requested: set the device to cuda")
     if single is not None and single >= cuda_devices:
         raise ValueError(f"there is no {device}: the machine has {cuda_devices} CUDA devices")
     if single is None and cuda_devices < (gpus or 1):
-        raise ValueError(f"{gpus or 1} CUDA devices are wanted, the machine has {cuda_devices}")
+        raise ValueError(f"{gpus or 1} CUDA devices are requested, the machine has {cuda_devices}")
     return 1 if single is not None else gpus or cuda_devices
 
 

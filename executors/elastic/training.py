@@ -24,7 +24,7 @@ _SECOND_MOMENT_PREFIX = "exp_avg_sq."
 
 
 @dataclass(frozen=True)
-class Share:
+class SequenceShare:
     """One rank's part of a global batch."""
 
     first: int
@@ -37,7 +37,7 @@ class Share:
         return sum(sequence.loss_tokens for sequence in self.sequences)
 
 
-class Trainer:
+class DataParallelTrainer:
     """A model, AdamW's moments and a position in the data. All ranks of a job hold the same between steps.
 
     The loss of a step is the mean over all tokens that are predicted in the global batch. Each rank adds up
@@ -104,7 +104,7 @@ class Trainer:
         self._loss(self.share(0, len(self._batch())).sequences).backward()
         self._sums.zero_()
 
-    def share(self, rank: int, world: int) -> Share:
+    def share(self, rank: int, world: int) -> SequenceShare:
         """Return the part of the next step's batch that a rank trains.
 
         Raises:
@@ -116,9 +116,9 @@ class Trainer:
             self.dataset.tokenized(batch[place], self.model.tokenizer, self._hyperparameters.sequence_length)
             for place in places
         ]
-        return Share(places.start, sequences)
+        return SequenceShare(places.start, sequences)
 
-    def step(self, own: Share, loss_tokens: int, add_up: Callable[[Tensor], None]) -> None:
+    def step(self, own: SequenceShare, loss_tokens: int, add_up: Callable[[Tensor], None]) -> None:
         """Run a step together with the other ranks.
 
         Args:

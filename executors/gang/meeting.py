@@ -279,7 +279,7 @@ class Assembly:
                 raise PeerFailedError(*note)
             if time.monotonic() > deadline_s:
                 raise PeerFailedError(
-                    f"not all {membership.world} ranks of generation {membership.generation} have come in "
+                    f"not all {membership.world} ranks of generation {membership.generation} have joined in "
                     f"{timeout_s:g} s",
                     is_permanent=False,
                 )

@@ -36,7 +36,7 @@ def check_place(worker_host: str, **folders: Path) -> None:
     """
     for name, folder in folders.items():
         if not folder.is_dir():
-            raise UnfitError(f"{name.replace('_', ' ')} {folder} is no folder")
+            raise UnfitError(f"{name.replace('_', ' ')} {folder} is not a folder")
     try:
         interface_of(worker_host)
     except OSError as error:

@@ -42,7 +42,7 @@ Order = TypeVar("Order", bound=RankOrder)
 Share = TypeVar("Share", bound=BatchShare)
 
 
-class Wish(IntEnum):
+class StepRequest(IntEnum):
     """Next action that a rank requests of all ranks; the highest wish is carried out."""
 
     TRAIN = 0
@@ -211,11 +211,11 @@ class GangTraining(Work[Order], Generic[Order, Share]):
             read_s = time.monotonic() - began_s
             boundaries = self._exchange(group, own)
             wish = max(each.wish for each in boundaries)
-            if wish in (Wish.STOP, Wish.DISCARD):
-                return self._stop(group, keeps=wish == Wish.STOP)
+            if wish in (StepRequest.STOP, StepRequest.DISCARD):
+                return self._stop(group, keeps=wish == StepRequest.STOP)
             if boundaries[0].is_save_due:
                 self._save(group)
-            if wish == Wish.REGROUP:
+            if wish == StepRequest.REGROUP:
                 return None
             started_s = time.monotonic()
             self.step(group, own, sum(each.loss_tokens for each in boundaries))
@@ -246,21 +246,21 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         mine = _StepBoundary(self._wish(group.membership), own.loss_tokens, is_save_due)
         return [_StepBoundary(*row) for row in group.gather("the boundary of a step", astuple(mine))]
 
-    def _wish(self, membership: Membership) -> Wish:
+    def _wish(self, membership: Membership) -> StepRequest:
         """Return the action that this rank requests of all, by its node's newest directive."""
         newest = self.rank.inbox.newest
         if isinstance(newest, Release):
             if newest.verdict == "leave":
                 # It continues to train until the next generation is complete, if there is time.
-                return Wish.REGROUP if time.time() >= newest.leave_s else Wish.TRAIN
-            return Wish.STOP if newest.verdict == "stop" else Wish.DISCARD
+                return StepRequest.REGROUP if time.time() >= newest.leave_s else StepRequest.TRAIN
+            return StepRequest.STOP if newest.verdict == "stop" else StepRequest.DISCARD
         if newest.generation > membership.generation:
             meeting = self.rank.assembly.attend(newest)
             if meeting is not None:
                 meeting.announce()
                 if newest.rank == 0 and meeting.all_ready:
-                    return Wish.REGROUP
-        return Wish.TRAIN
+                    return StepRequest.REGROUP
+        return StepRequest.TRAIN
 
     # The state at the start of a generation
 

@@ -26,7 +26,7 @@ _FIRST_MOMENT_PREFIX = "exp_avg."
 _SECOND_MOMENT_PREFIX = "exp_avg_sq."
 
 
-class TrainingState(BaseModel):
+class TaskTrainingState(BaseModel):
     """State of a training besides its tensors: the fields of ``TaskState`` of the same names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,7 +47,7 @@ def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
         **_named(layout, state.first_moment, _FIRST_MOMENT_PREFIX),
         **_named(layout, state.second_moment, _SECOND_MOMENT_PREFIX),
     }
-    training = TrainingState(
+    training = TaskTrainingState(
         task=state.task,
         optimizer_steps=state.optimizer_steps,
         micro_batches=state.micro_batches,
@@ -75,7 +75,7 @@ def decode_state(files: Mapping[str, bytes], base: SharedBase) -> TaskState:
     missing = {ADAPTER_TENSORS, OPTIMIZER_TENSORS, TRAINING_STATE} - files.keys()
     if missing:
         raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}")
-    training = TrainingState.model_validate_json(files[TRAINING_STATE])
+    training = TaskTrainingState.model_validate_json(files[TRAINING_STATE])
     layout = base.layout(training.task)
     moments = load_tensors(files[OPTIMIZER_TENSORS])
     return TaskState(

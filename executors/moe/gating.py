@@ -40,10 +40,10 @@ class Gating:
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(GatingMode):
-            raise ValueError(f"gating mode {self.mode!r} is none of {', '.join(get_args(GatingMode))}")
+            raise ValueError(f"gating mode {self.mode!r} is not one of {', '.join(get_args(GatingMode))}")
         if self.weights not in get_args(ExpertWeights):
             raise ValueError(
-                f"expert weights {self.weights!r} are none of {', '.join(get_args(ExpertWeights))}"
+                f"expert weights {self.weights!r} are not one of {', '.join(get_args(ExpertWeights))}"
             )
         if not 0.0 <= self.threshold <= 1.0:  # NaN is outside too
             raise ValueError(f"gating threshold {self.threshold} is outside [0, 1]")

@@ -111,7 +111,7 @@ class Acceptance:
             )
         decision = decode_decision_record(value)
         if "node" not in decision.data:
-            raise InvalidRecordError(f"{decision.type} is no command: it names no node")
+            raise InvalidRecordError(f"{decision.type} is not a command: it names no node")
         if (decision.cell, decision.data["node"]) != (self._cell, self._node):
             # Nodes may share a partition.
             return None

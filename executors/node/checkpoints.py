@@ -31,7 +31,7 @@ _UNFINISHED_PREFIX = ".unfinished-"
 
 _log = logging.getLogger(__name__)
 
-_told_of: set[Path] = set()
+_logged_damaged: set[Path] = set()
 """Folders that were logged as damaged: stores of one process read them repeatedly."""
 
 
@@ -178,7 +178,7 @@ class CheckpointStore:
             files={name: FileEntry.of(content) for name, content in sorted(files.items())},
         )
         _publish(target, files, manifest)
-        _told_of.discard(target)
+        _logged_damaged.discard(target)
 
     @staticmethod
     def _published(folder: Path) -> list[tuple[int, int]]:
@@ -227,8 +227,8 @@ class CheckpointStore:
 
 
 def _warn_once(path: Path, message: str) -> None:
-    if path not in _told_of:
-        _told_of.add(path)
+    if path not in _logged_damaged:
+        _logged_damaged.add(path)
         _log.warning(message, path)
 
 

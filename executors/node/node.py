@@ -320,7 +320,7 @@ class Node:
         except Exception as error:
             if len(self._runners) == 1:
                 raise
-            _log.critical("runner failed runner=%s; the others go on without it", name, exc_info=error)
+            _log.critical("runner failed runner=%s; the others continue without it", name, exc_info=error)
             del self._runners[name]
             if self._is_online:
                 # Types of the remaining runners.

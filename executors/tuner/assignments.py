@@ -55,7 +55,7 @@ STATES: TypeAdapter[list[AssignmentState]] = TypeAdapter(list[AssignmentState])
 
 
 @dataclass
-class Assignment:
+class NodeAssignment:
     """A command that is being carried out."""
 
     command: TaskAssigned | ProfileOrdered
@@ -121,7 +121,7 @@ class Assignment:
     def _ranks(self) -> range:
         return members_of(self.command).ranks_of(self.command.node)
 
-    def can_follow(self, other: "Assignment") -> bool:
+    def can_follow(self, other: "NodeAssignment") -> bool:
         """Return whether it can take over the connected ranks of `other`: both are pipeline-parallel tasks
         with the same number of ranks, all on this node."""
         return all(

@@ -27,7 +27,7 @@ _MOST_BLOCKS = 8
 
 
 @dataclass(frozen=True)
-class Groups:
+class ParameterGroups:
     """Groups of the backbone's parameters; a value of the embedding is the mean over one group.
 
     Each weight matrix is cut into blocks of neighbouring rows, as many as fit an embedding. In a model with
@@ -44,7 +44,7 @@ class Groups:
     length: int
 
     @classmethod
-    def of(cls, base: SharedBase) -> "Groups":
+    def of(cls, base: SharedBase) -> "ParameterGroups":
         """Return the groups of a model, with tied weights counted once. A head of which each job has its own
         is not part of the backbone."""
         own = {id(tensor) for tensor in base.head_tensors.values()}
@@ -90,7 +90,7 @@ def embed(base: SharedBase, sequences: Sequence[TokenSequence], deadline_s: floa
         sequences: at least one.
         deadline_s: on the monotonic clock.
     """
-    groups = Groups.of(base)
+    groups = ParameterGroups.of(base)
     device = next(base.model.parameters()).device
     features: Tensor | None = None
     used = 0
@@ -130,7 +130,7 @@ def mean_features(base: SharedBase, sequences: Sequence[TokenSequence]) -> tuple
 
 
 @contextmanager
-def _squares_gathered(groups: Groups, device: torch.device) -> Iterator[_Sums]:
+def _squares_gathered(groups: ParameterGroups, device: torch.device) -> Iterator[_Sums]:
     """Within the block, add up squared gradients by group as soon as a backward pass computes them, and free
     the gradients, to save the memory of a whole model's gradients."""
     sums = _Sums(

@@ -81,11 +81,11 @@ class Evaluations:
             accuracy = self._accuracy(job)
             if accuracy is not None:
                 accuracies[job.job_id] = accuracy
-                self._tell(job, accuracy, "own", job.epochs)
+                self._report(job, accuracy, "own", job.epochs)
         if watched is not None and active[0].merged_epochs <= self._watched_epochs:
             accuracy = self._accuracy(watched)
             if accuracy is not None:
-                self._tell(watched, accuracy, "donor", active[0].merged_epochs)
+                self._report(watched, accuracy, "donor", active[0].merged_epochs)
         self._evaluating_s += time.monotonic() - started_s
         return accuracies
 
@@ -99,7 +99,7 @@ class Evaluations:
     def _accuracy(self, job: Job) -> float | None:
         return accuracy_of(self._team, job, self._settings)
 
-    def _tell(self, job: Job, accuracy: float, phase: Literal["own", "donor"], epochs: float) -> None:
+    def _report(self, job: Job, accuracy: float, phase: Literal["own", "donor"], epochs: float) -> None:
         spell = self._spells.pop(job.job_id, _Spell())
         if self._leads:
             partner = next((each.job_id for each in self._team.jobs if each is not job), None)

@@ -236,7 +236,7 @@ def _find(
         if command.mode != "normal" and not is_donor:
             done = found.progress.position.iterations
             raise UnfitMergeError(
-                "mode", f"who learns in a merge has no progress before it, this job has {done} iterations"
+                "mode", f"the receiver of a merge has no progress before it, this job has {done} iterations"
             )
     if found.state.dataset_digest != job.loader.digest:
         raise FieldError("dataset.path", f"{job.task.dataset} has changed since the job was checkpointed")
@@ -259,7 +259,7 @@ def _state(
         with fault_of(job.job_id):
             donor = checkpoints.adapter_of(jobs[0].order)
             if donor is None:
-                raise OSError(f"the adapter of its donor {jobs[0].job_id} is not there any more")
+                raise OSError(f"the adapter of its donor {jobs[0].job_id} was removed")
             return fresh_from(donor, job.layout)
     return None
 

@@ -155,7 +155,7 @@ class Replicas:
         return self.last_state()  # every rank has the whole state
 
     def leave_to_successor(self) -> LastStep:
-        raise AssertionError("nobody takes these ranks over as they are connected")
+        raise AssertionError("no task takes over these connected ranks")
 
     @property
     def _leads(self) -> bool:

@@ -9,7 +9,7 @@ from executors.tuner.files import FinishedTuning
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.messages import TaskPart, TaskReport
 from executors.tuner.opening import Job
-from executors.tuner.surroundings import Surroundings
+from executors.tuner.rank_resources import RankResources
 from executors.tuner.training import Step
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.commands import JobOrder
@@ -26,7 +26,7 @@ class TaskReports:
         ended: runs whose end is reported.
     """
 
-    def __init__(self, part: TaskPart, around: Surroundings, keeper: TaskKeeper) -> None:
+    def __init__(self, part: TaskPart, around: RankResources, keeper: TaskKeeper) -> None:
         self._part = part
         self._around = around
         self._keeper = keeper
@@ -67,12 +67,12 @@ class TaskReports:
     def progressed(self, order: JobOrder, samples_done: int, loss: float | None, node_s: float) -> None:
         """Report a checkpoint of a job that continues."""
         about = self._about(order, samples_done)
-        self._tell(RunProgressed(**about, loss=reportable(loss), node_s=node_s, complete=False))
+        self._send(RunProgressed(**about, loss=reportable(loss), node_s=node_s, complete=False))
 
     def finished(self, job: Job, finished: FinishedTuning) -> None:
         """Report a job that is over, with its published adapter."""
         self.ended.add(job.order.run_id)
-        self._tell(
+        self._send(
             RunFinished(
                 **self._about(job.order, finished.position.iterations * job.batch_size),
                 loss=finished.loss,
@@ -85,7 +85,7 @@ class TaskReports:
         """Report the failure of a job, unless its end is reported."""
         if order.run_id not in self.ended:
             self.ended.add(order.run_id)
-            self._tell(RunFailed(**self._about(order, samples_done), error=error, permanent=permanent))
+            self._send(RunFailed(**self._about(order, samples_done), error=error, permanent=permanent))
 
     def _about(self, order: JobOrder, samples_done: int) -> dict[str, Any]:
         return {
@@ -97,9 +97,9 @@ class TaskReports:
         }
 
     def _soon(self, report: RunReport) -> None:
-        self._keeper.soon(lambda: self._tell(report))
+        self._keeper.soon(lambda: self._send(report))
 
-    def _tell(self, report: RunReport) -> None:
+    def _send(self, report: RunReport) -> None:
         self._around.inbox.send(
             TaskReport(part=self._part.part, type=report.TYPE, data=report.model_dump(mode="json"))
         )

@@ -13,7 +13,7 @@ from executors.gang.places import result_path
 from executors.gang.rank_processes import exit_error
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
-from executors.tuner.assignments import STATES, Assignment, Ending
+from executors.tuner.assignments import STATES, Ending, NodeAssignment
 from executors.tuner.files import JobFiles
 from executors.tuner.messages import Halt, Over, Place, Prewarm, ProfilePart, Switched, TaskPart, TaskReport
 from executors.tuner.objections import objection_to
@@ -49,7 +49,7 @@ class TunerRunner:
         self._output_root = node.output_root
         self._files = JobFiles(node.state_root, node.cell)
         self._pool = ranks
-        self._assignments: list[Assignment] = []
+        self._assignments: list[NodeAssignment] = []
         """Assignments by arrival."""
         self._parts = 0
 
@@ -109,7 +109,7 @@ class TunerRunner:
     def apply(self, command: Command) -> None:
         """Carry out a command. Starts and ends happen at the next step boundary."""
         if isinstance(command, TaskAssigned | ProfileOrdered):
-            self._take_on(command)
+            self._accept(command)
         elif isinstance(command, TaskReleased):
             self._release(command)
         elif isinstance(command, LoaderPrewarmed):
@@ -192,7 +192,7 @@ class TunerRunner:
 
     # Commands
 
-    def _take_on(self, command: TaskAssigned | ProfileOrdered) -> None:
+    def _accept(self, command: TaskAssigned | ProfileOrdered) -> None:
         """Begin an order, and end the node's other assignments of its jobs."""
         assignment = self._assignment(command)
         present = self._of(assignment.job_ids)
@@ -202,15 +202,15 @@ class TunerRunner:
             self._end(each, Ending(reason="newer", job_ids=tuple(sorted(each.job_ids))))
         self._assignments.append(assignment)
 
-    def _of(self, job_ids: set[str]) -> list[Assignment]:
+    def _of(self, job_ids: set[str]) -> list[NodeAssignment]:
         return [each for each in self._assignments if each.job_ids & job_ids]
 
-    def _newest(self, job_ids: set[str]) -> Assignment | None:
+    def _newest(self, job_ids: set[str]) -> NodeAssignment | None:
         return max(self._of(job_ids), key=lambda each: each.generation, default=None)
 
-    def _assignment(self, command: TaskAssigned | ProfileOrdered) -> Assignment:
+    def _assignment(self, command: TaskAssigned | ProfileOrdered) -> NodeAssignment:
         self._parts += 1
-        return Assignment(command, self._parts)
+        return NodeAssignment(command, self._parts)
 
     def _release(self, command: TaskReleased) -> None:
         ending = Ending(reason=command.reason, job_ids=command.job_ids)
@@ -233,7 +233,7 @@ class TunerRunner:
         drop_s = max(command.starts_s, now_s) + ahead_s
         self._pool.prewarm(Prewarm(order=command.order, drop_s=drop_s))
 
-    def _end(self, assignment: Assignment, ending: Ending) -> None:
+    def _end(self, assignment: NodeAssignment, ending: Ending) -> None:
         """Order the end of an assignment."""
         if assignment.ending is None or ending.weight >= assignment.ending.weight:
             assignment.ending = ending
@@ -243,7 +243,7 @@ class TunerRunner:
 
     # Ranks
 
-    def _begin(self, assignment: Assignment) -> None:
+    def _begin(self, assignment: NodeAssignment) -> None:
         """Give an assignment its ranks, as soon as enough are idle or about to be."""
         if assignment.ranks_left is not None:
             return
@@ -274,7 +274,7 @@ class TunerRunner:
                 part = TaskPart(part=number, command=command, membership=membership, follows=follows)
             self._pool.give(rank, part)
 
-    def _free(self, assignment: Assignment) -> tuple[list[PooledRank], int | None] | None:
+    def _free(self, assignment: NodeAssignment) -> tuple[list[PooledRank], int | None] | None:
         """Return ranks for an assignment, ordered by their numbers in it, that are idle or whose one part is
         about to end, and the part that it follows on all of them, see `TaskPart`; None if there are too
         few."""
@@ -293,7 +293,7 @@ class TunerRunner:
         found = [*idle, *soon.values()][:count]
         return (found, None) if len(found) == count else None
 
-    def _refusal(self, assignment: Assignment) -> list[tuple[JobOrder, str, bool]] | None:
+    def _refusal(self, assignment: NodeAssignment) -> list[tuple[JobOrder, str, bool]] | None:
         """Return the reasons why the jobs of an assignment cannot be trained here, each with whether it holds
         on every node; None without a reason."""
         for order in assignment.orders:
@@ -352,12 +352,12 @@ class TunerRunner:
                 self._fail(assignment, order, error, permanent=False)
         assignment.over |= {order.run_id for order in assignment.orders}
 
-    def _by_part(self, part: int) -> Assignment | None:
+    def _by_part(self, part: int) -> NodeAssignment | None:
         return next((each for each in self._assignments if each.part == part), None)
 
     # Ends
 
-    def _conclude(self, assignment: Assignment) -> None:
+    def _conclude(self, assignment: NodeAssignment) -> None:
         """Check whether an assignment is over: if so, settle its files and report its runs."""
         if assignment.ranks_left is None or assignment.ranks_left > 0:
             return
@@ -372,7 +372,7 @@ class TunerRunner:
             place.remove_generation(assignment.meeting_generation)
         self._assignments.remove(assignment)
 
-    def _settle(self, assignment: Assignment, order: JobOrder, ending: Ending) -> None:
+    def _settle(self, assignment: NodeAssignment, order: JobOrder, ending: Ending) -> None:
         """Settle a job's files as the reason demands, and report the end of its run."""
         job_id = order.job_id
         if ending.discards(job_id):
@@ -392,7 +392,7 @@ class TunerRunner:
                 *(job_id, order.run_id, ending.reason, samples_done),
             )
 
-    def _fail(self, assignment: Assignment, order: JobOrder, error: str, permanent: bool) -> None:
+    def _fail(self, assignment: NodeAssignment, order: JobOrder, error: str, permanent: bool) -> None:
         assignment.over.add(order.run_id)
         samples_done = self._files.kept_samples(order)
         about = self._about(order, samples_done)

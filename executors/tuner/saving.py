@@ -10,8 +10,8 @@ from executors.tuner.files import JobProgress
 from executors.tuner.heads import head_of, own_state
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.opening import Job, task_state
+from executors.tuner.rank_resources import RankResources
 from executors.tuner.reports import TaskReports
-from executors.tuner.surroundings import Surroundings
 from schemas.merging.commands import TaskAssigned
 
 _BYTES_PER_PARAMETER = 12
@@ -27,7 +27,7 @@ class TaskSaves:
     """
 
     def __init__(
-        self, command: TaskAssigned, around: Surroundings, keeper: TaskKeeper, reports: TaskReports
+        self, command: TaskAssigned, around: RankResources, keeper: TaskKeeper, reports: TaskReports
     ) -> None:
         self._command = command
         self._checkpoints = around.checkpoints

@@ -15,16 +15,16 @@ from executors.gang.meeting import Meeting, PeerFailedError, PeerLostError
 from executors.lora.faults import described
 from executors.node.checkpoints import StaleWriterError
 from executors.node.room import is_for_want_of_room
+from executors.tuner.background_opening import BackgroundOpening
 from executors.tuner.evaluating import Evaluations
 from executors.tuner.faults import JobError, UnfitMergeError, cannot_succeed_elsewhere
 from executors.tuner.gathering import HaltedError, come_together, why_peer_was_lost
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.messages import Outcome, Over, Switched, TaskPart
 from executors.tuner.opening import Job
-from executors.tuner.openings import Opening
+from executors.tuner.rank_resources import RankResources
 from executors.tuner.reports import TaskReports
 from executors.tuner.saving import TaskSaves
-from executors.tuner.surroundings import Surroundings
 from executors.tuner.team import Team
 from executors.tuner.training import Step
 from schemas.base import MAX_TEXT_LENGTH
@@ -41,7 +41,7 @@ class TaskRun:
     """One rank's part of a task. Its leader reports and writes for all."""
 
     def __init__(
-        self, part: TaskPart, surroundings: Surroundings, opening: Opening[Team], folder: JobFolder
+        self, part: TaskPart, surroundings: RankResources, opening: BackgroundOpening[Team], folder: JobFolder
     ) -> None:
         """Start nothing before `run`.
 
@@ -278,11 +278,11 @@ class TaskRun:
             with suppress(Exception):  # the first error is reported
                 self._save_what_remains()
 
-        def tell() -> None:
+        def report() -> None:
             for order, text, permanent in failures:
                 self._reports.failed(order, self._saves.samples.get(order.job_id, 0), text, permanent)
 
-        self._keeper.at_last(tell)
+        self._keeper.at_last(report)
 
     def _failures(self, error: Exception) -> list[tuple[JobOrder, str, bool]]:
         """Return the reported failure of each job that is not over."""

@@ -7,7 +7,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from executors.lora.probe.passes import Outcome
+from executors.lora.probe.passes import PassOutcome
 from executors.lora.probe.verdict import Deviation
 
 _WEAK_LAYER = 0.01
@@ -30,7 +30,7 @@ class Yardstick:
     most: float
     summary: Callable[[Iterable[float]], float]
 
-    def measure(self, found: Outcome, reference: Outcome) -> tuple[float, float]:
+    def measure(self, found: PassOutcome, reference: PassOutcome) -> tuple[float, float]:
         """Return the relative deviation of the logits, and that of the gradients."""
         rows = (
             deviation
@@ -48,7 +48,9 @@ class Yardstick:
         """Return the deviation that rounding explains."""
         return min(max(self.factor * noise, self.least), self.most)
 
-    def judge(self, found: Outcome, reference: Outcome, noise: Outcome) -> tuple[Deviation, Deviation]:
+    def compare(
+        self, found: PassOutcome, reference: PassOutcome, noise: PassOutcome
+    ) -> tuple[Deviation, Deviation]:
         """Compare a pass with the reference, given another that differs from it only by rounding."""
         pairs = zip(self.measure(found, reference), self.measure(noise, reference), strict=True)
         values, gradients = (Deviation(distance, self.allow(least)) for distance, least in pairs)
@@ -67,18 +69,18 @@ REDUCED_ALONE = Yardstick(factor=8.0, least=2**-7, most=0.3, summary=median)
 """Noise: the effect of one rounding of each input, used without a float32 pass for comparison."""
 
 
-def is_finite(outcome: Outcome) -> bool:
+def is_finite(outcome: PassOutcome) -> bool:
     """Return whether all logits and gradients are finite."""
     tensors = [*outcome.logits, *(each for layers in outcome.gradients for each in layers.values())]
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
-def task_of(outcome: Outcome, number: int) -> Outcome:
+def task_of(outcome: PassOutcome, number: int) -> PassOutcome:
     """Return one task's part of an outcome."""
-    return Outcome((outcome.logits[number],), (outcome.gradients[number],))
+    return PassOutcome((outcome.logits[number],), (outcome.gradients[number],))
 
 
-def are_same_bits(one: Outcome, other: Outcome) -> bool:
+def are_same_bits(one: PassOutcome, other: PassOutcome) -> bool:
     """Return whether the results of two passes are exactly equal."""
     pairs = [*zip(one.logits, other.logits, strict=True)]
     for ours, theirs in zip(one.gradients, other.gradients, strict=True):

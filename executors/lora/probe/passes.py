@@ -34,7 +34,7 @@ _SEED = 11
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PassOutcome:
     """Results of a pass.
 
     Attributes:
@@ -143,19 +143,19 @@ class Probe:
         ]
         return [other if number == task else batch for number, batch in enumerate(self.batches)]
 
-    def packed(self, batches: Sequence[Sequence[TokenSequence]]) -> Outcome:
+    def packed(self, batches: Sequence[Sequence[TokenSequence]]) -> PassOutcome:
         """Run the engine's pass, forward and backward."""
         with self._packed_logits(batches) as (logits, labels):
             losses = [cross_entropy(*pair) for pair in zip(logits, labels, strict=True)]
             torch.stack(losses).sum().backward()
         return self._outcome(logits)
 
-    def packed_values(self, batches: Sequence[Sequence[TokenSequence]]) -> Outcome:
+    def packed_values(self, batches: Sequence[Sequence[TokenSequence]]) -> PassOutcome:
         """Run the engine's pass without adapters, forward only."""
         with torch.no_grad(), self._precision(self.model.device):
             batch = pack(batches, self.model.device)
             logits = loss_logits(self.base, batch).float()
-        return Outcome(logits.split(batch.loss_counts))
+        return PassOutcome(logits.split(batch.loss_counts))
 
     def reach(self, task: int) -> Tensor:
         """Return the gradient of one task's logits with respect to the inputs of the other: ``[rows,
@@ -179,7 +179,7 @@ class Probe:
         reached: Tensor = gradient.flatten(0, -2).split(rows)[1 - task]
         return reached
 
-    def eager(self, *, perturbed: float = 0.0) -> Outcome:
+    def eager(self, *, perturbed: float = 0.0) -> PassOutcome:
         """Run transformers' eager forward and backward on each sequence alone.
 
         The adapters are hooks on the frozen layers, computed as in PEFT, without any part of the engine.
@@ -197,11 +197,13 @@ class Probe:
                 logits.append(rows)
         return self._outcome(logits)
 
-    def eager_values(self, batches: Sequence[Sequence[TokenSequence]], *, perturbed: float = 0.0) -> Outcome:
+    def eager_values(
+        self, batches: Sequence[Sequence[TokenSequence]], *, perturbed: float = 0.0
+    ) -> PassOutcome:
         """Run transformers' eager forward on each sequence alone, without adapters."""
         with torch.no_grad(), self._eager_attention(), self._perturbation(perturbed):
             logits = [torch.cat([self._alone(each) for each in batch]) for batch in batches]
-        return Outcome(tuple(logits))
+        return PassOutcome(tuple(logits))
 
     def layers_of_every_token(self) -> dict[str, FusedLinear]:
         """Return the linear layers that process every token, found by a packed pass.
@@ -248,8 +250,8 @@ class Probe:
                 logits = loss_logits(base, batch)
             yield logits.float().split(batch.loss_counts), batch.labels.split(batch.loss_counts)
 
-    def _outcome(self, logits: Sequence[Tensor]) -> Outcome:
-        return Outcome(
+    def _outcome(self, logits: Sequence[Tensor]) -> PassOutcome:
+        return PassOutcome(
             tuple(rows.detach().clone() for rows in logits), tuple(task.gradients() for task in self.tasks)
         )
 

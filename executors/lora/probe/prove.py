@@ -19,9 +19,9 @@ from executors.lora.probe.deviation import (
     is_finite,
     task_of,
 )
-from executors.lora.probe.passes import TASKS, Outcome, Probe
+from executors.lora.probe.passes import TASKS, PassOutcome, Probe
 from executors.lora.probe.reduced import has_room_for_float32, is_reduced
-from executors.lora.probe.verdict import Deviation, Proof, Reason, Refusal, UnprovenBaseError
+from executors.lora.probe.verdict import Deviation, ProbeRefusal, Proof, Reason, UnprovenBaseError
 
 if TYPE_CHECKING:
     from executors.lora.base_model import SharedBase
@@ -63,7 +63,7 @@ def prove(base: "SharedBase") -> Proof:
     try:
         with torch.enable_grad():
             proof = _proof(base, started_s)
-    except Refusal as refusal:
+    except ProbeRefusal as refusal:
         raise UnprovenBaseError(base.directory, name, refusal) from refusal.__cause__
     _log.info(
         "base model proven model=%s layers=%d partial_layers=%d longest_tokens=%d values=%.1e "
@@ -79,7 +79,7 @@ def _proof(base: "SharedBase", started_s: float) -> Proof:
     _run("eager_raises", lambda: probe.eager_values([probe.batches[0][:1]]))
     layers = _run("packed_raises", probe.layers_of_every_token)
     if not layers:
-        raise Refusal("no_layers", "no linear layer sees every token")
+        raise ProbeRefusal("no_layers", "no linear layer sees every token")
     probe.adapt(layers)
     if is_reduced(base.model):
         checks = _checks_of_reduced(probe)
@@ -121,7 +121,9 @@ def compared_tokens(device_type: str, parameters: int) -> int:
 class Checks:
     """The checks of a model in one precision."""
 
-    def __init__(self, probe: Probe, yardstick: Yardstick, reference: Outcome, noise: Outcome) -> None:
+    def __init__(
+        self, probe: Probe, yardstick: Yardstick, reference: PassOutcome, noise: PassOutcome
+    ) -> None:
         """Keep the reference, and a pass that differs from it only by rounding.
 
         Raises:
@@ -129,7 +131,7 @@ class Checks:
         """
         for outcome in (reference, noise):
             if not is_finite(outcome):
-                raise Refusal("not_finite", "logits or gradients of the eager pass are not finite")
+                raise ProbeRefusal("not_finite", "logits or gradients of the eager pass are not finite")
         self._probe = probe
         self._yardstick = yardstick
         self._reference = reference
@@ -157,11 +159,13 @@ class Checks:
             for what, moved, allowed in zip(("logits", "gradients"), moves, self._allowed, strict=True):
                 if not moved <= allowed:
                     text = f"{what} of one task move by {moved:.1e} when the tokens of another are changed"
-                    raise Refusal("leaks", text)
+                    raise ProbeRefusal("leaks", text)
             reach = _run("packed_raises", partial(self._probe.reach, mine))
             if reach.any():
                 size = float(reach.abs().max())
-                raise Refusal("leaks", f"logits of one task depend on the tokens of another, by {size:.1e}")
+                raise ProbeRefusal(
+                    "leaks", f"logits of one task depend on the tokens of another, by {size:.1e}"
+                )
         return bit_identical
 
     def deviations(self) -> tuple[Deviation, Deviation]:
@@ -170,11 +174,11 @@ class Checks:
         Raises:
             Refusal: they differ.
         """
-        values, gradients = self._yardstick.judge(self._packed, self._reference, self._noise)
+        values, gradients = self._yardstick.compare(self._packed, self._reference, self._noise)
         if values.is_too_large:
-            raise Refusal("values_differ", f"packed logits differ from transformers' by {values}")
+            raise ProbeRefusal("values_differ", f"packed logits differ from transformers' by {values}")
         if gradients.is_too_large:
-            raise Refusal("gradients_differ", f"packed gradients differ from PEFT's by {gradients}")
+            raise ProbeRefusal("gradients_differ", f"packed gradients differ from PEFT's by {gradients}")
         return values, gradients
 
     def long_sequence(self) -> int:
@@ -197,10 +201,10 @@ class Checks:
         eager = _run("eager_raises", lambda: probe.eager_values(batches))
         noise = _run("eager_raises", lambda: probe.eager_values(batches, perturbed=probe.rounding))
         packed = _run("packed_raises", lambda: probe.packed_values(batches))
-        values, _ = yardstick.judge(packed, eager, noise)
+        values, _ = yardstick.compare(packed, eager, noise)
         if values.is_too_large:
             text = f"packed logits of a sequence of {tokens} tokens differ from transformers' by {values}"
-            raise Refusal("values_differ", text)
+            raise ProbeRefusal("values_differ", text)
         return tokens
 
     @property
@@ -210,14 +214,14 @@ class Checks:
             self._yardstick.allow(noise) for noise in self._yardstick.measure(self._noise, self._reference)
         ]
 
-    def _pass(self, batches: Sequence[Sequence[TokenSequence]]) -> Outcome:
+    def _pass(self, batches: Sequence[Sequence[TokenSequence]]) -> PassOutcome:
         outcome = _run("packed_raises", lambda: self._probe.packed(batches))
         if not is_finite(outcome):
-            raise Refusal("not_finite", "logits or gradients of the packed pass are not finite")
+            raise ProbeRefusal("not_finite", "logits or gradients of the packed pass are not finite")
         return outcome
 
 
-def _eager(probe: Probe, *, perturbed: bool = False) -> Outcome:
+def _eager(probe: Probe, *, perturbed: bool = False) -> PassOutcome:
     return _run("eager_raises", lambda: probe.eager(perturbed=probe.rounding if perturbed else 0.0))
 
 
@@ -228,7 +232,7 @@ def _run(reason: Reason, action: Callable[[], R]) -> R:
     except (torch.OutOfMemoryError, torch.AcceleratorError, MemoryError):
         raise
     except UnknownAttentionArgumentError as error:
-        raise Refusal("attention_argument", str(error)) from error
+        raise ProbeRefusal("attention_argument", str(error)) from error
     except Exception as error:
         text = f"{type(error).__name__}: {error}".strip()[:_ERROR_CHARACTERS]
-        raise Refusal(reason, " ".join(text.split())) from error
+        raise ProbeRefusal(reason, " ".join(text.split())) from error

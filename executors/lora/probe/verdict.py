@@ -35,7 +35,7 @@ class UnprovenBaseError(BaseModelError):
         detail: numbers, or the error.
     """
 
-    def __init__(self, directory: Path, model: str, refusal: "Refusal") -> None:
+    def __init__(self, directory: Path, model: str, refusal: "ProbeRefusal") -> None:
         self.reason = refusal.reason
         self.detail = refusal.detail
         remedy = (
@@ -47,7 +47,7 @@ class UnprovenBaseError(BaseModelError):
         )
 
 
-class Refusal(Exception):  # noqa: N818 -- it is a finding, and leaves this package as an UnprovenBaseError
+class ProbeRefusal(Exception):  # noqa: N818 -- it is a finding, and leaves this package as an UnprovenBaseError
     """A check of the probe that failed."""
 
     def __init__(self, reason: Reason, detail: str) -> None:

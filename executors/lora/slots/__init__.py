@@ -23,7 +23,7 @@ class LoraSlots:
         require_extra("executors")
         self._settings = LoraSettings()
         if not self._settings.dataset_root.is_dir():
-            raise UnfitError(f"dataset root {self._settings.dataset_root} is no folder")
+            raise UnfitError(f"dataset root {self._settings.dataset_root} is not a folder")
         model = self._settings.base_model_dir
         if model is not None and not (model / "config.json").is_file():
             raise UnfitError(f"{model}: no Hugging Face model directory")

@@ -23,10 +23,10 @@ class SlotCalendar:
     """Checks the slots of one node."""
 
     def __init__(self) -> None:
-        self._doubted: SlotAssigned | None = None
+        self._refused: SlotAssigned | None = None
         """Last slot that was refused as of another calendar."""
 
-    def judge(self, slot: SlotAssigned, present: SlotAssigned | None, now_s: float) -> Objection | None:
+    def objection(self, slot: SlotAssigned, present: SlotAssigned | None, now_s: float) -> Objection | None:
         """Return why a slot may not begin; None if it may.
 
         Args:
@@ -39,8 +39,8 @@ class SlotCalendar:
         if slot.slot_end_s <= now_s:
             return Objection("out_of_date", "the slot is over")
         if present is not None:
-            if not self._is_believed(slot, present):
-                self._doubted = slot
+            if not self._is_accepted(slot, present):
+                self._refused = slot
                 return Objection(
                     "impossible",
                     f"slot {slot.slot} from {slot.slot_start_s:.3f} to {slot.slot_end_s:.3f} s: slot "
@@ -48,17 +48,17 @@ class SlotCalendar:
                 )
             if present.slot_end_s > now_s and slot.slot_start_s <= present.slot_start_s:
                 return Objection("out_of_date", "the slot is not newer")
-        self._doubted = None
+        self._refused = None
         return None
 
-    def _is_believed(self, slot: SlotAssigned, present: SlotAssigned) -> bool:
+    def _is_accepted(self, slot: SlotAssigned, present: SlotAssigned) -> bool:
         """Return whether a slot is at the place that the one before it implies.
 
         A slot that agrees with a refused slot just before it is accepted: the cell was set up again, or the
         first slot was forged.
         """
-        doubted = self._doubted
-        if doubted is not None and doubted.slot != slot.slot and _are_of_one_calendar(slot, doubted):
+        refused = self._refused
+        if refused is not None and refused.slot != slot.slot and _are_of_one_calendar(slot, refused):
             return True
         return _are_of_one_calendar(slot, present)
 

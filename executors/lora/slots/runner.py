@@ -86,12 +86,12 @@ class LoraRunner:
             present = None if self._slot is None else self._slot.assignment
             if present == command:
                 return None  # the order is a duplicate
-            return self._calendar.judge(command, present, self._workshop.clock.time_s())
+            return self._calendar.objection(command, present, self._workshop.clock.time_s())
         return None
 
     def apply(self, command: Command) -> None:
         """Begin a slot, which ends the one before it, or cancel a job."""
-        with _device_loss_told():
+        with _device_loss_reported():
             if isinstance(command, SlotAssigned):
                 if self._slot is not None and self._slot.assignment == command:
                     return
@@ -106,7 +106,7 @@ class LoraRunner:
     def disown(self, run_id: str, job_id: str) -> None:
         """Remove a run from the device without a checkpoint."""
         if self._slot is not None:
-            with _device_loss_told():
+            with _device_loss_reported():
                 self._slot.disown(run_id, job_id)
 
     def held_runs(self) -> list[str]:
@@ -120,13 +120,13 @@ class LoraRunner:
         """Run a step of every run of the slot."""
         if self._slot is None:
             return "idle"
-        with _device_loss_told():
+        with _device_loss_reported():
             return self._slot.advance()
 
     def close(self, reason: CloseReason) -> None:
         """Checkpoint and report every run of the slot; without room, drop state that cannot be kept."""
         if self._slot is not None:
-            with _device_loss_told():
+            with _device_loss_reported():
                 if reason == "no_room":
                     self._slot.give_up()
                 else:
@@ -157,7 +157,7 @@ class LoraRunner:
 
 
 @contextmanager
-def _device_loss_told() -> Iterator[None]:
+def _device_loss_reported() -> Iterator[None]:
     try:
         yield
     except torch.AcceleratorError as error:

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class Run:
+class SlotRun:
     """An order that is being carried out."""
 
     order: RunOrder
@@ -65,7 +65,7 @@ def task_of(order: RunOrder) -> LoraTask:
     )
 
 
-class RunReports:
+class SlotRunReports:
     """Reports of runs, with their cell, node and run."""
 
     def __init__(self, cell: str, assignment: SlotAssigned, report: Callable[[FleetEvent], None]) -> None:
@@ -88,7 +88,7 @@ class RunReports:
             RunStarted(**self._places[job_id], samples_done=samples_done, dataset_samples=dataset_samples)
         )
 
-    def progressed(self, run: Run, node_s: float, memory_gib: float | None, complete: bool) -> None:
+    def progressed(self, run: SlotRun, node_s: float, memory_gib: float | None, complete: bool) -> None:
         """Report the progress of a run, if it has done a step: `node_s` is its time on the node, and
         `memory_gib` its memory, if that was measured."""
         if run.loss is not None:
@@ -115,7 +115,7 @@ class RunReports:
                 adapter_digest=finished.adapter.digest,
             )
         )
-        self.say("run finished", job_id, samples_done=finished.samples_done, loss=finished.loss)
+        self.log("run finished", job_id, samples_done=finished.samples_done, loss=finished.loss)
 
     def failed(self, job_id: str, samples_done: int, error: BaseException, memory_gib: float | None) -> None:
         """Report a run that ends with an error, with its kept samples and, if measured, its memory."""
@@ -129,9 +129,9 @@ class RunReports:
                 memory_gib=memory_gib,
             )
         )
-        self.say("run failed", job_id, permanent=permanent, error=repr(text))
+        self.log("run failed", job_id, permanent=permanent, error=repr(text))
 
-    def say(self, what: str, job_id: str, *, warning: bool = False, **fields: object) -> None:
+    def log(self, what: str, job_id: str, *, warning: bool = False, **fields: object) -> None:
         """Log a line for the operator."""
         rest = "".join(f" {name}={value}" for name, value in fields.items())
         level = logging.WARNING if warning else logging.INFO

@@ -5,7 +5,7 @@ from typing import Literal, TypeVar
 
 from executors.lora.faults import UpdateError, is_permanent, raise_if_device_is_lost
 from executors.lora.slots.checkpoints import FinishedRun, RunProgress, SavedRun
-from executors.lora.slots.runs import Run, RunReports, task_of
+from executors.lora.slots.runs import SlotRun, SlotRunReports, task_of
 from executors.lora.slots.steps import FusedSteps
 from executors.lora.slots.workshop import Workshop
 from executors.node.checkpoints import Checkpoint, StaleWriterError
@@ -53,10 +53,10 @@ class SlotRuns:
         self.over = set(over)
         self._workshop = workshop
         self._clock = workshop.clock
-        self._reports = RunReports(workshop.cell, assignment, report)
+        self._reports = SlotRunReports(workshop.cell, assignment, report)
         self._steps = FusedSteps(workshop.engine, workshop.clock, assignment.runs)
         self._waiting = {order.job_id: order for order in assignment.runs if order.job_id not in self.over}
-        self._training: dict[str, Run] = {}
+        self._training: dict[str, SlotRun] = {}
         self._has_room = False
         now_s = self._clock.time_s()
         slot_s = assignment.slot_end_s - assignment.slot_start_s
@@ -89,7 +89,7 @@ class SlotRuns:
         was published after its end."""
         if job_id in self._training or job_id in self._waiting:
             self._drop(job_id)
-            self._reports.say("run cancelled", job_id)
+            self._reports.log("run cancelled", job_id)
         self._withdraw_adapter(job_id)
         self._workshop.checkpoints.remove(job_id)
 
@@ -101,7 +101,7 @@ class SlotRuns:
             return
         self._workshop.checkpoints.forget(job_id)
         self._drop(job_id)
-        self._reports.say("run disowned", job_id)
+        self._reports.log("run disowned", job_id)
         if run is not None:
             self._report_progress(run, complete=True)
 
@@ -115,7 +115,7 @@ class SlotRuns:
             return
         if finished is not None:
             self._workshop.adapters.withdraw(finished.adapter)
-            self._reports.say("adapter withdrawn", job_id)
+            self._reports.log("adapter withdrawn", job_id)
 
     def close(self, reason: EndReason) -> None:
         """End every run at its position: checkpointed, then reported.
@@ -135,7 +135,7 @@ class SlotRuns:
                     order.job_id, known_samples, TimeoutError("the slot was over before the run began")
                 )
             else:  # the node goes offline, and the cell plans all of it again
-                self._reports.say("run never began", order.job_id, reason=reason)
+                self._reports.log("run never began", order.job_id, reason=reason)
         self._waiting.clear()
         for run in list(self._training.values()):
             self._end_part(run, reason)
@@ -147,7 +147,7 @@ class SlotRuns:
                 self._end_part(run, "no_room")
             except NoRoomError:
                 self._drop(run.job_id)
-                self._reports.say("run lost since its checkpoint", run.job_id, samples_done=run.saved_samples)
+                self._reports.log("run lost since its checkpoint", run.job_id, samples_done=run.saved_samples)
         self._waiting.clear()
         self.over.update(order.job_id for order in self.assignment.runs)
 
@@ -164,7 +164,7 @@ class SlotRuns:
             newest = self._workshop.checkpoints.newest(order.job_id)
             if newest is not None and newest.token > self.assignment.slot:
                 self._drop(order.job_id)
-                self._reports.say("run replaced", order.job_id, newest_slot=newest.token)
+                self._reports.log("run replaced", order.job_id, newest_slot=newest.token)
             elif now_s >= self._wait_until_s or not self._is_behind(order, newest):
                 self._begin(order, newest)
 
@@ -206,19 +206,19 @@ class SlotRuns:
         elif run is not None:
             self._start(run)
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: SlotRun) -> None:
         order, job_id = run.order, run.job_id
         del self._waiting[job_id]
         self._training[job_id] = run
         if run.samples_done < order.resume_samples:
-            self._reports.say(
+            self._reports.log(
                 "run behind",
                 job_id,
                 warning=True,
                 samples_done=run.samples_done,
                 resume_samples=order.resume_samples,
             )
-        self._reports.say("run started", job_id, samples_done=run.samples_done, goal_samples=run.goal_samples)
+        self._reports.log("run started", job_id, samples_done=run.samples_done, goal_samples=run.goal_samples)
         self._reports.started(job_id, run.samples_done, self._workshop.engine.dataset_records(job_id))
         if run.samples_done >= run.goal_samples:
             self._end_part(run, "quota")
@@ -234,7 +234,7 @@ class SlotRuns:
             self._workshop.checkpoints.finish(finished)
         return finished
 
-    def _attach(self, order: RunOrder, newest: Checkpoint | None) -> Run:
+    def _attach(self, order: RunOrder, newest: Checkpoint | None) -> SlotRun:
         held, wanted = self._workshop.base_model, self.assignment.base_model
         if held != wanted:
             raise RuntimeError(f"the node holds base model {held}, not {wanted}")
@@ -245,7 +245,7 @@ class SlotRuns:
         if saved is not None and saved.slot == self.assignment.slot:
             # The slot began before this process did.
             base_samples = saved.progress.base_samples
-        return Run(
+        return SlotRun(
             order=order,
             goal_samples=min(base_samples + order.quota_samples, order.work_samples),
             samples_done=samples_done,
@@ -278,7 +278,7 @@ class SlotRuns:
             for run in self._training.values():
                 self._report_progress(run, complete=False)
 
-    def _save(self, run: Run) -> SavedRun | None:
+    def _save(self, run: SlotRun) -> SavedRun | None:
         """Checkpoint a run; None if it is over, see `_kept`."""
 
         def save() -> SavedRun:
@@ -290,10 +290,10 @@ class SlotRuns:
         if saved is None:
             return None
         run.mark_saved(self._clock.time_s())
-        self._reports.say("run checkpointed", run.job_id, samples_done=run.samples_done, loss=run.loss)
+        self._reports.log("run checkpointed", run.job_id, samples_done=run.samples_done, loss=run.loss)
         return saved
 
-    def _kept(self, run: Run, work: Callable[[], _T]) -> _T | None:
+    def _kept(self, run: SlotRun, work: Callable[[], _T]) -> _T | None:
         """Call a function that writes state of a run; None if the run is over, since it was replaced or the
         write failed.
 
@@ -305,7 +305,7 @@ class SlotRuns:
             return work()
         except StaleWriterError as error:
             self._drop(run.job_id)
-            self._reports.say("run replaced", run.job_id, error=error)
+            self._reports.log("run replaced", run.job_id, error=error)
         except OSError as error:
             self._give_way(run, error)
         except Exception as error:
@@ -313,7 +313,7 @@ class SlotRuns:
             self._fail(run.job_id, run.saved_samples, error.with_traceback(None))
         return None
 
-    def _give_way(self, run: Run, error: OSError) -> None:
+    def _give_way(self, run: SlotRun, error: OSError) -> None:
         """Fail a run whose files cannot be written, unless those of other runs could not be written either.
 
         Raises:
@@ -325,14 +325,14 @@ class SlotRuns:
             raise NoRoomError(refused, needed_bytes) from error
         self._fail(run.job_id, run.saved_samples, error)
 
-    def _capture(self, run: Run) -> SavedRun:
+    def _capture(self, run: SlotRun) -> SavedRun:
         state = self._workshop.engine.state(run.job_id)
         progress = RunProgress(base_samples=run.base_samples, loss=run.loss)
         return SavedRun(self.assignment.slot, state, progress)
 
     # Ending
 
-    def _end_part(self, run: Run, reason: EndReason) -> None:
+    def _end_part(self, run: SlotRun, reason: EndReason) -> None:
         """Checkpoint, then report: finished if the work is done, and else complete for this slot."""
         if run.loss is None:
             # It ended before its very first step: there is no state.
@@ -340,7 +340,7 @@ class SlotRuns:
                 self._fail(run.job_id, 0, TimeoutError("the slot was over before the run's first step"))
                 return
             self._drop(run.job_id)
-            self._reports.say("run stopped", run.job_id, reason=reason, samples_done=0)
+            self._reports.log("run stopped", run.job_id, reason=reason, samples_done=0)
             return
         saved = self._save(run) if run.unsaved_steps else self._kept(run, lambda: self._capture(run))
         if saved is None:
@@ -351,7 +351,7 @@ class SlotRuns:
         self._drop(run.job_id)
         self._workshop.checkpoints.park(saved)
         self._report_progress(run, complete=True)
-        self._reports.say(
+        self._reports.log(
             "run stopped", run.job_id, reason=reason, samples_done=run.samples_done, loss=run.loss
         )
 
@@ -361,7 +361,7 @@ class SlotRuns:
         length_s = self.assignment.slot_end_s - self.assignment.slot_start_s
         return self._clock.time_s() < self.assignment.slot_end_s + _PUBLISHING_SLOTS * length_s
 
-    def _finish(self, run: Run, saved: SavedRun, loss: float) -> None:
+    def _finish(self, run: SlotRun, saved: SavedRun, loss: float) -> None:
         """Write the adapter, remove the checkpoints, report.
 
         In this order: the job's record has all that the report needs, so any later node of the job can repair
@@ -387,7 +387,7 @@ class SlotRuns:
         self._drop(finished.task.job_id)
         self._reports.finished(finished)
 
-    def _fail_training(self, run: Run, error: Exception) -> None:
+    def _fail_training(self, run: SlotRun, error: Exception) -> None:
         """Fail a run; one that may continue on another node is checkpointed."""
         is_whole = not isinstance(error, UpdateError)
         if is_whole and not is_permanent(error) and run.unsaved_steps and self._save(run) is None:
@@ -406,7 +406,7 @@ class SlotRuns:
         self._workshop.engine.discard(job_id)
         self.over.add(job_id)
 
-    def _report_progress(self, run: Run, complete: bool) -> None:
+    def _report_progress(self, run: SlotRun, complete: bool) -> None:
         job_id = run.job_id
         self._reports.progressed(
             run, self._steps.node_s[job_id], self._steps.memory_gib.get(job_id), complete

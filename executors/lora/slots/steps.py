@@ -104,12 +104,12 @@ class FusedSteps:
         try:
             losses = self._timed_step(job_ids)
         except PartialStepError as error:
-            return {**error.faults, **self._all_judged(error.losses)}
+            return {**error.faults, **self._all_checked(error.losses)}
         except Exception as error:
             raise_if_device_is_lost(error)
-            _log.warning("step failed jobs=%s error=%r; each goes alone", ",".join(job_ids), error)
+            _log.warning("step failed jobs=%s error=%r; each runs alone", ",".join(job_ids), error)
         else:
-            return self._all_judged(losses)
+            return self._all_checked(losses)
         outcomes = {job_id: self._step_alone(job_id) for job_id in job_ids}
         # No task is at fault: together they are too large for the device.
         self._apart = not any(isinstance(outcome, Exception) for outcome in outcomes.values())
@@ -129,8 +129,8 @@ class FusedSteps:
     def _step_alone(self, job_id: str) -> Outcome:
         try:
             if self._is_within_measure(job_id):
-                return self._judged(job_id, self._timed_step([job_id])[job_id])
-            return self._judged(job_id, self._measured_step(job_id))
+                return self._checked(job_id, self._timed_step([job_id])[job_id])
+            return self._checked(job_id, self._measured_step(job_id))
         except PartialStepError as error:
             return error.faults[job_id]
         except Exception as error:
@@ -184,10 +184,10 @@ class FusedSteps:
         # The machine's clock may be set back meanwhile.
         return max(self._clock.time_s() - start_s, 0.0)
 
-    def _all_judged(self, losses: Mapping[str, float]) -> dict[str, Outcome]:
-        return {job_id: self._judged(job_id, loss) for job_id, loss in losses.items()}
+    def _all_checked(self, losses: Mapping[str, float]) -> dict[str, Outcome]:
+        return {job_id: self._checked(job_id, loss) for job_id, loss in losses.items()}
 
-    def _judged(self, job_id: str, loss: float) -> Outcome:
+    def _checked(self, job_id: str, loss: float) -> Outcome:
         """Check the gradient of a task with a finite loss: without a finite gradient it would use up its
         samples without updates."""
         for name, value in (("loss", loss), ("gradient's norm", self._engine.gradient_norm(job_id))):

@@ -20,7 +20,7 @@ from executors.moe.experts import Experts
 from executors.moe.gating import Gating
 
 
-class Conversion(BaseModel):
+class LayerConversion(BaseModel):
     """Conversion of the feed-forward networks of a dense model into experts.
 
     Attributes:
@@ -49,7 +49,7 @@ class Conversion(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**63)
 
 
-def convert(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> None:
+def convert(model: PreTrainedModel, conversion: LayerConversion, gating: Gating) -> None:
     """Replace a dense model's feed-forward networks by experts, in the model itself.
 
     Raises:
@@ -71,7 +71,7 @@ def convert(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> N
     _watch(model, family)
 
 
-def convert_structure(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> None:
+def convert_structure(model: PreTrainedModel, conversion: LayerConversion, gating: Gating) -> None:
     """Convert a model like `convert`, but leave routers and experts uninitialised, to load their weights.
 
     Raises:
@@ -83,7 +83,7 @@ def convert_structure(model: PreTrainedModel, conversion: Conversion, gating: Ga
     _watch(model, family)
 
 
-def converted_bytes(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> int:
+def converted_bytes(model: PreTrainedModel, conversion: LayerConversion, gating: Gating) -> int:
     """Return the memory of the experts that `convert` would create (bytes).
 
     Raises:
@@ -95,7 +95,7 @@ def converted_bytes(model: PreTrainedModel, conversion: Conversion, gating: Gati
 
 
 def _to_convert(
-    model: PreTrainedModel, conversion: Conversion, gating: Gating
+    model: PreTrainedModel, conversion: LayerConversion, gating: Gating
 ) -> tuple[DenseFamily, list[FeedForward]]:
     kind = model.config.model_type
     if kind not in DENSE_FAMILIES:
@@ -154,7 +154,7 @@ def _fill_(
     target: Tensor,
     dense: Tensor,
     name: str,
-    conversion: Conversion,
+    conversion: LayerConversion,
     deviation: float,
     generator: torch.Generator,
 ) -> None:

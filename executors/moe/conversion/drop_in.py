@@ -124,8 +124,7 @@ def family_of(config: PretrainedConfig) -> SparseFamily:
     if kind not in SPARSE_FAMILIES:
         known = ", ".join(sorted(SPARSE_FAMILIES))
         raise ValueError(
-            f"a model of type {kind!r} has no experts, as {known} models have: say how it gets some "
-            "(conversion)"
+            f"a model of type {kind!r} has no experts, as {known} models have: convert it (conversion)"
         )
     return SPARSE_FAMILIES[kind]
 

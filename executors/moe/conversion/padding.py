@@ -17,10 +17,10 @@ def watch_padding(stack: nn.Module) -> None:
             ``input_ids`` or ``inputs_embeds``. The whole model is unsuitable: PEFT calls it without its
             hooks.
     """
-    stack.register_forward_pre_hook(_tell_padding, with_kwargs=True)
+    stack.register_forward_pre_hook(_set_padding, with_kwargs=True)
 
 
-def _tell_padding(stack: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _set_padding(stack: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     given = inspect.signature(stack.forward).bind_partial(*args, **kwargs).arguments
     is_token = _token_places({**given, **given.get("kwargs", {})})
     for block in moe_blocks(stack).values():

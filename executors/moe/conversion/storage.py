@@ -20,7 +20,7 @@ from executors.lora.faults import described
 from executors.lora.model_files import WEIGHTS, fault_in_files, weight_files
 from executors.lora.model_kind import BaseModelError, blamed_on_config, is_classifier, read_any_config
 from executors.lora.pretrained import load_pretrained, load_weights, refuse_missing
-from executors.moe.conversion.convert import Conversion, convert_structure
+from executors.moe.conversion.convert import LayerConversion, convert_structure
 from executors.moe.conversion.drop_in import adopt, family_of, published_state
 from executors.moe.gating import Gating
 
@@ -39,7 +39,7 @@ class MoeDescription(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     gating: Gating
-    conversion: Conversion | None = None
+    conversion: LayerConversion | None = None
 
 
 def save(model: PreTrainedModel, description: MoeDescription, directory: Path) -> None:
@@ -103,7 +103,7 @@ def load_whole(
 
 
 def _load_converted(
-    directory: Path, config: PretrainedConfig, conversion: Conversion, gating: Gating
+    directory: Path, config: PretrainedConfig, conversion: LayerConversion, gating: Gating
 ) -> PreTrainedModel:
     if weight_files(directory) != [WEIGHTS]:
         raise BaseModelError(f"{directory}: {WEIGHTS}: is missing: a converted model has no shards")

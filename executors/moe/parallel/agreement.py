@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 from executors.gang.group import DisagreementError
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 
 
 @dataclass(frozen=True)
-class Grant:
+class IssueGrant:
     """Permission for all ranks to issue the micro-ops of a kind, in order of submission, up to this count."""
 
-    kind: Kind
+    kind: CollectiveKind
     up_to: int
 
 
@@ -31,14 +31,14 @@ class Agreement:
     """
 
     def __init__(self, world: int) -> None:
-        self._labels: dict[Kind, dict[int, str]] = {kind: {} for kind in Kind}
+        self._labels: dict[CollectiveKind, dict[int, str]] = {kind: {} for kind in CollectiveKind}
         """Labels of micro-ops that have not ended on every rank, by place in the order of their kind."""
-        self._submitted = {kind: [0] * world for kind in Kind}
-        self._finished = {kind: [0] * world for kind in Kind}
-        self._granted = dict.fromkeys(Kind, 0)
+        self._submitted = {kind: [0] * world for kind in CollectiveKind}
+        self._finished = {kind: [0] * world for kind in CollectiveKind}
+        self._granted = dict.fromkeys(CollectiveKind, 0)
         self._expected = [0] * world
 
-    def submitted(self, rank: int, kind: Kind, label: str) -> None:
+    def submitted(self, rank: int, kind: CollectiveKind, label: str) -> None:
         """Record another micro-op of a kind that a rank has submitted.
 
         Raises:
@@ -52,47 +52,47 @@ class Agreement:
                 f"that of another rank {other!r}"
             )
         self._submitted[kind][rank] += 1
-        self._expected[rank] = max(self._expected[rank], self._submitted[Kind.ALL_TO_ALL][rank])
+        self._expected[rank] = max(self._expected[rank], self._submitted[CollectiveKind.ALL_TO_ALL][rank])
 
     def expected(self, rank: int, count: int) -> None:
         """Record the number of all-to-all micro-ops that a rank will soon submit."""
-        self._expected[rank] = self._submitted[Kind.ALL_TO_ALL][rank] + count
+        self._expected[rank] = self._submitted[CollectiveKind.ALL_TO_ALL][rank] + count
 
-    def finished(self, rank: int, kind: Kind) -> None:
+    def finished(self, rank: int, kind: CollectiveKind) -> None:
         """Record the end of a granted micro-op on a rank."""
         self._finished[kind][rank] += 1
         self._labels[kind].pop(min(self._finished[kind]) - 1, None)
 
-    def grant(self) -> Grant | None:
+    def grant(self) -> IssueGrant | None:
         """Return the next grant, which then counts as given; None until something changes."""
-        allreduces = self._granted[Kind.ALLREDUCE]
-        if min(self._finished[Kind.ALLREDUCE]) < allreduces:
+        allreduces = self._granted[CollectiveKind.ALLREDUCE]
+        if min(self._finished[CollectiveKind.ALLREDUCE]) < allreduces:
             return None
-        wanted = max(self._submitted[Kind.ALL_TO_ALL])
-        if wanted > self._granted[Kind.ALL_TO_ALL]:
-            return self._granting(Kind.ALL_TO_ALL, wanted)
-        if max(self._expected) > min(self._finished[Kind.ALL_TO_ALL]):
+        wanted = max(self._submitted[CollectiveKind.ALL_TO_ALL])
+        if wanted > self._granted[CollectiveKind.ALL_TO_ALL]:
+            return self._granting(CollectiveKind.ALL_TO_ALL, wanted)
+        if max(self._expected) > min(self._finished[CollectiveKind.ALL_TO_ALL]):
             return None
-        if min(self._submitted[Kind.ALLREDUCE]) > allreduces:
-            return self._granting(Kind.ALLREDUCE, allreduces + 1)
+        if min(self._submitted[CollectiveKind.ALLREDUCE]) > allreduces:
+            return self._granting(CollectiveKind.ALLREDUCE, allreduces + 1)
         return None
 
     @property
     def is_idle(self) -> bool:
         """Return whether no rank waits for anything."""
-        return not any(max(self._submitted[kind]) > min(self._finished[kind]) for kind in Kind) and max(
-            self._expected
-        ) <= min(self._finished[Kind.ALL_TO_ALL])
+        return not any(
+            max(self._submitted[kind]) > min(self._finished[kind]) for kind in CollectiveKind
+        ) and max(self._expected) <= min(self._finished[CollectiveKind.ALL_TO_ALL])
 
     def awaited(self) -> str:
         """Return the reason why all wait, for errors."""
         if (
-            max(self._submitted[Kind.ALL_TO_ALL])
-            == min(self._finished[Kind.ALL_TO_ALL])
+            max(self._submitted[CollectiveKind.ALL_TO_ALL])
+            == min(self._finished[CollectiveKind.ALL_TO_ALL])
             < max(self._expected)
         ):
-            return f"no rank has come to the {Kind.ALL_TO_ALL} that was expected"
-        for kind in Kind:
+            return f"no rank has come to the {CollectiveKind.ALL_TO_ALL} that was expected"
+        for kind in CollectiveKind:
             finished = min(self._finished[kind])
             if max(self._submitted[kind]) > finished:
                 what = f"{kind} micro-op {finished} ({self._labels[kind][finished]})"
@@ -102,9 +102,9 @@ class Agreement:
                 return f"{_named(_at_most(self._finished[kind], finished))} not ended {what}"
         return "nothing"
 
-    def _granting(self, kind: Kind, up_to: int) -> Grant:
+    def _granting(self, kind: CollectiveKind, up_to: int) -> IssueGrant:
         self._granted[kind] = up_to
-        return Grant(kind, up_to)
+        return IssueGrant(kind, up_to)
 
 
 def _at_most(counts: list[int], finished: int) -> list[int]:

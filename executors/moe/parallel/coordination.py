@@ -19,7 +19,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from executors.gang.group import DisagreementError
 from executors.gang.meeting import CollectiveLostError
 from executors.moe.parallel.agreement import Agreement
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.wire import Wire
 
 _KEY = "collectives"
@@ -43,8 +43,8 @@ class AgreedOrder:
         self._wire = wire
         self._coordinator = coordinator
         self._timeout_s = timeout_s
-        self._granted = dict.fromkeys(Kind, 0)
-        self._finished = dict.fromkeys(Kind, 0)
+        self._granted = dict.fromkeys(CollectiveKind, 0)
+        self._finished = dict.fromkeys(CollectiveKind, 0)
 
     @classmethod
     def connect(
@@ -80,15 +80,15 @@ class AgreedOrder:
             raise CollectiveLostError(f"rank {rank} does not reach rank 0: {error}") from error
         return order
 
-    def submitted(self, kind: Kind, label: str) -> None:
+    def submitted(self, kind: CollectiveKind, label: str) -> None:
         """Send a new micro-op of this rank."""
-        self._tell("submitted", kind, label)
+        self._send("submitted", kind, label)
 
     def expected(self, count: int) -> None:
         """Send the number of all-to-all micro-ops that this rank will soon submit."""
-        self._tell("expected", count)
+        self._send("expected", count)
 
-    def next(self, wait_s: float) -> Kind | None:
+    def next(self, wait_s: float) -> CollectiveKind | None:
         """Return the kind to issue next; None if it is not decided after the wait.
 
         Raises:
@@ -97,7 +97,7 @@ class AgreedOrder:
         """
         kind = self._granted_kind()
         if kind is None:
-            self._hear(wait_s)
+            self._receive(wait_s)
             kind = self._granted_kind()
         return kind
 
@@ -108,50 +108,50 @@ class AgreedOrder:
             CollectiveLostError: a rank is lost, or late.
             DisagreementError: ranks have different collectives.
         """
-        self._hear(0.0)
+        self._receive(0.0)
 
-    def finished(self, kind: Kind) -> None:
+    def finished(self, kind: CollectiveKind) -> None:
         """Send the end of a micro-op on this rank."""
         self._finished[kind] += 1
-        self._tell("finished", kind)
+        self._send("finished", kind)
 
     def failed(self, reason: str) -> None:
         """Send the failure of this rank."""
-        self._tell("failed", reason)
+        self._send("failed", reason)
 
     def close(self) -> None:
         """Disconnect: the others may only do so, too."""
-        self._tell("leave")
+        self._send("leave")
         if self._coordinator is not None:
             self._coordinator.join(self._timeout_s)
             self._coordinator.close()
         self._wire.close()
 
-    def _granted_kind(self) -> Kind | None:
+    def _granted_kind(self) -> CollectiveKind | None:
         # There is at most one: of both kinds, one is granted once the other has ended.
-        return next((kind for kind in Kind if self._finished[kind] < self._granted[kind]), None)
+        return next((kind for kind in CollectiveKind if self._finished[kind] < self._granted[kind]), None)
 
-    def _tell(self, *message: object) -> None:
+    def _send(self, *message: object) -> None:
         with suppress(OSError):  # if rank 0 is lost, `next` raises the error
             self._wire.send(*message)
 
     def _await_all(self, rank: int, world: int) -> None:
         deadline_s = time.monotonic() + self._timeout_s + _GRACE_S
         while time.monotonic() < deadline_s:
-            if self._hear(_POLL_S):
+            if self._receive(_POLL_S):
                 return
         raise CollectiveLostError(
-            f"rank {rank}: not all {world} ranks have come within {self._timeout_s:g} s"
+            f"rank {rank}: not all {world} ranks have joined within {self._timeout_s:g} s"
         )
 
-    def _hear(self, wait_s: float) -> bool:
+    def _receive(self, wait_s: float) -> bool:
         try:
             messages = self._wire.receive(wait_s)
         except OSError as error:
-            raise CollectiveLostError(f"rank 0, which decides what comes next, is gone: {error}") from error
+            raise CollectiveLostError(f"rank 0, which decides the order, is gone: {error}") from error
         for word, *rest in messages:
             if word == "go":
-                self._granted[Kind(rest[0])] = rest[1]
+                self._granted[CollectiveKind(rest[0])] = rest[1]
             elif word == "disagree":
                 raise DisagreementError(rest[0])
             elif word == "lost":
@@ -253,13 +253,13 @@ class Coordinator(threading.Thread):
                 selector.register(wire, selectors.EVENT_READ, rank)
             while len(self._left) < self._world and not self._closing:
                 for key, _ in selector.select(_POLL_S):
-                    if self._hear(key.data):
+                    if self._receive(key.data):
                         selector.unregister(self._wires[key.data])
                 while (grant := self._agreement.grant()) is not None:
                     self._broadcast("go", grant.kind, grant.up_to)
-                self._lose_patience()
+                self._check_timeout()
 
-    def _hear(self, rank: int) -> bool:
+    def _receive(self, rank: int) -> bool:
         """Process the messages of a rank; True if it has left."""
         try:
             messages = self._wires[rank].receive(0.0)
@@ -268,26 +268,26 @@ class Coordinator(threading.Thread):
         if self._agreement.is_idle:
             self._progress_s = time.monotonic()
         does: dict[str, Callable[..., Any]] = {
-            "submitted": lambda kind, label: self._agreement.submitted(rank, Kind(kind), label),
+            "submitted": lambda kind, label: self._agreement.submitted(rank, CollectiveKind(kind), label),
             "expected": lambda count: self._agreement.expected(rank, count),
-            "finished": lambda kind: self._finish(rank, Kind(kind)),
+            "finished": lambda kind: self._finish(rank, CollectiveKind(kind)),
             "failed": lambda reason: self._fail(rank, reason),
             "leave": lambda: self._left.add(rank),
         }
         for word, *rest in messages:
             does[word](*rest)
         if self._left and not self._agreement.is_idle:
-            raise CollectiveLostError(f"ranks {sorted(self._left)} have left amid collectives")
+            raise CollectiveLostError(f"ranks {sorted(self._left)} have left during collectives")
         return rank in self._left
 
-    def _finish(self, rank: int, kind: Kind) -> None:
+    def _finish(self, rank: int, kind: CollectiveKind) -> None:
         self._agreement.finished(rank, kind)
         self._progress_s = time.monotonic()
 
     def _fail(self, rank: int, reason: str) -> None:
         raise CollectiveLostError(f"rank {rank} has failed: {reason}")
 
-    def _lose_patience(self) -> None:
+    def _check_timeout(self) -> None:
         if self._agreement.is_idle or time.monotonic() - self._progress_s <= self._timeout_s:
             return
         raise CollectiveLostError(f"{self._agreement.awaited()} within {self._timeout_s:g} s")

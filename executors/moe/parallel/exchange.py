@@ -12,9 +12,9 @@ from torch import Tensor
 
 from executors.gang.group import DisagreementError
 from executors.gang.meeting import detecting_loss
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.packing import MicroOpTimes, Packing
-from executors.moe.parallel.planning import Plan
+from executors.moe.parallel.planning import StepPlan
 
 _DIGITS = 15
 """Hexadecimal digits of a digest that fit an int64."""
@@ -33,7 +33,7 @@ def agreed_times(times: MicroOpTimes) -> MicroOpTimes:
     return MicroOpTimes(all_to_all_s, feed_forward_s)
 
 
-def agreed_plan(plan: Plan, all_to_alls: int) -> Plan:
+def agreed_plan(plan: StepPlan, all_to_alls: int) -> StepPlan:
     """Return rank 0's plan, the same on each rank (erratum I3).
 
     Args:
@@ -44,9 +44,11 @@ def agreed_plan(plan: Plan, all_to_alls: int) -> Plan:
             received rank 0's plan.
         PeerLostError: a rank does not answer.
     """
-    everyones = _told([len(plan.after), all_to_alls])
+    everyones = _gathered([len(plan.after), all_to_alls])
     for rank, counts in enumerate(everyones):
-        for kind, mine, first in zip((Kind.ALLREDUCE, Kind.ALL_TO_ALL), counts, everyones[0], strict=True):
+        for kind, mine, first in zip(
+            (CollectiveKind.ALLREDUCE, CollectiveKind.ALL_TO_ALL), counts, everyones[0], strict=True
+        ):
             if mine != first:
                 raise DisagreementError(
                     f"ranks disagree: rank {rank} has {mine} {kind} micro-ops in a step, rank 0 has {first}"
@@ -55,14 +57,14 @@ def agreed_plan(plan: Plan, all_to_alls: int) -> Plan:
     if plan.after:
         with detecting_loss():
             dist.broadcast(after, 0)
-    agreed = Plan(tuple(after.tolist()))
-    digests = _told([int(agreed.digest[:_DIGITS], 16)])
+    agreed = StepPlan(tuple(after.tolist()))
+    digests = _gathered([int(agreed.digest[:_DIGITS], 16)])
     if other := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
-        raise DisagreementError(f"ranks disagree: ranks {other} have not got the plan of rank 0")
+        raise DisagreementError(f"ranks disagree: ranks {other} have not received the plan of rank 0")
     return agreed
 
 
-def _told(numbers: Sequence[int]) -> list[list[int]]:
+def _gathered(numbers: Sequence[int]) -> list[list[int]]:
     mine = torch.tensor(numbers)
     everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     with detecting_loss():
@@ -78,7 +80,7 @@ def agreed_budget(budget_bytes: int | None) -> int | None:
         PeerLostError: a rank does not answer.
     """
     unlimited = torch.iinfo(torch.int64).max
-    least = min(budget for (budget,) in _told([unlimited if budget_bytes is None else budget_bytes]))
+    least = min(budget for (budget,) in _gathered([unlimited if budget_bytes is None else budget_bytes]))
     return None if least == unlimited else least
 
 

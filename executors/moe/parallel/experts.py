@@ -14,7 +14,7 @@ from executors.moe.parallel.gradients import GradientAverage
 from executors.moe.parallel.groups import ExpertGroups
 from executors.moe.parallel.micro_ops import Pending
 from executors.moe.parallel.packing import MicroOpTimes
-from executors.moe.parallel.routes import Route, routes
+from executors.moe.parallel.routes import ChunkRoute, routes
 from executors.moe.parallel.scheduler import Communication
 
 
@@ -35,7 +35,7 @@ class _Parcel:
 class _Pass:
     """A forward pass that a backward pass may follow: inputs and outputs of the experts, by chunk."""
 
-    routes: list[Route]
+    routes: list[ChunkRoute]
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
 
@@ -170,7 +170,7 @@ class ParallelExperts(nn.Module):
         self._deliver(trained, sums, gradient.device)
         return self._collect(gradient, passed.routes, returning)
 
-    def _plan_routes(self, counts: Tensor) -> list[Route]:
+    def _plan_routes(self, counts: Tensor) -> list[ChunkRoute]:
         packing = self._groups.packing
         sent = counts.to(torch.int64).view(packing.group_size, packing.per_device).contiguous()
         chunks = 1 if self._is_alone else self.chunks
@@ -178,10 +178,10 @@ class ParallelExperts(nn.Module):
         received = self._exchange(sent, each, each, f"{self.name} counts").wait()
         return routes(sent.cpu(), received.cpu(), chunks, counts.device)
 
-    def _send(self, rows: Tensor, route: Route, label: str) -> _Parcel:
+    def _send(self, rows: Tensor, route: ChunkRoute, label: str) -> _Parcel:
         return self._exchange(rows, route.sent, route.received, f"{label} dispatch")
 
-    def _send_back(self, rows: Tensor, route: Route, label: str) -> _Parcel:
+    def _send_back(self, rows: Tensor, route: ChunkRoute, label: str) -> _Parcel:
         return self._exchange(rows, route.received, route.sent, f"{label} combine")
 
     def _exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], label: str) -> _Parcel:
@@ -201,7 +201,7 @@ class ParallelExperts(nn.Module):
     def _is_alone(self) -> bool:
         return self._groups.packing.group_size == 1
 
-    def _collect(self, like: Tensor, made: Sequence[Route], returning: "Sequence[_Parcel]") -> Tensor:
+    def _collect(self, like: Tensor, made: Sequence[ChunkRoute], returning: "Sequence[_Parcel]") -> Tensor:
         collected = torch.empty_like(like)
         for route, parcel in zip(made, returning, strict=True):
             if route.rows is None:
@@ -255,11 +255,11 @@ class _Spread(torch.autograd.Function):
         return None, None, of_rows, None, *[None] * context.others
 
 
-def _sorted(rows: Tensor, route: Route) -> Tensor:
+def _sorted(rows: Tensor, route: ChunkRoute) -> Tensor:
     return rows.detach() if route.order is None else rows.index_select(0, route.order)
 
 
-def _unsorted(rows: Tensor, route: Route) -> Tensor:
+def _unsorted(rows: Tensor, route: ChunkRoute) -> Tensor:
     if route.order is None:
         return rows.contiguous()
     return torch.empty_like(rows).index_copy_(0, route.order, rows)

@@ -17,7 +17,7 @@ def part_bytes(size_bytes: int, wanted_bytes: int) -> int:
     return max(wanted_bytes, min(-(-size_bytes // _MOST_SMALL_PARTS), _SMALL_BYTES))
 
 
-class Kind(StrEnum):
+class CollectiveKind(StrEnum):
     """Kind of a micro-op. Tokens use all-to-all, gradients allreduce."""
 
     ALL_TO_ALL = "all-to-all"

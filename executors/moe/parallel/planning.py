@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from executors.gang.group import DisagreementError
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.trace import MicroOpRecord
 
 
@@ -28,7 +28,7 @@ class MeasuredAllreduce:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """Interleaving of the micro-ops of a step.
 
     Attributes:
@@ -60,7 +60,7 @@ def measured_step(
     end_s = began_s  # of the all-to-alls so far
     for record in sorted(records, key=lambda record: record.submitted_s):
         after_s = max(record.submitted_s - end_s, 0.0)
-        if record.kind is Kind.ALL_TO_ALL:
+        if record.kind is CollectiveKind.ALL_TO_ALL:
             gaps_s.append(after_s)
             end_s = record.completed_s
         else:
@@ -69,7 +69,7 @@ def measured_step(
     return gaps_s, allreduces
 
 
-def plan_step(gaps_s: Sequence[float], allreduces: Sequence[MeasuredAllreduce]) -> Plan:
+def plan_step(gaps_s: Sequence[float], allreduces: Sequence[MeasuredAllreduce]) -> StepPlan:
     """Place each allreduce micro-op in the first gap between all-to-alls that it fits into, or behind all.
 
     An allreduce that does not end in its gap would delay an all-to-all (section 4.4.1), so each is placed
@@ -92,7 +92,7 @@ def plan_step(gaps_s: Sequence[float], allreduces: Sequence[MeasuredAllreduce]) 
                 break
             gap, used_s = gap + 1, 0.0
         after.append(gap)
-    return Plan(tuple(after))
+    return StepPlan(tuple(after))
 
 
 class PlannedOrder:
@@ -109,13 +109,13 @@ class PlannedOrder:
     """
 
     def __init__(self) -> None:
-        self._issue: queue.SimpleQueue[Kind] = queue.SimpleQueue()
-        self._plan = Plan(())
+        self._issue: queue.SimpleQueue[CollectiveKind] = queue.SimpleQueue()
+        self._plan = StepPlan(())
         self._all_to_alls = 0
         self._allreduces = 0
         self._deferred: deque[int] = deque()
 
-    def begin_step(self, plan: Plan) -> None:
+    def begin_step(self, plan: StepPlan) -> None:
         """Use a plan for the step that begins; for the thread that submits, like all methods except `next`.
 
         Raises:
@@ -129,14 +129,14 @@ class PlannedOrder:
         self._plan = plan
         self._all_to_alls = self._allreduces = 0
 
-    def submitted(self, kind: Kind, label: str) -> None:  # noqa: ARG002
+    def submitted(self, kind: CollectiveKind, label: str) -> None:  # noqa: ARG002
         """See `Order`."""
-        if kind is Kind.ALL_TO_ALL:
+        if kind is CollectiveKind.ALL_TO_ALL:
             self._issue.put(kind)
             self._all_to_alls += 1
             while self._deferred and self._deferred[0] <= self._all_to_alls:
                 self._deferred.popleft()
-                self._issue.put(Kind.ALLREDUCE)
+                self._issue.put(CollectiveKind.ALLREDUCE)
             return
         planned = self._plan.after[self._allreduces] if self._allreduces < len(self._plan.after) else 0
         self._allreduces += 1
@@ -148,7 +148,7 @@ class PlannedOrder:
     def expected(self, count: int) -> None:
         """Do nothing: the plan has it."""
 
-    def next(self, wait_s: float) -> Kind | None:
+    def next(self, wait_s: float) -> CollectiveKind | None:
         """Return the kind to issue next; None if none was submitted during the wait."""
         try:
             return self._issue.get(timeout=wait_s)
@@ -158,7 +158,7 @@ class PlannedOrder:
     def check(self) -> None:
         """Do nothing: there are no messages from other ranks."""
 
-    def finished(self, kind: Kind) -> None:
+    def finished(self, kind: CollectiveKind) -> None:
         """Do nothing: other ranks do not wait for it."""
 
     def failed(self, reason: str) -> None:

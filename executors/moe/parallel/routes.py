@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Route:
+class ChunkRoute:
     """One chunk of a layer's rows, on one rank.
 
     Attributes:
@@ -27,7 +27,7 @@ class Route:
     counts: Tensor
 
 
-def routes(sent: Tensor, received: Tensor, chunks: int, device: torch.device) -> list[Route]:
+def routes(sent: Tensor, received: Tensor, chunks: int, device: torch.device) -> list[ChunkRoute]:
     """Cut each expert's rows into chunks of nearly equal numbers.
 
     Args:
@@ -43,7 +43,7 @@ def routes(sent: Tensor, received: Tensor, chunks: int, device: torch.device) ->
         mine, theirs = ends - begins, received * (chunk + 1) // chunks - received * chunk // chunks
         arrives = (theirs.flatten().cumsum(0) - theirs.flatten()).view_as(theirs)
         made.append(
-            Route(
+            ChunkRoute(
                 rows=None if chunks == 1 else _spans(starts + begins, mine).to(device),
                 sent=mine.sum(1).tolist(),
                 received=theirs.sum(1).tolist(),

@@ -19,10 +19,10 @@ from executors.gang.group import DisagreementError
 from executors.gang.meeting import CollectiveLostError
 from executors.moe.parallel.lanes import Lanes
 from executors.moe.parallel.micro_ops import (
-    Kind,
+    CollectiveKind,
     Pending,
 )
-from executors.moe.parallel.trace import DeviceTimes, MicroOpRecord, Recording
+from executors.moe.parallel.trace import DeviceTimes, MicroOpRecord, MicroOpRecording
 
 _SLICE_S = 0.1
 """Interval at which the thread checks for the loss of another rank (s)."""
@@ -36,20 +36,20 @@ _log = logging.getLogger(__name__)
 class Order(Protocol):
     """Order in which the micro-ops of the two kinds are issued. Within a kind, it is that of submission."""
 
-    def submitted(self, kind: Kind, label: str) -> None:
+    def submitted(self, kind: CollectiveKind, label: str) -> None:
         """Record a new micro-op of this rank. May be called by any thread."""
 
     def expected(self, count: int) -> None:
         """Record the number of all-to-all micro-ops that this rank will soon submit. May be called by any
         thread."""
 
-    def next(self, wait_s: float) -> Kind | None:
+    def next(self, wait_s: float) -> CollectiveKind | None:
         """Return the kind to issue next; None if it is not decided after the wait."""
 
     def check(self) -> None:
         """Raise an error if the run of all ranks is over."""
 
-    def finished(self, kind: Kind) -> None:
+    def finished(self, kind: CollectiveKind) -> None:
         """Record the end of a micro-op on this rank."""
 
     def failed(self, reason: str) -> None:
@@ -90,7 +90,7 @@ class Communication(Protocol):
 
 
 @contextmanager
-def failures_told(communication: Communication) -> Iterator[None]:
+def failures_named(communication: Communication) -> Iterator[None]:
     """Raise the communication's own error for a failed step. DistributedDataParallel hides the reason of a
     failed collective in its own error, and has collectives of its own, as in its second forward pass, which
     after the loss of a rank fail only at the timeout of its process group.
@@ -126,14 +126,14 @@ class _MicroOp:
         recording: receives its record at its end.
     """
 
-    kind: Kind
+    kind: CollectiveKind
     label: str
     size_bytes: int
     start: Callable[[], list[Work]]
     finish: Callable[[], None]
     submitted_s: float
     ready: torch.cuda.Event | None = None
-    recording: Recording | None = None
+    recording: MicroOpRecording | None = None
     pending: Pending = field(default_factory=Pending)
 
 
@@ -162,8 +162,8 @@ class CommunicationScheduler:
         self._rank = rank
         self._timeout_s = timeout_s
         self._trace = trace
-        self._recording: Recording | None = None
-        self._queues: dict[Kind, deque[_MicroOp]] = {kind: deque() for kind in Kind}
+        self._recording: MicroOpRecording | None = None
+        self._queues: dict[CollectiveKind, deque[_MicroOp]] = {kind: deque() for kind in CollectiveKind}
         self._changed = threading.Condition()
         self._error: Exception | None = None
         self._is_closing = False
@@ -188,7 +188,7 @@ class CommunicationScheduler:
         def start() -> list[Work]:
             return lanes.exchange(received, sent, received_splits, sent_splits)
 
-        return self._submit(Kind.ALL_TO_ALL, sent, start, label, sent.device)
+        return self._submit(CollectiveKind.ALL_TO_ALL, sent, start, label, sent.device)
 
     def allreduce(
         self, tensor: Tensor, group: ProcessGroup, label: str, through: torch.device | None = None
@@ -218,7 +218,7 @@ class CommunicationScheduler:
                 staged = tensor
 
         label = f"{label}, {tensor.numel()} x {tensor.dtype}"
-        return self._submit(Kind.ALLREDUCE, tensor, start, label, through or tensor.device, finish)
+        return self._submit(CollectiveKind.ALLREDUCE, tensor, start, label, through or tensor.device, finish)
 
     @property
     def error(self) -> Exception | None:
@@ -231,9 +231,9 @@ class CommunicationScheduler:
         self._order.expected(count)
 
     @contextmanager
-    def recording(self, device: torch.device) -> Iterator[Recording]:
+    def recording(self, device: torch.device) -> Iterator[MicroOpRecording]:
         """Record the micro-ops that are submitted in the block, which begins and ends while none runs."""
-        self._recording = Recording(device)
+        self._recording = MicroOpRecording(device)
         try:
             yield self._recording
         finally:
@@ -249,7 +249,7 @@ class CommunicationScheduler:
 
     def _submit(
         self,
-        kind: Kind,
+        kind: CollectiveKind,
         tensor: Tensor,
         start: Callable[[], list[Work]],
         label: str,
@@ -278,9 +278,9 @@ class CommunicationScheduler:
             while not self._is_closing:
                 kind = self._order.next(_SLICE_S)
                 if kind is None:
-                    self._lose_patience(quiet_since_s)
+                    self._check_wait(quiet_since_s)
                     continue
-                op = self._take(kind)
+                op = self._next_op(kind)
                 if op is None:
                     break
                 self._carry_out(op)
@@ -295,11 +295,11 @@ class CommunicationScheduler:
         with self._changed:
             self._error = error
             left = [op for queue in self._queues.values() for op in queue]
-            self._queues = {kind: deque() for kind in Kind}
+            self._queues = {kind: deque() for kind in CollectiveKind}
         for op in left:
             op.pending.settle(error)
 
-    def _lose_patience(self, quiet_since_s: float) -> None:
+    def _check_wait(self, quiet_since_s: float) -> None:
         with self._changed:
             queued = [queue[0] for queue in self._queues.values() if queue]
         for op in queued:
@@ -310,7 +310,7 @@ class CommunicationScheduler:
                     "rank 0, which decides, is stopped or cut off, or the plan is that of another step"
                 )
 
-    def _take(self, kind: Kind) -> _MicroOp | None:
+    def _next_op(self, kind: CollectiveKind) -> _MicroOp | None:
         """Return the next micro-op of a kind, which stays queued; wait for it, since another rank may have
         submitted it first."""
         with self._changed:
@@ -334,7 +334,7 @@ class CommunicationScheduler:
         except (CollectiveLostError, DisagreementError):
             raise
         except RuntimeError as error:
-            self._hear_why()
+            self._raise_reported()
             reason = str(error).strip().partition("\n")[0]
             raise CollectiveLostError(
                 f"rank {self._rank}: {op.kind} {op.label} has failed: another rank is gone or stopped: "
@@ -370,7 +370,7 @@ class CommunicationScheduler:
             ended.record(self._stream)
         return DeviceTimes(ready, started, ended)
 
-    def _hear_why(self) -> None:
+    def _raise_reported(self) -> None:
         """Raise the error that another rank reports for a failed collective, since this rank detects only the
         failure."""
         for _ in range(5):

@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 
 
 @dataclass(frozen=True)
 class MicroOpRecord:
     """A micro-op on one rank. Times are on the machine's monotonic clock, so that ranks of one machine
     compare; on CUDA devices, `completed_s` is the time of its submission to the device, unless it is from a
-    `Recording`.
+    `MicroOpRecording`.
     """
 
     rank: int
-    kind: Kind
+    kind: CollectiveKind
     label: str
     size_bytes: int
     submitted_s: float
@@ -40,7 +40,7 @@ class DeviceTimes:
     ended: torch.cuda.Event
 
 
-class Recording:
+class MicroOpRecording:
     """Micro-ops of a step, by the clock of the device that runs them.
 
     Attributes:
@@ -88,7 +88,7 @@ def overlaps(records: Iterable[MicroOpRecord]) -> list[tuple[MicroOpRecord, Micr
     for record in sorted(records, key=lambda record: record.issued_s):
         running = [each for each in running if each.completed_s > record.issued_s]
         found += [
-            (record, each) if record.kind is Kind.ALL_TO_ALL else (each, record)
+            (record, each) if record.kind is CollectiveKind.ALL_TO_ALL else (each, record)
             for each in running
             if each.kind is not record.kind
         ]
@@ -99,11 +99,11 @@ def overlaps(records: Iterable[MicroOpRecord]) -> list[tuple[MicroOpRecord, Micr
 def waited_behind(records: Iterable[MicroOpRecord]) -> dict[MicroOpRecord, int]:
     """Return, for each all-to-all of one rank, the number of allreduce micro-ops that ran during its wait."""
     records = list(records)
-    allreduces = [record for record in records if record.kind is Kind.ALLREDUCE]
+    allreduces = [record for record in records if record.kind is CollectiveKind.ALLREDUCE]
     return {
         record: sum(
             each.completed_s > record.submitted_s and each.issued_s < record.issued_s for each in allreduces
         )
         for record in records
-        if record.kind is Kind.ALL_TO_ALL
+        if record.kind is CollectiveKind.ALL_TO_ALL
     }

@@ -60,7 +60,7 @@ class RankExchange:
         """Record a decision of this rank, which must be the same on all ranks."""
         self._decisions.update(decision)
 
-    def tell(self, where: str, numbers: Ints) -> Ints:
+    def gather(self, where: str, numbers: Ints) -> Ints:
         """Send some numbers to all ranks, and return those of all.
 
         Args:
@@ -75,15 +75,15 @@ class RankExchange:
             DisagreementError: a rank has recorded other decisions.
         """
         digest = int.from_bytes(self._decisions.digest(), "big") >> 1
-        told = np.array(self._group.gather(where, [digest, *numbers.tolist()]), np.int64)
-        others = [rank for rank, theirs in enumerate(told[:, 0].tolist()) if theirs != told[0, 0]]
+        gathered = np.array(self._group.gather(where, [digest, *numbers.tolist()]), np.int64)
+        others = [rank for rank, theirs in enumerate(gathered[:, 0].tolist()) if theirs != gathered[0, 0]]
         if others:
             raise DisagreementError(
-                f"{where}: ranks {others} have decided otherwise than rank 0 since {self._last}: they differ "
-                "in their plan, their settings or their code"
+                f"{where}: ranks {others} have decided differently from rank 0 since {self._last}: they "
+                "differ in their plan, their settings or their code"
             )
         self._last = where
-        return told[:, 1:]
+        return gathered[:, 1:]
 
     def spread(self, where: str, content: bytes, size: int) -> bytes:
         """Return rank 0's content on all ranks.

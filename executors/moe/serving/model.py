@@ -32,7 +32,7 @@ class _ServedExperts(nn.Module):
         return self._service.apply(self._layer, rows, counts, last_pass.routing.first_expert)
 
 
-class ServedModel:
+class ServingModel:
     """A model without its experts: see `take_experts` and `serve_by`."""
 
     def __init__(self, module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
@@ -55,7 +55,7 @@ class ServedModel:
         self._service: ExpertService | None = None
 
     @classmethod
-    def load(cls, directory: Path) -> "ServedModel":
+    def load(cls, directory: Path) -> "ServingModel":
         """Read a directory of `executors.moe.conversion.storage.save`, with a tokenizer.
 
         Raises:

@@ -19,7 +19,7 @@ batch."""
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
+class StandingPlacement:
     """Placement of a layer's experts between batches.
 
     Attributes:
@@ -30,7 +30,7 @@ class Standing:
     is_commanded: bool = False
 
     @classmethod
-    def first(cls, experts: int, cluster: Cluster) -> "Standing":
+    def first(cls, experts: int, cluster: Cluster) -> "StandingPlacement":
         """Return the placement before any command: an expert per device.
 
         Raises:
@@ -40,7 +40,7 @@ class Standing:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class LayerLayout:
     """State of a layer when a batch arrives.
 
     Attributes:
@@ -49,7 +49,7 @@ class Layout:
 
     scheme: Scheme
     cluster: Cluster
-    standing: Standing
+    standing: StandingPlacement
     loaded: Placement
 
     def plan(self, demand: Demand) -> Placement | None:

@@ -81,19 +81,19 @@ class ProfileStage:
         return Profiled(self._profile, accuracy)
 
 
-def is_foretold(foretold: Demand, tokens: Ints) -> bool:
+def is_as_forecast(forecast: Demand, tokens: Ints) -> bool:
     """Return whether the top-2 experts of a layer are as forecast.
 
     Args:
         tokens: (experts,) counts.
     """
-    return foretold.top(_ACCURATE_TOP) == Demand.of_counts(tokens).top(_ACCURATE_TOP)
+    return forecast.top(_ACCURATE_TOP) == Demand.of_counts(tokens).top(_ACCURATE_TOP)
 
 
 def _are_right(estimator: PopularityEstimator, batch: Ints) -> list[bool]:
     experts, layers = estimator.profile.experts, batch.shape[1]
     return [
-        is_foretold(
+        is_as_forecast(
             estimator.estimate(layer, batch[:, :layer]), np.bincount(batch[:, layer], minlength=experts)
         )
         for layer in range(min(estimator.profile.length, layers - 1), layers)

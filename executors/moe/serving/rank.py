@@ -27,10 +27,10 @@ from executors.moe.runner import MoeOrder
 from executors.moe.serving.answers import NewestAnswers
 from executors.moe.serving.exchange import RankExchange
 from executors.moe.serving.kernels import ServiceKernels
-from executors.moe.serving.model import ServedModel
-from executors.moe.serving.requests import Prompts, Schedule, Step, StepWord
+from executors.moe.serving.model import ServingModel
+from executors.moe.serving.requests import BatchSchedule, Prompts, ServiceStep, StepWord
 from executors.moe.serving.service import ExpertService, ServiceTerms
-from executors.moe.serving.statistics import Latencies, RoutedTokens, ServiceSummary
+from executors.moe.serving.statistics import Latencies, RoutingCounts, ServiceSummary
 from executors.node.files import write_folder
 from schemas.base import Record
 from schemas.experts.commands import LayerPlacement
@@ -113,7 +113,7 @@ class ExpertServing(Work[MoeOrder]):
         form = with_columns(Prompts(), data.columns)
         self._dataset = DatasetRoot(order.dataset_root).open(data.path, form=form)
         with named_as_in_job(directory, workload.model):
-            self._model = model = ServedModel.load(directory)
+            self._model = model = ServingModel.load(directory)
             model.gate_by(workload.gating)
         longest = model.longest_sequence_tokens
         if longest is not None and workload.sequence_length > longest:
@@ -154,8 +154,8 @@ class ExpertServing(Work[MoeOrder]):
         self._numbers = np.zeros(-(-workload.batch_size // self._exchange.world), np.int64)
         """This rank's answers to its share of a batch, padded."""
         self._answers = NewestAnswers(self._model.word_of)
-        self._routed = RoutedTokens(self._service.layer_count, self._service.expert_count)
-        self._schedule = Schedule(
+        self._routed = RoutingCounts(self._service.layer_count, self._service.expert_count)
+        self._schedule = BatchSchedule(
             workload.requests, workload.total_samples, workload.batch_size, self._done, time.time()
         )
         if order.placement:
@@ -180,9 +180,9 @@ class ExpertServing(Work[MoeOrder]):
                 self.rank.inbox.wait(step.wait_s)
             self._report_news()
 
-    def _agree(self) -> Step | None:
+    def _agree(self) -> ServiceStep | None:
         """Return the next step of all ranks; None if they are to end."""
-        step, placed = Step("wait"), b""
+        step, placed = ServiceStep("wait"), b""
         revision = self._revision
         if self.rank.leads:
             step = self._schedule.step(self._done, time.time())
@@ -196,16 +196,16 @@ class ExpertServing(Work[MoeOrder]):
             placement_bytes=len(placed),
         )
         numbers = np.array([*vars(mine).values(), *self._numbers])
-        told = self._exchange.tell("the boundary of a batch", numbers)
-        all_told = [_BatchBoundary(*row[:_FIELDS]) for row in told.tolist()]
-        self._note_batch(max(each.batch_us for each in all_told) / _MICROSECONDS, told[:, _FIELDS:])
-        if any(each.is_released for each in all_told):
+        gathered = self._exchange.gather("the boundary of a batch", numbers)
+        boundaries = [_BatchBoundary(*row[:_FIELDS]) for row in gathered.tolist()]
+        self._note_batch(max(each.batch_us for each in boundaries) / _MICROSECONDS, gathered[:, _FIELDS:])
+        if any(each.is_released for each in boundaries):
             return None
-        leading = all_told[0]
+        leading = boundaries[0]
         if leading.placement_bytes:
             placed = self._exchange.spread("a placement", placed, leading.placement_bytes)
             self._stand(leading.revision, placed)
-        return Step(_WORDS[leading.word], leading.count, min(step.wait_s, self._longest_wait_s))
+        return ServiceStep(_WORDS[leading.word], leading.count, min(step.wait_s, self._longest_wait_s))
 
     def _commanded(self) -> tuple[int, bytes]:
         """Return the newest revision that the cell has commanded, and its changes."""

@@ -100,7 +100,7 @@ StepWord = Literal["wait", "serve", "over"]
 
 
 @dataclass(frozen=True)
-class Step:
+class ServiceStep:
     """Next step of a service.
 
     Attributes:
@@ -114,7 +114,7 @@ class Step:
     wait_s: float = 0.0
 
 
-class Schedule:
+class BatchSchedule:
     """Composition of batches from requests. Times are arguments."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Schedule:
             AtOnce() if requests.rate_per_s is None else Arrivals(requests.rate_per_s, requests.seed, first)
         )
 
-    def step(self, done: int, now_s: float) -> Step:
+    def step(self, done: int, now_s: float) -> ServiceStep:
         """Return the step after a number of requests.
 
         Args:
@@ -144,13 +144,13 @@ class Schedule:
         self._arrivals.forget(done)
         left = self._batch_size if self._total is None else min(self._batch_size, self._total - done)
         if left <= 0 or now_s >= self._until_s:
-            return Step("over")
+            return ServiceStep("over")
         count = 0
         while count < left and self._arrives_s(done + count) <= now_s:
             count += 1
         if count:
-            return Step("serve", count)
-        return Step("wait", wait_s=min(self._arrives_s(done), self._until_s) - now_s)
+            return ServiceStep("serve", count)
+        return ServiceStep("wait", wait_s=min(self._arrives_s(done), self._until_s) - now_s)
 
     def waited_s(self, requests: Sequence[int], now_s: float) -> list[float]:
         """Return the times since the arrival of requests; empty for requests without a rate."""

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from executors.moe.serving.exchange import RankExchange
-from executors.moe.serving.foresight import FORESIGHTS, History, nothing
-from executors.moe.serving.phases import Layout, Standing
-from executors.moe.serving.profiling import Profiled, ProfileStage, is_foretold
+from executors.moe.serving.forecasts import FORECASTS, History, without_forecast
+from executors.moe.serving.phases import LayerLayout, StandingPlacement
+from executors.moe.serving.profiling import Profiled, ProfileStage, is_as_forecast
 from executors.moe.serving.routes import route_of, spread_evenly
 from executors.moe.serving.slots import ExpertSlots
 from executors.moe.serving.statistics import LayerPassage
@@ -82,10 +82,10 @@ class ExpertService:
         self._scheme = terms.scheme
         self._cluster = Cluster(exchange.world, terms.most_experts_per_device)
         self._history = History(len(layers), self._experts)
-        self._foresight = nothing(self._experts)
+        self._forecast = without_forecast(self._experts)
         profile = PathProfile(self._experts, len(layers), terms.path_length)
         self._stage = ProfileStage(terms.profile_batches, profile, terms.scheme.top)
-        first = Standing.first(self._experts, self._cluster)
+        first = StandingPlacement.first(self._experts, self._cluster)
         self._standing = [first] * len(layers)
         self._loaded = [first.placement] * len(layers)
         self._background = ThreadPoolExecutor(1, thread_name_prefix="experts")
@@ -125,7 +125,7 @@ class ExpertService:
         """
         checked = [(each.layer, self._checked(each)) for each in placements]
         for layer, placement in checked:
-            self._standing[layer] = Standing(placement, is_commanded=True)
+            self._standing[layer] = StandingPlacement(placement, is_commanded=True)
             self._hold(layer, placement)
             self._loaded[layer] = placement
             self._exchange.note(_bytes_of(placement))
@@ -134,9 +134,9 @@ class ExpertService:
         """Begin a batch with `tokens` tokens of this rank."""
         self._selections = []
         self.passages = []
-        foretold = self._foresight(0, np.empty((tokens, 0), np.int64))
-        told = self._exchange.tell("the beginning of a batch", _numbers(foretold))
-        self._plan(0, _demand_of(told))
+        forecast = self._forecast(0, np.empty((tokens, 0), np.int64))
+        gathered = self._exchange.gather("the beginning of a batch", _numbers(forecast))
+        self._plan(0, _demand_of(gathered))
 
     def apply(self, layer: int, rows: Tensor, counts: Tensor, first: Tensor) -> Tensor:
         """Apply to each row the network of its expert, on any rank.
@@ -157,15 +157,15 @@ class ExpertService:
         planned = self._take_plan()
         placement = planned.placement.result()
         exchange.note(_bytes_of(placement))
-        numbers = np.concatenate([[len(rows) - len(first)], own, _numbers(self._foretell(layer + 1))])
-        told = exchange.tell(f"the choices at MoE layer {layer}", numbers)
-        tokens = told[:, 1 : 1 + self._experts]
+        numbers = np.concatenate([[len(rows) - len(first)], own, _numbers(self._forecast_load(layer + 1))])
+        gathered = exchange.gather(f"the choices at MoE layer {layer}", numbers)
+        tokens = gathered[:, 1 : 1 + self._experts]
         counted = tokens.sum(axis=0)
         if self._scheme.balances_gating:
             tokens = spread_evenly(tokens)
         settled = self._layout(layer).settle(placement, planned.demand, tokens.sum(axis=0))
         exchange.note(_bytes_of(settled.placement))
-        self._plan(layer + 1, _demand_of(told[:, 1 + self._experts :]))
+        self._plan(layer + 1, _demand_of(gathered[:, 1 + self._experts :]))
         scheduled_s = time.monotonic()
         loads = planned.loads.result() + self._hold(layer, settled.placement)
         self._loaded[layer] = settled.placement
@@ -176,8 +176,8 @@ class ExpertService:
         self.passages.append(
             LayerPassage(
                 tokens=counted,
-                doubles=int(told[:, 0].sum()),
-                is_foretold=is_foretold(planned.demand, counted) if planned.demand.known else None,
+                doubles=int(gathered[:, 0].sum()),
+                is_as_forecast=is_as_forecast(planned.demand, counted) if planned.demand.known else None,
                 is_revised=settled.is_revised,
                 loads=loads,
                 busiest_tokens=int(settled.split.sum(axis=1).max()),
@@ -250,28 +250,28 @@ class ExpertService:
             return 0
         return self._layers[layer].hold(placement.lists()[self._exchange.rank])
 
-    def _layout(self, layer: int) -> Layout:
-        return Layout(self._scheme, self._cluster, self._standing[layer], self._loaded[layer])
+    def _layout(self, layer: int) -> LayerLayout:
+        return LayerLayout(self._scheme, self._cluster, self._standing[layer], self._loaded[layer])
 
-    def _foretell(self, layer: int) -> Demand:
+    def _forecast_load(self, layer: int) -> Demand:
         if layer == self.layer_count:
-            return nothing(self._experts)(layer, np.empty((0, 0), np.int64))
-        return self._foresight(layer, np.stack(self._selections, axis=1))
+            return without_forecast(self._experts)(layer, np.empty((0, 0), np.int64))
+        return self._forecast(layer, np.stack(self._selections, axis=1))
 
     def _conclude_profile(self) -> None:
         self.profiled = self._stage.conclude()
-        make = FORESIGHTS[self._scheme.basis]
-        self._foresight = make(self.profiled.profile, self._history, self._scheme)
+        make = FORECASTS[self._scheme.basis]
+        self._forecast = make(self.profiled.profile, self._history, self._scheme)
 
     def _everyones_selections(self) -> Ints:
         """Return the selections (tokens, layers) of all ranks, in their order."""
         own = np.stack(self._selections, axis=1)
         where = "the selections of a batch that is profiled"
-        sizes = self._exchange.tell(where, np.array([len(own)]))[:, 0]
+        sizes = self._exchange.gather(where, np.array([len(own)]))[:, 0]
         padded = np.zeros((int(sizes.max()), self.layer_count), np.int64)
         padded[: len(own)] = own
-        told = self._exchange.tell(where, padded.ravel()).reshape(len(sizes), *padded.shape)
-        return np.concatenate([each[:size] for each, size in zip(told, sizes, strict=True)])
+        gathered = self._exchange.gather(where, padded.ravel()).reshape(len(sizes), *padded.shape)
+        return np.concatenate([each[:size] for each, size in zip(gathered, sizes, strict=True)])
 
     def _checked(self, placed: LayerPlacement) -> Placement:
         if placed.layer >= self.layer_count or len(placed.devices) != self._cluster.devices:
@@ -293,19 +293,19 @@ def warm_up(terms: ServiceTerms, ranks: int, experts: int) -> None:
         ValueError: the experts of a layer do not fit on the devices.
     """
     cluster = Cluster(ranks, terms.most_experts_per_device)
-    first = Standing.first(experts, cluster)
-    layout = Layout(terms.scheme, cluster, first, first.placement)
+    first = StandingPlacement.first(experts, cluster)
+    layout = LayerLayout(terms.scheme, cluster, first, first.placement)
     tokens = np.arange(1, experts + 1)
-    foretold = Demand.of_counts(tokens[::-1].copy())
+    forecast = Demand.of_counts(tokens[::-1].copy())
     everyones = np.zeros((ranks, experts), np.int64)
     everyones[0] = tokens
     if terms.scheme.balances_gating:
         everyones = spread_evenly(everyones)
-    settled = layout.settle(layout.plan(foretold), foretold, tokens)
+    settled = layout.settle(layout.plan(forecast), forecast, tokens)
     sends(settled.placement, settled.split, everyones)
     profile = PathProfile(experts, 2, 1)
     profile.add(np.zeros((8, 2), np.int64))
-    FORESIGHTS[terms.scheme.basis](profile, History(2, experts), terms.scheme)(1, np.zeros((1, 1), np.int64))
+    FORECASTS[terms.scheme.basis](profile, History(2, experts), terms.scheme)(1, np.zeros((1, 1), np.int64))
 
 
 def _numbers(demand: Demand) -> Ints:

@@ -23,7 +23,7 @@ class LayerPassage:
     Attributes:
         tokens: (experts,) tokens of all ranks that chose each.
         doubles: tokens of all ranks with two experts.
-        is_foretold: whether the two most popular experts were as estimated; None without an estimate.
+        is_as_forecast: whether the two most popular experts were as estimated; None without an estimate.
         is_revised: whether the layer was placed, or placed again, after the gating network had chosen.
         loads: experts that this rank's device has loaded for it.
         busiest_tokens: tokens of the busiest device.
@@ -35,7 +35,7 @@ class LayerPassage:
 
     tokens: Ints
     doubles: int
-    is_foretold: bool | None
+    is_as_forecast: bool | None
     is_revised: bool
     loads: int
     busiest_tokens: int
@@ -45,7 +45,7 @@ class LayerPassage:
     experts_s: float
 
 
-class RoutedTokens:
+class RoutingCounts:
     """Routing since the last report."""
 
     def __init__(self, layers: int, experts: int) -> None:

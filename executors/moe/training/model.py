@@ -29,7 +29,7 @@ from executors.moe.conversion import convert as conversions
 from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import DESCRIPTION, MoeDescription, load, load_whole, save
 from executors.moe.gating import Gating
-from executors.moe.training.objective import Label, NextToken, Objective, Translation
+from executors.moe.training.objective import Label, NextToken, TrainingObjective, Translation
 from schemas.experts.workload import Conversion, GatingRule, MoeTrainWorkload
 from schemas.lora import LoraHyperparameters
 
@@ -46,7 +46,7 @@ class MoeModel:
 
     module: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
-    objective: Objective
+    objective: TrainingObjective
     description: MoeDescription
 
     @property
@@ -124,7 +124,7 @@ def load_model(directory: Path, workload: MoeTrainWorkload) -> MoeModel:
 
 def _with_experts(
     directory: Path, workload: MoeTrainWorkload
-) -> tuple[PreTrainedModel, conversions.Conversion | None]:
+) -> tuple[PreTrainedModel, conversions.LayerConversion | None]:
     """Return a model with gated layers as in the workload, and its conversion."""
     gating = _gating(workload.gating, Gating(workload.gating.mode))
     if (directory / DESCRIPTION).is_file():
@@ -159,8 +159,8 @@ def _gating(rule: GatingRule, present: Gating) -> Gating:
     return replace(present, mode=rule.mode, threshold=rule.threshold)
 
 
-def _conversion(conversion: Conversion, seed: int) -> conversions.Conversion:
-    return conversions.Conversion(
+def _conversion(conversion: Conversion, seed: int) -> conversions.LayerConversion:
+    return conversions.LayerConversion(
         experts=conversion.experts,
         layers=conversion.every,
         noise=conversion.noise,
@@ -168,7 +168,7 @@ def _conversion(conversion: Conversion, seed: int) -> conversions.Conversion:
     )
 
 
-def objective_of(config: PretrainedConfig) -> Objective:
+def objective_of(config: PretrainedConfig) -> TrainingObjective:
     """Return the objective of a kind of model."""
     if config.is_encoder_decoder:
         return Translation(cast(int, config.decoder_start_token_id))

@@ -15,7 +15,7 @@ Call = Callable[..., Any]
 """A Hugging Face model, or its wrapper."""
 
 
-class Objective(Protocol):
+class TrainingObjective(Protocol):
     """Objective of a kind of model on sequences."""
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
@@ -27,7 +27,7 @@ class NextToken:
     """Objective of a causal language model."""
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
-        """See `Objective`."""
+        """See `TrainingObjective`."""
         batch = pad(sequences, device)
         logits = call(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False).logits
         return _summed(logits[:, :-1].flatten(0, 1), batch.labels[:, 1:].flatten())
@@ -44,7 +44,7 @@ class Label:
     pad_token_id: int
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
-        """See `Objective`."""
+        """See `TrainingObjective`."""
         input_ids, attention_mask = _side_by_side(
             [sequence.token_ids for sequence in sequences], self.pad_token_id, device
         )

@@ -9,7 +9,7 @@ import torch
 
 from executors.gang.meeting import lost_at
 from executors.moe.parallel.exchange import agreed_plan
-from executors.moe.parallel.planning import Plan, PlannedOrder, measured_step, plan_step
+from executors.moe.parallel.planning import PlannedOrder, StepPlan, measured_step, plan_step
 from executors.moe.parallel.scheduler import CommunicationScheduler
 
 Ordering = Literal["agreed", "planned"]
@@ -73,7 +73,7 @@ class PlannedSteps:
 
     def packed(self) -> None:
         """See `StepOrder`."""
-        self.plan = Plan(())
+        self.plan = StepPlan(())
         self._steps = 0
 
     @contextmanager

@@ -45,8 +45,10 @@ class Shuffled:
 
     def batch(self, samples_done: int) -> Sequence[int]:
         """See `SampleOrder`."""
-        told, work = self._workload.hyperparameters, self._workload.work_samples
-        return global_batch(self._records, told.seed, samples_done, told.global_batch_size, work)
+        hyperparameters, work = self._workload.hyperparameters, self._workload.work_samples
+        return global_batch(
+            self._records, hyperparameters.seed, samples_done, hyperparameters.global_batch_size, work
+        )
 
     def record(self, samples: Sequence[int], ratios: NDArray[np.float64], tokens: NDArray[np.int64]) -> None:
         """Do nothing: the order does not depend on it."""
@@ -63,10 +65,10 @@ class ByComplexity:
     """Samples in the order of their complexity, sorted again before each epoch; batches end with it."""
 
     def __init__(self, workload: MoeTrainWorkload, records: int, layers: int) -> None:
-        told = workload.hyperparameters
-        self._curriculum = Curriculum(records, layers, told.seed)
+        hyperparameters = workload.hyperparameters
+        self._curriculum = Curriculum(records, layers, hyperparameters.seed)
         self._work_samples = workload.work_samples
-        self._batch_size = told.global_batch_size
+        self._batch_size = hyperparameters.global_batch_size
         self._epoch = -1
         self._order = np.zeros(records, np.int64)
 

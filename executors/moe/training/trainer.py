@@ -19,7 +19,7 @@ from executors.moe.block import take_passes
 from executors.moe.parallel.exchange import agreed_times
 from executors.moe.parallel.offloading import put_together, split_like
 from executors.moe.parallel.packing import Packing
-from executors.moe.parallel.scheduler import failures_told
+from executors.moe.parallel.scheduler import failures_named
 from executors.moe.training.hosting import ExpertTensor
 from executors.moe.training.model import MoeModel
 from executors.moe.training.packing import PackingController
@@ -46,7 +46,7 @@ class Sequences(Protocol):
 
 
 @dataclass(frozen=True)
-class Share:
+class SampleShare:
     """One rank's part of a global batch.
 
     Attributes:
@@ -66,7 +66,7 @@ class Share:
         return sum(sequence.loss_tokens for sequence in self.sequences) if self.places else 0
 
 
-class Trainer:
+class ExpertTrainer:
     """A rank's part of a model, AdamW's moments of it, and a position in the data.
 
     The loss of a step is the mean over all tokens that are predicted in the global batch, plus the balance
@@ -95,7 +95,7 @@ class Trainer:
         Args:
             model: whole model; `spread` is this rank's part of it.
         """
-        self._told = hyperparameters
+        self._hyperparameters = hyperparameters
         self._module, self._objective = model.module, model.objective
         self._order = order
         self._sequences = sequences
@@ -130,7 +130,7 @@ class Trainer:
         """Whether all work is done."""
         return not self._order.batch(self.samples_done)
 
-    def share(self) -> Share:
+    def share(self) -> SampleShare:
         """Return this rank's part of the next step.
 
         Raises:
@@ -138,9 +138,9 @@ class Trainer:
         """
         samples = self._order.batch(self.samples_done)
         places = share(len(samples), self._group.rank, self._group.world)
-        return Share(samples, places, [self._sequences(samples[place]) for place in places or range(1)])
+        return SampleShare(samples, places, [self._sequences(samples[place]) for place in places or range(1)])
 
-    def step(self, own: Share, loss_tokens: int) -> BatchRouting:
+    def step(self, own: SampleShare, loss_tokens: int) -> BatchRouting:
         """Run a step together with the other ranks, and return the routing of the batch by all of them.
 
         Args:
@@ -153,7 +153,9 @@ class Trainer:
         """
         # Masks depend only on the position in the data, and not on earlier steps.
         torch.manual_seed(
-            derive_seed(self._told.seed, "dropout", self.samples_done + own.places.start, self._group.rank)
+            derive_seed(
+                self._hyperparameters.seed, "dropout", self.samples_done + own.places.start, self._group.rank
+            )
         )
         with self._connections.steps.step():
             routing = self._differentiate(own, loss_tokens)
@@ -268,10 +270,10 @@ class Trainer:
 
     # Parts of a step
 
-    def _differentiate(self, own: Share, loss_tokens: int) -> BatchRouting:
+    def _differentiate(self, own: SampleShare, loss_tokens: int) -> BatchRouting:
         """Run the forward and the backward pass."""
         batch = len(own.samples)
-        with failures_told(self._connections.scheduler):
+        with failures_named(self._connections.scheduler):
             loss = self._summed_loss(own)
         passes = list(take_passes(self._module).values())
         layers, experts = self.layers, self._spread.experts
@@ -283,15 +285,15 @@ class Trainer:
         routing = routing.summed(vector)
         part = loss * 0.0
         if own.places:
-            part = loss / loss_tokens + self._told.balance_weight * routing.balance_loss(passes)
+            part = loss / loss_tokens + self._hyperparameters.balance_weight * routing.balance_loss(passes)
         del passes
         for parameter in self._moments:
             parameter.grad = None
-        with failures_told(self._connections.scheduler):
+        with failures_named(self._connections.scheduler):
             (part * self._group.world).backward()
         return routing
 
-    def _summed_loss(self, own: Share) -> Tensor:
+    def _summed_loss(self, own: SampleShare) -> Tensor:
         device = self._connections.device
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             return self._objective.loss(self._spread.call, own.sequences, device)
@@ -303,10 +305,10 @@ class Trainer:
                 f"the training has diverged: loss {loss}, gradient norm {norm} after {self.samples_done} "
                 "samples"
             )
-        if norm > self._told.max_gradient_norm:
+        if norm > self._hyperparameters.max_gradient_norm:
             for parameter in self._moments:
                 if parameter.grad is not None:
-                    parameter.grad.mul_(self._told.max_gradient_norm / norm)
+                    parameter.grad.mul_(self._hyperparameters.max_gradient_norm / norm)
         self._optimizer.step()
         self.loss = loss
 
@@ -333,7 +335,10 @@ class Trainer:
 
     def _prepare_optimizer(self) -> None:
         self._optimizer = torch.optim.AdamW(
-            self._moments, lr=self._told.learning_rate, weight_decay=self._told.weight_decay, fused=True
+            self._moments,
+            lr=self._hyperparameters.learning_rate,
+            weight_decay=self._hyperparameters.weight_decay,
+            fused=True,
         )
         for parameter, (first, second) in self._moments.items():
             self._optimizer.state[parameter] = {

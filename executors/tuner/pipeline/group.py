@@ -53,7 +53,7 @@ class Channel:
             assert work is not None, "this process is in the group"
             self._sent.append((work, tensor, rank))
 
-        self._attempt(start, f"rank {rank} of the pipeline is gone or takes no {self._name}")
+        self._attempt(start, f"rank {rank} of the pipeline is gone or receives no {self._name}")
 
     def receive(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, rank: int) -> Tensor:
         """Wait for a tensor from another rank.
@@ -116,7 +116,7 @@ class Channel:
         rank = self._sent[0][2]
         self._attempt(
             lambda: self._sent[0][0].wait(timedelta(seconds=self._timeout_s)),
-            f"rank {rank} of the pipeline is gone or takes no {self._name}",
+            f"rank {rank} of the pipeline is gone or receives no {self._name}",
         )
         self._sent.popleft()
 
@@ -198,8 +198,8 @@ class StageGroup:
         except RuntimeError as error:
             _disconnect()
             raise StageLostError(
-                f"rank {rank}: not all {world} ranks of the pipeline have come within {join_timeout_s:g} s: "
-                f"{_first_line(error)}"
+                f"rank {rank}: not all {world} ranks of the pipeline have joined within "
+                f"{join_timeout_s:g} s: {_first_line(error)}"
             ) from error
         self.rank = rank
         self.world = world

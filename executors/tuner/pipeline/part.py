@@ -70,7 +70,7 @@ class StageLayout:
         return pairs[0][0].start, last.start + last.rank * last.features
 
 
-class TaskPart:
+class StagePart:
     """A stage's adapter matrices in training. Its results are those of the engine.
 
     Attributes:

@@ -105,7 +105,7 @@ class Stages:
     def agree(self) -> None:
         pipeline = self._connected
         prepared = self.prepare(pipeline, "forward", pipeline.group.control)
-        self._take(pipeline, load_task(pipeline, prepared))
+        self._adopt(pipeline, load_task(pipeline, prepared))
 
     def prepare(self, pipeline: Pipeline, direction: Direction, channel: Channel) -> PreparedTask:
         """Prepare the task before it is loaded; all ranks do so at the same time.
@@ -167,7 +167,7 @@ class Stages:
         number = self._job.iterations
         raise_if_diverged("loss", result.loss, number)
         raise_if_diverged("gradient norm", result.gradient_norm, number)
-        successions.hear(result.signals[len(signals) :])
+        successions.receive(result.signals[len(signals) :])
         return Step((result.loss,), result.signals[: len(signals)], step_s, result.exchange_s)
 
     def rehearse(self) -> None:
@@ -201,7 +201,7 @@ class Stages:
         successor, prepared = self._successions.prepared()
         new, stored = switch(old, prepared)
         self._pipeline = self._task = self._successions = None
-        successor._take(pipeline, new)
+        successor._adopt(pipeline, new)
         successor._before = stored
 
         def end() -> StoredTask:
@@ -239,7 +239,7 @@ class Stages:
         assert self._task is not None, "the ranks have agreed"
         return self._task
 
-    def _take(self, pipeline: Pipeline, task: PipelineTask) -> None:
+    def _adopt(self, pipeline: Pipeline, task: PipelineTask) -> None:
         self._pipeline, self._task = pipeline, task
         self._successions = Successions(pipeline, task.plan.direction, self._find_successor)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from executors.lora.checkpoint import TrainingState
+from executors.lora.checkpoint import TaskTrainingState
 from executors.lora.dataset import Cursor
 from executors.lora.task import TaskState
 from executors.tuner.pipeline.group import Channel
@@ -93,11 +93,11 @@ def scatter_state(
     if rank == LEADER:
         if state is None or len(state.parameters) != sum(layout.size for layout in layouts):
             raise ValueError(f"{layouts[0].task.job_id}: rank {LEADER} has no state that fits the task")
-        told = _describe(state)
-        content = torch.frombuffer(bytearray(told), dtype=torch.uint8)
+        described = _describe(state)
+        content = torch.frombuffer(bytearray(described), dtype=torch.uint8)
         for other in range(1, world):
             piece = layouts[stage_of(other % stages, stages, direction)].cut(state)
-            channel.send(torch.tensor([len(told)]), other)
+            channel.send(torch.tensor([len(described)]), other)
             channel.send(content, other)
             if len(piece.parameters):
                 vectors = (piece.parameters, piece.first_moment, piece.second_moment)
@@ -114,7 +114,7 @@ def scatter_state(
 
 
 def _describe(state: TaskState) -> bytes:
-    training = TrainingState(
+    training = TaskTrainingState(
         task=state.task,
         optimizer_steps=state.optimizer_steps,
         micro_batches=state.micro_batches,
@@ -127,7 +127,7 @@ def _describe(state: TaskState) -> bytes:
 
 
 def _piece(described: bytes, vectors: Tensor) -> TaskState:
-    training = TrainingState.model_validate_json(described)
+    training = TaskTrainingState.model_validate_json(described)
     parameters, first_moment, second_moment = vectors
     return TaskState(
         task=training.task,

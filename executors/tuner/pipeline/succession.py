@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
-from executors.tuner.openings import Opening
+from executors.tuner.background_opening import BackgroundOpening
 from executors.tuner.pipeline.group import Channel
 from executors.tuner.pipeline.partition import Direction
 from executors.tuner.pipeline.pool import Pipeline
@@ -25,7 +25,7 @@ class Prepares(Protocol):
 
 
 T = TypeVar("T", bound=Prepares)
-FindSuccessor = Callable[[], Opening[T] | None]
+FindSuccessor = Callable[[], BackgroundOpening[T] | None]
 """Returns the opening of the next task; None while this rank has none."""
 
 
@@ -56,7 +56,7 @@ class Successions(Generic[T]):
         in_vain = opening.is_in_vain or has_failed
         return 1.0, float(in_vain), float(opening.is_open), float(is_prepared)
 
-    def hear(self, sums: Sequence[float]) -> None:
+    def receive(self, sums: Sequence[float]) -> None:
         """Receive the sums of all ranks' signals of a step. Ranks may receive the next task at different
         steps."""
         known, in_vain, opened, prepared = sums

@@ -16,7 +16,7 @@ from executors.lora.adapted_pass import Adapted
 from executors.lora.batch import PackedBatch, TokenSequence, pack
 from executors.lora.task import TaskState
 from executors.tuner.pipeline.group import Channel
-from executors.tuner.pipeline.part import TaskPart
+from executors.tuner.pipeline.part import StagePart
 from executors.tuner.pipeline.passes import StagePasses
 from executors.tuner.pipeline.pool import Pipeline
 from executors.tuner.pipeline.preparation import PreparedTask, read_batch, upcoming
@@ -47,7 +47,7 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class SequenceEvaluation:
     """Evaluation of a job on some sequences, without dropout.
 
     Attributes:
@@ -66,7 +66,7 @@ def load_task(pipeline: Pipeline, prepared: PreparedTask) -> "PipelineTask":
     stage = pipeline.stage(prepared.plan.direction)
     with pipeline.trace.span("load", prepared.plan.task.job_id, prepared.piece.micro_batches):
         pipeline.hold(stage, prepared.weights)
-        part = TaskPart(prepared.layouts[stage], prepared.piece, pipeline.device)
+        part = StagePart(prepared.layouts[stage], prepared.piece, pipeline.device)
     return PipelineTask(pipeline, prepared, part)
 
 
@@ -82,7 +82,7 @@ class PipelineTask:
         computed_s: time of this rank's last end of the passes of a step, on the monotonic clock.
     """
 
-    def __init__(self, pipeline: Pipeline, prepared: PreparedTask, part: TaskPart) -> None:
+    def __init__(self, pipeline: Pipeline, prepared: PreparedTask, part: StagePart) -> None:
         self.pipeline = pipeline
         self.plan = prepared.plan
         self.computed_s = time.monotonic()
@@ -123,7 +123,7 @@ class PipelineTask:
         return 0 < left <= self.plan.task.batch_size
 
     @property
-    def part(self) -> TaskPart:
+    def part(self) -> StagePart:
         """This rank's piece of the adapter."""
         return self._part
 
@@ -215,23 +215,23 @@ class PipelineTask:
         norms = self._part.squared_norms()
         most = max(len(layout.norm_pieces) for layout in self._layouts)
         padding = [0.0] * (most - len(norms))
-        told = channel.exchange([self._fingerprint(), self._loss, *signals, *norms, *padding])
+        gathered = channel.exchange([self._fingerprint(), self._loss, *signals, *norms, *padding])
         exchange_s = time.monotonic() - started_s
-        if len({numbers[0] for numbers in told}) > 1:
+        if len({numbers[0] for numbers in gathered}) > 1:
             raise ValueError(f"{self.job_id}: the ranks differ in the task, its data or their progress")
         # Only last stages have a loss. All pipelines have the same gradient here.
-        loss = math.fsum(numbers[1] for numbers in told)
+        loss = math.fsum(numbers[1] for numbers in gathered)
         first = 2 + len(signals)
-        sums = tuple(math.fsum(numbers[2 + index] for numbers in told) for index in range(len(signals)))
+        sums = tuple(math.fsum(numbers[2 + index] for numbers in gathered) for index in range(len(signals)))
         norm = math.sqrt(
-            math.fsum(number for numbers in told[: pipeline.stages] for number in numbers[first:])
+            math.fsum(number for numbers in gathered[: pipeline.stages] for number in numbers[first:])
         )
         with pipeline.trace.span("update", self.job_id, self._standing.micro_batches):
             self._part.adapter.update_as_part(norm)
         self._advance(updated=math.isfinite(norm))
         return StepResult(loss, norm, sums, exchange_s)
 
-    def evaluate(self, sequences: Sequence[TokenSequence]) -> Evaluation:
+    def evaluate(self, sequences: Sequence[TokenSequence]) -> SequenceEvaluation:
         """Measure loss and accuracy on some sequences, without dropout; the task stays unchanged.
 
         Args:
@@ -258,11 +258,11 @@ class PipelineTask:
                 right += int((output.argmax(-1) == batch.labels).sum())
             else:
                 self.pipeline.group.activations.send(output, self._neighbour(1))
-        told = self.pipeline.group.control.exchange([loss, right])
+        gathered = self.pipeline.group.control.exchange([loss, right])
         tokens = sum(sequence.loss_tokens for sequence in sequences)
-        return Evaluation(
-            loss=math.fsum(numbers[0] for numbers in told) / tokens,
-            right=int(math.fsum(numbers[1] for numbers in told)),
+        return SequenceEvaluation(
+            loss=math.fsum(numbers[0] for numbers in gathered) / tokens,
+            right=int(math.fsum(numbers[1] for numbers in gathered)),
             tokens=tokens,
         )
 

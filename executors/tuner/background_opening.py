@@ -9,7 +9,7 @@ import torch
 T = TypeVar("T", covariant=True)
 
 
-class Opening(Generic[T]):
+class BackgroundOpening(Generic[T]):
     """A task that a thread of its own opens."""
 
     def __init__(self, load: Callable[[], T], is_halted: Callable[[], bool]) -> None:

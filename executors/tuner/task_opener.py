@@ -9,17 +9,17 @@ from executors.tuner.messages import ProfilePart, TaskPart
 from executors.tuner.opening import OpenTask, open_job, open_task
 from executors.tuner.pipeline.stages import Stages
 from executors.tuner.pipeline.succession import FindSuccessor
+from executors.tuner.rank_resources import RankResources
 from executors.tuner.replicas import Replicas
-from executors.tuner.surroundings import Surroundings
 from executors.tuner.team import Team
 from schemas.merging.commands import TransferMode
 from schemas.merging.workload import MAX_ITERATIONS
 
 
-class Crews:
+class TaskOpener:
     """Base model and data of a rank, for all of its tasks."""
 
-    def __init__(self, base: SharedBase, loaders: PreparedLoaders, surroundings: Surroundings) -> None:
+    def __init__(self, base: SharedBase, loaders: PreparedLoaders, surroundings: RankResources) -> None:
         self._base = base
         self._loaders = loaders
         self._around = surroundings

@@ -35,7 +35,7 @@ class History:
         return Demand.of_counts(self._counts[layer])
 
 
-class Foresight(Protocol):
+class LoadForecast(Protocol):
     """Forecast of one rank for its own tokens; those of all ranks are combined."""
 
     def __call__(self, layer: int, selections: Ints) -> Demand:
@@ -47,28 +47,28 @@ class Foresight(Protocol):
         ...
 
 
-def nothing(experts: int) -> Foresight:
+def without_forecast(experts: int) -> LoadForecast:
     """Return a forecast without information."""
     unknown = Demand.of_counts(np.zeros(experts, np.int64))
     return lambda layer, selections: unknown  # noqa: ARG005
 
 
-def _by_estimate(profile: PathProfile, history: History, scheme: Scheme) -> Foresight:
+def _by_estimate(profile: PathProfile, history: History, scheme: Scheme) -> LoadForecast:
     del history
     return PopularityEstimator(profile, scheme.top).estimate
 
 
-def _by_history(profile: PathProfile, history: History, scheme: Scheme) -> Foresight:
+def _by_history(profile: PathProfile, history: History, scheme: Scheme) -> LoadForecast:
     del profile, scheme
     return lambda layer, selections: history.demand(layer)  # noqa: ARG005
 
 
-def _by_nothing(profile: PathProfile, history: History, scheme: Scheme) -> Foresight:
+def _by_nothing(profile: PathProfile, history: History, scheme: Scheme) -> LoadForecast:
     del history, scheme
-    return nothing(profile.experts)
+    return without_forecast(profile.experts)
 
 
-FORESIGHTS: Mapping[Basis, Callable[[PathProfile, History, Scheme], Foresight]] = MappingProxyType(
+FORECASTS: Mapping[Basis, Callable[[PathProfile, History, Scheme], LoadForecast]] = MappingProxyType(
     {"estimate": _by_estimate, "history": _by_history, "actual": _by_nothing}
 )
 """Forecasts after the profile stage, by basis."""

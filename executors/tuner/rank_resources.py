@@ -11,7 +11,7 @@ from executors.tuner.settings import TunerSettings
 
 
 @dataclass
-class Surroundings:
+class RankResources:
     """Objects of a rank that all its tasks use.
 
     Attributes:
