@@ -34,7 +34,7 @@ class Ending(BaseModel):
         """Return whether nothing of a job is kept, including its published files."""
         return self.reason in _DISCARDED and job_id in self.job_ids
 
-    def undoes(self, job_id: str) -> bool:
+    def resets(self, job_id: str) -> bool:
         """Return whether a job that is not over restarts without its state."""
         return self.reason == "undone" and job_id in self.job_ids
 
@@ -131,7 +131,7 @@ class NodeAssignment:
             for each in (self, other)
         )
 
-    def left(self) -> Iterator[JobOrder]:
+    def unreported(self) -> Iterator[JobOrder]:
         """Yield the jobs whose end is not reported."""
         return (order for order in self.orders if order.run_id not in self.over)
 

@@ -185,7 +185,7 @@ class PreparedLoaders:
             drop_s: Unix time at which the loader is dropped (s).
         """
         with self._lock:
-            self._give_up()
+            self._drop_expired()
             present = self._preparing.get(workload)
             if present is None:
                 self._preparing[workload] = _Preparation(lambda: self._load(workload), drop_s)
@@ -200,23 +200,23 @@ class PreparedLoaders:
             ValueError: a record leaves nothing to predict.
         """
         with self._lock:
-            self._give_up()
+            self._drop_expired()
             prepared = self._preparing.pop(workload, None)
         if prepared is not None:
             with suppress(Exception):  # a file may exist by now; a lasting error is raised below
                 return prepared.result()
         return self._load(workload)
 
-    def give_up(self) -> int:
+    def drop_expired(self) -> int:
         """Drop the loaders whose time is over, and return the number left."""
         with self._lock:
-            self._give_up()
+            self._drop_expired()
             return len(self._preparing)
 
     def _load(self, workload: TuningWorkload) -> Loader:
         return Loader(workload, self._root, self._tokenizer, self._settings, self._find_index, self._form)
 
-    def _give_up(self) -> None:
+    def _drop_expired(self) -> None:
         now_s = self._time_s()
         for workload, prepared in list(self._preparing.items()):
             if prepared.drop_s <= now_s:

@@ -100,7 +100,7 @@ class Indexer:
         key = dataset.identity, form
         self._kept[key] = max(drop_s, self._kept.get(key, 0.0))
 
-    def give_up(self, now_s: float) -> None:
+    def drop_expired(self, now_s: float) -> None:
         """Remove the indices whose time is over."""
         for key, drop_s in list(self._kept.items()):
             if drop_s <= now_s:
@@ -136,4 +136,4 @@ def run_indexer(place_json: str, connection: "Connection[bytes, bytes]") -> None
                         indexer.prepare(name, prewarm.drop_s, workload.dataset.columns)
         except (EOFError, OSError):
             return
-        indexer.give_up(time.time())
+        indexer.drop_expired(time.time())

@@ -22,7 +22,7 @@ class Keeper:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keeper")
 
-    def soon(self, action: Callable[[], None]) -> "Future[None]":
+    def submit(self, action: Callable[[], None]) -> "Future[None]":
         """Run an action after all actions before it."""
         return self._thread.submit(action)
 
@@ -46,13 +46,13 @@ class TaskKeeper:
         self.needed_bytes = 0
         self.is_replaced = False
 
-    def soon(self, action: Callable[[], None]) -> None:
+    def submit(self, action: Callable[[], None]) -> None:
         """Run an action, unless one of the task has failed before."""
-        self._keeper.soon(lambda: self._do(action))
+        self._keeper.submit(lambda: self._do(action))
 
-    def at_last(self, action: Callable[[], None]) -> None:
+    def submit_always(self, action: Callable[[], None]) -> None:
         """Run an action even if one has failed."""
-        self._keeper.soon(action)
+        self._keeper.submit(action)
 
     def _do(self, action: Callable[[], None]) -> None:
         if self.error is not None or self.is_replaced:

@@ -38,7 +38,7 @@ class TaskReports:
         self._soon(RunStarted(**about, dataset_samples=len(job.loader.training)))
         finished = job.finished
         if finished is not None:
-            self._keeper.soon(lambda: self.finished(job, finished))
+            self._keeper.submit(lambda: self.finished(job, finished))
 
     def evaluated_soon(
         self,
@@ -97,7 +97,7 @@ class TaskReports:
         }
 
     def _soon(self, report: RunReport) -> None:
-        self._keeper.soon(lambda: self._send(report))
+        self._keeper.submit(lambda: self._send(report))
 
     def _send(self, report: RunReport) -> None:
         self._around.inbox.send(

@@ -118,14 +118,14 @@ class TunerRunner:
     def disown(self, run_id: str, job_id: str) -> None:
         """End the task or profile run of this run, with a checkpoint unless a newer one has written."""
         for each in self._of({job_id}):
-            if run_id in {order.run_id for order in each.left()}:
+            if run_id in {order.run_id for order in each.unreported()}:
                 _log.info("run disowned job=%s run=%s", job_id, run_id)
                 self._end(each, Ending(reason="disowned", job_ids=tuple(sorted(each.job_ids))))
 
     def held_runs(self) -> list[str]:
         """Return the runs of assignments that are not to end."""
         going_on = [each for each in self._assignments if each.ending is None and not each.is_stopped]
-        return [order.run_id for each in going_on for order in each.left()]
+        return [order.run_id for each in going_on for order in each.unreported()]
 
     def advance(self) -> Activity:
         """Process the ranks' messages, send them parts that can begin, and report.
@@ -224,7 +224,7 @@ class TunerRunner:
             # It has no ranks here any more.
             if ending.discards(job_id):
                 self._files.discard(job_id)
-            elif ending.undoes(job_id):
+            elif ending.resets(job_id):
                 self._files.undo(job_id, command.generation)
 
     def _prewarm(self, command: LoaderPrewarmed) -> None:
@@ -347,7 +347,7 @@ class TunerRunner:
             folder = JobFolder(self._files.meeting_place(assignment.meeting))
             folder.write_failure(assignment.meeting_generation, error, permanent=False)
             self._pool.halt(Halt(part=part))
-        for order in list(assignment.left()):
+        for order in list(assignment.unreported()):
             if assignment.leads:
                 self._fail(assignment, order, error, permanent=False)
         assignment.over |= {order.run_id for order in assignment.orders}
@@ -362,7 +362,7 @@ class TunerRunner:
         if assignment.ranks_left is None or assignment.ranks_left > 0:
             return
         ending = assignment.ending
-        if ending is None and assignment.is_stopped and any(assignment.left()):
+        if ending is None and assignment.is_stopped and any(assignment.unreported()):
             return  # halted on its other nodes; this node's command will have the reason
         if ending is not None:
             for order in assignment.orders:
@@ -380,7 +380,7 @@ class TunerRunner:
             result = self._output_root / result_path(self._cell, order.user, job_id)
             shutil.rmtree(result, ignore_errors=True)
             samples_done = 0
-        elif ending.undoes(job_id):
+        elif ending.resets(job_id):
             samples_done = self._files.undo(job_id, assignment.generation)
         else:
             samples_done = self._files.kept_samples(order)

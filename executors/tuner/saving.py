@@ -66,7 +66,7 @@ class TaskSaves:
             self.samples.pop(job.job_id, None)
             self._reports.finished(job, finished)
 
-        self._keeper.soon(publish)
+        self._keeper.submit(publish)
 
     def _write(self, job: Job, state: Callable[[], AdapterState]) -> None:
         progress, samples_done = self._progress(job), job.samples_done
@@ -76,11 +76,11 @@ class TaskSaves:
             self._checkpoints.save(self._saved(job, state(), progress), self._command.generation)
             self.samples[job.job_id] = samples_done
 
-        self._keeper.soon(write)
+        self._keeper.submit(write)
 
     def _report(self, job: Job, node_s: float) -> None:
         order, samples_done, loss = job.order, job.samples_done, job.loss
-        self._keeper.soon(lambda: self._reports.progressed(order, samples_done, loss, node_s))
+        self._keeper.submit(lambda: self._reports.progressed(order, samples_done, loss, node_s))
 
     def _saved(self, job: Job, state: AdapterState, progress: JobProgress) -> SavedJob:
         own = task_state(job, own_state(job.layout, state, job.head), progress.position)

@@ -216,7 +216,7 @@ class TaskRun:
         if self.leads:
             self._saves.save_at_last(active, last.state)
         else:
-            self._keeper.soon(last.wait)
+            self._keeper.submit(last.wait)
 
     @property
     def _measured(self) -> Evaluations:
@@ -282,7 +282,7 @@ class TaskRun:
             for order, text, permanent in failures:
                 self._reports.failed(order, self._saves.samples.get(order.job_id, 0), text, permanent)
 
-        self._keeper.at_last(report)
+        self._keeper.submit_always(report)
 
     def _failures(self, error: Exception) -> list[tuple[JobOrder, str, bool]]:
         """Return the reported failure of each job that is not over."""
@@ -328,7 +328,7 @@ class TaskRun:
             self._around.inbox.send(Over(part=self._part.part, outcome=outcome, needed_bytes=needed_bytes))
             self._around.inbox.forget(self._part.part)
 
-        keeper.at_last(close)
+        keeper.submit_always(close)
 
     def _start(self) -> None:
         """Report once that the jobs have started."""

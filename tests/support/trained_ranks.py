@@ -322,7 +322,7 @@ def resume(rank: Rank) -> dict[str, Any]:
     with trainer_of(rank, told | told["again"], 2, told["again"]["world"]) as trainer:
         if whole is not None:
             trainer.check(whole)
-        trainer.take(whole or {})
+        trainer.restore(whole or {})
         trainer.move_to(*place)
         resident = trainer.resident
         while not trainer.is_finished:

@@ -129,7 +129,7 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
         whole = {name: tensor for tensors in (state or {}).values() for name, tensor in tensors.items()}
         if state is not None:
             self._trainer.check(whole)
-        self._trainer.take(whole)
+        self._trainer.restore(whole)
 
     def result(self, state: State) -> JobResult:
         # This rank's own model has only the experts that it hosts.

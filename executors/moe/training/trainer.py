@@ -220,7 +220,7 @@ class ExpertTrainer:
                 whole[prefix + expert.name] = expert.whole(torch.cat(parts)).contiguous()
         return whole if self._group.rank == 0 else None
 
-    def take(self, whole: Mapping[str, Tensor]) -> None:
+    def restore(self, whole: Mapping[str, Tensor]) -> None:
         """Continue from a result of `collect`, on all ranks at the same time, with any number of ranks.
 
         Args:
