@@ -1,1 +1,1 @@
-"""What runs on the nodes: the GPU services that carry out commands with torch, transformers and peft."""
+"""The runners of nodes: the GPU services that carry out commands with torch, transformers and peft."""

@@ -1,4 +1,4 @@
-"""The device that torch computes on, as a setting of a runner; for processes without torch, too."""
+"""The device of torch, as a setting of a runner; also for processes without torch."""
 
 import os
 from typing import Annotated
@@ -10,7 +10,8 @@ Device = Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")]
 
 
 def gpus_of(device: str, gpus: int | None, cuda_devices: int) -> int:
-    """Return how many GPUs a node has for its processes: as set, or one per CUDA device, or per CPU core.
+    """Return the number of GPUs that a node has for its processes: as set, or one per CUDA device, or per CPU
+    core.
 
     Args:
         gpus: number that is set, if any.
@@ -23,11 +24,11 @@ def gpus_of(device: str, gpus: int | None, cuda_devices: int) -> int:
         return gpus or os.cpu_count() or 1
     single = _index(device)
     if single is not None and (gpus or 1) > 1:
-        raise ValueError(f"{device} is one CUDA device, and {gpus} are wanted: set the device to cuda")
+        raise ValueError(f"{device} is one CUDA device, and {gpus} are requested: set the device to cuda")
     if single is not None and single >= cuda_devices:
         raise ValueError(f"there is no {device}: the machine has {cuda_devices} CUDA devices")
     if single is None and cuda_devices < (gpus or 1):
-        raise ValueError(f"{gpus or 1} CUDA devices are wanted, the machine has {cuda_devices}")
+        raise ValueError(f"{gpus or 1} CUDA devices are requested, the machine has {cuda_devices}")
     return 1 if single is not None else gpus or cuda_devices
 
 
@@ -37,7 +38,7 @@ def use_device(device: str, gpu: int) -> str:
     Must be called before the process uses CUDA.
 
     Args:
-        gpu: which of the node's GPUs this process has; see `gpus_of`.
+        gpu: number of this process's GPU on the node; see `gpus_of`.
     """
     if device == "cpu":
         return device

@@ -1,4 +1,4 @@
-"""The settings that all runners share: environment variables `MILLRACE_*`, beside those of their node."""
+"""The settings that all runners share: environment variables `MILLRACE_*`, besides those of their node."""
 
 from pathlib import Path
 from typing import Annotated
@@ -26,21 +26,22 @@ class RunnerSettings(BaseSettings):
     dataset_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "datasets")
     """Folder of the jobs' datasets. Must exist, with the same content on every node."""
     device: Device = "cpu"
-    """Where torch computes. With `cuda`, each rank of a gang has a device, and a single process the first."""
+    """Device of torch. With `cuda`, each rank of a gang has a device, and a single process the first."""
     threads: Annotated[int, Field(ge=1, le=1_024)] = 1
     """CPU threads of torch in each process."""
     checkpoint_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 60.0
-    """Seconds after which a job is checkpointed, between two steps."""
+    """Time after which a job is checkpointed, between two steps (s)."""
     checkpoint_wait_s: Annotated[float, Field(ge=0, le=600)] = 10.0
-    """Longest wait of a job that starts anew for the checkpoint that the cell has a report of. A job in a
-    slot waits for a quarter of the slot at most."""
+    """Longest wait of a job for the checkpoint that the cell has a report of. A job in a slot waits for a
+    quarter of the slot at most."""
 
 
 class BaseModelSettings(RunnerSettings):
     """Settings of runners whose jobs share a base model."""
 
     base_model_dir: Path | None = None
-    """The Hugging Face directory of the base model; a small Llama is made on the first start if not given."""
+    """The Hugging Face directory of the base model. Default: a small Llama, which is made on the first
+    start."""
     base_model_address: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """Name by which users load the base model, such as that on the Hugging Face hub: published adapters name
-    it. `MILLRACE_BASE_MODEL` if not given."""
+    """Name by which users load the base model, such as that on the Hugging Face hub: published adapters state
+    it. Default: `MILLRACE_BASE_MODEL`."""

@@ -10,7 +10,7 @@ from torch import Generator
 from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table
 from bench.moe.tiny_model import EXPERTS, LAYERS, TOKENS, Text, TinyModel
-from executors.moe.serving.profiling import is_foretold
+from executors.moe.serving.profiling import is_as_forecast
 from executors.processes.threads import one_thread
 from schemas.experts.workload import PUBLISHED_PATH_LENGTH
 from solvers.compiled import Floats, Ints
@@ -98,7 +98,7 @@ def accuracy(selections: Selections, way: str, length: int) -> Floats:
     estimator = PopularityEstimator(profile, SCHEMES[way].top)
     right = [
         [
-            is_foretold(
+            is_as_forecast(
                 estimator.estimate(layer, batch[:, :layer]), np.bincount(batch[:, layer], minlength=EXPERTS)
             )
             for layer in range(layers)

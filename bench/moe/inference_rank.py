@@ -110,7 +110,7 @@ class _Stack:
             chosen: (tokens, layers)
         """
         hidden = torch.ones(len(chosen), HIDDEN)
-        self._exchange.tell("the beginning of a timed batch", np.zeros(1, np.int64))
+        self._exchange.gather("the beginning of a timed batch", np.zeros(1, np.int64))
         began_s = time.monotonic()
         service.begin(len(chosen))
         for layer in range(service.layer_count):
@@ -122,12 +122,12 @@ class _Stack:
             hidden = torch.zeros_like(hidden).index_add(0, order, outputs)
         took_s = time.monotonic() - began_s
         service.end()
-        times_us = self._exchange.tell("the end of a timed batch", np.array([round(1e6 * took_s)]))
+        times_us = self._exchange.gather("the end of a timed batch", np.array([round(1e6 * took_s)]))
         return {
             "batch_s": int(times_us.max()) / 1e6,
             "layers": [
                 {
-                    "foretold": each.is_foretold,
+                    "foretold": each.is_as_forecast,
                     "revised": each.is_revised,
                     "loads": each.loads,
                     "busiest": each.busiest_tokens,
@@ -187,17 +187,17 @@ class _Stack:
             "token_s": max(one_expert_s - expert_s, 0.0) / tokens,
             "swap_s": self._median_s(swap),
             "dense_s": self._median_s(dense),
-            "tell_s": self._median_s(lambda: self._exchange.tell("counts", numbers)),
+            "tell_s": self._median_s(lambda: self._exchange.gather("counts", numbers)),
         }
 
     def _median_s(self, step: Callable[[], object]) -> float:
         times_us = []
         for _ in range(_REPEATS):
-            self._exchange.tell("the beginning of a timed step", np.zeros(1, np.int64))
+            self._exchange.gather("the beginning of a timed step", np.zeros(1, np.int64))
             began_s = time.monotonic()
             step()
             took_us = round(1e6 * (time.monotonic() - began_s))
-            times_us.append(int(self._exchange.tell("the end of a timed step", np.array([took_us])).max()))
+            times_us.append(int(self._exchange.gather("the end of a timed step", np.array([took_us])).max()))
         return float(np.median(times_us)) / 1e6
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from bench.moe.inference_rank import HIDDEN
 from bench.moe.routing import counts_of
-from executors.moe.serving.foresight import FORESIGHTS, Foresight, History, nothing
-from executors.moe.serving.phases import Layout, Standing
-from executors.moe.serving.profiling import is_foretold
+from executors.moe.serving.forecasts import FORECASTS, History, LoadForecast, without_forecast
+from executors.moe.serving.phases import LayerLayout, StandingPlacement
+from executors.moe.serving.profiling import is_as_forecast
 from executors.moe.serving.routes import spread_evenly
 from schemas.experts.workload import PUBLISHED_PATH_LENGTH, PUBLISHED_PER_DEVICE
 from solvers.compiled import Ints
@@ -60,12 +60,12 @@ class ModelledService:
         self._experts = experts
         self._cluster = Cluster(devices, PUBLISHED_PER_DEVICE)
         self._costs = costs
-        first = Standing.first(experts, self._cluster)
+        first = StandingPlacement.first(experts, self._cluster)
         self._standing = first
         self._loaded = [first.placement] * layers
         self._history = History(layers, experts)
         self._profile = PathProfile(experts, layers, path_length)
-        self._foresight: Foresight = nothing(experts)
+        self._forecast: LoadForecast = without_forecast(experts)
 
     def profile(self, batches: Sequence[Ints]) -> None:
         """Run the profile stage.
@@ -77,7 +77,7 @@ class ModelledService:
             self._profile.add(batch.reshape(-1, batch.shape[2]))
             for layer in range(batch.shape[2]):
                 self._history.add(layer, np.bincount(batch[:, :, layer].ravel(), minlength=self._experts))
-        self._foresight = FORESIGHTS[self._scheme.basis](self._profile, self._history, self._scheme)
+        self._forecast = FORECASTS[self._scheme.basis](self._profile, self._history, self._scheme)
 
     def serve(self, batch: Ints) -> list[LayerStep]:
         """Serve a batch through all layers.
@@ -88,13 +88,13 @@ class ModelledService:
         steps: list[LayerStep] = []
         for layer in range(batch.shape[2]):
             selections = batch.reshape(-1, batch.shape[2])[:, :layer]
-            foretold = self._foresight(layer, selections)
+            foretold = self._forecast(layer, selections)
             hidden_s = steps[-1].time.total_s - steps[-1].time.scheduling_s if steps else 0.0
             steps.append(self._pass(layer, foretold, counts_of(batch[:, :, layer], self._experts), hidden_s))
         return steps
 
     def _pass(self, layer: int, foretold: Demand, tokens: Ints, hidden_s: float) -> LayerStep:
-        layout = Layout(self._scheme, self._cluster, self._standing, self._loaded[layer])
+        layout = LayerLayout(self._scheme, self._cluster, self._standing, self._loaded[layer])
         planned = layout.plan(foretold)
         counted = tokens.sum(axis=0)
         if self._scheme.balances_gating:
@@ -116,7 +116,7 @@ class ModelledService:
         busiest = device_loads(settled.split).max() * self._cluster.devices
         return LayerStep(
             time=time,
-            foretold=is_foretold(foretold, counted) if foretold.known else None,
+            foretold=is_as_forecast(foretold, counted) if foretold.known else None,
             revised=settled.is_revised,
             load=float(busiest / max(int(counted.sum()), 1)),
             loads=int(swapped_in.max()),
@@ -151,8 +151,8 @@ def layer_costs(measured: Mapping[str, float], experts: int, devices: int) -> La
 
 def _decisions_s(experts: int, devices: int) -> tuple[float, float]:
     cluster = Cluster(devices)
-    first = Standing.first(experts, cluster)
-    layout = Layout(SCHEMES["balanced"], cluster, first, first.placement)
+    first = StandingPlacement.first(experts, cluster)
+    layout = LayerLayout(SCHEMES["balanced"], cluster, first, first.placement)
     tokens = np.arange(1, experts + 1) * devices
     demand = Demand.of_counts(tokens)
     planned = layout.plan(demand)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table
-from executors.moe.serving.phases import Layout, Standing
+from executors.moe.serving.phases import LayerLayout, StandingPlacement
 from solvers.compiled import Floats, Ints
 from solvers.experts.placement import Cluster, Demand
 from solvers.experts.schemes import SCHEMES
@@ -109,8 +109,8 @@ class _Timed:
 
 def _measure(name: str, draws: np.random.Generator, each: int, steps: int) -> _Measured:
     cluster = Cluster(DEVICES)
-    first = Standing.first(EXPERTS, cluster)
-    layout = Layout(SCHEMES[name], cluster, first, first.placement)
+    first = StandingPlacement.first(EXPERTS, cluster)
+    layout = LayerLayout(SCHEMES[name], cluster, first, first.placement)
 
     def timed(case: Case) -> _Timed:
         demand = Demand.of_counts(case.estimated)

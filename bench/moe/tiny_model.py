@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from executors.moe.block import auxiliary_loss, take_passes
-from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.gating import Gating
 from solvers.compiled import Ints
 
@@ -88,7 +88,7 @@ class TinyModel:
             eos_token_id=0,
         )
         self._module = GPT2LMHeadModel(config)
-        conversion = Conversion(experts=EXPERTS, initialization="random", seed=seed)
+        conversion = LayerConversion(experts=EXPERTS, initialization="random", seed=seed)
         convert(self._module, conversion, Gating("top1"))
         self.balance_loss = float("nan")
         """Balance loss of a layer over the last batches; 1 is even."""

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from bench.moe.tasks import LearningTask
 from executors.moe.block import auxiliary_loss, set_gating, take_passes
-from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.curriculum import Curriculum
 from executors.moe.gating import Gating
 
@@ -111,7 +111,7 @@ class Training:
         torch.manual_seed(seed)
         self._model = task.dense().train()
         if scheme.gating is not None:
-            convert(self._model, Conversion(experts=task.size.experts, seed=seed), scheme.gating)
+            convert(self._model, LayerConversion(experts=task.size.experts, seed=seed), scheme.gating)
         self._averaged = AveragedModel(self._model, multi_avg_fn=get_ema_multi_avg_fn(_KEPT))
         self._optimizer = torch.optim.AdamW(
             self._model.parameters(), lr=task.learning_rate, weight_decay=0.0, fused=True

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from statistics import fmean, median
 from typing import Any
 
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.trace import MicroOpRecord
 
 Interval = tuple[float, float]
@@ -29,7 +29,8 @@ class RankStep:
     def read(cls, noted: Mapping[str, Any]) -> "RankStep":
         """Return the step from JSON values."""
         micro_ops = [
-            MicroOpRecord(**{**record, "kind": Kind(record["kind"])}) for record in noted["micro_ops"]
+            MicroOpRecord(**{**record, "kind": CollectiveKind(record["kind"])})
+            for record in noted["micro_ops"]
         ]
         return cls(noted["began_s"], noted["turned_s"], noted["ended_s"], micro_ops)
 
@@ -38,13 +39,13 @@ class RankStep:
         return [
             record
             for record in self.micro_ops
-            if record.kind is Kind.ALL_TO_ALL and f" {direction} " in record.label
+            if record.kind is CollectiveKind.ALL_TO_ALL and f" {direction} " in record.label
         ]
 
     @property
     def allreduces(self) -> list[MicroOpRecord]:
         """Allreduces of gradients."""
-        return [record for record in self.micro_ops if record.kind is Kind.ALLREDUCE]
+        return [record for record in self.micro_ops if record.kind is CollectiveKind.ALLREDUCE]
 
 
 @dataclass(frozen=True)

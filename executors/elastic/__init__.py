@@ -1,6 +1,6 @@
-"""The runner `elastic`: data-parallel training on workers that join and leave while it goes on.
+"""The runner `elastic`: data-parallel training with workers that join and leave meanwhile.
 
-The node's own process imports no torch: a fork server does, and the ranks are forked from it.
+The node's own process does not import torch: a fork server does, and the ranks are forked from it.
 """
 
 from executors.elastic.settings import ElasticSettings

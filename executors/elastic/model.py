@@ -19,15 +19,15 @@ from schemas.lora import LoraHyperparameters
 def load_model(
     directory: Path, adapter: LoraHyperparameters | None, seed: int, device: torch.device, name: str
 ) -> TrainableModel:
-    """Load a model, with a new adapter on it if there is to be one.
+    """Load a model, with a new adapter on it if one is given.
 
-    What is trained is float32. What is frozen is float32 on a CPU and bfloat16 on CUDA.
+    Trained parameters are float32. Frozen ones are float32 on a CPU and bfloat16 on CUDA.
 
     Args:
-        name: of the model, as the job has it.
+        name: name of the model in the job.
 
     Raises:
-        ModelError: it is no causal language model, or a target module matches no layer.
+        ModelError: it is not a causal language model, or a target module matches no layer.
         OSError: a file cannot be read.
     """
     is_frozen_bf16 = adapter is not None and device.type == "cuda"
@@ -52,7 +52,7 @@ def load_model(
 def _peft_config(adapter: LoraHyperparameters) -> LoraConfig:
     return LoraConfig(
         r=adapter.rank,
-        lora_alpha=cast(int, adapter.alpha),  # any number will do
+        lora_alpha=cast(int, adapter.alpha),  # any number is valid
         lora_dropout=adapter.dropout,
         target_modules="all-linear" if adapter.is_all_linear else list(adapter.target_modules),
         task_type="CAUSAL_LM",

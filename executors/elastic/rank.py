@@ -1,4 +1,4 @@
-"""A rank of a data-parallel job: it trains its share of each batch, on however many ranks there are."""
+"""A rank of a data-parallel job: it trains its share of each batch, on any number of ranks."""
 
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from executors.elastic.model import load_model
 from executors.elastic.runner import ElasticOrder
-from executors.elastic.training import Share, Trainer
+from executors.elastic.training import DataParallelTrainer, SequenceShare
 from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
 from executors.gang.models import model_directory
@@ -24,8 +24,8 @@ def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
     live(ElasticOrder, DataParallelTraining, order_json, connection)
 
 
-class DataParallelTraining(ReplicatedTraining[ElasticOrder, Share]):
-    """See `GangTraining`. A `Trainer` holds the state."""
+class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
+    """See `GangTraining`. A `DataParallelTrainer` holds the state."""
 
     def __init__(self, rank: Rank[ElasticOrder]) -> None:
         self._workload = rank.order.workload
@@ -42,7 +42,7 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, Share]):
         self.dataset = DatasetRoot(order.dataset_root).open(workload.dataset.path, form=form)
         seed = workload.hyperparameters.seed
         model = load_model(directory, workload.adapter, seed, self.rank.device, workload.model)
-        self._trainer = Trainer(workload, model, self.dataset)
+        self._trainer = DataParallelTrainer(workload, model, self.dataset)
         self._trainer.warm_up()
 
     @property
@@ -56,10 +56,10 @@ class DataParallelTraining(ReplicatedTraining[ElasticOrder, Share]):
     def is_finished(self) -> bool:
         return self._trainer.finished
 
-    def share(self, rank: int, world: int) -> Share:
+    def share(self, rank: int, world: int) -> SequenceShare:
         return self._trainer.share(rank, world)
 
-    def step(self, group: ProcessGroup, own: Share, loss_tokens: int) -> None:
+    def step(self, group: ProcessGroup, own: SequenceShare, loss_tokens: int) -> None:
         self._trainer.step(own, loss_tokens, lambda vector: group.add_up("the gradient", vector))
 
     def tensors(self) -> Mapping[str, Mapping[str, Tensor]]:

@@ -1,7 +1,7 @@
-"""The runner `elastic` on a node: data-parallel jobs whose workers come and go, by the cell's commands.
+"""The runner `elastic` on a node: data-parallel jobs whose numbers of workers change by the cell's commands.
 
 A worker of such a job is one rank for each of its GPUs. The thesis embeds a controller in each elastic job,
-which coordinates the joining and leaving of workers (section 3.6). Here it is the job's rank 0, see
+which coordinates workers that join and leave (section 3.6). Here it is the job's rank 0, see
 `executors.gang.rank`.
 """
 
@@ -22,7 +22,7 @@ class ElasticOrder(RankOrder):
 
 
 def members_of(command: WorkersAssigned) -> Members:
-    """The nodes of a generation: each worker is a rank for each of its GPUs."""
+    """Return the nodes of a generation: each worker is a rank for each of its GPUs."""
     gpus = command.workload.gpus_per_worker
     return Members(tuple((member.node, member.workers * gpus) for member in command.members))
 

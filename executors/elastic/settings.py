@@ -1,4 +1,4 @@
-"""The settings of the runner `elastic`: environment variables `MILLRACE_*`, beside those of its node."""
+"""The settings of the runner `elastic`: environment variables `MILLRACE_*`, besides those of its node."""
 
 from executors.gang.settings import JobSettings
 

@@ -24,11 +24,11 @@ _SECOND_MOMENT_PREFIX = "exp_avg_sq."
 
 
 @dataclass(frozen=True)
-class Share:
+class SequenceShare:
     """One rank's part of a global batch."""
 
     first: int
-    """Its place in the batch."""
+    """Place of its first sequence in the batch."""
     sequences: Sequence[TokenSequence]
 
     @property
@@ -37,20 +37,21 @@ class Share:
         return sum(sequence.loss_tokens for sequence in self.sequences)
 
 
-class Trainer:
-    """A model, AdamW's moments and a place in the data. All ranks of a job hold the same between steps.
+class DataParallelTrainer:
+    """A model, AdamW's moments and a position in the data. All ranks of a job hold the same between steps.
 
     The loss of a step is the mean over all tokens that are predicted in the global batch. Each rank adds up
-    the gradient of its own share, micro-batch by micro-batch, divided by the tokens of the whole; the sum
-    over the ranks is then the gradient of the whole batch, whatever the shares are.
+    the gradient of its own share, micro-batch by micro-batch, divided by the tokens of the whole batch; the
+    sum over the ranks is the gradient of the whole batch, for any shares.
 
     Attributes:
-        workload: what the job is to train.
-        position: how far the training is; decides the next batch, and so the whole state but for rounding.
+        workload: work of the job.
+        position: position of the training; determines the next batch, and so the whole state except for
+            rounding.
     """
 
     def __init__(self, workload: ElasticWorkload, model: TrainableModel, dataset: JsonlDataset) -> None:
-        """Begin at the first sample.
+        """Start at the first sample.
 
         Raises:
             ModelError: the sequences of the job are too long for the model.
@@ -90,12 +91,12 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        """Whether all of the work is done."""
+        """Whether all work is done."""
         return self.position.samples_done >= self.workload.work_samples
 
     def warm_up(self) -> None:
         """Run one sample forwards and backwards, and discard the gradient: the first pass of a process takes
-        longer, so it is done before others wait for it.
+        longer, so it runs before others wait for it.
 
         Raises:
             ValueError: a record leaves nothing to predict.
@@ -103,7 +104,7 @@ class Trainer:
         self._loss(self.share(0, len(self._batch())).sequences).backward()
         self._sums.zero_()
 
-    def share(self, rank: int, world: int) -> Share:
+    def share(self, rank: int, world: int) -> SequenceShare:
         """Return the part of the next step's batch that a rank trains.
 
         Raises:
@@ -115,23 +116,24 @@ class Trainer:
             self.dataset.tokenized(batch[place], self.model.tokenizer, self._hyperparameters.sequence_length)
             for place in places
         ]
-        return Share(places.start, sequences)
+        return SequenceShare(places.start, sequences)
 
-    def step(self, own: Share, loss_tokens: int, add_up: Callable[[Tensor], None]) -> None:
-        """Take a step together with the other ranks.
+    def step(self, own: SequenceShare, loss_tokens: int, add_up: Callable[[Tensor], None]) -> None:
+        """Run a step together with the other ranks.
 
         Args:
             own: this rank's share.
-            loss_tokens: of the global batch, over all shares.
-            add_up: adds a vector up over all ranks, in place. If it raises, the state is as it was.
+            loss_tokens: tokens of the global batch, over all shares.
+            add_up: adds a vector up over all ranks, in place. If it raises, the state is unchanged.
 
         Raises:
-            DivergedError: the step would spoil the model. All ranks raise it.
+            DivergedError: loss or gradient is not finite. All ranks raise it, and leave the model unchanged.
         """
         self._sums.zero_()
         micro = self._hyperparameters.micro_batch_size
         for start in range(0, len(own.sequences), micro):
-            # Masks are drawn anew for each micro-batch, so that they depend on no step before this one.
+            # Masks are drawn from a new seed for each micro-batch, so that they do not depend on earlier
+            # steps.
             place = self.position.samples_done + own.first + start
             torch.manual_seed(derive_seed(self._hyperparameters.seed, "dropout", place))
             loss = self._loss(own.sequences[start : start + micro]) / loss_tokens
@@ -152,7 +154,7 @@ class Trainer:
         self.position = Position(done.samples_done + len(self._batch()), done.steps + 1, loss_value)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters and moments by name, as they are: writing to them changes the state."""
+        """Return parameters and moments by name, without a copy: writing to them changes the state."""
         tensors: dict[str, Tensor] = {}
         for name, parameter in self._parameters.items():
             moments = self._optimizer.state[parameter]

@@ -1,4 +1,4 @@
-"""The samples of a step, the same on however many ranks, and how they are padded."""
+"""The samples of a step, the same on any number of ranks, and their padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ IGNORED = -100
 def global_batch(
     record_count: int, seed: int, samples_done: int, batch_size: int, work_samples: int
 ) -> list[int]:
-    """Record indices of the step after `samples_done` samples, a function of its arguments alone.
+    """Return the record indices of the step after `samples_done` samples, a function of its arguments only.
 
-    Only the last batch of all is smaller: it ends at `work_samples`.
+    Only the last batch may be smaller: it ends at `work_samples`.
     """
     cursor = Cursor(*divmod(samples_done, record_count))
     count = min(batch_size, work_samples - samples_done)
@@ -27,16 +27,16 @@ def global_batch(
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """Sequences side by side, padded on the right: int64 `[sequences, tokens]` each."""
+    """Sequences as rows, padded on the right: int64 `[sequences, tokens]` each."""
 
     input_ids: Tensor
     attention_mask: Tensor
     labels: Tensor
-    """The tokens that bear loss, where they stand themselves; `IGNORED` elsewhere."""
+    """Tokens that bear loss, at their own places (not shifted); `IGNORED` elsewhere."""
 
 
 def pad(sequences: Sequence[TokenSequence], device: torch.device) -> PaddedBatch:
-    """Lay sequences out as a batch."""
+    """Return sequences as a batch."""
     shape = (len(sequences), max(len(sequence.token_ids) for sequence in sequences))
     input_ids = torch.zeros(shape, dtype=torch.int64)
     attention_mask = torch.zeros(shape, dtype=torch.int64)

@@ -27,15 +27,15 @@ FINISHED_JOB = "finished.json"
 _POLL_S = 0.25
 
 State: TypeAlias = Mapping[str, Mapping[str, Tensor]]
-"""The tensors of a job, whole, on the CPU: by the name of their file, and by their own name."""
+"""Whole tensors of a job, on the CPU: by the name of their file, and by their own name."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a training is.
+    """Position of a training.
 
     Attributes:
-        samples_done: samples trained; decides the next batch.
+        samples_done: samples trained; determines the next batch.
         steps: optimizer steps taken.
         loss: loss of the last step; None before the first.
     """
@@ -51,7 +51,7 @@ class JobResult:
 
     Attributes:
         folders: files by name, by their folder in the folder of the result; "" is that folder itself.
-        adapter: the folder of the adapter; None where all weights were trained.
+        adapter: folder of the adapter; None if all weights were trained.
     """
 
     folders: Mapping[str, Mapping[str, bytes]]
@@ -59,12 +59,12 @@ class JobResult:
 
 
 class TrainingState(BaseModel):
-    """State of a training beside its tensors."""
+    """State of a training besides its tensors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     workload: JsonValue
-    """The job's work. Has the seed and batch size: with the samples, they decide the place in the data."""
+    """The job's work. Its seed and batch size, with the samples done, determine the position in the data."""
     samples_done: NonNegativeInt
     steps: NonNegativeInt
     loss: Loss | None
@@ -72,21 +72,22 @@ class TrainingState(BaseModel):
 
 
 class FinishedJob(BaseModel):
-    """All that is kept of a job whose result is published: what it takes to report it, once or again.
+    """Record of a job whose result is published: enough to report it again.
 
-    Unlike a checkpoint it has no digest of the dataset: the result stands, whatever becomes of the data.
+    Unlike a checkpoint, it has no digest of the dataset: the result stays valid if the data changes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     workload: JsonValue
-    """Another job may have the same id, after its cell has begun anew; this is no result of that one."""
+    """Another job may have the same id after a restart of its cell from nothing; this identifies the right
+    one."""
     samples_done: PositiveInt
     loss: Loss | None
     path: str
     """Path of the result, relative to the output root."""
     adapter_path: str | None
-    """Path of the adapter, relative to the output root; None where all weights were trained."""
+    """Path of the adapter, relative to the output root; None if all weights were trained."""
     adapter_digest: str | None
     """BLAKE2b-256 of the adapter's tensors."""
 
@@ -105,17 +106,17 @@ class JobCheckpoints:
         self._workload = workload
 
     def await_newest(self, samples: int, wait_s: float) -> Checkpoint | None:
-        """Return the newest that verifies. See `await_checkpoint`."""
+        """Return the newest valid checkpoint. See `await_checkpoint`."""
         return await_checkpoint(lambda: self._store.newest(self._job_id), samples, wait_s, _POLL_S)
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is a record of a finished job, sound or damaged."""
+        """Return whether there is a record of a finished job, valid or damaged."""
         return self._store.is_concluded(self._job_id)
 
     def finished(self, path: str) -> FinishedJob | None:
-        """Return the record of a finished job; None where the job continues. Where the record is damaged it
-        does, from the last sound checkpoint.
+        """Return the record of a finished job; None if the job continues. A job with a damaged record
+        continues from the last valid checkpoint.
 
         Args:
             path: path of the job's result, which names its user.
@@ -136,8 +137,8 @@ class JobCheckpoints:
         """Write a checkpoint.
 
         Raises:
-            StaleWriterError: a later generation has written already.
-            OSError: the store failed; the checkpoint before is still there.
+            StaleWriterError: a later generation wrote a checkpoint.
+            OSError: the store failed; the previous checkpoint is kept.
         """
         about = TrainingState(
             workload=self._workload,
@@ -151,7 +152,7 @@ class JobCheckpoints:
         self._store.save(self._job_id, generation, position.samples_done, files)
 
     def read(self, checkpoint: Checkpoint, dataset: JsonlDataset | None) -> tuple[State, Position]:
-        """Return what a checkpoint holds.
+        """Return the state and position in a checkpoint.
 
         Raises:
             ValueError: it is of another job or format.
@@ -174,11 +175,11 @@ class JobCheckpoints:
     def publish(
         self, result: JobResult, position: Position, root: Path, path: str, generation: int
     ) -> FinishedJob:
-        """Write a result below the output root, and keep its record in place of the checkpoints.
+        """Write a result below the output root, and replace the checkpoints by its record.
 
         Raises:
-            StaleWriterError: a later generation has written already.
-            OSError: a disk failed; the checkpoints are still there.
+            StaleWriterError: a later generation wrote a checkpoint.
+            OSError: a disk failed; the checkpoints are kept.
         """
         for folder, files in result.folders.items():
             write_folder(root / path / folder, files)
@@ -207,14 +208,13 @@ def await_checkpoint(
     poll_s: float,
     is_over: Callable[[], bool] = lambda: False,
 ) -> Checkpoint | None:
-    """Return the newest checkpoint. One that the cell has a report of is waited for: its writer may still be
-    at work.
+    """Return the newest checkpoint. If the cell has a report of one, wait for it: its writer may still run.
 
     Args:
-        find: returns the newest checkpoint at the moment.
-        samples: of the checkpoint that the cell has a report of; 0 if there is none.
-        wait_s: limit of the wait, after which the newest is returned whatever it is.
-        is_over: whether no further checkpoint will come.
+        find: returns the present newest checkpoint.
+        samples: samples of the reported checkpoint; 0 without a report.
+        wait_s: longest wait, after which the newest checkpoint is returned.
+        is_over: returns whether no further checkpoint is expected.
     """
     deadline_s = time.monotonic() + wait_s
     while True:
@@ -226,7 +226,7 @@ def await_checkpoint(
 
 
 def check_record(final: Checkpoint, is_of_workload: bool, path: str, expected_path: str) -> None:
-    """See that the record of a finished job is of this job.
+    """Check that the record of a finished job is of this job.
 
     Raises:
         ValueError: it is of another workload or user.

@@ -1,4 +1,4 @@
-"""Why a rank cannot continue, for its node and for the other ranks of its generation."""
+"""Reasons why a rank cannot continue, for its node and for the other ranks of its generation."""
 
 from contextlib import suppress
 
@@ -11,26 +11,26 @@ from executors.lora.faults import described, is_permanent
 from executors.node.room import is_for_want_of_room
 
 _NOTE_WAIT_S = 1.0
-"""A rank that fails writes the reason to the shared disk before it is gone, which others see at once."""
+"""Time to wait for the note of a lost rank, which writes it to the shared disk before it ends (s)."""
 
 
 class DivergedError(ArithmeticError):
-    """The loss or the gradient is not finite any more."""
+    """The loss or the gradient is not finite."""
 
 
 def is_permanent_anywhere(error: BaseException) -> bool:
-    """Whether a job would fail so on every node: they share data, models and seeds."""
+    """Return whether a job would fail on every node in the same way: nodes share data, models and seeds."""
     return is_permanent(error) or isinstance(error, OutOfMemoryError | MemoryError)
 
 
 def note_of_peer(folder: JobFolder, generation: int) -> tuple[str, bool] | None:
-    """Wait for the note of a rank that was lost, and return its error and whether that is permanent; None if
-    it left none."""
+    """Wait for the note of a lost rank, and return its error and whether that is permanent; None without a
+    note."""
     return folder.await_failure(generation, _NOTE_WAIT_S)
 
 
 def write_note(folder: JobFolder, generation: int, error: Exception, *, permanent: bool) -> None:
-    """Write the reason of this rank to the shared disk, if the disk takes it."""
+    """Write the reason of this rank's failure to the shared disk, if possible."""
     with suppress(OSError):
         folder.write_failure(generation, described(error), permanent)
 
@@ -40,7 +40,7 @@ def final_message(error: Exception, folder: JobFolder, generation: int, needed_b
     lost another sends the other's note.
 
     Args:
-        needed_bytes: size of the files that it was writing, for a disk that has refused them.
+        needed_bytes: size of the files that it was writing, if a disk refused them.
     """
     if isinstance(error, PeerLostError):
         text, permanent = note_of_peer(folder, generation) or (described(error), False)

@@ -1,4 +1,4 @@
-"""Messages of a job's ranks through the shared disk; for processes without torch, too."""
+"""Messages of a job's ranks through the shared disk; also for processes without torch."""
 
 import shutil
 import time
@@ -36,7 +36,7 @@ class JobFolder:
         self.path = path
 
     def write_address(self, generation: int, address: MeetingAddress) -> None:
-        """Write the address of a generation's store, readable by the owner alone.
+        """Write the address of a generation's store, readable by the owner only.
 
         Raises:
             OSError: the disk failed.
@@ -51,7 +51,7 @@ class JobFolder:
             return None
 
     def write_failure(self, generation: int, error: str, permanent: bool) -> None:
-        """Write why a rank of a generation fails, for the others, which only see that it is gone.
+        """Write the error of a rank of a generation, for the others, which otherwise detect only its loss.
 
         Raises:
             OSError: the disk failed.
@@ -59,7 +59,8 @@ class JobFolder:
         self._write(self._failure(generation), _Failure(error=error, permanent=permanent))
 
     def read_failure(self, generation: int) -> tuple[str, bool] | None:
-        """Return why a rank of a generation has failed, and whether that is permanent; None if none has."""
+        """Return the error of a rank of a generation, and whether it is permanent; None if none has
+        failed."""
         try:
             failure = _Failure.model_validate_json(self._failure(generation).read_bytes())
         except FileNotFoundError:
@@ -67,7 +68,7 @@ class JobFolder:
         return failure.error, failure.permanent
 
     def await_failure(self, generation: int, timeout_s: float) -> tuple[str, bool] | None:
-        """Wait for a failure, and return it; None if there is none in time."""
+        """Wait for a failure, and return it; None after the timeout."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             if (failure := self.read_failure(generation)) is not None:
@@ -102,7 +103,7 @@ class JobFolder:
         try:
             write_file(path, content, mode)
         except FileNotFoundError:
-            # An older generation was over, and removed the folder.
+            # An older generation may have removed the folder at its end.
             self.path.mkdir(parents=True, exist_ok=True)
             write_file(path, content, mode)
 

@@ -1,4 +1,4 @@
-"""A process group of torch.distributed: what the ranks of a generation do together, in bounded time."""
+"""A process group of torch.distributed: operations of all ranks of a generation, in bounded time."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -20,25 +20,25 @@ _DIGEST_BYTES = 7
 
 
 class DisagreementError(RuntimeError):
-    """Ranks do not do the same: their settings, plans or collectives differ."""
+    """Ranks differ in their settings, plans or collectives."""
 
 
 class ProcessGroup:
     """The ranks of one generation, connected: Gloo on CPUs, with NCCL for tensors on CUDA devices.
 
-    All ranks must call the same methods in the same order. A rank that ends is noticed by the others at once;
-    one that is stopped, or does not come, within the timeout. Each call then raises CollectiveLostError, with
-    the name of the place that the caller gives (`where`).
+    All ranks must call the same methods in the same order. The other ranks detect the exit of a rank at once,
+    and a stopped or missing one within the timeout. Each call then raises CollectiveLostError, with the name
+    of the place that the caller gives (`where`).
 
     Attributes:
-        membership: this rank's place.
+        membership: place of this rank.
     """
 
     def __init__(self, meeting: Meeting, timeout_s: float) -> None:
         self.membership = meeting.membership
         self._timeout_s = timeout_s
         self._meeting = meeting
-        """Kept: that of rank 0 has the store that the others are connected to."""
+        """Kept: rank 0's meeting has the store that serves the connections of the others."""
 
     @classmethod
     def form(cls, meeting: Meeting, device: torch.device, timeout_s: float) -> Self:
@@ -48,7 +48,7 @@ class ProcessGroup:
             timeout_s: longest wait for another rank, here and in each collective.
 
         Raises:
-            PeerLostError: one does not.
+            PeerLostError: a rank does not connect.
         """
         timeout = timedelta(seconds=timeout_s)
         with detecting_loss():
@@ -63,12 +63,12 @@ class ProcessGroup:
 
     @property
     def rank(self) -> int:
-        """This rank."""
+        """Number of this rank."""
         return self.membership.rank
 
     @property
     def world(self) -> int:
-        """Number of ranks."""
+        """Send some integers (64 bits), the same count on each rank, and return those of all by rank."""
         return self.membership.world
 
     def gather(self, where: str, numbers: Sequence[int]) -> list[list[int]]:
@@ -80,13 +80,13 @@ class ProcessGroup:
         return [row.tolist() for row in everyones]
 
     def compare(self, where: str, same: Mapping[str, bytes]) -> None:
-        """Check that all ranks have the same.
+        """Check that all ranks have the same contents.
 
         Args:
-            same: contents by their names, for errors.
+            same: contents by name, for errors.
 
         Raises:
-            DisagreementError: a rank has something else than rank 0.
+            DisagreementError: a rank differs from rank 0.
         """
         rows = self.gather(where, digests_of(same))
         for name, ranks in differing(same, rows):
@@ -123,13 +123,13 @@ class ProcessGroup:
         return None
 
     def led(self, where: str, work: Callable[[], T]) -> T | None:
-        """Let rank 0 do something that may take longer than the timeout. All ranks return once it is done.
+        """Let rank 0 run a function that may take longer than the timeout. All ranks return once it is done.
 
         Returns:
-            The result of the work, on rank 0; None elsewhere.
+            The result of the function, on rank 0; None elsewhere.
 
         Raises:
-            Exception: on rank 0, what the work raises.
+            Exception: on rank 0, the error of the function.
         """
         if self.rank > 0:
             while not self.gather(where, [0])[0][0]:
@@ -162,10 +162,10 @@ def digests_of(same: Mapping[str, bytes]) -> list[int]:
 
 
 def differing(same: Mapping[str, bytes], rows: Sequence[Sequence[int]]) -> Iterator[tuple[str, list[int]]]:
-    """Yield each content that ranks do not have as rank 0 has it, with these ranks.
+    """Yield each content in which ranks differ from rank 0, with these ranks.
 
     Args:
-        rows: the `digests_of` each rank.
+        rows: `digests_of` of each rank.
     """
     for place, name in enumerate(same):
         others = [rank for rank, row in enumerate(rows) if row[place] != rows[0][place]]

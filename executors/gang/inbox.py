@@ -12,10 +12,10 @@ from executors.gang.messages import DIRECTIVES, Directive, Ended, Instruction, R
 
 
 class Inbox:
-    """Keeps the newest directive on the rank's place, and the instructions in their order."""
+    """Newest directive on the rank's place, and the instructions in order."""
 
     def __init__(self, connection: "Connection[bytes, bytes]", membership: Membership) -> None:
-        """Begin to receive.
+        """Start to receive.
 
         Args:
             membership: the rank's first place.
@@ -34,32 +34,32 @@ class Inbox:
 
     @property
     def newest(self) -> Membership | Release:
-        """The newest place of the rank, or its release; those before count no more."""
+        """Return the newest place of the rank, or its release; earlier directives are void."""
         with self._changed:
             self._has_news = False
             return self._newest
 
     @property
     def release(self) -> Release | None:
-        """The rank's release, if that is its newest directive."""
+        """Return the rank's release, if that is its newest directive."""
         newest = self.newest
         return newest if isinstance(newest, Release) else None
 
     def take_instructions(self) -> list[Instruction]:
-        """Return the instructions since the last call, in their order."""
+        """Return the instructions since the last call, in order."""
         with self._changed:
             self._has_news = False
             taken, self._instructions = self._instructions, []
             return taken
 
     def wait(self, timeout_s: float) -> None:
-        """Return when a directive was received since the last look, or after a time."""
+        """Wait until a new directive arrives, or for a time."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_news, timeout_s)
 
     def commit(self) -> None:
-        """From now on other ranks wait for this one: it ends in an orderly way only. Before, a release ends
-        it at once, even while it loads a model."""
+        """Mark this rank as one that others wait for: from now on it ends in order. Before, a release ends it
+        at once, even while it loads a model."""
         with self._changed:
             self._is_committed = True
 

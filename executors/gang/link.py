@@ -14,8 +14,8 @@ D = TypeVar("D")
 class NodeLink(Generic[D]):
     """Receives a node's directives in a thread, and sends messages to it.
 
-    When the node's process has ended, this one ends too, whatever it is doing, and leaves other processes no
-    failure note: nobody would receive what it does.
+    When the node's process ends, this process ends at once, and leaves other processes no failure note: its
+    work would not be reported.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class NodeLink(Generic[D]):
         self._sending = threading.Lock()
 
     def listen(self) -> None:
-        """Begin to receive."""
+        """Start to receive."""
         threading.Thread(target=self._listen, name="node-link", daemon=True).start()
 
     def send(self, message: BaseModel) -> None:

@@ -1,4 +1,4 @@
-"""The part of a gang that is on one node: its ranks there, from the command to the report that they ended."""
+"""The part of a gang on one node: its ranks there, from the command to the report of their end."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -36,12 +36,12 @@ class GangTraits(Generic[C]):
     """Properties of a runner's commands that every gang needs.
 
     Attributes:
-        order: the type of the orders of its ranks.
-        members_of: the nodes of a command's generation.
+        order: type of the orders of its ranks.
+        members_of: returns the nodes of a command's generation.
         work_of: `module:function` that a rank calls, with the order as JSON and its end of the pipe.
-        keeps_checkpoints: whether a job continues from a checkpoint, or begins anew.
-        reports: the types of reports that its ranks may send, beside those that all runs have.
-        repeats_progress: whether progress is reported though no further samples are done.
+        keeps_checkpoints: whether a job resumes from checkpoints, or restarts without state.
+        reports: types of reports that its ranks may send, besides those of all runs.
+        repeats_progress: whether progress is reported even if no more samples are done.
     """
 
     order: type[RankOrder]
@@ -70,7 +70,7 @@ class LocalGang(Generic[C]):
         self._joined: Joined | None = None
         self._result: Ended | None = None
         self._is_gone = False
-        """Whether no rank of the job, on any node, holds its state any more."""
+        """Whether no rank of the job, on any node, still holds its state."""
 
     @property
     def is_ending(self) -> bool:
@@ -88,15 +88,15 @@ class LocalGang(Generic[C]):
         return self._standing.samples_done if self._traits.keeps_checkpoints(self.command) else 0
 
     def assign(self, command: C) -> None:
-        """Continue in a newer generation, with as many of the present ranks as it has room for."""
+        """Continue in a newer generation, with as many of the present ranks as have a place in it."""
         self.command = command
         ranks = list(self.members.ranks_of(command.node))
-        # Those that hold the job's state first, in their present order.
+        # Ranks with the job's state first, in their present order.
         staying = sorted(self.processes.running, key=lambda each: (-each.joined, each.rank))
         for each, rank in zip(staying, ranks, strict=False):
             each.rank = rank
             each.process.send(self._membership(rank))
-        # Those that leave train on until the others are complete without them.
+        # Ranks that leave train until the others are complete without them.
         leave_s = self._node.clock.time_s() + self._node.settings.join_timeout_s
         for each in staying[len(ranks) :]:
             each.rank = _NO_RANK
@@ -111,14 +111,14 @@ class LocalGang(Generic[C]):
         self._report_start()
 
     def report_end(self) -> None:
-        """Report the end of the run: no rank of the job is here any more."""
+        """Report the end of the run: no rank of the job is left here."""
         command, standing = self.command, self._standing
         if self._result is not None:
             self._reports.finished(command.run_id, self._result)
         elif (failure := self.processes.failure) is not None:
             self._reports.failed(command.run_id, self.kept_samples, failure)
         else:
-            # Of a job without checkpoints nothing is left, unless other ranks continue or it is finished.
+            # A job without checkpoints loses all samples, unless other ranks continue or it is finished.
             continues = self.processes.verdict == "leave" and not self._is_gone
             is_finished = standing.samples_done == command.workload.total_samples
             samples_done = standing.samples_done if continues or is_finished else self.kept_samples
@@ -145,7 +145,7 @@ class LocalGang(Generic[C]):
                 if sender.joined and message.leads and self._started_generation:
                     self._report_progress()
             case Report():
-                # By its text: in strict mode, pydantic takes JSON lists for tuples in JSON text alone.
+                # By its text: in strict mode, pydantic accepts JSON lists for tuples only in JSON text.
                 report = self._report_types[message.type]
                 self._node.report(report.model_validate(message.data, strict=False))
             case Ended():

@@ -1,11 +1,12 @@
-"""How the ranks of a generation find each other, before any of them gives up what it is doing.
+"""Meeting of the ranks of a generation, before any of them stops its present work.
 
 Rank 0 opens a key-value store of torch.distributed on a free port of its worker host and writes the address
-to a file on the state root, which all nodes share. The others look for the file. A rank that is ready to
-train writes this to the store, and waits, or trains on in the generation before, until all are ready.
+to a file on the state root, which all nodes share. The others wait for the file. A rank that is ready to
+train writes this to the store, and waits, or continues to train in the generation before, until all are
+ready.
 
 The store has no authentication. So the file also holds a secret, drawn for the generation, that is part of
-every key: the processes of another generation or program that reach the port change nothing of this one. The
+every key: processes of another generation or program that reach the port cannot change this one's keys. The
 secret cannot be in the command, which is a decision as well, and users may read decisions.
 """
 
@@ -38,18 +39,18 @@ _log = logging.getLogger(__name__)
 
 
 class PeerLostError(RuntimeError):
-    """Another rank of the generation is gone, or does not answer in time."""
+    """Another rank of the generation is lost, or does not answer in time."""
 
 
 class CollectiveLostError(PeerLostError):
-    """A collective cannot end: a rank is gone, stopped, or has not come to it in time."""
+    """A collective cannot end: a rank is lost, stopped, or has not reached it in time."""
 
 
 class PeerFailedError(PeerLostError):
-    """Another rank has written why it does not come, or has not come in time.
+    """Another rank has written why it does not join, or has not joined in time.
 
     Attributes:
-        is_permanent: whether the job would fail so anywhere.
+        is_permanent: whether the job would fail on every node.
     """
 
     def __init__(self, error: str, is_permanent: bool) -> None:
@@ -59,7 +60,7 @@ class PeerFailedError(PeerLostError):
 
 @contextmanager
 def detecting_loss() -> Iterator[None]:
-    """Raise PeerLostError for what torch raises in a collective: it means that a rank is gone."""
+    """Raise PeerLostError for torch's errors in a collective: they mean that a rank is lost."""
     try:
         yield
     except OutOfMemoryError:
@@ -70,10 +71,10 @@ def detecting_loss() -> Iterator[None]:
 
 @contextmanager
 def lost_at(where: str, timeout_s: float) -> Iterator[None]:
-    """Add to PeerLostError where a rank was lost, and how long this one has waited.
+    """Add to PeerLostError the place of the loss, and this rank's timeout.
 
     Raises:
-        CollectiveLostError: in its place.
+        CollectiveLostError: replaces it.
     """
     try:
         yield
@@ -87,7 +88,7 @@ def lost_at(where: str, timeout_s: float) -> Iterator[None]:
 
 
 def open_store(host: str) -> TCPStore:
-    """Return a key-value store that listens at `host` alone; torch's own would listen on all interfaces.
+    """Return a key-value store that listens at `host` only; torch's own would listen on all interfaces.
 
     Raises:
         OSError: this machine has no such address.
@@ -108,10 +109,10 @@ class Meeting:
 
     @classmethod
     def attend(cls, folder: JobFolder, membership: Membership, host: str) -> Self | None:
-        """Open the meeting, as rank 0, or find it; None while it cannot be found.
+        """Open the meeting on rank 0, or find it on others; None before it is open.
 
         Args:
-            host: where the others reach this rank.
+            host: address at which the others reach this rank.
         """
         generation = membership.generation
         if membership.rank == 0:
@@ -132,16 +133,16 @@ class Meeting:
         return cls(membership, PrefixStore(address.secret, store))
 
     def store(self, timeout: timedelta) -> Store:
-        """Return the store that the process group is formed by."""
+        """Return the store for the connection of the process group."""
         store = PrefixStore("group", self._store)
         store.set_timeout(timeout)
         return store
 
     def announce(self) -> None:
-        """Announce that this rank has loaded all it needs.
+        """Announce that this rank has loaded all that it needs.
 
         Raises:
-            PeerLostError: rank 0 is gone; so for all that follow.
+            PeerLostError: rank 0 is lost; also raised by all methods below.
         """
         if not self._is_ready:
             self._is_ready = True
@@ -149,33 +150,34 @@ class Meeting:
 
     @property
     def all_ready(self) -> bool:
-        """Whether all have announced themselves."""
+        """Return whether all ranks have announced themselves."""
         return self._add(_READY, 0) >= self.membership.world
 
     def enter(self) -> None:
-        """Announce that this rank has stopped all other work, and forms the group as soon as all have."""
+        """Announce that this rank has stopped all other work, and forms the group as soon as all have
+        entered."""
         if not self._has_entered:
             self._has_entered = True
             self._add(_ENTERED, 1)
 
     @property
     def all_entered(self) -> bool:
-        """Whether all have entered, and none has left since: then each of them forms the group."""
+        """Return whether all have entered, and none has left since: then each of them forms the group."""
         return self._add(_ENTERED, 0) >= self.membership.world and self._choose(_FORMED) == _FORMED
 
     def leave(self) -> bool:
-        """Take `enter` back; those that wait go on waiting. False if all had entered before: then this rank
-        has to form the group, for the others may be forming it."""
+        """Withdraw `enter`; the others continue to wait. Return false if all had entered before: then this
+        rank has to form the group, since the others may be forming it."""
         if not self._has_entered:
             return True
         try:
             return self._choose(_DISSOLVED) == _DISSOLVED
         except PeerLostError:
-            return True  # rank 0 is gone, and nobody can form it
+            return True  # rank 0 is lost, and no rank can form the group
 
     def conclude(self, outcome: str, timeout_s: float) -> None:
-        """Publish the outcome of the generation, as rank 0, and wait until the others have read it, as they
-        cannot once this process is gone.
+        """Publish the outcome of the generation, as rank 0, and wait until the others have read it, which is
+        impossible after the exit of this process.
 
         Raises:
             PeerLostError: not all have read it in time.
@@ -192,7 +194,7 @@ class Meeting:
         """Wait for the outcome of the generation, and return it.
 
         Raises:
-            PeerLostError: rank 0 is gone, or has not published it in time.
+            PeerLostError: rank 0 is lost, or has not published it in time.
         """
         with detecting_loss():
             self._store.wait([_OUTCOME], timedelta(seconds=timeout_s))
@@ -211,15 +213,15 @@ class Meeting:
 
 
 class Assembly:
-    """Brings a rank together with the others of a generation, one generation after another."""
+    """Meets the other ranks of one generation after another."""
 
     def __init__(self, folder: JobFolder, host: str, *, reopens: bool = False) -> None:
         """Attend no meeting yet.
 
         Args:
-            folder: where the ranks of the job meet.
-            host: where the others reach this rank.
-            reopens: whether rank 0 is started again where it was lost, and opens another meeting.
+            folder: folder of the job's meetings.
+            host: address at which the others reach this rank.
+            reopens: whether a lost rank 0 is restarted, and opens another meeting.
         """
         self._reopens = reopens
         self._folder = folder
@@ -244,19 +246,19 @@ class Assembly:
         commit: Callable[[], None] = lambda: None,
         wait: Callable[[float], None] = time.sleep,
     ) -> Meeting | None:
-        """Wait until all ranks have come, and return the meeting by which they connect.
+        """Wait until all ranks have joined, and return the meeting by which they connect.
 
         Args:
-            is_wanted: whether this rank is still to wait. One that is not still comes if all have.
+            is_wanted: returns whether this rank is still to wait. If not, it still joins if all others have.
             commit: called before others may wait for this rank.
-            wait: waits for a time (s), or shorter where something has changed.
+            wait: waits for a time (s), or until something changes.
 
         Returns:
-            None if this rank is not wanted any more, and has left.
+            None if this rank is no longer to wait, and has left.
 
         Raises:
-            PeerFailedError: another has failed before, or not all have come in time.
-            PeerLostError: rank 0 is gone, and is not started again.
+            PeerFailedError: another rank failed before, or not all have joined in time.
+            PeerLostError: rank 0 is lost, and is not restarted.
         """
         deadline_s = time.monotonic() + timeout_s
         while is_wanted():
@@ -277,7 +279,7 @@ class Assembly:
                 raise PeerFailedError(*note)
             if time.monotonic() > deadline_s:
                 raise PeerFailedError(
-                    f"not all {membership.world} ranks of generation {membership.generation} have come in "
+                    f"not all {membership.world} ranks of generation {membership.generation} have joined in "
                     f"{timeout_s:g} s",
                     is_permanent=False,
                 )

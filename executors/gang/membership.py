@@ -43,7 +43,7 @@ class Members:
         return range(0)
 
     def objection(self, node: str, gpus: int) -> Objection | None:
-        """Why a node with so many GPUs cannot be a member; None if it can."""
+        """Return why a node with `gpus` GPUs cannot be a member; None if it can."""
         nodes = [member for member, _ in self.counts]
         if len(set(nodes)) < len(nodes):
             return Objection("impossible", "a node is among the members twice")

@@ -10,12 +10,12 @@ from executors.gang.membership import Membership
 from schemas.base import Identifier, Record, RunId, Samples, UnixTime
 
 Verdict = Literal["leave", "stop", "discard"]
-"""`leave`: the other ranks continue, where ranks may join and leave. `stop`: all stop, checkpointed if the
-job keeps checkpoints. `discard`: all stop, nothing is kept."""
+"""`leave`: the other ranks continue, if ranks may join and leave. `stop`: all stop, checkpointed if the job
+keeps checkpoints. `discard`: all stop, and no state is kept."""
 
 
 class RankOrder(Record):
-    """All that a rank needs to know when it begins: fields of the command, of the settings and of the node.
+    """All values that a rank needs at its start: fields of the command, of the settings and of the node.
 
     A runner's own order has further fields of its command or settings, by the same names.
     """
@@ -33,7 +33,7 @@ class RankOrder(Record):
     output_root: Path
     device: Device
     gpu: int
-    """Which of the node's GPUs it has."""
+    """Number of its GPU on the node."""
     threads: int
     worker_host: str
     checkpoint_s: float
@@ -44,16 +44,16 @@ class RankOrder(Record):
 
 
 class Release(Record):
-    """A rank ends at the next boundary of a step or batch."""
+    """Order to end at the next boundary of a step or batch."""
 
     kind: Literal["release"] = "release"
     verdict: Verdict
     leave_s: UnixTime = 0.0
-    """For `leave`: from then on the rank does not wait for the next generation to be complete."""
+    """For `leave`: Unix time from which the rank does not wait for the next generation to be complete (s)."""
 
 
 class Instruction(Record):
-    """An instruction of the cell to a running job; only the job's own work can read it."""
+    """An instruction of the cell to a running job; only the job's own work parses it."""
 
     kind: Literal["instruction"] = "instruction"
     data: dict[str, Any]
@@ -66,7 +66,7 @@ class Joined(Record):
     generation: int
     samples_done: Samples
     dataset_samples: int | None
-    """Records in the dataset; None where it was not read."""
+    """Records in the dataset; None if it was not read."""
     pause_s: float | None = None
     """Time since the last step in the generation before (s); None for a new process."""
     details: dict[str, int] = Field(default_factory=dict)
@@ -74,11 +74,11 @@ class Joined(Record):
 
 
 class Progress(Record):
-    """How far the job is."""
+    """Progress of the job."""
 
     kind: Literal["progress"] = "progress"
     samples_done: Samples
-    """Samples that are left if the job ends now."""
+    """Samples that are kept if the job ends now."""
     loss: float | None = None
     node_s: float
     leads: bool
@@ -99,7 +99,7 @@ class Ended(Record):
 
     kind: Literal["ended"] = "ended"
     reason: Literal["left", "stopped", "finished"]
-    """`left`: this rank alone."""
+    """`left`: this rank only."""
     samples_done: Samples
     loss: float | None = None
     node_s: float
@@ -115,11 +115,11 @@ class Failed(Record):
     kind: Literal["failed"] = "failed"
     error: str
     permanent: bool
-    """Whether the job would fail so anywhere."""
+    """Whether the job would fail on every node."""
     cause: Literal["own", "peer"] = "own"
-    """`peer`: only that another rank is gone."""
+    """`peer`: the only fault is the loss of another rank."""
     needed_bytes: int | None = None
-    """Set where a disk refused so many bytes."""
+    """Set if a disk refused a write of this size."""
 
 
 Directive: TypeAlias = Membership | Release | Instruction

@@ -18,7 +18,7 @@ def model_directory(root: Path, name: str) -> Path:
     """Return the directory of the model at the relative path `name` below `root`.
 
     Raises:
-        ModelError: there is no Hugging Face directory with whole safetensors weights, or it lies outside the
+        ModelError: there is no Hugging Face directory with complete safetensors weights, or it is outside the
             root.
     """
     pure = PurePosixPath(name)

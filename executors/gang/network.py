@@ -1,4 +1,4 @@
-"""Whether a node can run ranks, and which network interface they use."""
+"""Checks that a node can run ranks, and the network interface of its ranks."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ def interface_of(host: str) -> str:
     """Return the network interface of this machine that has the address of `host`.
 
     Raises:
-        OSError: no such host is known, or it is another machine.
+        OSError: no such host exists, or it is another machine.
     """
     address = socket.gethostbyname(host)
     for interface, addresses in sorted(psutil.net_if_addrs().items()):
@@ -26,7 +26,7 @@ def interface_of(host: str) -> str:
 
 
 def check_place(worker_host: str, **folders: Path) -> None:
-    """See that a node can run ranks.
+    """Check that a node can run ranks.
 
     Args:
         folders: folders that must exist, by the names of their settings.
@@ -36,7 +36,7 @@ def check_place(worker_host: str, **folders: Path) -> None:
     """
     for name, folder in folders.items():
         if not folder.is_dir():
-            raise UnfitError(f"{name.replace('_', ' ')} {folder} is no folder")
+            raise UnfitError(f"{name.replace('_', ' ')} {folder} is not a folder")
     try:
         interface_of(worker_host)
     except OSError as error:
@@ -47,7 +47,7 @@ def use_interface(host: str) -> None:
     """Let Gloo and NCCL connect over the interface of `host`, unless the environment names one.
 
     Raises:
-        OSError: there is none.
+        OSError: the host has no interface here.
     """
     interface = interface_of(host)
     for variable in INTERFACE_VARIABLES:

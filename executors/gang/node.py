@@ -1,4 +1,4 @@
-"""A node as its gangs use it."""
+"""View of a node for its gangs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Order = TypeVar("Order", bound=RankOrder)
 
 
 class Assignment(Protocol):
-    """The command by which a node has ranks of a job in one generation."""
+    """Command by which a node gets ranks of a job in one generation."""
 
     @property
     def node(self) -> str: ...
@@ -36,7 +36,7 @@ class Assignment(Protocol):
 
 @dataclass(frozen=True)
 class GangNode(Generic[S]):
-    """A node as its gangs use it."""
+    """View of a node for its gangs."""
 
     cell: str
     node: str
@@ -51,7 +51,7 @@ class GangNode(Generic[S]):
 
     @classmethod
     def of(cls, context: RunnerContext, settings: S, gpus: int) -> Self:
-        """Return a node with so many GPUs, one for each rank."""
+        """Return a node with room for one rank per GPU."""
         node = context.settings
         return cls(
             cell=node.cell,

@@ -9,7 +9,7 @@ def checkpoint_root(state_root: Path, cell: str) -> Path:
 
 
 def job_folder(state_root: Path, cell: str, job_id: str) -> Path:
-    """Return the folder where the ranks of a job find each other."""
+    """Return the folder of the meetings of a job's ranks."""
     return state_root / cell / "meetings" / job_id
 
 

@@ -1,6 +1,6 @@
 """A rank of a gang: a process that takes part in one generation of its job after another.
 
-Between generations a rank keeps the state of its work in memory; files are for ranks that begin anew.
+Between generations, a rank keeps the state of its work in memory; files are for ranks without it.
 """
 
 import signal
@@ -37,7 +37,7 @@ class Rank(Generic[Order]):
         inbox: the directives of its node.
         folder: messages of the job's ranks on the shared disk.
         membership: its place in the generation that it forms or works in.
-        device: where it computes, once it is set up.
+        device: device of its computations, once it is set up.
         needed_bytes: size of the files that it is writing, for a disk that refuses them.
     """
 
@@ -52,11 +52,11 @@ class Rank(Generic[Order]):
 
     @property
     def leads(self) -> bool:
-        """Whether it writes and reports for all."""
+        """Whether it writes and reports for all ranks."""
         return self.membership.rank == 0
 
     def set_up(self) -> None:
-        """Let torch use the device, the threads and the network interface of the order.
+        """Set torch's device, threads and network interface by the order.
 
         Raises:
             OSError: the worker host is another machine.
@@ -82,26 +82,26 @@ class Rank(Generic[Order]):
 
     @property
     def is_current(self) -> bool:
-        """Whether the node has sent no directive since that for the present generation."""
+        """Return whether the node has sent no directive after that for the present generation."""
         return self.inbox.newest is self.membership
 
 
 class Work(ABC, Generic[Order]):
     """The work of a job's ranks; one object in each rank.
 
-    `take_part` is called once for each generation that comes together, and runs until the generation or the
-    job is over.
+    `take_part` is called once for each generation that forms, and runs until the generation or the job is
+    over.
     """
 
     HAS_BACKGROUND_COLLECTIVES: ClassVar[bool] = False
-    """Whether collectives may be under way in other threads when this rank fails. Closing the group would
-    wait for them; it ends with the process instead."""
+    """Whether other threads may run collectives when this rank fails. Closing the group would wait for them;
+    it ends with the process instead."""
 
     def __init__(self, rank: Rank[Order]) -> None:
         self.rank = rank
 
     def finished_before(self) -> Ended | None:
-        """Return the final message where the job was finished before; None where it continues.
+        """Return the final message if the job was finished before; None if it continues.
 
         Raises:
             ValueError: the job's record is of another job.
@@ -110,25 +110,25 @@ class Work(ABC, Generic[Order]):
 
     @property
     def has_record(self) -> bool:
-        """Whether `finished_before` has to be called again, since the job was finished meanwhile."""
+        """Return whether the job was finished meanwhile, so that `finished_before` has to be called again."""
         return False
 
     @abstractmethod
     def prepare(self) -> None:
-        """Load all that is needed to take part. What is cheap to refuse is refused first.
+        """Load all that is needed to take part, with cheap checks first.
 
         Raises:
-            ValueError: the job cannot be done.
+            ValueError: the job is invalid.
         """
 
     @abstractmethod
     def take_part(self, group: ProcessGroup) -> Ended | None:
-        """Work with the other ranks of a generation until the job is over for this rank, or until the
-        generation is, and the next one is to be formed: then return None.
+        """Work with the other ranks until the job is over for this rank, or the generation is over and the
+        next one is to be formed: then return None.
 
         Raises:
-            PeerLostError: another rank is gone.
-            Exception: the job cannot continue, or not here.
+            PeerLostError: another rank is lost.
+            Exception: the job cannot continue, or not on this node.
         """
 
     @abstractmethod
@@ -136,7 +136,8 @@ class Work(ABC, Generic[Order]):
         """Return a final message."""
 
     def save_alone(self) -> None:
-        """Save the state, if this rank is the one to do so, where the others are gone or not connected."""
+        """Save the state, if this rank is the one to do so, after the others are lost or without a
+        connection."""
 
 
 def live(
@@ -145,7 +146,7 @@ def live(
     order_json: str,
     connection: "Connection[bytes, bytes]",
 ) -> None:
-    """Run a rank process from start to end. Its final message is how it has ended."""
+    """Run a rank process from start to end. Its final message states its end."""
     for number in (signal.SIGINT, signal.SIGTERM):
         # The node decides when its ranks stop, even if a supervisor signals all processes.
         signal.signal(number, signal.SIG_IGN)
@@ -171,14 +172,14 @@ class Generations(Generic[Order]):
         self._rank = rank
         self._is_prepared = False
         self._formed = 0
-        """The newest generation that has come together; 0 before the first."""
+        """Newest generation that has formed; 0 before the first."""
 
     def run(self) -> Ended:
-        """Take part in generations until the job or this rank's part in it is over.
+        """Take part in generations until the job, or this rank's part in it, is over.
 
         Raises:
-            PeerLostError: another rank is gone.
-            Exception: the job cannot continue, or not here.
+            PeerLostError: another rank is lost.
+            Exception: the job cannot continue, or not on this node.
         """
         while True:
             directive = self._rank.inbox.newest
@@ -228,7 +229,8 @@ class Generations(Generic[Order]):
         return ended
 
     def _form(self, membership: Membership) -> ProcessGroup | None:
-        """Come together with the other ranks; None if the node has another directive before all have come."""
+        """Form a group with the other ranks; None if the node sends another directive before all have
+        joined."""
         rank, order = self._rank, self._rank.order
         meeting = rank.assembly.come_together(
             membership,

@@ -11,21 +11,21 @@ from executors.gang.node import GangNode
 from executors.processes.forked_process import ForkedProcess, exit_status
 
 _FAILURE_GRACE_S = 15.0
-"""Time that ranks get to save their state when one of them has failed."""
+"""Time for ranks to save their state after one of them has failed (s)."""
 _KILL_MARGIN_S = 0.5
-"""Ranks are killed so long before they must be gone."""
+"""Time before the deadline at which ranks are killed (s)."""
 
 
 @dataclass
 class RankProcess:
-    """A rank as its node sees it."""
+    """A rank on its node."""
 
     process: ForkedProcess[RankMessage]
     gpu: int
     rank: int
-    """In the newest generation that was sent to it."""
+    """Its number in the newest generation that was sent to it."""
     joined: int = 0
-    """The last generation that it has taken part in; 0 before the first."""
+    """Last generation that it has taken part in; 0 before the first."""
     final: Ended | Failed | None = None
 
 
@@ -33,9 +33,9 @@ class RankProcesses:
     """Starts and ends the ranks of a job, and receives their messages.
 
     Attributes:
-        running: processes whose final message was not passed on yet.
+        running: processes whose final message is not yet processed.
         vacant: ranks that get a process as soon as a GPU is free.
-        verdict: how all are to end; None while they are to run, or have failed.
+        verdict: end of all ranks; None while they are to run, or have failed.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class RankProcesses:
         ranks: Iterable[int],
         start: Callable[[int, int], ForkedProcess[RankMessage]],
     ) -> None:
-        """Start no process yet; `start` starts the process of a rank on a GPU."""
+        """Start without processes; `start` starts the process of a rank on a GPU."""
         self.running: list[RankProcess] = []
         self.vacant = list(ranks)
         self.verdict: Verdict | None = None
@@ -70,14 +70,14 @@ class RankProcesses:
 
     @property
     def failure(self) -> Failed | None:
-        """Why the job has failed here; None if it has not, or was to end anyway."""
+        """Failure of the job here; None if it has not failed, or was to end anyway."""
         if not self._failures or self.verdict is not None:
             return None
         return min(self._failures, key=lambda each: (not each.permanent, each.cause == "peer"))
 
     @property
     def needed_bytes(self) -> int | None:
-        """Bytes that a disk has refused, if a rank has failed by that."""
+        """Bytes that a disk refused, if a rank failed by that."""
         return next((each.needed_bytes for each in self._failures if each.needed_bytes is not None), None)
 
     def send(self, directive: BaseModel) -> None:
@@ -86,25 +86,25 @@ class RankProcesses:
             each.process.send(directive)
 
     def release(self, verdict: Verdict, by_s: float | None) -> None:
-        """End all, at the latest at `by_s` (Unix time), or after `release_grace_s` if it is None."""
+        """End all, at the latest at `by_s` (Unix time), or after `release_grace_s` without a time."""
         now_s = self._node.clock.time_s()
         if by_s is None:
             by_s = now_s + self._node.settings.release_grace_s
         self.verdict = verdict
         self.vacant = []
         self._kill_at(by_s - _KILL_MARGIN_S)
-        # A rank that others wait for leaves in half of the time, so that they see it go.
+        # A rank that others wait for leaves in half of the time, so that they detect its end.
         self.send(Release(verdict=verdict, leave_s=now_s + max(by_s - now_s, 0.0) / 2))
 
     def kill(self, verdict: Verdict) -> None:
-        """End all at once."""
+        """Kill all at once."""
         self.verdict = verdict
         self.vacant = []
         for each in self.running:
             each.process.kill()
 
     def fail(self, failure: Failed) -> None:
-        """Note that one rank cannot continue: the others are to stop."""
+        """Record that one rank cannot continue: the others are to stop."""
         if not self._failures:
             self._kill_at(self._node.clock.time_s() + _FAILURE_GRACE_S)
             self.send(Release(verdict="stop"))
@@ -112,8 +112,8 @@ class RankProcesses:
         self._failures.append(failure)
 
     def receive(self) -> Iterator[tuple[RankProcess, RankMessage]]:
-        """Yield the messages since the last call. A final message is yielded once its process is gone, and
-        the GPU free."""
+        """Yield the messages since the last call. A final message follows after the exit of its process, with
+        its GPU free."""
         for each in list(self.running):
             is_alive = each.process.is_alive  # before its messages, so that none is missed
             for message in each.process.messages():
@@ -126,7 +126,7 @@ class RankProcesses:
                 yield each, each.final or _exited(each)
 
     def reconcile(self) -> None:
-        """Kill processes that are late, and start those that there are GPUs for."""
+        """Kill late processes, and start those that have GPUs."""
         if self._kill_s is not None and self._node.clock.time_s() >= self._kill_s:
             for each in self.running:
                 each.process.kill()

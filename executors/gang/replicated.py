@@ -1,4 +1,4 @@
-"""The training of a job whose ranks all hold its whole state."""
+"""Training of a job whose ranks all hold its whole state."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from executors.gang.training import GangTraining, Order, Share
 
 
 class ReplicatedTraining(GangTraining[Order, Share]):
-    """A job of which each rank holds the whole state between two steps, the same on all."""
+    """A job whose ranks each hold the whole state between two steps, the same on all."""
 
     @abstractmethod
     def tensors(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the state by the name of its file and by its own name, as it is: writing to a tensor changes
-        the state."""
+        """Return the state by the name of its file and by its own name, without a copy: writing to a tensor
+        changes the state."""
 
     def collect(self, group: ProcessGroup | None) -> State | None:  # noqa: ARG002 -- each rank has the whole
         return {

@@ -14,13 +14,13 @@ _log = logging.getLogger(__name__)
 
 
 def reportable(loss: float | None) -> float | None:
-    """Return a loss as a report can hold it."""
+    """Return a loss if it is finite; None otherwise, since a report cannot hold it."""
     return None if loss is None else min(loss, _MAX_LOSS)
 
 
 @dataclass(frozen=True)
 class RunStanding:
-    """How far a run is."""
+    """Progress of a run."""
 
     samples_done: int
     loss: float | None = None
@@ -42,14 +42,15 @@ class RunReports:
         dataset_samples: int | None,
         **logged: object,
     ) -> None:
-        """All ranks of the node take part in the generation; `logged` are further fields of the log."""
+        """Report that all ranks of the node take part in the generation; `logged` are further fields of the
+        log."""
         self.node.report(
             RunStarted(**self._fields(run_id), samples_done=samples_done, dataset_samples=dataset_samples)
         )
         self._write("run started", run_id, generation=generation, samples_done=samples_done, **logged)
 
     def progressed(self, run_id: str, standing: RunStanding, *, complete: bool = False) -> None:
-        """Report how far a run is; `complete` if it has ended here."""
+        """Report the progress of a run; `complete` if it has ended here."""
         self.node.report(
             RunProgressed(
                 **self._fields(run_id),
@@ -61,12 +62,12 @@ class RunReports:
         )
 
     def over(self, run_id: str, standing: RunStanding, verdict: Verdict | None) -> None:
-        """The run has ended as ordered, or another node reports its end."""
+        """Report a run that has ended as ordered, or whose end another node reports."""
         self.progressed(run_id, standing, complete=True)
         self._write("run over", run_id, verdict=verdict, samples_done=standing.samples_done)
 
     def finished(self, run_id: str, ended: Ended) -> None:
-        """The job is done, and this node reports it."""
+        """Report a finished job."""
         self.node.report(
             RunFinished(
                 **self._fields(run_id),
@@ -79,7 +80,7 @@ class RunReports:
         self._write("run finished", run_id, samples_done=ended.samples_done)
 
     def failed(self, run_id: str, samples_done: int, failure: Failed) -> None:
-        """The run cannot continue; `samples_done` are left of it."""
+        """Report a run that cannot continue; `samples_done` are kept of it."""
         error, permanent = failure.error, failure.permanent
         self.node.report(
             RunFailed(**self._fields(run_id), samples_done=samples_done, error=error, permanent=permanent)

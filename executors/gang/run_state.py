@@ -1,4 +1,4 @@
-"""The runs in a node's journal. None of them outlives the node's process."""
+"""Runs in a node's journal. All end with the node's process."""
 
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ class RunState(BaseModel):
     """One run.
 
     Attributes:
-        verdict: how it was to end; `none` if it was to continue.
+        verdict: its ordered end; `none` if it was to continue.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""The base of runners of gangs: jobs of several ranks over nodes, in generations, by the cell's commands."""
+"""Base of the runners of gangs: jobs of several ranks over nodes, in generations, by the cell's commands."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ C = TypeVar("C", bound=Assignment)
 
 
 class Releasing(Protocol):
-    """The command by which a node ends its ranks of a job."""
+    """Command by which a node ends its ranks of a job."""
 
     @property
     def job_id(self) -> str: ...
@@ -48,8 +48,8 @@ class Releasing(Protocol):
 class GangRunner(Generic[C]):
     """The gangs of a node. See `Runner`.
 
-    A subclass names the runner's commands and their traits, and decides in which newer generations the
-    present ranks continue.
+    A subclass defines the runner's commands and their traits, and the newer generations in which the present
+    ranks continue.
 
     Attributes:
         present: gangs on the node, by job id.
@@ -59,7 +59,7 @@ class GangRunner(Generic[C]):
     ASSIGNED: ClassVar[type[Command]]
     """An `Assignment`."""
     RELEASED: ClassVar[type[Command]]
-    """A `Releasing` command. With the reason `node_lost` its ranks are killed: they wait for each other."""
+    """A `Releasing` command. With the reason `node_lost`, its ranks are killed: they wait for each other."""
     TRAITS: ClassVar[GangTraits[Any]]
     VERDICTS: ClassVar[Mapping[str, Verdict]] = {
         "withdrawn": "discard",
@@ -67,20 +67,21 @@ class GangRunner(Generic[C]):
         "node_lost": "stop",
         "preempted": "stop",
     }
-    """How ranks end, by the reason of their release."""
+    """Ends of ranks, by the reason of their release."""
 
     def __init__(self, context: RunnerContext, settings: JobSettings, gpus: int) -> None:
-        """Start no rank yet; there is room for as many as there are GPUs."""
+        """Start without ranks; there is room for one per GPU."""
         self.present: dict[str, LocalGang[C]] = {}
         self.following: dict[str, C] = {}
         self._context = context
         self._node = GangNode.of(context, settings, gpus)
         self._restored: list[RunState] = []
 
-    # What runners decide
+    # Decisions of runners
 
     def objection(self, command: C) -> Objection | None:  # noqa: ARG002 -- for runners that have any
-        """Return why an assignment is impossible, beside the reasons of all gangs; None if it is not."""
+        """Return why an assignment is impossible, besides the reasons of all gangs; None if it is
+        possible."""
         return None
 
     def is_continued(self, command: C) -> bool:  # noqa: ARG002 -- for runners that scale jobs
@@ -88,14 +89,14 @@ class GangRunner(Generic[C]):
         return False
 
     def release_deadline_s(self, command: Releasing) -> float | None:  # noqa: ARG002 -- likewise
-        """Return when ranks must be gone (Unix time); None for `release_grace_s` from now."""
+        """Return the time by which ranks must be gone (Unix time); None for `release_grace_s` from now."""
         return None
 
     # Commands
 
     def judge(self, command: Command) -> Objection | None:
-        """See `Runner`. An assignment must be newer than what the node has of the job, and fit onto its GPUs;
-        other commands must be of a generation that the node has."""
+        """See `Runner`. An assignment must be newer than those of the job on the node, and fit its GPUs;
+        other commands must be of a generation on the node."""
         if isinstance(command, self.ASSIGNED):
             assigned = cast(C, command)
             members = self.TRAITS.members_of(assigned)
@@ -154,8 +155,8 @@ class GangRunner(Generic[C]):
         return "waiting" if self.present else "idle"
 
     def close(self, reason: CloseReason) -> None:
-        """See `Runner`. All jobs stop, checkpointed, within `stop_grace_s`. Without room, what was trained
-        since the last checkpoints is lost."""
+        """See `Runner`. All jobs stop, with a checkpoint, within `stop_grace_s`. Without room, training since
+        the last checkpoints is lost."""
         by_s = self._node.clock.time_s() + self._node.settings.stop_grace_s
         for command in list(self.following.values()):
             self._drop_following(command)
@@ -173,7 +174,7 @@ class GangRunner(Generic[C]):
     # Journal
 
     def state(self) -> JsonValue:
-        """See `Runner`. No rank outlives the node's process: these runs are over for the next one."""
+        """See `Runner`. Ranks end with the node's process: these runs are over for the next one."""
         unbegun = {job_id: self._gang(each) for job_id, each in self.following.items()}
         runs = [
             *self._restored,
@@ -217,11 +218,11 @@ class GangRunner(Generic[C]):
     def _assign(self, command: C) -> None:
         gang = self.present.get(command.job_id)
         if self._has(command):
-            return  # the same order once more
+            return  # the order is a duplicate
         if gang is None:
             self.present[command.job_id] = self._gang(command)
         elif not self.is_continued(command):
-            # Ranks that still run have no part in the new generation.
+            # Present ranks have no place in the new generation.
             gang.processes.kill(gang.processes.verdict or "stop")
             self.following[command.job_id] = command
         elif gang.is_ending:
@@ -232,7 +233,7 @@ class GangRunner(Generic[C]):
             gang.assign(command)
 
     def _has(self, command: C) -> bool:
-        """Whether the newest assignment of the job is this one, and is not to end."""
+        """Return whether the newest assignment of the job is this one, and is not to end."""
         present = self.present.get(command.job_id)
         if command.job_id in self.following or present is None:
             return self.following.get(command.job_id) == command
@@ -259,7 +260,7 @@ class GangRunner(Generic[C]):
             if verdict == "discard":
                 self._remove_files(job_id)
             return None
-        # A `leave` that comes before its assignment, with which it was read, comes again after it.
+        # A `leave` that is read with its assignment, and before it, is repeated after it.
         applies = verdict != "leave" or generation == gang.command.generation
         return gang.processes if applies else None
 
@@ -275,7 +276,7 @@ class GangRunner(Generic[C]):
     def _end(self, job_id: str, gang: LocalGang[C]) -> None:
         del self.present[job_id]
         failure = gang.processes.failure
-        # No other node reads why, and a node that has nothing of the job gets no further command about it.
+        # No other node reads the reason, and a node without ranks of the job gets no more commands about it.
         is_last = failure is not None and failure.permanent and gang.members.is_one_node
         if gang.processes.verdict == "discard" or is_last:
             self._remove_files(job_id)
@@ -296,7 +297,7 @@ def _out_of_date(newest: Assignment, generation: int) -> Objection | None:
 
 
 class GangRunnerKind:
-    """The base of entry points of the group `millrace.runners`, for runners of gangs. See `RunnerKind`."""
+    """Base of entry points of the group `millrace.runners`, for runners of gangs. See `RunnerKind`."""
 
     commands: ClassVar[tuple[type[Command], ...]]
     SETTINGS: ClassVar[type[GangSettings]]
@@ -305,7 +306,7 @@ class GangRunnerKind:
     RUNNER: ClassVar[str]
     """`module:callable` that returns the runner, of a context, the settings and the number of GPUs."""
     MODULES: ClassVar[tuple[str, ...]]
-    """Modules that ranks need, which the fork server imports."""
+    """Modules of ranks, which the fork server imports."""
 
     def __init__(self) -> None:
         """Check libraries, settings and folders.
@@ -325,7 +326,7 @@ class GangRunnerKind:
         """Start the fork server, which imports torch and transformers: some ten seconds.
 
         Raises:
-            UnfitError: what the runner needs is missing or invalid.
+            UnfitError: a requirement of the runner is missing or invalid.
             ValueError: the machine has fewer CUDA devices than are set.
         """
         settings = self._settings

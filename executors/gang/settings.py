@@ -14,14 +14,14 @@ class GangSettings(RunnerSettings):
     """Settings of every runner of gangs. Units are in the names."""
 
     gpus: Annotated[int, Field(ge=1, le=1_024)] | None = None
-    """Ranks that the node has room for, each with one GPU; all CUDA devices, or on a CPU all cores, if not
-    given."""
+    """Ranks that the node has room for, each with one GPU. Default: all CUDA devices, or on a CPU all
+    cores."""
     worker_host: Host = "127.0.0.1"
-    """The address at which ranks of other nodes reach those of this one; the default serves nodes of one
-    machine only."""
+    """Address at which ranks of other nodes reach those of this one; the default serves nodes of one machine
+    only."""
 
     join_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 300.0
-    """Longest wait of a rank for the others of its generation to load the model and to come."""
+    """Longest wait of a rank for the others of its generation to load the model and to join."""
     peer_timeout_s: Annotated[float, Field(ge=SHORTEST_S, le=86_400)] = 600.0
     """Longest wait of a rank for another in a step."""
     stop_grace_s: Annotated[float, Field(ge=SHORTEST_S, le=3_600)] = 20.0
@@ -36,6 +36,6 @@ class JobSettings(GangSettings):
     node."""
 
     progress_s: Annotated[float, Field(ge=0, le=3_600)] = 5.0
-    """Seconds between two reports of how far a job is, 0 for each step; each checkpoint is reported, too."""
+    """Interval of reports of progress (s), 0 for each step; each checkpoint is reported, too."""
     release_grace_s: Annotated[float, Field(ge=SHORTEST_S, le=3_600)] = 60.0
-    """Longest time that ranks take to end where the command sets none."""
+    """Longest time that ranks take to end if the command sets none."""

@@ -1,4 +1,4 @@
-"""The model of a job that is trained: all weights, or those of a PEFT adapter on it."""
+"""The model of a job in training: all weights, or those of a PEFT adapter on it."""
 
 import json
 import tempfile
@@ -23,13 +23,13 @@ class TrainableModel:
     tokenizer: PreTrainedTokenizerBase
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Trained parameters by name, in the model's order; tied weights are there once."""
+        """Yield the trained parameters by name, in the model's order; tied weights once."""
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad:
                 yield name, parameter
 
     def files(self) -> dict[str, bytes]:
-        """The content of the directory that the model, or its adapter, is published as, by file name."""
+        """Return the contents of the published directory of the model, or of its adapter, by file name."""
         with tempfile.TemporaryDirectory() as scratch:
             self.module.save_pretrained(scratch, safe_serialization=True)
             if isinstance(self.module, PeftModel):
@@ -46,11 +46,11 @@ def put_adapter(base: PreTrainedModel, config: LoraConfig, name: str) -> PeftMod
     """Put a new adapter on a model.
 
     Args:
-        name: of the model in the job, which the adapter's configuration gives in place of this machine's
+        name: name of the model in the job, which the adapter's configuration states instead of the local
             path.
 
     Raises:
-        ModelError: PEFT does not adapt what the configuration names.
+        ModelError: PEFT cannot adapt the configured modules.
     """
     try:
         module = cast(PeftModel, get_peft_model(base, config))
@@ -62,13 +62,14 @@ def put_adapter(base: PreTrainedModel, config: LoraConfig, name: str) -> PeftMod
 
 
 def longest_sequence_tokens(module: PreTrainedModel | PeftModel) -> int | None:
-    """The longest sequence that a model takes; None where it sets no bound."""
+    """Return the longest sequence that a model accepts (tokens); None if it sets no bound."""
     limit = getattr(module.config.get_text_config(), "max_position_embeddings", None)
     return cast("int | None", limit)
 
 
 def _ordered(config: bytes) -> bytes:
-    """PEFT keeps the target modules as a set, whose order differs from process to process."""
+    """Return a configuration with sorted target modules: PEFT keeps a set, whose order differs between
+    processes."""
     fields = json.loads(config)
     fields["target_modules"] = sorted(fields["target_modules"])
     return json.dumps(fields, indent=2, sort_keys=True).encode()

@@ -1,4 +1,4 @@
-"""The training of a gang's job, step by step: what a job implements, and the loop around it.
+"""The training of a gang's job, step by step: the interface of a job, and the loop around it.
 
 Between two steps all ranks exchange their wishes, the tokens of their shares, and whether a checkpoint is
 due: so all of them stop, save or form the next generation at the same step.
@@ -42,16 +42,16 @@ Order = TypeVar("Order", bound=RankOrder)
 Share = TypeVar("Share", bound=BatchShare)
 
 
-class Wish(IntEnum):
-    """The next action that a rank wants of all ranks; the highest wish is carried out."""
+class StepRequest(IntEnum):
+    """Next action that a rank requests of all ranks; the highest wish is carried out."""
 
     TRAIN = 0
     REGROUP = 1
-    """The generation is over; the next one is formed by the ranks that stay."""
+    """The generation is over; the remaining ranks form the next one."""
     STOP = 2
-    """The job stops here, with a checkpoint if it keeps any."""
+    """The job stops, with a checkpoint if it keeps any."""
     DISCARD = 3
-    """The job stops here, and nothing is kept."""
+    """The job stops, and no state is kept."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _StepBoundary:
     loss_tokens: int
     """Number of tokens in its share of the next step."""
     is_save_due: int
-    """Whether a checkpoint is due; that of rank 0 counts."""
+    """Whether a checkpoint is due; only rank 0's value counts."""
 
 
 class GangTraining(Work[Order], Generic[Order, Share]):
@@ -77,14 +77,14 @@ class GangTraining(Work[Order], Generic[Order, Share]):
     """
 
     RESUMES_UNREPORTED: ClassVar[bool] = True
-    """Whether a checkpoint counts that the cell has no report of. Otherwise a job without reported samples
-    begins anew, whatever lies there."""
+    """Whether an unreported checkpoint counts. Otherwise a job without reported samples starts without state,
+    even if it has checkpoints."""
 
     def __init__(self, rank: Rank[Order], workload: JsonValue, *, keeps_checkpoints: bool = True) -> None:
         """Open the job's checkpoints.
 
         Args:
-            workload: what identifies the job's work: state of another is refused.
+            workload: identifies the job's work; state of another is refused.
         """
         super().__init__(rank)
         order = rank.order
@@ -95,18 +95,18 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         )
         self._result_path = result_path(order.cell, order.user, order.job_id)
         self._formed: Membership | None = None
-        """The last generation that this rank held the job's state in; None without a state."""
+        """Last generation in which this rank held the job's state; None without a state."""
         self.saved_samples = 0
         self._saved_s = 0.0
         self._node_s = 0.0
         self._stepped_s: float | None = None
 
-    # What a job implements
+    # Interface of a job
 
     @property
     @abstractmethod
     def position(self) -> Position:
-        """How far the training is, the same on all ranks between two steps."""
+        """Return the position of the training, the same on all ranks between two steps."""
 
     @abstractmethod
     def move_to(self, position: Position) -> None:
@@ -115,7 +115,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
     @property
     @abstractmethod
     def is_finished(self) -> bool:
-        """Whether all of the work is done."""
+        """Return whether all work is done."""
 
     @abstractmethod
     def share(self, rank: int, world: int) -> Share:
@@ -127,14 +127,14 @@ class GangTraining(Work[Order], Generic[Order, Share]):
 
     @abstractmethod
     def step(self, group: ProcessGroup, own: Share, loss_tokens: int) -> None:
-        """Take a step together with the other ranks.
+        """Run a step together with the other ranks.
 
         Args:
             own: this rank's share.
-            loss_tokens: of all shares.
+            loss_tokens: tokens of all shares.
 
         Raises:
-            PeerLostError: another rank is gone; the state is as before the step.
+            PeerLostError: another rank is lost; the state is as before the step.
             ArithmeticError: the training has diverged. All ranks raise it.
         """
 
@@ -143,13 +143,13 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         """Return the whole state on rank 0. All ranks call it at the same time.
 
         Args:
-            group: None where this rank saves alone, because the others are gone.
+            group: None if this rank saves alone, after the loss of the others.
 
         Returns:
-            None on other ranks, and where this rank alone does not have the whole.
+            None on other ranks, and if this rank alone does not have the whole state.
 
         Raises:
-            PeerLostError: another rank is gone.
+            PeerLostError: another rank is lost.
         """
 
     @abstractmethod
@@ -157,11 +157,11 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         """Continue from a state, on all ranks at the same time.
 
         Args:
-            state: as `collect` has returned it, on rank 0; None elsewhere.
+            state: result of `collect` on rank 0; None elsewhere.
 
         Raises:
             ValueError: the tensors do not fit the model.
-            PeerLostError: another rank is gone.
+            PeerLostError: another rank is lost.
         """
 
     @abstractmethod
@@ -169,28 +169,28 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         """Return the files of the trained job, on rank 0."""
 
     def connect(self, group: ProcessGroup) -> None:
-        """Prepare what needs the other ranks, before their states are compared."""
+        """Prepare resources that need the other ranks, before the states are compared."""
 
     def disconnect(self) -> None:
-        """Close what `connect` has opened, once a generation has ended in order."""
+        """Close the resources of `connect`, once a generation has ended in order."""
 
     def identities(self) -> Mapping[str, bytes]:
-        """Return what all ranks must have the same, by its name in errors."""
+        """Return contents that must be the same on all ranks, by name for errors."""
         return {} if self.dataset is None else {"the dataset": self.dataset.digest.encode()}
 
     def disagreement(self, name: str, ranks: list[int]) -> Exception:
-        """Return the error where ranks differ from rank 0 in one of the `identities`."""
+        """Return the error of ranks that differ from rank 0 in one of the `identities`."""
         return DisagreementError(f"{name} of ranks {ranks} differs from that of rank 0")
 
     def spread(self, group: ProcessGroup, source: int) -> None:
-        """Copy the tensors of one rank to all. Needed where ranks join those that have trained."""
+        """Copy the tensors of one rank to all. Used when ranks join others that have trained."""
 
     def details(self) -> dict[str, int]:
         """Return further fields of the node's log when the training starts."""
         return {}
 
     def flush_reports(self) -> None:
-        """Send the reports that wait, before this rank ends."""
+        """Send the pending reports, before this rank ends."""
 
     # The loop
 
@@ -211,11 +211,11 @@ class GangTraining(Work[Order], Generic[Order, Share]):
             read_s = time.monotonic() - began_s
             boundaries = self._exchange(group, own)
             wish = max(each.wish for each in boundaries)
-            if wish in (Wish.STOP, Wish.DISCARD):
-                return self._stop(group, keeps=wish == Wish.STOP)
+            if wish in (StepRequest.STOP, StepRequest.DISCARD):
+                return self._stop(group, keeps=wish == StepRequest.STOP)
             if boundaries[0].is_save_due:
                 self._save(group)
-            if wish == Wish.REGROUP:
+            if wish == StepRequest.REGROUP:
                 return None
             started_s = time.monotonic()
             self.step(group, own, sum(each.loss_tokens for each in boundaries))
@@ -246,21 +246,21 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         mine = _StepBoundary(self._wish(group.membership), own.loss_tokens, is_save_due)
         return [_StepBoundary(*row) for row in group.gather("the boundary of a step", astuple(mine))]
 
-    def _wish(self, membership: Membership) -> Wish:
-        """Return what this rank wants all to do, by its node's newest directive."""
+    def _wish(self, membership: Membership) -> StepRequest:
+        """Return the action that this rank requests of all, by its node's newest directive."""
         newest = self.rank.inbox.newest
         if isinstance(newest, Release):
             if newest.verdict == "leave":
-                # It trains on until the next generation is complete, if there is time.
-                return Wish.REGROUP if time.time() >= newest.leave_s else Wish.TRAIN
-            return Wish.STOP if newest.verdict == "stop" else Wish.DISCARD
+                # It continues to train until the next generation is complete, if there is time.
+                return StepRequest.REGROUP if time.time() >= newest.leave_s else StepRequest.TRAIN
+            return StepRequest.STOP if newest.verdict == "stop" else StepRequest.DISCARD
         if newest.generation > membership.generation:
             meeting = self.rank.assembly.attend(newest)
             if meeting is not None:
                 meeting.announce()
                 if newest.rank == 0 and meeting.all_ready:
-                    return Wish.REGROUP
-        return Wish.TRAIN
+                    return StepRequest.REGROUP
+        return StepRequest.TRAIN
 
     # The state at the start of a generation
 
@@ -272,7 +272,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
             raise self.disagreement(name, ranks)
 
     def _agree(self, group: ProcessGroup) -> None:
-        """Copy the newest state that a rank holds to all; that of the last checkpoint if none holds any."""
+        """Copy the newest state of any rank to all; that of the last checkpoint if no rank has one."""
         held = self.position.samples_done if self._formed is not None else -1
         rows = group.gather("the state of the job", [held, self.saved_samples])
         self.saved_samples = max(row[1] for row in rows)
@@ -281,7 +281,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
             self._resume(group)
         elif min(samples) < max(samples):
             if held < max(samples):
-                self._formed = None  # until all of the newer state is there
+                self._formed = None  # until the newer state is complete
             self._copy(group, samples.index(max(samples)))
 
     def _resume(self, group: ProcessGroup) -> None:
@@ -327,7 +327,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
     # Checkpoints
 
     def _save(self, group: ProcessGroup) -> None:
-        """Write a checkpoint, all ranks together: none counts it before it is on disk."""
+        """Write a checkpoint, with all ranks: none counts it before it is on disk."""
         position = self.position
         if self._keeps_checkpoints and self.saved_samples < position.samples_done:
             state = self.collect(group)
@@ -365,7 +365,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
         return self.ended("stopped")
 
     def _finish(self, group: ProcessGroup) -> Ended:
-        """Publish what has been trained; the other ranks wait for it."""
+        """Publish the trained files; the other ranks wait."""
         state = self.collect(group)
         finished = group.led("publishing the result", lambda: self._publish(state or {}))
         self.saved_samples = self.position.samples_done
@@ -420,7 +420,8 @@ class GangTraining(Work[Order], Generic[Order, Share]):
 
     @property
     def _counted_samples(self) -> int:
-        """Samples done for reports: those of the newest checkpoint, or all of a job without checkpoints."""
+        """Return the samples done for reports: those of the newest checkpoint, or all of a job without
+        checkpoints."""
         return self.saved_samples if self._keeps_checkpoints else self._position.samples_done
 
     @property

@@ -22,21 +22,21 @@ class Adapted(Protocol):
 
     @property
     def layout(self) -> AdapterLayout:
-        """Where its adapter sits."""
+        """Layers of its adapter."""
 
     def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
-        """The adapter at one layer for the rows `rows` of a batch."""
+        """Return the adapter at one layer for the rows `rows` of a batch."""
 
     def head_uses(self, loss_rows: int) -> Sequence[HeadUse]:
-        """Its heads for those of its rows that bear loss, in their order."""
+        """Return its heads for those of its rows that bear loss, in order."""
 
 
 @contextmanager
 def adapters_placed(base: "SharedBase", tasks: Sequence[Adapted], batch: PackedBatch) -> Iterator[None]:
-    """Tell each layer and head, for the length of the block, which adapters apply to which rows.
+    """Set the adapters and their rows in each layer and head, within the block.
 
     Args:
-        tasks: whose rows the batch has, in the order of `batch.task_rows`.
+        tasks: tasks of the batch's rows, in the order of `batch.task_rows`.
     """
     chosen: dict[tuple[tuple[int, ...], bool], SegmentProducts] = {}
     try:
@@ -71,8 +71,8 @@ def adapters_placed(base: "SharedBase", tasks: Sequence[Adapted], batch: PackedB
 
 
 def loss_logits(base: "SharedBase", batch: PackedBatch) -> Tensor:
-    """The logits of the rows that bear loss, ``[N, classes]``; of a language model, the classes are its
-    vocabulary."""
+    """Return the logits of the rows that bear loss, ``[N, classes]``; of a language model, the classes are
+    its vocabulary."""
     return base.objective.loss_logits(base.model, batch)
 
 

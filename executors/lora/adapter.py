@@ -20,11 +20,11 @@ _LINEAR = (nn.Linear.forward, Conv1D.forward)
 def inject(model: PreTrainedModel, plain: Collection[str]) -> dict[str, FusedLinear]:
     """Replace the linear layers of ``model`` by a ``FusedLinear`` around each.
 
-    The model's own forward stays as it is. So do layers that are linear by their class and compute something
-    else, as some routers do.
+    The model's own forward is unchanged. So are layers of a linear class with another computation, as some
+    routers have.
 
     Args:
-        plain: modules whose layers stay as they are, by dotted names: the head, for one, which runs only on
+        plain: modules whose layers are unchanged, by dotted names: for example the head, which runs only on
             rows that bear loss.
 
     Returns:
@@ -44,8 +44,8 @@ def inject(model: PreTrainedModel, plain: Collection[str]) -> dict[str, FusedLin
 class Factor:
     """One of the two matrices of an adapter at one layer; ``start`` is its place in the flat vector.
 
-    Both are kept as ``[rank, features]``, the form that the products are fastest on. LoRA's B, and so
-    PEFT's ``lora_B``, is the transpose of what is kept.
+    Both are stored as ``[rank, features]``, with which the products are fastest. LoRA's B, and so PEFT's
+    ``lora_B``, is the transpose of the stored matrix.
     """
 
     site: str
@@ -56,15 +56,15 @@ class Factor:
 
     @property
     def name(self) -> str:
-        """The tensor's name, as PEFT ends its own."""
+        """End of the tensor's name in PEFT."""
         return f"{self.site}.{self.role}.weight"
 
     def view(self, flat: Tensor) -> Tensor:
-        """This factor's part of a flat vector, as ``[rank, features]``."""
+        """Return this factor's part of a flat vector, as ``[rank, features]``."""
         return flat[self.start : self.start + self.rank * self.features].view(self.rank, self.features)
 
     def peft_view(self, flat: Tensor) -> Tensor:
-        """This factor's part of a flat vector, in PEFT's orientation."""
+        """Return this factor's part of a flat vector, in PEFT's orientation."""
         return self.view(flat) if self.role == "lora_A" else self.view(flat).t()
 
 
@@ -73,8 +73,8 @@ class HeadTensor:
     """A tensor of a head that is trained in full; ``start`` is its place in the flat vector.
 
     Attributes:
-        name: in the model, as PEFT ends its own.
-        initial: what it starts from.
+        name: end of its name in the model and in PEFT.
+        initial: initial values.
     """
 
     name: str
@@ -82,31 +82,31 @@ class HeadTensor:
     start: int
 
     def view(self, flat: Tensor) -> Tensor:
-        """This tensor's part of a flat vector."""
+        """Return this tensor's part of a flat vector."""
         return flat[self.start : self.start + self.initial.numel()].view(self.initial.shape)
 
 
 class AdapterLayout:
-    """The order and the shapes of an adapter's tensors: for each layer first A (down), then B (up); behind
-    them the head, if each task has its own, or several heads if several tasks share the matrices.
+    """Order and shapes of an adapter's tensors: for each layer first A (down), then B (up); behind them the
+    head, if each task has its own, or several heads if several tasks share the matrices.
 
     Attributes:
         sites: names of the layers that have an adapter, in the model's order.
-        heads: the tensors of each head; of a base model without any, one that is empty.
+        heads: the tensors of each head; for a base model without own heads, one that is empty.
         shared_size: number of parameters before the first head.
-        head_size: of each head.
-        size: of all parameters.
+        head_size: number of parameters of each head.
+        size: number of all parameters.
     """
 
     def __init__(
         self, task: LoraTask, sites: Mapping[str, FusedLinear], head: Mapping[str, Tensor], heads: int = 1
     ) -> None:
-        """Lay out the adapter that ``task`` asks for.
+        """Lay out the adapter of ``task``.
 
         Args:
             sites: layers that can have an adapter.
-            head: what each head starts from, by the tensors' names.
-            heads: how many there are.
+            head: initial values of each head, by the tensors' names.
+            heads: number of heads.
 
         Raises:
             ValueError: a target module matches no layer.
@@ -133,7 +133,7 @@ class AdapterLayout:
         self.heads = tuple(_head(head, size + number * self.head_size) for number in range(heads))
 
     def __iter__(self) -> Iterator[Factor]:
-        """The low-rank matrices, in their order."""
+        """Yield the low-rank matrices, in order."""
         for pair in self._factors.values():
             yield from pair
 
@@ -142,7 +142,7 @@ class AdapterLayout:
 
     @property
     def target_modules(self) -> list[str]:
-        """The last parts of the layers' names, sorted: what PEFT finds the layers by."""
+        """Return the last parts of the layers' names, sorted: PEFT finds the layers by them."""
         return sorted({site.rsplit(".", 1)[-1] for site in self.sites})
 
     def factors(self, site: str) -> tuple[Factor, Factor]:
@@ -150,7 +150,7 @@ class AdapterLayout:
         return self._factors[site]
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """View a flat vector as named tensors, in PEFT's orientation; of a layout with one head."""
+        """View a flat vector as named tensors, in PEFT's orientation; for a layout with one head."""
         (head,) = self.heads
         matrices = {factor.name: factor.peft_view(flat) for factor in self}
         return matrices | {tensor.name: tensor.view(flat) for tensor in head}
@@ -159,7 +159,7 @@ class AdapterLayout:
         """Copy named tensors, in PEFT's orientation, into a new flat vector; the inverse of `split`.
 
         Raises:
-            ValueError: names or shapes are not those of this layout.
+            ValueError: names or shapes do not fit this layout.
         """
         flat = torch.zeros(self.size)
         expected = self.split(flat)
@@ -175,7 +175,7 @@ class AdapterLayout:
         return flat
 
     def reset_heads(self, flat: Tensor) -> Tensor:
-        """A copy of a flat vector in which the heads are what they start from."""
+        """Return a copy of a flat vector with the initial values of the heads."""
         flat = flat.clone()
         for head in self.heads:
             for tensor in head:
@@ -192,8 +192,8 @@ def _head(tensors: Mapping[str, Tensor], start: int) -> tuple[HeadTensor, ...]:
 
 
 def initial_parameters(layout: AdapterLayout, seed: int) -> Tensor:
-    """Draw LoRA's start: A Kaiming-uniform, B zero, so that a new adapter changes nothing (as in PEFT).
-    Heads are those of the base model."""
+    """Draw LoRA's initial parameters: A Kaiming-uniform, B zero, so that a new adapter has no effect (as in
+    PEFT). Heads are those of the base model."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "weights"))
     flat = torch.zeros(layout.size)
     for site in layout.sites:
@@ -204,14 +204,14 @@ def initial_parameters(layout: AdapterLayout, seed: int) -> Tensor:
 
 
 class Adapter:
-    """An adapter's parameters on the device, kept as one vector with the matrices as views into it.
+    """An adapter's parameters on the device, as one vector with the matrices as views into it.
 
-    One vector, because then clipping and AdamW cost a kernel or two for a whole adapter. Gradients gather in
-    a second vector in the same way.
+    With one vector, clipping and AdamW cost a kernel or two for a whole adapter. Gradients have a second
+    vector of the same form.
 
     Attributes:
-        vector: all parameters, float32; what the optimizer steps.
-        gradient: their gradients, in the same places; the same tensor for as long as the adapter lives.
+        vector: all parameters, float32; updated by the optimizer.
+        gradient: their gradients, at the same places; one tensor for the life of the adapter.
         heads: the leaves of each head, by their names in the model.
     """
 
@@ -236,5 +236,5 @@ class Adapter:
 
 
 def is_target(name: str, target: str) -> bool:
-    """Whether a target module means a layer."""
+    """Return whether a target module matches a layer."""
     return name == target or name.endswith(f".{target}")

@@ -45,16 +45,16 @@ class SharedBase:
     """A frozen causal language model or sequence classifier, ready for adapters.
 
     Attributes:
-        directory: where it was loaded from.
+        directory: directory of its files.
         model: the model; its linear layers are replaced by those in ``sites``, and a classifier's head by the
             one in ``heads``.
-        tokenizer: the model's own.
-        objective: what it predicts.
+        tokenizer: tokenizer of the model.
+        objective: objective of its training.
         sites: layers that can have an adapter, by dotted name.
-        heads: modules of which each task has its own, trained in full: none, or a classifier's head.
-        frozen_layers: so many of the first layers can have no adapter.
-        address: what users load the model by: its name on the Hugging Face hub or elsewhere.
-        proof: that its packed passes are right; none of a structure without weights.
+        heads: modules of which each task has its own, trained in full: empty, or a classifier's head.
+        frozen_layers: number of first layers that can have no adapter.
+        address: name by which users load the model: on the Hugging Face hub or elsewhere.
+        proof: proof that its packed passes are right; None for a structure without weights.
     """
 
     directory: Path
@@ -74,11 +74,11 @@ class SharedBase:
 
     @property
     def head_tensors(self) -> dict[str, Tensor]:
-        """Tensors of the head of a new task, by their names in the model."""
+        """Return the tensors of the head of a new task, by their names in the model."""
         return {name: tensor for head in self.heads for name, tensor in head.tensors.items()}
 
     def layout(self, task: LoraTask, heads: int = 1) -> AdapterLayout:
-        """The adapter that a task asks for; with several heads, one that as many tasks share.
+        """Return the adapter layout of a task; with several heads, one that as many tasks share.
 
         Raises:
             ValueError: a target module matches no layer.
@@ -86,10 +86,10 @@ class SharedBase:
         return AdapterLayout(task, self.sites, self.head_tensors, heads)
 
     def frozen(self, layers: int) -> "SharedBase":
-        """The same model with no adapters on its first `layers` layers.
+        """Return the model without adapters on its first `layers` layers.
 
         Raises:
-            ValueError: it has no more than those.
+            ValueError: it has no more layers.
         """
         if layers >= self.layers:
             raise ValueError(f"{layers} layers cannot be frozen, the base model has {self.layers}")
@@ -98,7 +98,7 @@ class SharedBase:
 
     @property
     def longest_sequence_tokens(self) -> int:
-        """Longest sequence that the model takes in whole."""
+        """Longest sequence that the model processes whole."""
         return longest_sequence_tokens(self.model.config.get_text_config(), self.objective.position_offset)
 
 
@@ -107,18 +107,18 @@ def load_base(
 ) -> SharedBase:
     """Load a local Hugging Face directory and freeze it: float32 on a CPU, bfloat16 on CUDA.
 
-    With no directory, the small default model is used; the first call trains it (see ``default_base``). A
+    Without a directory, the small default model is used; the first call trains it (see ``default_base``). A
     classifier whose weights have no head gets one, the same each time.
 
     Args:
-        address: what users load the model by; the folder's name if not given.
+        address: name by which users load the model; default: the folder's name.
 
     Raises:
         BaseModelError: the directory has no safetensors weights (pickled ones are refused, since loading them
-            runs code), they are not whole or quantised, there is no tokenizer or one of more tokens than the
+            runs code), they are incomplete or quantised, there is no tokenizer or one of more tokens than the
             model has embeddings, its chat template is invalid, it is neither of a causal language model nor
-            of a sequence classifier, or is not proven to compute in packed batches what it computes alone
-            (see `prove`).
+            of a sequence classifier, or is not proven to compute the same in packed batches as alone (see
+            `prove`).
     """
     directory = default_base_directory() if directory is None else directory
     base = load_unproven(directory, read_config(directory), torch.device(device))
@@ -129,10 +129,10 @@ def load_base(
 def load_unproven(
     directory: Path, config: PretrainedConfig, device: torch.device, *, on_meta: bool = False
 ) -> SharedBase:
-    """Load a base model after all checks but the proof.
+    """Load a base model after all checks except the proof.
 
     Args:
-        device: where it is trained, which decides the type of its parameters.
+        device: device of the training, which determines the type of its parameters.
         on_meta: check the weights, but read none: the parameters are on torch's meta device.
 
     Raises:
@@ -177,7 +177,7 @@ def load_tokenizer(directory: Path, model: PreTrainedModel) -> PreTrainedTokeniz
     """Load the tokenizer of a model.
 
     Raises:
-        BaseModelError: it is missing, or does not suit the model.
+        BaseModelError: it is missing, or does not fit the model.
     """
     fault = fault_in_tokenizer_files(directory)
     if fault is not None:
@@ -187,7 +187,7 @@ def load_tokenizer(directory: Path, model: PreTrainedModel) -> PreTrainedTokeniz
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:
-        # It is made by many libraries, each with errors of its own.
+        # Many libraries make tokenizers, each with its own errors.
         what = " ".join(f"{type(error).__name__}: {error}".split())[:_ERROR_CHARACTERS]
         raise BaseModelError(
             f"{directory}: the tokenizer cannot be loaded: {what}: copy the base model's tokenizer files here"
@@ -206,7 +206,7 @@ def load_tokenizer(directory: Path, model: PreTrainedModel) -> PreTrainedTokeniz
 
 
 def _fault_in_chat_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Why the chat template can render no chat at all; None if it may, or if there is none."""
+    """Return why the chat template can render no chat; None if it may render one, or without a template."""
     template = tokenizer.chat_template
     if isinstance(template, dict):
         template = template.get("default")
@@ -221,7 +221,7 @@ def _fault_in_chat_template(tokenizer: PreTrainedTokenizerBase) -> str | None:
         what = " ".join((error.message or "").split())[:_ERROR_CHARACTERS]
         return f"the chat template has a syntax error in line {error.lineno}: {what}"
     except Exception:
-        # It is a valid template that refuses this chat, for example since it has no system turn.
+        # A valid template may refuse this chat, for example since it has no system turn.
         return None
     return None
 
@@ -233,7 +233,7 @@ def _load_model(
     model, missing = load_pretrained(loader, directory, config, dtype, on_meta=on_meta)
     objective = text_class(directory, model) if is_classifier(config) else next_tokens(directory, model)
     own = tuple(f"{name}." for name in objective.own)
-    # Of the body alone, for one.
+    # For example, weights of the body alone.
     refuse_missing(directory, model, [name for name in missing if not name.startswith(own)])
     if missing:
         for name in objective.own:
@@ -242,7 +242,7 @@ def _load_model(
 
 
 def _draw(head: nn.Module, deviation: float) -> None:
-    """Give a head that has no weights some: the same on all nodes, as what starts from them is compared."""
+    """Initialise a head without weights, in the same way on all nodes, so that runs can be compared."""
     generator = torch.Generator().manual_seed(derive_seed(0, "head"))
     with torch.no_grad():
         for parameter in head.parameters():
@@ -253,6 +253,5 @@ def _draw(head: nn.Module, deviation: float) -> None:
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the layer that a module or parameter belongs to, by its dotted name; None for those
-    outside of layers."""
+    """Return the number of the layer of a module or parameter, by its dotted name; None outside of layers."""
     return next((int(part) for part in name.split(".") if part.isdecimal()), None)

@@ -1,4 +1,4 @@
-"""From token sequences to one packed batch: the sequences of all tasks concatenated, without padding."""
+"""Packing of token sequences into one batch: the sequences of all tasks concatenated, without padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class TokenSequence(Protocol):
-    """One record in tokens, and what is to be predicted from it."""
+    """One record in tokens, with its labels."""
 
     @property
     def token_ids(self) -> list[int]:
@@ -18,7 +18,7 @@ class TokenSequence(Protocol):
 
     @property
     def loss_rows(self) -> Sequence[int]:
-        """The places of the tokens whose outputs bear loss, at least one, ascending."""
+        """Places of the tokens whose outputs bear loss, at least one, ascending."""
 
     @property
     def labels(self) -> Sequence[int]:
@@ -39,7 +39,7 @@ class TextSequence:
 
     @property
     def loss_rows(self) -> range:
-        """See `TokenSequence`; likewise all below."""
+        """See `TokenSequence`, also for all methods below."""
         return range(self.loss_start - 1, len(self.token_ids) - 1)
 
     @property
@@ -53,14 +53,14 @@ class TextSequence:
 
 @dataclass(frozen=True)
 class AnswerSequence:
-    """Text of which some tokens bear loss: those in ``places``, ascending, none of them the first."""
+    """Text with loss on the tokens in ``places``, ascending, without the first."""
 
     token_ids: list[int]
     places: tuple[int, ...]
 
     @property
     def loss_rows(self) -> Sequence[int]:
-        """See `TokenSequence`; likewise all below."""
+        """See `TokenSequence`, also for all methods below."""
         return tuple(place - 1 for place in self.places)
 
     @property
@@ -74,7 +74,7 @@ class AnswerSequence:
 
 @dataclass(frozen=True)
 class LabelledSequence:
-    """Text whose class is predicted, from what the model gives at the token in place ``pooled``."""
+    """Text whose class is predicted, from the model's output at the token in place ``pooled``."""
 
     token_ids: list[int]
     pooled: int
@@ -82,7 +82,7 @@ class LabelledSequence:
 
     @property
     def loss_rows(self) -> range:
-        """See `TokenSequence`; likewise all below."""
+        """See `TokenSequence`, also for all methods below."""
         return range(self.pooled, self.pooled + 1)
 
     @property
@@ -102,10 +102,10 @@ class PackedBatch:
         input_ids: int64 ``[1, T]``.
         position_ids: int64 ``[1, T]``; starts at zero in each sequence.
         sequence_runs: (tokens, count) for each run of equally long neighbours among the sequences.
-        task_rows: each task's token range ``[start, stop)``.
+        task_rows: token range ``[start, stop)`` of each task.
         loss_rows: int64 ``[N]``; the rows that bear loss, task after task.
-        labels: int64 ``[N]``; what is to be predicted there: next tokens, or classes.
-        loss_counts: how many of the N belong to each task.
+        labels: int64 ``[N]``; labels at these rows: next tokens, or classes.
+        loss_counts: number of each task's rows among the N.
     """
 
     input_ids: Tensor
@@ -118,7 +118,7 @@ class PackedBatch:
 
 
 def pack(micro_batches: Sequence[Sequence[TokenSequence]], device: torch.device) -> PackedBatch:
-    """Lay the tasks' micro-batches end to end."""
+    """Concatenate the tasks' micro-batches."""
     token_ids: list[int] = []
     positions: list[int] = []
     loss_rows: list[int] = []

@@ -11,20 +11,21 @@ from executors.lora.tokens import Tokenizer, characters_for, ending, tokens_of
 ROLES = ("system", "developer", "user", "assistant")
 _ANSWERS = "assistant"
 _MAY_BE_EMPTY = ("system", "developer")
-"""Roles whose turns may be empty: templates write a system turn without content, not their default one."""
+"""Roles whose turns may be empty: templates write a system turn without content, instead of their default
+one."""
 MOST_TURNS = 256
-"""Most turns of a conversation. For each answer, those before it are rendered twice, while all tasks of its
-node wait."""
+"""Most turns of a conversation. For each answer, the turns before it are rendered twice, while all tasks of
+its node wait."""
 _PLACEHOLDERS = "\u2588\u2593"
-"""Contents of an answer that stand for another one."""
+"""Substitutes for the content of an answer."""
 
 Message = dict[str, str]
-"""`role` and `content`, as chat templates take them."""
+"""`role` and `content`, as in chat templates."""
 
 
 @dataclass(frozen=True)
 class ChatRecord:
-    """A conversation. The loss is on the turns of the assistant alone."""
+    """A conversation with loss on the turns of the assistant only."""
 
     messages: tuple[tuple[str, str], ...]
     """(role, content) of each turn."""
@@ -32,11 +33,11 @@ class ChatRecord:
     def tokenize(self, tokenizer: Tokenizer, sequence_length: int) -> AnswerSequence:
         """See `Record`; at least one token bears loss.
 
-        What an answer bears loss on is what the model has to write: from the end of the generation prompt to
-        the end of the turn, its end marker included. Where no turn comes before it, or the template does not
-        begin given answers with that prompt, it is from the answer's content on. Each part is tokenised by
-        itself, as a prompt is. A conversation that is too long loses the start of what comes before the first
-        answer, then its end.
+        The loss of an answer covers the tokens that the model writes: from the end of the generation prompt
+        to the end of the turn, including its end marker. If no turn precedes it, or the template does not
+        begin given answers with that prompt, it starts at the answer's content. Each part is tokenised
+        separately, like a prompt. A conversation that is too long loses the start of the part before the
+        first answer, then its end.
         """
         pieces = self._pieces(tokenizer, sequence_length)
         ids = [token for tokens, _ in pieces for token in tokens]
@@ -47,14 +48,14 @@ class ChatRecord:
         kept_before = max(sequence_length - (len(ids) - first), min(first, 1))
         cut = max(first - kept_before, 0)
         ids, is_answer = ids[cut:][:sequence_length], is_answer[cut:][:sequence_length]
-        # The first token of all has nothing before it that could predict it.
+        # The first token of all has no token before it to predict it from.
         places = tuple(place for place in range(1, len(ids)) if is_answer[place])
         if not places:
             raise ValueError("messages: a conversation of one token leaves nothing to predict")
         return AnswerSequence(ids, places)
 
     def _pieces(self, tokenizer: Tokenizer, sequence_length: int) -> list[tuple[list[int], bool]]:
-        """The tokens of the conversation in pieces, each with whether it is an answer: no more of them than
+        """Return the tokens of the conversation in pieces, each with whether it is an answer: only as many as
         the sequence may need."""
         offset, turns = self._used_turns(sequence_length)
         pieces: list[tuple[list[int], bool]] = []
@@ -76,8 +77,8 @@ class ChatRecord:
         return pieces
 
     def _used_turns(self, sequence_length: int) -> tuple[int, list[Message]]:
-        """The number of the first turn that may be used, and the turns from there on: each has a token or
-        more, so that the others can have none in the sequence."""
+        """Return the number of the first turn that may be used, and the turns from there on. Each has at
+        least one token, so the others have none in the sequence."""
         first = next(number for number, (role, _) in enumerate(self.messages) if role == _ANSWERS)
         start = max(first - sequence_length, 0)
         used = self.messages[start : first + sequence_length + 1]
@@ -116,11 +117,11 @@ def _turn(turn: object, where: str) -> tuple[str, str]:
 
 
 def _parts(tokenizer: Tokenizer, messages: Sequence[Message], offset: int = 0) -> Iterator[tuple[str, bool]]:
-    """The conversation up to its last answer in pieces of text, each with whether it is an answer. An answer
-    is looked for when its piece is asked for.
+    """Yield the conversation up to its last answer in pieces of text, each with whether it is an answer. The
+    search for an answer runs when its piece is requested.
 
     Args:
-        offset: the number that errors give the first message.
+        offset: number of the first message in errors.
 
     Raises:
         ValueError: the tokenizer has no chat template, or the template refuses the conversation.
@@ -149,13 +150,13 @@ def _parts(tokenizer: Tokenizer, messages: Sequence[Message], offset: int = 0) -
 
 
 def _start_of_answer(tokenizer: Tokenizer, until: Sequence[Message], whole: str) -> int:
-    """Where what the model has to write in the last turn of `until` begins in the whole conversation; -1
-    where that is not to be found."""
+    """Return the start, in the whole conversation, of the text that the model writes in the last turn of
+    `until`; -1 if it is not found."""
     if len(until) > 1:
         prompt = _rendered(tokenizer, until[:-1], generates=True)
         if whole.startswith(prompt):
             return len(prompt)
-    # Some prompts open the reasoning, which templates leave out of answers that are given.
+    # Some prompts open the reasoning, which templates leave out of given answers.
     content = until[-1]["content"]
     other = next((each for each in _PLACEHOLDERS if each not in content), "")
     given, replaced = (
@@ -167,7 +168,7 @@ def _start_of_answer(tokenizer: Tokenizer, until: Sequence[Message], whole: str)
 
 
 def _shared_start(one: str, another: str) -> int:
-    """The number of characters with which both texts begin, found by comparing halves of what is left."""
+    """Return the number of characters of the common prefix of two texts, by bisection."""
     shared, end = 0, min(len(one), len(another))
     while shared < end:
         middle = (shared + end + 1) // 2
@@ -179,8 +180,8 @@ def _shared_start(one: str, another: str) -> int:
 
 
 def _end_of_answer(tokenizer: Tokenizer, until: Sequence[Message], whole: str, start: int) -> int:
-    """Where the last turn of `until` ends in the whole conversation, without white space behind its end
-    marker; -1 where that is not to be found."""
+    """Return the end of the last turn of `until` in the whole conversation, without white space behind its
+    end marker; -1 if it is not found."""
     alone = _rendered(tokenizer, until, generates=False)
     content = until[-1]["content"].strip()
     at = alone.rfind(content)
@@ -207,7 +208,7 @@ def _rendered(tokenizer: Tokenizer, messages: Sequence[Message], *, generates: b
     except MemoryError:
         raise
     except Exception as error:
-        # Templates are programs, and raise what they like: jinja2's errors, or a TypeError.
+        # Templates are programs, and may raise anything: jinja2's errors, or a TypeError.
         raise ValueError(f"messages: the base model's chat template refuses them: {error}") from error
     if not isinstance(text, str):
         raise ValueError("messages: the base model's chat template gives no text")

@@ -1,4 +1,4 @@
-"""A task's state as files: the adapter in PEFT's own format, everything else in safetensors and JSON."""
+"""Files of a task's state: the adapter in PEFT's own format, everything else in safetensors and JSON."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -26,7 +26,7 @@ _FIRST_MOMENT_PREFIX = "exp_avg."
 _SECOND_MOMENT_PREFIX = "exp_avg_sq."
 
 
-class TrainingState(BaseModel):
+class TaskTrainingState(BaseModel):
     """State of a training besides its tensors: the fields of ``TaskState`` of the same names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,13 +41,13 @@ class TrainingState(BaseModel):
 
 
 def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
-    """Turn a state into the content of a checkpoint's files, by name."""
+    """Return a state as the contents of a checkpoint's files, by name."""
     layout = base.layout(state.task)
     moments = {
         **_named(layout, state.first_moment, _FIRST_MOMENT_PREFIX),
         **_named(layout, state.second_moment, _SECOND_MOMENT_PREFIX),
     }
-    training = TrainingState(
+    training = TaskTrainingState(
         task=state.task,
         optimizer_steps=state.optimizer_steps,
         micro_batches=state.micro_batches,
@@ -56,7 +56,7 @@ def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
         position=state.cursor.position,
         dataset_digest=state.dataset_digest,
     )
-    # The metadata is what PEFT's own loader and others of its kind expect.
+    # PEFT's own loader and others of its kind expect this metadata.
     adapter = save_tensors(_named(layout, state.parameters, _PEFT_PREFIX), metadata={"format": "pt"})
     return {
         ADAPTER_CONFIG: _json_bytes(_peft_config(state.task, layout, base)),
@@ -67,7 +67,7 @@ def encode_state(state: TaskState, base: SharedBase) -> dict[str, bytes]:
 
 
 def decode_state(files: Mapping[str, bytes], base: SharedBase) -> TaskState:
-    """Turn the content of a checkpoint's files back into the state.
+    """Return the state in the contents of a checkpoint's files.
 
     Raises:
         ValueError: a file is missing, or the content does not fit the base model.
@@ -75,7 +75,7 @@ def decode_state(files: Mapping[str, bytes], base: SharedBase) -> TaskState:
     missing = {ADAPTER_TENSORS, OPTIMIZER_TENSORS, TRAINING_STATE} - files.keys()
     if missing:
         raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}")
-    training = TrainingState.model_validate_json(files[TRAINING_STATE])
+    training = TaskTrainingState.model_validate_json(files[TRAINING_STATE])
     layout = base.layout(training.task)
     moments = load_tensors(files[OPTIMIZER_TENSORS])
     return TaskState(
@@ -95,7 +95,7 @@ def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dic
     targets = layout.target_modules if task.is_all_linear else list(task.target_modules)
     config = LoraConfig(
         r=task.rank,
-        lora_alpha=cast(int, task.alpha),  # any number will do
+        lora_alpha=cast(int, task.alpha),  # any number is valid
         lora_dropout=task.dropout,
         target_modules=targets,
         fan_in_fan_out=any(base.sites[site].is_transposed for site in layout.sites),
@@ -105,7 +105,7 @@ def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dic
         inference_mode=True,
     )
     fields: dict[str, Any] = config.to_dict()
-    # PEFT keeps these as sets, whose order differs from process to process.
+    # PEFT keeps these as sets, whose order differs between processes.
     fields["target_modules"] = sorted(fields["target_modules"])
     fields["exclude_modules"] = _left_out(targets, base) or None
     if base.frozen_layers:
@@ -114,7 +114,8 @@ def _peft_config(task: LoraTask, layout: AdapterLayout, base: SharedBase) -> dic
 
 
 def _left_out(targets: Collection[str], base: SharedBase) -> list[str]:
-    """Layers that target modules mean and that have no adapter here: PEFT would put one on them."""
+    """Return the layers that target modules match and that have no adapter here: PEFT would add one to
+    them."""
     names = [
         f"{name}.{part}"
         for name in base.objective.plain

@@ -1,4 +1,4 @@
-"""Records whose fields have other names than the forms of records expect."""
+"""Records whose fields have other names than in the forms of records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from schemas.lora import Columns
 
 @dataclass(frozen=True)
 class RenamedRecords:
-    """Records of a form in which the job has named the fields. Other fields are ignored.
+    """Records of a form whose fields the job has named. Other fields are ignored.
 
     Attributes:
-        form: of the records once their fields have its names.
-        columns: (a field of the form, what the file calls it).
+        form: form of the records once their fields have its names.
+        columns: (field of the form, name in the file).
     """
 
     form: RecordForm
@@ -45,7 +45,7 @@ class RenamedRecords:
             raise ValueError(self._in_the_file(str(error))) from error
 
     def _in_the_file(self, fault: str) -> str:
-        """Call the field that a fault begins with by the file's name of it."""
+        """Replace the field that a fault begins with by its name in the file."""
         for name, column in self.columns:
             if fault.startswith((f"{name}:", f"{name}[")):
                 return f"{shown(column)}{fault[len(name) :]}"
@@ -53,7 +53,7 @@ class RenamedRecords:
 
 
 def with_columns(form: RecordForm, columns: Columns | None) -> RecordForm:
-    """A form, read from the fields that a job names; the form itself where it names none."""
+    """Return a form with the names of fields that a job gives; the form itself if it gives none."""
     if columns is None:
         return form
     named: Mapping[str, str] = columns.model_dump(exclude_none=True)

@@ -30,8 +30,8 @@ _OTHER_FORMATS = (
     ((b"PK",), "is a ZIP archive: unpack it"),
     ((b"PA",), "is a Parquet file: convert it to JSONL"),
 )
-"""By the first bytes of a file, none of which begin a JSON object in UTF-8. UTF-32 is looked for first,
-as its bytes begin like those of UTF-16."""
+"""Formats by the first bytes of a file, none of which begin a JSON object in UTF-8. UTF-32 comes first, since
+its bytes begin like those of UTF-16."""
 
 
 class DatasetError(ValueError):
@@ -40,7 +40,7 @@ class DatasetError(ValueError):
 
 @dataclass(frozen=True)
 class FileIdentity:
-    """Tells a file from what it becomes when somebody writes to it, or puts another in its place."""
+    """Identity of a file, which changes when the file is written or replaced."""
 
     device: int
     inode: int
@@ -61,10 +61,10 @@ FindIndex = Callable[[FileIdentity, RecordForm], DatasetIndex | None]
 
 
 class RecentIndices:
-    """Indices of the files that were opened last: a task need not read its data whole for each slot."""
+    """Indices of the most recently opened files: a task need not read its data whole for each slot."""
 
     def __init__(self, most_records: int = MOST_KNOWN_RECORDS) -> None:
-        """Keep the indices of so many records at most."""
+        """Keep the indices of at most `most_records` records."""
         self._left = most_records
         self._known: dict[tuple[FileIdentity, str], DatasetIndex] = {}
 
@@ -77,7 +77,7 @@ class RecentIndices:
         return index
 
     def keep(self, identity: FileIdentity, form: RecordForm, index: DatasetIndex) -> None:
-        """Keep an index, instead of those that were not asked for the longest if there is no room."""
+        """Keep an index, instead of the least recently used ones if there is no room."""
         if self.find(identity, form) is not None:
             return
         self._known[identity, form.key] = index
@@ -90,12 +90,12 @@ class JsonlDataset:
     """Records of one JSONL file, one on each line.
 
     Opening reads the whole file once, so a bad line stops a task before it has trained, not in the middle.
-    Only the lines' offsets stay in memory. The file is held open: replacing it on disk changes nothing here.
+    Only the lines' offsets stay in memory. The file is held open: replacing it on disk has no effect here.
 
     Attributes:
-        name: how errors call the file.
-        digest: BLAKE2b of the content, in hex; tells a resumed task whether its data is still the same.
-        identity: of the file when it was opened.
+        name: name of the file in errors.
+        digest: BLAKE2b of the content, in hex; shows a resumed task whether its data is unchanged.
+        identity: identity of the file when it was opened.
     """
 
     def __init__(
@@ -109,11 +109,12 @@ class JsonlDataset:
         """Open and check a file.
 
         Args:
-            form: which records it may have.
-            find_index: what is known of a file that was checked before, so that it need not be read again.
+            form: form of its records.
+            find_index: returns the index of a file that was checked before, so that it need not be read
+                again.
 
         Raises:
-            DatasetError: it is no regular file, is empty, or a line is too long or malformed.
+            DatasetError: it is not a regular file, is empty, or a line is too long or malformed.
         """
         self.name = name
         self._max_record_bytes = max_record_bytes
@@ -135,11 +136,11 @@ class JsonlDataset:
         return self._parse(self._file.readline(self._max_record_bytes), lambda: self._place(index))
 
     def tokenized(self, index: int, tokenizer: Tokenizer, sequence_length: int) -> TokenSequence:
-        """A record in at most ``sequence_length`` tokens.
+        """Return a record in at most ``sequence_length`` tokens.
 
         Raises:
-            DatasetError: the file was changed, or the tokenizer cannot take the record, whatever it raises.
-                The message names the line.
+            DatasetError: the file was changed, or the tokenizer raises any error for the record. The message
+                names the line.
             OSError: the file cannot be read.
             MemoryError: it does not fit into memory.
         """
@@ -167,7 +168,7 @@ class JsonlDataset:
 
     @property
     def index(self) -> DatasetIndex:
-        """Index that was made when it was checked."""
+        """Index from the check of the file."""
         return DatasetIndex(self._offsets, self.digest)
 
     def close(self) -> None:
@@ -190,7 +191,7 @@ class JsonlDataset:
         return offsets, digest.hexdigest()
 
     def _refuse_other_formats(self, first: bytes, line_number: int) -> None:
-        """See that the first line that is not blank may be one of a JSONL file."""
+        """Check that the first line that is not blank may be one of a JSONL file."""
         fault = next((fault for starts, fault in _OTHER_FORMATS if first.startswith(starts)), None)
         if fault is None and first.lstrip()[:1] == b"[":
             fault = "is a JSON array: write one JSON object on each line"
@@ -207,7 +208,7 @@ class JsonlDataset:
             raise DatasetError(f"{place()}: {error}") from error
 
     def _place(self, index: int) -> str:
-        """File and line of a record, found by reading the file up to it: for errors."""
+        """Return file and line of a record for errors, by reading the file up to it."""
         self._file.seek(0)
         lines, left = 1, self._offsets[index]
         while left > 0 and (block := self._file.read(min(left, self._max_record_bytes))):
@@ -228,7 +229,7 @@ class JsonlDataset:
 
 
 class DatasetRoot:
-    """The one folder that datasets come from. Nothing outside it can be named, not by a link either."""
+    """The one folder of datasets. No name or link leads outside of it."""
 
     def __init__(self, folder: Path, max_record_bytes: int = MAX_RECORD_BYTES) -> None:
         self._folder = folder.resolve(strict=True)
@@ -237,7 +238,7 @@ class DatasetRoot:
     def open(
         self, name: str, find_index: FindIndex = lambda _, __: None, form: RecordForm = TEXT_RECORDS
     ) -> JsonlDataset:
-        """Open the dataset at the relative path ``name``, whose records are of a form.
+        """Open the dataset at the relative path ``name``, with records of a form.
 
         Raises:
             DatasetError: the path is absolute, climbs, leads out through a link, or the file is unfit.
@@ -265,7 +266,7 @@ class Cursor:
 def take(record_count: int, seed: int, cursor: Cursor, count: int) -> tuple[list[int], Cursor]:
     """Return the next ``count`` record indices from ``cursor`` on, and the cursor behind them.
 
-    Each epoch visits every record once, in an order drawn from (seed, epoch) alone.
+    Each epoch visits every record once, in an order drawn from (seed, epoch) only.
     """
     indices: list[int] = []
     while len(indices) < count:
@@ -284,8 +285,8 @@ def _epoch_order(record_count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def _open_regular_file(path: Path, name: str) -> BinaryIO:
-    # Non-blocking, because opening a named pipe would otherwise wait for a writer; no link, because the
-    # path was resolved and a link in its place has been put there since.
+    # Non-blocking, since opening a named pipe would otherwise wait for a writer. Without links: the path was
+    # resolved, so a link at its place is new.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:

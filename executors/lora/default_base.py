@@ -1,6 +1,6 @@
 """The default base model: a small Llama, briefly trained on Python's standard library.
 
-It lets a first run train adapters on something real, without a download: same seed, same text, same model.
+A first run can train adapters on real text without a download: same seed, same text, same model.
 """
 
 import fcntl
@@ -35,9 +35,9 @@ END_OF_TEXT = "<|endoftext|>"
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides the default base. A change of any of it makes another model, in another folder.
+    """Values that determine the default base. Any change makes another model, in another folder.
 
-    About 1.3 million parameters; making it takes some five seconds on one thread.
+    About 1.3 million parameters; training takes some five seconds on one thread.
     """
 
     seed: int = 20_240
@@ -55,7 +55,7 @@ class Recipe:
     warm_up_share: float = 0.2
 
     def digest(self) -> str:
-        """Name of this recipe together with the text and the software that it depends on."""
+        """Return the name of this recipe together with the text and the software that it depends on."""
         software = [platform.python_version(), torch.__version__, transformers.__version__]
         return blake2b(json.dumps([asdict(self), software]).encode(), digest_size=6).hexdigest()
 
@@ -71,7 +71,7 @@ class BaseNotKeptError(ReadableError):
 
 
 def cache_directory() -> Path:
-    """Folder for what can be made again: ``MILLRACE_CACHE_DIR``, else the user's cache folder."""
+    """Return the folder for reproducible files: ``MILLRACE_CACHE_DIR``, else the user's cache folder."""
     override = os.environ.get("MILLRACE_CACHE_DIR")
     return Path(override) if override else platformdirs.user_cache_path("millrace")
 
@@ -79,8 +79,8 @@ def cache_directory() -> Path:
 def default_base_directory(recipe: Recipe | None = None) -> Path:
     """Return the Hugging Face directory of the default base; the first call trains and saves it.
 
-    Processes that race for it wait for one of them, and a folder appears only once it is whole. One that was
-    damaged since is made anew: its digest lies beside it.
+    Concurrent processes wait for one of them, and a folder appears only once it is complete. A damaged one is
+    made again: its digest is stored next to it.
 
     Raises:
         BaseNotKeptError: it cannot be written to the cache.
@@ -103,7 +103,7 @@ def _make(recipe: Recipe, target: Path) -> None:
         if _is_whole(target):
             return
         shutil.rmtree(target, ignore_errors=True)
-        for left in cache.glob(f".{target.name}-*"):  # by a process that was killed
+        for left in cache.glob(f".{target.name}-*"):  # left by a process that was killed
             shutil.rmtree(left, ignore_errors=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=cache))
         try:
@@ -139,7 +139,7 @@ def train_base(recipe: Recipe, directory: Path) -> None:
     text = "".join(_standard_library_text(recipe))
     tokenizer = _train_tokenizer(text, recipe)
     token_ids = torch.tensor(tokenizer.encode(text, add_special_tokens=False))
-    # More threads than free cores wait for each other, and sums depend on how many there are.
+    # More threads than free cores wait for each other, and sums depend on their number.
     with torch.random.fork_rng(devices=()), one_thread():
         torch.manual_seed(recipe.seed)
         model = LlamaForCausalLM(_llama_config(recipe, tokenizer))
@@ -222,6 +222,6 @@ def _exclusive(path: Path) -> Iterator[None]:
 
 
 def place_default_base(target: str) -> None:
-    """Copy the default base to a folder. On SIGTERM, what was half made for it is removed."""
+    """Copy the default base to a folder. On SIGTERM, incomplete files are removed."""
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
     shutil.copytree(default_base_directory(), target, dirs_exist_ok=True)

@@ -26,11 +26,11 @@ _KEEP_UP_TO_BYTES = 1 << 30
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep freed memory for its next step, instead of handing it back to the system.
+    """Keep freed memory in this process for its next step, instead of returning it to the system.
 
-    By default glibc unmaps large blocks when they are freed, and each step pays for them again, page by page:
-    tens of thousands of faults for a few thousand tokens. Costs nothing but that the process stays as large
-    as its largest step. Does nothing under another C library.
+    By default, glibc unmaps large blocks when they are freed, and each step pays for them again, page by
+    page: tens of thousands of faults for a few thousand tokens. The only cost is that the process stays as
+    large as its largest step. No effect with another C library.
     """
     if platform.libc_ver()[0] != "glibc":
         return
@@ -40,11 +40,11 @@ def keep_freed_memory() -> None:
 
 
 class PartialStepError(RuntimeError):
-    """A shared step in which the updates of some tasks have failed. The other tasks have taken it.
+    """A shared step in which the updates of some tasks failed. The other tasks have done it.
 
     Attributes:
-        losses: of the tasks that have taken the step, as `FusedEngine.step` returns them.
-        faults: why the others have not, by job id.
+        losses: losses of the tasks that have done the step, as returned by `FusedEngine.step`.
+        faults: errors of the others, by job id.
     """
 
     def __init__(self, losses: dict[str, float], faults: dict[str, UpdateError]) -> None:
@@ -57,10 +57,10 @@ class FusedEngine:
     """Trains many LoRA adapters at once on one frozen base model (ASPEN/mLoRA, arXiv 2312.02515).
 
     A step packs one micro-batch of each task into one sequence of rows, and runs the base once on all of
-    them; each adapter sees its own task's rows only. What is minimised is the sum of the tasks' mean token
-    losses, and since no term of it depends on two adapters, each gradient is that of the task alone.
+    them; each adapter gets only its own task's rows. The objective is the sum of the tasks' mean token
+    losses. No term of it depends on two adapters, so each gradient is that of the task alone.
 
-    One engine at a time may step on a base.
+    Only one engine at a time may step on a base.
     """
 
     def __init__(self, base: SharedBase, datasets: DatasetRoot) -> None:
@@ -74,14 +74,14 @@ class FusedEngine:
 
     @property
     def job_ids(self) -> tuple[str, ...]:
-        """The attached tasks, in the order in which they came."""
+        """Ids of the attached tasks, in the order of attachment."""
         return tuple(self._residents)
 
     def attach(self, task: LoraTask, state: TaskState | None = None) -> None:
-        """Bring a task to the device, anew or from where ``state`` left it.
+        """Copy a task to the device, without progress or with the progress of ``state``.
 
         Raises:
-            ValueError: the task is attached already, does not suit the base, or ``state`` is not its own.
+            ValueError: the task is attached already, does not fit the base, or ``state`` is of another task.
             DatasetError: the dataset is unfit.
         """
         if task.job_id in self._residents:
@@ -105,7 +105,7 @@ class FusedEngine:
             raise
 
     def detach(self, job_id: str) -> TaskState:
-        """Take a task off the device and return its state, from which ``attach`` goes on.
+        """Remove a task from the device and return its state, from which ``attach`` continues.
 
         Raises:
             KeyError: no such task is attached.
@@ -115,13 +115,13 @@ class FusedEngine:
         return state
 
     def discard(self, job_id: str) -> None:
-        """Take a task off the device and forget its state. Nothing happens if it is not attached."""
+        """Remove a task and its state from the device. No effect if it is not attached."""
         resident = self._residents.pop(job_id, None)
         if resident is not None:
             resident.close()
 
     def state(self, job_id: str) -> TaskState:
-        """Copy the state of an attached task, for a checkpoint while it goes on.
+        """Copy the state of an attached task, for a checkpoint during training.
 
         Raises:
             KeyError: no such task is attached.
@@ -129,7 +129,7 @@ class FusedEngine:
         return self._residents[job_id].state()
 
     def samples_done(self, job_id: str) -> int:
-        """Sequences that an attached task has used.
+        """Return the sequences that an attached task has used.
 
         Raises:
             KeyError: no such task is attached.
@@ -137,7 +137,7 @@ class FusedEngine:
         return self._residents[job_id].samples_done
 
     def dataset_records(self, job_id: str) -> int:
-        """Records in the data of an attached task.
+        """Return the number of records in the data of an attached task.
 
         Raises:
             KeyError: no such task is attached.
@@ -145,7 +145,7 @@ class FusedEngine:
         return self._residents[job_id].dataset_records
 
     def step_tokens(self, job_id: str) -> int:
-        """Tokens of a task's last micro-batch; none before the first.
+        """Return the tokens of a task's last micro-batch; 0 before the first.
 
         Raises:
             KeyError: no such task is attached.
@@ -153,8 +153,8 @@ class FusedEngine:
         return self._residents[job_id].step_tokens
 
     def upcoming_size(self, job_id: str) -> tuple[int, int]:
-        """Tokens, and rows that bear loss, of a task's next micro-batch: a step that has no more of either
-        takes no more memory.
+        """Return the tokens, and the rows that bear loss, of a task's next micro-batch: a step with no more
+        of either needs no more memory.
 
         Raises:
             KeyError: no such task is attached.
@@ -166,8 +166,8 @@ class FusedEngine:
         )
 
     def measured(self, job_id: str) -> AbstractContextManager[StepMemory]:
-        """Measure what the step of one task takes that is taken in the block: its adapter, gradient and
-        moments included, the base model and other tasks left out.
+        """Measure the memory of the step of one task in the block, including its adapter, gradient and
+        moments, without the base model and other tasks.
 
         Raises:
             KeyError: no such task is attached.
@@ -177,7 +177,8 @@ class FusedEngine:
         return measured(self._device, chain(self._base.model.parameters(), held), own_bytes)
 
     def gradient_norm(self, job_id: str) -> float:
-        """L2 norm of a task's last gradient before it was clipped; one that is not finite updated nothing.
+        """Return the L2 norm of a task's last gradient before clipping; if it is not finite, there was no
+        update.
 
         Raises:
             KeyError: no such task is attached.
@@ -185,7 +186,7 @@ class FusedEngine:
         return self._residents[job_id].gradient_norm
 
     def gradients(self, job_id: str) -> dict[str, Tensor]:
-        """Copy the gradients of a task's last step, clipped as they were used, by matrix name.
+        """Copy the clipped gradients of a task's last step, by matrix name.
 
         Raises:
             KeyError: no such task is attached.
@@ -193,19 +194,19 @@ class FusedEngine:
         return self._residents[job_id].gradients()
 
     def step(self, job_ids: Sequence[str] | None = None) -> dict[str, float]:
-        """Advance tasks by one micro-batch each, all in one pass; other tasks stay as they are.
+        """Advance tasks by one micro-batch each, all in one pass; other tasks are unchanged.
 
         Args:
-            job_ids: the tasks; all attached ones if not given.
+            job_ids: ids of the tasks; default: all attached ones.
 
         Returns:
-            each task's mean token loss before the update. A loss that is not finite has updated nothing; nor
-            has a finite one whose gradient is not, see `gradient_norm`.
+            the mean token loss of each task before the update. A task has no update if its loss is not
+            finite, or its gradient, see `gradient_norm`.
 
         Raises:
             KeyError: a task is not attached.
             ValueError: no task is given, one is given twice, or one has used all its samples.
-            PartialStepError: the updates of some tasks failed. After any other error, no task has taken the
+            PartialStepError: the updates of some tasks failed. After any other error, no task has done the
                 step.
         """
         names = self.job_ids if job_ids is None else tuple(job_ids)

@@ -16,12 +16,12 @@ _DETERMINISTIC = (
     AssertionError,
     NotImplementedError,
 )
-"""Errors that depend on a task's data and settings alone, unlike those of memory, disk and device."""
+"""Errors that depend only on a task's data and settings, unlike those of memory, disk and device."""
 _SELF_EXPLANATORY = (ValueError, ArithmeticError, OSError, RuntimeError, MemoryError)
 
 
 class UpdateError(RuntimeError):
-    """The optimizer step of a task failed: its adapter may be updated in part. Its checkpoint counts."""
+    """The optimizer step of a task failed: its adapter may be updated in part, so its checkpoint counts."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"the update of the adapter has failed: {described(error)}")
@@ -29,9 +29,10 @@ class UpdateError(RuntimeError):
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether a task would fail so on every node of its zone: they share base model, datasets and seeds."""
+    """Return whether a task would fail on every node of its zone in the same way: nodes share base model,
+    datasets and seeds."""
     if isinstance(error, DatasetError) and isinstance(error.__cause__, OSError):
-        # Unlike a missing file, a file that cannot be read may be the fault of this node's mount.
+        # Unlike a missing file, an unreadable file may be a fault of this node's mount.
         return isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
     if isinstance(error, UpdateError):
         return error.__cause__ is not None and is_permanent(error.__cause__)
@@ -39,7 +40,7 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def described(error: BaseException | str) -> str:
-    """An error in one line, short enough for a report and encodable as UTF-8. The type is named where the
+    """Return an error as one line, short enough for a report and encodable as UTF-8. The type is named if the
     message alone is not enough, such as the key of a `KeyError`."""
     message = codec.describe(error) if isinstance(error, ValidationError) else str(error)
     line = " ".join(message.split()).encode(errors="backslashreplace").decode()
@@ -49,6 +50,7 @@ def described(error: BaseException | str) -> str:
 
 
 def raise_if_device_is_lost(error: BaseException) -> None:
-    """Raise `error` again if it leaves the device unusable: no task is at fault, and only a restart helps."""
+    """Raise `error` again if the device is unusable after it: no task is at fault, and only a restart
+    helps."""
     if isinstance(error, torch.AcceleratorError):
         raise error

@@ -1,6 +1,6 @@
 """A frozen linear layer shared by many LoRA adapters, each applied only to its own rows.
 
-The idea of one shared base pass for many adapters is that of ASPEN/mLoRA (arXiv 2312.02515).
+The method of one shared base pass for many adapters is that of ASPEN/mLoRA (arXiv 2312.02515).
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class SiteAdapter:
 
     Attributes:
         down: LoRA's A, ``[rank, in_features]``; a leaf that gets the gradient.
-        up: LoRA's B transposed, ``[rank, out_features]``; likewise.
+        up: LoRA's B transposed, ``[rank, out_features]``; a leaf too.
         scaling: factor on the update ``B A``.
         dropout: probability of dropping an input feature.
         masks: the task's own source of dropout masks.
@@ -44,7 +44,7 @@ class SiteAdapter:
 
     @property
     def gain(self) -> float:
-        """Scale of the update, with the factor that makes up for dropped features."""
+        """Scale of the update, with the factor that compensates for dropped features."""
         return self.scaling / (1.0 - self.dropout)
 
 
@@ -52,7 +52,7 @@ class SiteAdapter:
 class SiteBatch:
     """All adapters that take part in a batch of ``row_count`` rows at one layer.
 
-    ``products`` is how their products are computed.
+    ``products`` computes their products.
     """
 
     row_count: int
@@ -60,10 +60,10 @@ class SiteBatch:
     products: SegmentProducts
 
     def draw_mask(self, rows: int, columns: int, device: torch.device) -> Tensor | None:
-        """Return which inputs ``[rows, columns]`` the adapters keep, or ``None`` if they keep all.
+        """Return the mask of inputs ``[rows, columns]`` that the adapters keep, or ``None`` if they keep all.
 
-        Each task draws from its own generator and for its own rows only, so that its masks are the same
-        whoever shares the batch.
+        Each task draws from its own generator and for its own rows only, so its masks do not depend on the
+        other tasks of the batch.
         """
         if not any(adapter.dropout for adapter in self.adapters):
             return None
@@ -76,11 +76,11 @@ class SiteBatch:
 
 
 class FusedLinear(nn.Module):
-    """Stands in for a linear layer of the base model and adds the adapters of the current batch.
+    """Replaces a linear layer of the base model and adds the adapters of the current batch.
 
     Attributes:
         base_layer: the frozen layer, ``nn.Linear`` or the ``Conv1D`` of GPT-2.
-        batch: the adapters of the current batch; ``None`` leaves the layer as it is.
+        batch: adapters of the current batch; ``None`` for the layer alone.
     """
 
     def __init__(self, base_layer: nn.Linear | Conv1D) -> None:
@@ -90,20 +90,20 @@ class FusedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The frozen weight as ``[out_features, in_features]``."""
+        """Frozen weight as ``[out_features, in_features]``."""
         weight = self.base_layer.weight
         return weight.t() if self.is_transposed else weight
 
     @property
     def is_transposed(self) -> bool:
-        """Whether the base layer keeps its weight as ``[in_features, out_features]``."""
+        """Whether the base layer stores its weight as ``[in_features, out_features]``."""
         return isinstance(self.base_layer, Conv1D)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map ``[..., in_features]`` to ``[..., out_features]``; leading dimensions flatten to the rows.
 
         Raises:
-            RuntimeError: the rows are not those of the batch, as in an expert that a router feeds.
+            RuntimeError: the rows differ from those of the batch, as in an expert behind a router.
         """
         if self.batch is None:
             outputs: Tensor = self.base_layer(inputs)
@@ -124,8 +124,8 @@ class FusedLinear(nn.Module):
 class _FusedLinearFunction(torch.autograd.Function):
     """``y = x W^T + b``, plus ``gain_k (mask_k * x_k) A_k^T B_k^T`` on the rows of each task k.
 
-    Written out, because autograd would compute and add each task's update as tensors of their own: here they
-    are added in place, and only the input, the mask and the narrow products are kept.
+    Written out, because autograd would compute and add each task's update as separate tensors: here they are
+    added in place, and only the input, the mask and the narrow products are kept.
     """
 
     @staticmethod
@@ -142,7 +142,7 @@ class _FusedLinearFunction(torch.autograd.Function):
         outputs = linear(inputs, weight, None if bias is None else bias.to(dtype))
         products.add_widened_(products.parts(outputs), narrow, up)
         ctx.save_for_backward(inputs, weight, mask)
-        # Neither inputs nor outputs of this function, so they may simply ride along.
+        # These are neither inputs nor outputs of this function, so attributes suffice.
         ctx.products, ctx.down, ctx.up, ctx.narrow = products, down, up, narrow
         ctx.shapes = [factor.shape for factor in factors]
         return outputs

@@ -8,16 +8,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 HeadUse = tuple[Mapping[str, Tensor], int]
-"""A head's parameters, by their names in the model, and how many rows it is for."""
+"""A head's parameters, by their names in the model, and its number of rows."""
 
 
 class FusedHead(nn.Module):
-    """Stands in for the head of the base model: each task's rows go through the task's own.
+    """Replaces the head of the base model: each task's rows use the task's own head.
 
     Attributes:
-        name: dotted, in the model.
-        base_head: what each task's own starts from.
-        uses: the heads of the current batch, in the order of its rows; none leaves the head as it is.
+        name: dotted name in the model.
+        base_head: initial head of each task.
+        uses: heads of the current batch, in the order of its rows; empty for the base head.
     """
 
     def __init__(self, name: str, base_head: nn.Module) -> None:
@@ -28,14 +28,14 @@ class FusedHead(nn.Module):
 
     @classmethod
     def put_into(cls, model: nn.Module, name: str) -> Self:
-        """Replace the head of a model, which has this name."""
+        """Replace the head with this name in a model."""
         head = cls(name, model.get_submodule(name))
         model.set_submodule(name, head)
         return head
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The parameters that each task's own starts from, by their names in the model."""
+        """Return the initial parameters of each task's head, by their names in the model."""
         return {f"{self.name}.{name}": tensor for name, tensor in self.base_head.named_parameters()}
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a step of a task takes of the device beside the base model."""
+"""Memory of a step of a task on the device, without the base model."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ BYTES_PER_GIB = 2**30
 
 @dataclass
 class StepMemory:
-    """What a step has taken, once it is over, whether it failed or not."""
+    """Memory of a step, set at its end, also after a failure."""
 
     bytes: int = 0
 
@@ -24,14 +24,14 @@ class StepMemory:
 
 @contextmanager
 def measured(device: torch.device, weights: Iterable[Tensor], own_bytes: int) -> Iterator[StepMemory]:
-    """Measure the step of one task that is taken in the block.
+    """Measure the step of one task in the block.
 
-    On CUDA it is the peak of what torch has allocated beyond what it held before. Elsewhere it is what
-    autograd keeps for the backward pass, each storage once: an exact count, the same each time.
+    On CUDA, it is the peak of torch's allocations beyond those before. Elsewhere, it is the size of the
+    tensors that autograd keeps for the backward pass, each storage once: an exact count, the same each time.
 
     Args:
-        weights: of the base model and of adapters, which are held whether the step is taken or not.
-        own_bytes: what the task itself holds all the time.
+        weights: weights of the base model and of adapters, which are held without the step, too.
+        own_bytes: memory that the task holds all the time.
     """
     taken = StepMemory(own_bytes)
     if device.type == "cuda":
@@ -46,7 +46,7 @@ def measured(device: torch.device, weights: Iterable[Tensor], own_bytes: int) ->
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        # What autograd keeps lives until the backward pass, so that no two storages have one address.
+        # Tensors that autograd keeps live until the backward pass, so no two storages have one address.
         if storage.data_ptr() not in seen:
             seen.add(storage.data_ptr())
             taken.bytes += storage.nbytes()
@@ -57,8 +57,8 @@ def measured(device: torch.device, weights: Iterable[Tensor], own_bytes: int) ->
 
 
 def prepare(device: torch.device) -> None:
-    """Have what the device's libraries allocate once, for the passes in both directions, allocated before a
-    task's step is measured."""
+    """Let the device's libraries allocate their one-time memory for both directions, before a task's step is
+    measured."""
     if device.type != "cuda":
         return
     weight = torch.ones(64, 64, device=device, requires_grad=True)

@@ -1,6 +1,6 @@
-"""Whether the files of a Hugging Face directory are whole and of a kind that can be trained.
+"""Checks that the files of a Hugging Face directory are complete and of a kind that can be trained.
 
-Looked at before anything heavy is loaded, so that an error names the file and the remedy. Needs no torch.
+They run before anything heavy is loaded, so that an error names the file and the remedy. They need no torch.
 """
 
 import json
@@ -15,9 +15,9 @@ _POINTER = b"version https://git-lfs"
 _MOST_POINTER_BYTES = 1_024
 _HEADER_LENGTH_BYTES = 8
 _MOST_HEADER_BYTES = 100_000_000
-"""As the safetensors library has it."""
+"""Limit of the safetensors library."""
 _QUANTISED_BESIDE_CONFIG = ("quantize_config.json", "quant_config.json")
-"""In which older GPTQ and AWQ checkpoints say what they are."""
+"""Files that describe the quantisation of older GPTQ and AWQ checkpoints."""
 _CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
 _VOCABULARIES = (
     "tokenizer.json",
@@ -38,7 +38,7 @@ _RARE_VOCABULARIES = (
     "prophetnet.tokenizer",
     "byte_maps.json",
 )
-"""Those of the other tokenizers of transformers."""
+"""Vocabulary files of the other tokenizers of transformers."""
 _FLOATING_POINT = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 """Names of data types in safetensors. Smaller floating point types are packed, or hold scales."""
 _MOST_NAME_CHARACTERS = 255
@@ -47,12 +47,12 @@ USE_UNQUANTISED = "quantised weights cannot be trained: use the model's own, in 
 
 
 def fault_in_files(directory: Path) -> str | None:
-    """Why the weights in a directory cannot be trained, by the file that is at fault; None if they can."""
+    """Return why the weights in a directory cannot be trained, with the file at fault; None if they can."""
     return _pointer(directory) or _quantised(directory) or _weights(directory)
 
 
 def fault_in_tokenizer_files(directory: Path) -> str | None:
-    """Why no tokenizer can be loaded from a directory; None if it has a file with a vocabulary."""
+    """Return why no tokenizer can be loaded from a directory; None if it has a file with a vocabulary."""
     if any((directory / name).is_file() for name in (*_VOCABULARIES, *_RARE_VOCABULARIES)):
         return None
     # transformers would advise to install libraries, or make a tokenizer of one token without an error.
@@ -62,11 +62,11 @@ def fault_in_tokenizer_files(directory: Path) -> str | None:
 
 
 def fault_in_tokenizer(vocabulary: Mapping[str, int], embedding_rows: int) -> str | None:
-    """Why a tokenizer cannot be used with a model; None if it can.
+    """Return why a tokenizer cannot be used with a model; None if it can.
 
     Args:
         vocabulary: token ids by token, added tokens included.
-        embedding_rows: of the model.
+        embedding_rows: rows of the model's embeddings.
     """
     if len(vocabulary) < 2:
         return f"the tokenizer has {len(vocabulary)} tokens: copy the base model's tokenizer files here"
@@ -80,24 +80,24 @@ def fault_in_tokenizer(vocabulary: Mapping[str, int], embedding_rows: int) -> st
 
 
 def has_chat_template(directory: Path) -> bool:
-    """Whether the tokenizer in a directory has a chat template."""
+    """Return whether the tokenizer in a directory has a chat template."""
     if any((directory / name).exists() for name in _CHAT_TEMPLATES):
         return True
     return bool(_read_object(directory / "tokenizer_config.json").get("chat_template"))
 
 
 def file_of_chat_template(directory: Path) -> str:
-    """The name of the file that transformers reads the chat template of a directory from."""
+    """Return the name of the file with the chat template of a directory, as transformers selects it."""
     name = _CHAT_TEMPLATES[0]
     return name if (directory / name).is_file() else "tokenizer_config.json"
 
 
 def weight_files(directory: Path) -> list[str]:
-    """The names of the files with the weights.
+    """Return the names of the files with the weights.
 
     Raises:
-        ValueError: one is missing, or the index names none or others than files in the directory; the message
-            names the file.
+        ValueError: a file is missing, or the index names none or others than files in the directory; the
+            message names the file.
     """
     for name in (WEIGHTS, SHARD_INDEX):
         if (directory / name).is_dir():
@@ -133,7 +133,7 @@ def weight_files(directory: Path) -> list[str]:
 
 
 def weights_not_floating(directory: Path) -> dict[str, str]:
-    """Data types of those weights that are not floating point numbers, by the weights' names.
+    """Return the data types of weights that are not floating point numbers, by name.
 
     Raises:
         OSError, ValueError: a file cannot be read; `fault_in_files` finds the fault.
@@ -147,7 +147,7 @@ def weights_not_floating(directory: Path) -> dict[str, str]:
 
 
 def stored_weights(directory: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of the weights in a directory, by the weights' names.
+    """Return the shapes of the weights in a directory, by name.
 
     Raises:
         OSError, ValueError: a file cannot be read; `fault_in_files` finds the fault.
@@ -160,7 +160,7 @@ def stored_weights(directory: Path) -> dict[str, tuple[int, ...]]:
 
 
 def file_of_weight(directory: Path, name: str | None = None) -> str:
-    """The name of the file that has a weight, or of the one that says which files have which."""
+    """Return the name of the file with a weight, or of the index of the files."""
     if (directory / WEIGHTS).is_file():
         return WEIGHTS
     shards = _read_object(directory / SHARD_INDEX).get("weight_map")
@@ -168,7 +168,7 @@ def file_of_weight(directory: Path, name: str | None = None) -> str:
 
 
 def fault_in_config(directory: Path) -> str | None:
-    """Why config.json describes no model, as far as JSON tells; None if it may."""
+    """Return why config.json describes no model, by its JSON only; None if it may."""
     try:
         found = json.loads((directory / "config.json").read_bytes())
     except OSError as error:
@@ -215,7 +215,7 @@ def _weights(directory: Path) -> str | None:
 
 
 def _is_file_name(name: object) -> bool:
-    """Whether it names a file in a folder itself, and not one elsewhere."""
+    """Return whether it names a file directly in a folder."""
     return (
         isinstance(name, str)
         and name not in ("", ".", "..")
@@ -226,7 +226,7 @@ def _is_file_name(name: object) -> bool:
 
 
 def _safetensors(path: Path) -> str | None:
-    """Compare a file's size with that in its header."""
+    """Compare a file's size with the size in its header."""
     try:
         _, expected = _read_header(path)
         size = path.stat().st_size
@@ -242,12 +242,12 @@ def _safetensors(path: Path) -> str | None:
 
 
 def _read_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
-    """The tensors of a file by name, and the bytes that it should have (safetensors' format: length, JSON
-    header, data).
+    """Return the tensors of a file by name, and its expected size (safetensors' format: length, JSON header,
+    data) (bytes).
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it has no such header.
+        ValueError: it has no valid header.
     """
     not_safetensors = f"is not a safetensors file: {_DOWNLOAD}"
     with path.open("rb") as file:
@@ -270,7 +270,7 @@ def _read_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
 
 
 def _read_object(path: Path) -> Mapping[str, Any]:
-    """A JSON object in a file; empty where there is none, which the caller's library will complain of."""
+    """Return the JSON object in a file; empty without one, for which the caller's library raises an error."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

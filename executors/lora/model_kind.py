@@ -19,20 +19,20 @@ from executors.lora.records import TEXT_RECORDS, LabelledRecords, RecordForm, Te
 
 
 class BaseModelError(ValueError):
-    """A directory that holds no base model that the engine can use."""
+    """A directory without a base model that the engine can use."""
 
 
 DEVICE_ERRORS = (torch.OutOfMemoryError, torch.AcceleratorError, MemoryError)
-"""Errors that say nothing about a model."""
+"""Errors that are unrelated to the model."""
 
 
 @contextmanager
 def blamed_on_config(directory: Path) -> Iterator[None]:
-    """Take whatever is raised in the block for a fault of the configuration. transformers' configurations and
-    models raise errors of any type if a field has a value that they cannot work with.
+    """Raise any error of the block as a fault of the configuration. transformers' configurations and models
+    raise errors of any type if a field has an unusable value.
 
     Raises:
-        BaseModelError: something was raised.
+        BaseModelError: the block has raised an error.
         torch.OutOfMemoryError, torch.AcceleratorError, MemoryError: the device is too small, or lost.
     """
     try:
@@ -49,11 +49,11 @@ def blamed_on_config(directory: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Encoder:
-    """The anatomy of an encoder that classifies by the output of its first token.
+    """Structure of an encoder that classifies by the output of its first token.
 
     Attributes:
-        path: what that output goes through, by dotted names; the head is the last.
-        counts_positions_from_padding: whether positions begin behind the number of the padding token.
+        path: modules from that output to the logits, by dotted names; the head is the last.
+        counts_positions_from_padding: whether positions start after the number of the padding token.
     """
 
     path: tuple[str, ...]
@@ -67,24 +67,24 @@ ENCODERS: Mapping[str, Encoder] = MappingProxyType(
         "xlm-roberta": Encoder(("classifier",), counts_positions_from_padding=True),
     }
 )
-"""By the ``model_type`` of a model's configuration."""
+"""Encoders, by the ``model_type`` of a model's configuration."""
 
 
 def read_config(directory: Path) -> PretrainedConfig:
     """Read the configuration of a model that the engine may be able to use.
 
     Raises:
-        BaseModelError: there is none, or it is neither of a causal language model nor of a classifier by one
-            label of several.
+        BaseModelError: there is no configuration, or it is neither of a causal language model nor of a
+            classifier by one label of several.
     """
     return check_config(directory, read_any_config(directory))
 
 
 def read_any_config(directory: Path) -> PretrainedConfig:
-    """Read the configuration of a model of whatever kind.
+    """Read the configuration of a model of any kind.
 
     Raises:
-        BaseModelError: there is none, or it is invalid.
+        BaseModelError: there is no configuration, or it is invalid.
     """
     if not (directory / "config.json").is_file():
         raise BaseModelError(f"{directory}: no Hugging Face model directory (config.json is missing)")
@@ -129,13 +129,13 @@ def _refuse_other_kinds(directory: Path, config: PretrainedConfig) -> None:
 
 
 def is_classifier(config: PretrainedConfig) -> bool:
-    """Whether it is a sequence classifier's."""
+    """Return whether the model is a sequence classifier."""
     names = config.architectures or [""]
     return names[0] in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values()
 
 
 def records_in(directory: Path | None) -> RecordForm:
-    """The data that the model in a directory can be trained on; without one, the default base model.
+    """Return the form of records for training the model in a directory; without one, the default base model.
 
     Raises:
         BaseModelError: the engine cannot use the model.
@@ -147,12 +147,12 @@ def records_in(directory: Path | None) -> RecordForm:
 
 
 def text_records(directory: Path) -> TextRecords:
-    """The data that the language model in a directory can be trained on."""
+    """Return the form of records for training the language model in a directory."""
     return TextRecords(reads_chats=has_chat_template(directory))
 
 
 def labels_of(config: PretrainedConfig) -> LabelledRecords:
-    """The data that a classifier can be trained on."""
+    """Return the form of records for training a classifier."""
     names = cast("dict[int, str]", config.id2label)
     return LabelledRecords(
         names=tuple(names[number] for number in range(len(names))),

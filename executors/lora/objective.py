@@ -1,4 +1,4 @@
-"""Objectives of base models: next tokens, or the class of a text. All that differs between both is here."""
+"""Objectives of base models: next tokens, or the class of a text, with all their differences."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,11 @@ from executors.lora.records import TEXT_RECORDS, LabelledRecords, RecordForm
 
 
 class Objective(Protocol):
-    """Objective of a base model: what it predicts."""
+    """Objective of a base model's training."""
 
     @property
     def records(self) -> RecordForm:
-        """The data that it can be trained on."""
+        """Form of records for its training."""
 
     @property
     def task_type(self) -> str:
@@ -26,30 +26,30 @@ class Objective(Protocol):
 
     @property
     def head_name(self) -> str:
-        """The module that gives logits, by its dotted name."""
+        """Dotted name of the module that computes logits."""
 
     @property
     def plain(self) -> tuple[str, ...]:
-        """Modules that get no low-rank matrices, by their dotted names: they see only rows that bear loss."""
+        """Dotted names of modules without low-rank matrices: they run only on rows that bear loss."""
 
     @property
     def own(self) -> tuple[str, ...]:
-        """Modules of which each task has its own, trained in full, by their dotted names."""
+        """Dotted names of modules of which each task has its own, trained in full."""
 
     @property
     def position_offset(self) -> int:
-        """The position of a sequence's first token."""
+        """Position of a sequence's first token."""
 
     def loss_logits(self, model: PreTrainedModel, batch: PackedBatch) -> Tensor:
-        """Run the model: the logits of the rows that bear loss, ``[N, classes]``."""
+        """Run the model, and return the logits of the rows that bear loss, ``[N, classes]``."""
 
     def logits(self, model: PreTrainedModel, rows: Tensor) -> Tensor:
-        """The logits ``[N, classes]`` of some rows of the last layer's outputs, ``[N, features]``."""
+        """Return the logits ``[N, classes]`` of some rows of the last layer's outputs, ``[N, features]``."""
 
 
 @dataclass(frozen=True)
 class NextTokens:
-    """Objective of a causal language model. Its head is frozen: it is the same for all tasks."""
+    """Objective of a causal language model. Its head is frozen, and the same for all tasks."""
 
     head_name: str
     records: RecordForm = TEXT_RECORDS
@@ -59,7 +59,7 @@ class NextTokens:
 
     @property
     def plain(self) -> tuple[str, ...]:
-        """See `Objective`; likewise all below."""
+        """See `Objective`, also for all methods below."""
         return (self.head_name,)
 
     def loss_logits(self, model: PreTrainedModel, batch: PackedBatch) -> Tensor:
@@ -81,7 +81,7 @@ class TextClass:
     """Objective of a sequence classifier.
 
     Attributes:
-        plain: what the pooled token's output goes through, one module after another; the head is the last.
+        plain: modules from the pooled token's output to the logits, in order; the head is the last.
     """
 
     plain: tuple[str, ...]
@@ -91,7 +91,7 @@ class TextClass:
 
     @property
     def head_name(self) -> str:
-        """See `Objective`; likewise all below."""
+        """See `Objective`, also for all methods below."""
         return self.plain[-1]
 
     @property
@@ -102,7 +102,7 @@ class TextClass:
         return self.logits(model, last_outputs(model, self, batch)[batch.loss_rows])
 
     def logits(self, model: PreTrainedModel, rows: Tensor) -> Tensor:
-        # Some of the modules pool: for them each row is a sequence of one token.
+        # Some of the modules pool: for them, each row is a sequence of one token.
         outputs = rows.unsqueeze(1)
         for name in self.plain:
             outputs = model.get_submodule(name)(outputs)
@@ -113,7 +113,7 @@ def next_tokens(directory: Path, model: PreTrainedModel) -> NextTokens:
     """Return the objective of a causal language model.
 
     Raises:
-        BaseModelError: it sees the tokens that it is to predict.
+        BaseModelError: its attention covers the tokens that it is to predict.
     """
     if any(getattr(module, "is_causal", True) is False for module in model.modules()):
         raise BaseModelError(f"{directory}: no causal language model: {type(model).__name__} looks ahead")
@@ -126,7 +126,7 @@ def text_class(directory: Path, model: PreTrainedModel) -> TextClass:
     """Return the objective of a sequence classifier.
 
     Raises:
-        BaseModelError: its anatomy is not known.
+        BaseModelError: its structure is unknown.
     """
     config, encoder = model.config, ENCODERS.get(model.config.model_type)
     if encoder is not None:

@@ -30,15 +30,15 @@ WITHOUT_EFFECT = frozenset(
         "use_cache",
     }
 )
-"""Arguments that change nothing here. Transformers' eager functions do not use them either: dropout is off in
-evaluation mode, a window is longer than the sequences, and the others are for caches and other kernels."""
+"""Arguments without effect here. Transformers' eager functions ignore them, too: dropout is off in evaluation
+mode, a window is longer than the sequences, and the others are for caches and other kernels."""
 
 
 class UnknownAttentionArgumentError(ValueError):
     """A model passes an argument to its attention that packed attention would drop.
 
     Attributes:
-        argument: its name.
+        argument: name of the argument.
     """
 
     def __init__(self, module: nn.Module, argument: str) -> None:
@@ -63,8 +63,8 @@ def packed_attention(
     """Attend within each sequence only: to the tokens before, or to all if the attention is not causal.
 
     A run of equally long sequences is one call on ``[count, heads, tokens, features]``; so a batch of equal
-    lengths costs one call, a ragged one a call for each run, and none pays for a mask over all T x T pairs.
-    Nor does a sequence's result depend on its neighbours.
+    lengths costs one call, a ragged one a call for each run, and none pays for a mask over all T x T pairs. A
+    sequence's result does not depend on its neighbours.
 
     Args:
         query: ``[1, heads, T, features]``.
@@ -122,8 +122,8 @@ def _refuse_unknown(module: nn.Module, attention_mask: Tensor | None, others: di
 def _own_attention(module: nn.Module, argument: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """Return the eager attention of the model's own file.
 
-    No kernel of torch has soft caps or sinks, and models differ in where they round. What transformers
-    computes for this model is the only definition.
+    Torch's kernels have neither soft caps nor sinks, and models differ in their rounding. Transformers'
+    result for this model is the only definition.
     """
     own = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     if own is None:
@@ -132,7 +132,8 @@ def _own_attention(module: nn.Module, argument: str) -> Callable[..., tuple[Tens
 
 
 def _causal_mask(queries: Tensor) -> Tensor:
-    """Mask that is added to scores so that no token attends to a later one: ``[1, 1, tokens, tokens]``."""
+    """Return a mask that is added to scores so that no token attends to a later one: ``[1, 1, tokens,
+    tokens]``."""
     tokens = queries.shape[-2]
     lowest = torch.finfo(queries.dtype).min
     return queries.new_full((tokens, tokens), lowest).triu(1)[None, None]

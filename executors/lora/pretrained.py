@@ -1,4 +1,4 @@
-"""Weights in the model that the configuration describes: neither too few nor too many."""
+"""Loading of weights into the model of a configuration, with neither missing nor surplus ones."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -37,11 +37,11 @@ def load_pretrained(
 
     Args:
         loader: one of transformers' `AutoModelFor...`.
-        dtype: of the parameters; "auto" is the one that the configuration or else the file has.
+        dtype: type of the parameters; "auto" is that of the configuration or else of the file.
         on_meta: check all weights, but read none: the parameters are on torch's meta device.
 
     Returns:
-        the model, and the names of those of its weights that no file has, see `refuse_missing`.
+        the model, and the names of its weights that no file has, see `refuse_missing`.
 
     Raises:
         BaseModelError: the configuration describes no model, or one of other shapes, or weights are not
@@ -63,7 +63,7 @@ def load_pretrained(
     except DEVICE_ERRORS:
         raise
     except Exception as error:
-        # Is it the configuration alone?
+        # Test the configuration alone.
         with blamed_on_config(directory), torch.device("meta"):
             loader.from_config(config, trust_remote_code=False)
         what = " ".join(f"{type(error).__name__}: {error}".split())[:_ERROR_CHARACTERS]
@@ -100,10 +100,10 @@ def load_weights(directory: Path, model: PreTrainedModel) -> None:
 
 
 def refuse_missing(directory: Path, model: PreTrainedModel, missing: Collection[str]) -> None:
-    """Raise if weights are missing: the model would get untrained ones.
+    """Raise an error if weights are missing, since the model would get untrained ones.
 
     Raises:
-        BaseModelError: some are.
+        BaseModelError: weights are missing.
     """
     if missing:
         raise BaseModelError(
@@ -113,9 +113,10 @@ def refuse_missing(directory: Path, model: PreTrainedModel, missing: Collection[
 
 
 def _refuse_integers(loader: Any, directory: Path, config: PretrainedConfig) -> None:
-    """Raise if a parameter would be loaded from integers: transformers converts them without their scale.
+    """Raise an error if a parameter would be loaded from integers: transformers converts them without their
+    scale.
 
-    The tables of a model, such as the numbers of positions, may be integers.
+    A model's tables, such as the numbers of positions, may be integers.
     """
     integers = weights_not_floating(directory)
     if not integers:
@@ -128,7 +129,7 @@ def _refuse_integers(loader: Any, directory: Path, config: PretrainedConfig) -> 
 def _refuse_mismatched(
     directory: Path, mismatched: Iterable[tuple[str, Sequence[int], Sequence[int]]]
 ) -> None:
-    """Raise if weights have other shapes than the model.
+    """Raise an error if weights have other shapes than the model.
 
     Args:
         mismatched: the name of each, its shape in the file, and that in the model.
@@ -153,7 +154,7 @@ def _refuse_quantised(directory: Path, integers: Mapping[str, str], model: PreTr
 
 
 def _is_table(model: PreTrainedModel, name: str) -> bool:
-    """Whether a weight in a file is a buffer of the model, or of an older version of it."""
+    """Return whether a weight in a file is a buffer of the model, or of an older version of it."""
     prefix = f"{model.base_model_prefix}."
     parameters = dict(model.named_parameters())
     if any(place in parameters for place in (name, prefix + name, name.removeprefix(prefix))):
@@ -170,10 +171,10 @@ def _is_table(model: PreTrainedModel, name: str) -> bool:
 def _refuse_surplus(
     directory: Path, model: PreTrainedModel, surplus: Iterable[str], missing: Collection[str]
 ) -> None:
-    """Raise if there are weights that the model has no place for: they are another model's.
+    """Raise an error if there are weights without a place in the model: they are another model's.
 
-    transformers has left out those that it knows to ignore. The heads of a pretrained body may remain where
-    the model gets a new head.
+    transformers has removed those that it ignores. The heads of a pretrained body may remain if the model
+    gets a new head.
     """
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}
     found = [

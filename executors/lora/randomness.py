@@ -21,8 +21,8 @@ def derive_seed(seed: int, *labels: str | int) -> int:
 def keep_mask(rows: int, columns: int, dropout: float, generator: torch.Generator) -> Tensor:
     """Draw a dropout mask: boolean ``[rows, columns]``, true (kept) with probability ``1 - dropout``.
 
-    One 64-bit draw yields four 16-bit ones, since drawing is what masks cost: on a CPU this is several times
-    as fast as ``bernoulli_``. The probability is rounded to a multiple of 2**-16.
+    One 64-bit draw yields four 16-bit ones, since drawing dominates the cost of masks: on a CPU this is
+    several times as fast as ``bernoulli_``. The probability is rounded to a multiple of 2**-16.
     """
     words = -(-rows * columns // _DRAWS_PER_WORD)
     draws = torch.empty(words, dtype=torch.int64, device=generator.device)
@@ -32,15 +32,15 @@ def keep_mask(rows: int, columns: int, dropout: float, generator: torch.Generato
 
 
 class Masks(Protocol):
-    """Where the dropout masks of one adapter at one layer come from."""
+    """Source of the dropout masks of one adapter at one layer."""
 
     def draw(self, rows: int, columns: int, dropout: float) -> Tensor:
-        """The mask of a pass over its rows, see `keep_mask`."""
+        """Return the mask of a pass over its rows, see `keep_mask`."""
 
 
 @dataclass(frozen=True)
 class StreamedMasks:
-    """Each mask is what comes next in a stream that all layers share."""
+    """Consecutive masks from a stream that all layers share."""
 
     generator: torch.Generator
 
@@ -51,13 +51,13 @@ class StreamedMasks:
 
 @dataclass(frozen=True)
 class SequenceMasks:
-    """Each sequence has a mask of its own, whichever pass it is in, and again when the pass is repeated."""
+    """A mask per sequence, in any pass, and the same when the pass is repeated."""
 
     generator: torch.Generator
     seed: int
-    """Of this layer and step."""
+    """Seed of this layer and step."""
     sequences: Sequence[tuple[int, int]]
-    """(place in the step's batch, tokens) of those in the pass, in their order."""
+    """(place in the step's batch, tokens) of the sequences in the pass, in order."""
 
     def draw(self, rows: int, columns: int, dropout: float) -> Tensor:
         """See `Masks`."""

@@ -1,4 +1,4 @@
-"""The JSON of a dataset's line, and its fields: errors name the field and say what is wrong with it."""
+"""JSON of a dataset's line, and its fields: errors name the field and its fault."""
 
 import json
 from collections import Counter
@@ -17,7 +17,7 @@ def read_json(line: bytes) -> object:
     """Read a line as strict JSON (RFC 8259) in UTF-8: no duplicate keys, no NaN.
 
     Raises:
-        ValueError: the message states what is wrong.
+        ValueError: the message states the fault.
     """
     if b"\0" in line:
         raise ValueError("has a NUL byte: the file is damaged, or is not UTF-8 text")
@@ -44,10 +44,10 @@ def kind_of(value: object) -> str:
 
 
 def required_text(fields: Mapping[str, Any], name: str, where: str = "") -> str:
-    """A field's string, which is not empty.
+    """Return a field's string, which is not empty.
 
     Args:
-        where: what the error puts before the name, such as `messages[0].`.
+        where: prefix of the name in the error, such as `messages[0].`.
 
     Raises:
         ValueError: it is missing, of another kind, empty, or has characters that no text file has.
@@ -61,7 +61,7 @@ def required_text(fields: Mapping[str, Any], name: str, where: str = "") -> str:
 
 
 def optional_text(fields: Mapping[str, Any], name: str, where: str = "") -> str | None:
-    """Likewise a string that may be empty; None where the field is missing."""
+    """Return a field's string, which may be empty; None if the field is missing."""
     if name not in fields:
         return None
     text = fields[name]
@@ -85,7 +85,7 @@ def refuse_unknown(fields: Mapping[str, Any], known: Collection[str], where: str
     """Check that there are no other fields.
 
     Raises:
-        ValueError: there are.
+        ValueError: there is another field.
     """
     unknown = [name for name in fields if name not in known]
     if unknown:
@@ -94,21 +94,21 @@ def refuse_unknown(fields: Mapping[str, Any], known: Collection[str], where: str
 
 
 def shown(name: str) -> str:
-    """A field's name for an error: short, and on one line."""
+    """Return a field's name for an error: short, and on one line."""
     return ascii(name)[1:-1][:_MOST_NAME_LENGTH] or "(a field without a name)"
 
 
 def listed(names: Collection[str]) -> str:
-    """Some names for an error."""
+    """Return some names for an error."""
     first = ", ".join(shown(name) for name in list(names)[:_MOST_NAMES])
     return f"{first}, ..." if len(names) > _MOST_NAMES else first or "none"
 
 
 def as_object(fields: object, example: str) -> Mapping[str, Any]:
-    """The fields of a JSON object.
+    """Return the fields of a JSON object.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is not an object.
     """
     if not isinstance(fields, dict):
         raise ValueError(f"is {kind_of(fields)}, expected a JSON object such as {example}")

@@ -1,4 +1,4 @@
-"""The records of datasets: what a line may say, and how it becomes tokens."""
+"""Records of datasets: the valid lines, and their conversion to tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,23 +30,22 @@ class Record(Protocol):
     """One line of a dataset."""
 
     def tokenize(self, tokenizer: Tokenizer, sequence_length: int) -> TokenSequence:
-        """Turn it into at most ``sequence_length`` tokens.
+        """Return the record in at most ``sequence_length`` tokens.
 
         The cost depends on the sequence length, not on the length of the record: at most
         `CHARACTERS_PER_TOKEN` characters of each text are tokenised for each token of the sequence.
 
         Raises:
-            ValueError: so few tokens come out that there is nothing to predict, or the chat template refuses
-                the record.
+            ValueError: the tokens are too few to predict any, or the chat template refuses the record.
         """
 
 
 class RecordForm(Protocol):
-    """Which lines a base model can be trained on."""
+    """Form of the lines that a base model can be trained on."""
 
     @property
     def key(self) -> str:
-        """Tells it from other forms: letters, digits and hyphens."""
+        """Unique name of the form: letters, digits and hyphens."""
 
     def parse(self, fields: object) -> Record:
         """Read a line.
@@ -61,7 +60,7 @@ class RecordForm(Protocol):
 
 @dataclass(frozen=True)
 class TextRecord:
-    """Text for a language model. No loss is taken on the prompt, which plain text does not have."""
+    """Text for a language model. The prompt, which plain text does not have, bears no loss."""
 
     prompt: str
     completion: str
@@ -136,7 +135,8 @@ TEXT_RECORDS = TextRecords()
 
 
 def _instruction(fields: Mapping[str, Any]) -> TextRecord:
-    """An instruction and its answer, in the prompt of Stanford Alpaca (`PROMPT_DICT` of its `train.py`)."""
+    """Return an instruction and its answer, in the prompt of Stanford Alpaca (`PROMPT_DICT` of its
+    `train.py`)."""
     refuse_unknown(fields, ("instruction", "input", "output"))
     instruction, output = required_text(fields, "instruction"), required_text(fields, "output")
     # pandas writes null for a field that other records have.
@@ -160,9 +160,9 @@ class LabelledRecords:
     """``{"text": ..., "label": ...}``, for sequence classifiers.
 
     Attributes:
-        names: of the labels, by number.
-        pooled: which token's output goes into the head: the first one, or the last.
-        pad_token_id: no token that is pooled, unless there is no other; None where the model has none.
+        names: names of the labels, by number.
+        pooled: token whose output goes into the head: the first one, or the last.
+        pad_token_id: a token that is not pooled, unless there is no other; None for a model without one.
     """
 
     names: tuple[str, ...]
@@ -189,7 +189,7 @@ class LabelledRecords:
         return LabelledRecord(required_text(given, "text"), self._number(given["label"]), self)
 
     def row(self, token_ids: list[int]) -> int:
-        """The place of the token that is pooled, as transformers finds it."""
+        """Return the place of the pooled token, as transformers finds it."""
         if self.pooled == "first":
             return 0
         return next(
@@ -228,8 +228,8 @@ class LabelledRecord:
     form: LabelledRecords
 
     def tokenize(self, tokenizer: Tokenizer, sequence_length: int) -> LabelledSequence:
-        """See `Record`. The tokenizer puts its special tokens around the text, as it does where the
-        classifier is used; a text that is too long is cut by it, too."""
+        """See `Record`. The tokenizer adds its special tokens around the text, as in use of the classifier,
+        and cuts a text that is too long."""
         used = ending if tokenizer.truncation_side == "left" else beginning
         token_ids = tokenizer.encode(
             used(self.text, sequence_length),

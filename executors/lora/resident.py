@@ -18,7 +18,7 @@ from executors.lora.trained_adapter import TrainedAdapter
 
 
 def new_state(task: LoraTask, layout: AdapterLayout, dataset_digest: str) -> TaskState:
-    """Return the state of a task that has not begun."""
+    """Return the state of a task without progress."""
     return TaskState(
         task=task,
         parameters=initial_parameters(layout, task.seed),
@@ -33,21 +33,21 @@ def new_state(task: LoraTask, layout: AdapterLayout, dataset_digest: str) -> Tas
 
 
 class ResidentTask:
-    """A task's adapter, optimizer and data on one device. Nothing in it is shared with another task.
+    """A task's adapter, optimizer and data on one device, none of which other tasks share.
 
     Attributes:
-        task: what is trained.
-        layout: where the adapter sits.
+        task: the task.
+        layout: layout of its adapter.
         samples_done: sequences used so far.
-        gradient_norm: L2 norm of the last step's gradient before it was clipped; zero before the first step.
-            One that is not finite has updated nothing.
-        step_tokens: tokens of the last step's micro-batch; none before the first step.
+        gradient_norm: L2 norm of the last step's gradient before clipping; 0 before the first step. If it is
+            not finite, there was no update.
+        step_tokens: tokens of the last step's micro-batch; 0 before the first step.
     """
 
     def __init__(
         self, state: TaskState, layout: AdapterLayout, dataset: JsonlDataset, device: torch.device
     ) -> None:
-        """Bring ``state`` to the device.
+        """Copy ``state`` to the device.
 
         Raises:
             ValueError: the state does not fit the layout, or the data has changed since.
@@ -72,9 +72,9 @@ class ResidentTask:
         return self.samples_done >= self.task.total_samples
 
     def next_micro_batch(self, tokenizer: Tokenizer) -> list[TokenSequence]:
-        """Return the sequences of the next step; the cursor moves only when the step is taken.
+        """Return the sequences of the next step; the cursor moves only at the end of the step.
 
-        The last micro-batch is smaller if need be, so that no sample beyond the total is used.
+        The last micro-batch may be smaller, so that no sample beyond the total is used.
         """
         if self._upcoming_sequences is None:
             indices, _ = self._upcoming()
@@ -104,15 +104,15 @@ class ResidentTask:
         return len(self._dataset)
 
     def begin_step(self, tokens: int) -> None:
-        """Clear the gradient and set the masks of this step, which depend on its number alone."""
+        """Clear the gradient and set the masks of this step, which depend only on its number."""
         self.step_tokens = tokens
         self._adapter.clear()
         self._masks.generator.manual_seed(derive_seed(self.task.seed, "dropout", self._micro_batches))
 
     def finish_step(self) -> None:
-        """Clip this adapter's gradient, update the adapter and move on in the data.
+        """Clip this adapter's gradient, update the adapter and advance in the data.
 
-        A gradient that is not finite updates nothing.
+        There is no update if the gradient is not finite.
         """
         self.gradient_norm = self._adapter.update()
         indices, self._cursor = self._upcoming()
@@ -121,7 +121,7 @@ class ResidentTask:
         self._micro_batches += 1
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return copies of the gradients of the last step, as they were used, by the matrices' names."""
+        """Return copies of the gradients used in the last step, by the matrices' names."""
         return {name: g.clone() for name, g in self.layout.split(self._adapter.gradient).items()}
 
     def state(self) -> TaskState:

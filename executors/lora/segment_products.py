@@ -2,7 +2,7 @@
 
 A segment is one task's token range. LoRA needs three products, for a matrix M ``[rank, features]`` and the
 segment's rows X ``[tokens, features]``: narrowing ``X M^T``, widening a narrow result N by ``N M``, and the
-gradient ``N^T X``. Three classes compute them with the same meaning; ``choose_products`` picks one:
+gradient ``N^T X``. Three classes compute them with the same meaning; ``choose_products`` selects one:
 
 - ``BatchedProducts`` when all segments have equal length and equal rank: one ``torch.bmm`` for all.
 - ``GroupedProducts`` for ragged segments on CUDA, where a launch for each segment would leave the device
@@ -10,7 +10,7 @@ gradient ``N^T X``. Three classes compute them with the same meaning; ``choose_p
 - ``SeparateProducts`` otherwise. On a CPU a call costs a few microseconds and grouped_mm loops as well, so
   one product for each segment is fastest, and bit-identical to what the task alone would compute.
 
-The first and the last keep narrow results as ``[rank, tokens]``: BLAS is two to five times as fast with the
+The first and the last store narrow results as ``[rank, tokens]``: BLAS is two to five times as fast with the
 small dimension first, since the product's rows are then few and long.
 """
 
@@ -31,14 +31,14 @@ class SegmentProducts(Protocol):
     """Products of the segments' rows with the segments' own matrices.
 
     "Parts" are the segments of a ``[T, features]`` tensor, "matrices" one ``[rank, features]`` for each
-    segment, "narrow" the segments' narrow results, each in the form that the class works on.
+    segment, "narrow" the segments' narrow results, each in the form of the class.
     """
 
     def parts(self, rows: Tensor) -> Any:
         """View the segments of ``[T, features]``."""
 
     def gather(self, matrices: Sequence[Tensor]) -> Any:
-        """Bring one matrix for each segment into the form that the products take."""
+        """Return one matrix for each segment in the form of the products."""
 
     def narrow(self, parts: Any, matrices: Any) -> Any:
         """Return ``parts[k] @ matrices[k].T``, times the gain of k, for each segment k."""
@@ -143,9 +143,9 @@ def choose_products(
     device: torch.device,
     grouped: bool,
 ) -> SegmentProducts:
-    """Pick the class for the adapters' row ranges, ranks and gains.
+    """Select the class for the adapters' row ranges, ranks and gains.
 
-    ``grouped`` says that the layer suits grouped_mm: bfloat16, and feature counts that keep rows aligned.
+    ``grouped`` states that the layer suits grouped_mm: bfloat16, and feature counts that keep rows aligned.
     """
     neighbours = all(left[1] == right[0] for left, right in pairwise(segments))
     alike = len({stop - start for start, stop in segments}) == 1 and len(set(ranks)) == 1
@@ -159,7 +159,7 @@ def choose_products(
 
 
 def is_aligned_for_grouping(in_features: int, out_features: int, dtype: torch.dtype) -> bool:
-    """Whether grouped_mm takes rows of this many features on CUDA."""
+    """Return whether grouped_mm supports rows of this many features on CUDA."""
     return dtype == torch.bfloat16 and all(
         features * dtype.itemsize % _GROUPED_ALIGNMENT_BYTES == 0 for features in (in_features, out_features)
     )

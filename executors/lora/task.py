@@ -13,9 +13,9 @@ GPT2_TARGET_MODULES = ("c_attn",)
 
 
 class LoraTask(LoraHyperparameters):
-    """One adapter and how it is trained (LoRA: Hu et al. 2021, arXiv 2106.09685).
+    """One adapter and its training (LoRA: Hu et al. 2021, arXiv 2106.09685).
 
-    The hyperparameters are those of the job: what is refused here was refused when the job was submitted.
+    The hyperparameters are those of the job: invalid ones are refused when the job is submitted.
     """
 
     job_id: Identifier
@@ -41,7 +41,7 @@ class AdapterState:
         parameters: a flat float32 vector, ordered by its ``AdapterLayout``.
         first_moment: AdamW's running mean of the gradient, like ``parameters``.
         second_moment: AdamW's running mean of the squared gradient, like ``parameters``.
-        optimizer_steps: updates made.
+        optimizer_steps: number of updates.
     """
 
     parameters: Tensor
@@ -55,11 +55,11 @@ class TaskState(AdapterState):
     """A task between two steps. Its random state is (task.seed, micro_batches): masks are drawn from these.
 
     Attributes:
-        task: what is trained.
+        task: the task.
         micro_batches: micro-batches used; more than the updates if some had no finite gradient.
         samples_done: sequences used.
         cursor: place in the data.
-        dataset_digest: content of the data that the cursor points into.
+        dataset_digest: digest of the data of the cursor.
     """
 
     task: LoraTask

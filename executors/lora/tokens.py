@@ -33,20 +33,20 @@ class Tokenizer(Protocol):
 
 
 def tokens_of(tokenizer: Tokenizer, text: str) -> list[int]:
-    """A text in tokens, without special tokens around it."""
+    """Return the tokens of a text, without special tokens around it."""
     return tokenizer.encode(text, add_special_tokens=False)
 
 
 def characters_for(tokens: int) -> int:
-    """Return how many characters are tokenised at most to get so many tokens."""
+    """Return the most characters that are tokenised to get a number of tokens."""
     return tokens * CHARACTERS_PER_TOKEN
 
 
 def beginning(text: str, tokens: int) -> str:
-    """Return what is tokenised of a text of which the first tokens are kept."""
+    """Return the part to tokenise of a text of which the first tokens are kept."""
     return text[: characters_for(tokens)]
 
 
 def ending(text: str, tokens: int) -> str:
-    """Return what is tokenised of a text of which the last tokens are kept, at least one."""
+    """Return the part to tokenise of a text of which the last tokens are kept, at least one."""
     return text[-characters_for(tokens) :]

@@ -18,14 +18,14 @@ class TrainedAdapter:
     """One adapter and its optimizer. Gradients of all passes since `clear` add up.
 
     Attributes:
-        task: whose hyperparameters it is trained with.
-        layout: where the adapter sits.
+        task: task with its hyperparameters.
+        layout: layout of the adapter.
     """
 
     def __init__(
         self, task: LoraTask, layout: AdapterLayout, state: AdapterState, device: torch.device
     ) -> None:
-        """Bring a state to the device.
+        """Copy a state to the device.
 
         Raises:
             ValueError: the state does not fit the layout.
@@ -52,13 +52,13 @@ class TrainedAdapter:
 
     @property
     def heads(self) -> Sequence[Mapping[str, Tensor]]:
-        """The parameters of each head, by their names in the model."""
+        """Return the parameters of each head, by their names in the model."""
         return self._adapter.heads
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Parameters, first moment, second moment and count of updates, as they are: writing to them changes
-        the state."""
+        """Return parameters, first moment, second moment and count of updates, without copies: writing to
+        them changes the state."""
         moments = self._optimizer.state[self._adapter.vector]
         return self._adapter.vector.detach(), moments["exp_avg"], moments["exp_avg_sq"], moments["step"]
 
@@ -68,22 +68,22 @@ class TrainedAdapter:
         return SiteAdapter(down, up, self.task.scaling, self.task.dropout, masks, rows)
 
     def clear(self) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         self._adapter.gradient.zero_()
 
     def update(self) -> float:
-        """Clip the gradient, and step.
+        """Clip the gradient, and update.
 
         Returns:
-            the gradient's L2 norm before it was clipped; one that is not finite has updated nothing.
+            the gradient's L2 norm before clipping; if it is not finite, there was no update.
         """
         norm = float(torch.nn.utils.get_total_norm([self.gradient]))
         self.update_as_part(norm)
         return norm
 
     def update_as_part(self, norm: float) -> None:
-        """Clip the gradient as part of one whose L2 norm is `norm`, and step; one that is not finite updates
-        nothing."""
+        """Clip the gradient as part of one whose L2 norm is `norm`, and update, unless the norm is not
+        finite."""
         if not math.isfinite(norm) or not self.layout.size:
             return
         vector = self._adapter.vector

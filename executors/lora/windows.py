@@ -3,24 +3,24 @@
 from transformers import PretrainedConfig
 
 UNLIMITED_TOKENS = 1_048_576
-"""As long as a job's sequences can be."""
+"""Longest sequence of a job."""
 
 LEAST_TOKENS = 2
-"""One to predict from, and one to predict."""
+"""One token to predict from, and one to predict."""
 
 _WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window", "local_attention")
 _CHANGING_ROTARY = ("dynamic", "longrope")
 """Kinds of rotary positions whose frequencies depend on the longest sequence of a batch, once it is longer
-than the model was trained with: a neighbour would change them."""
+than in the model's training: a neighbour would change them."""
 
 
 def longest_sequence_tokens(config: PretrainedConfig, position_offset: int) -> int:
-    """Return the longest sequence that packed attention computes as the model would.
+    """Return the longest sequence for which packed attention gives the model's result.
 
-    A window changes nothing for sequences that fit into it; longer ones are not supported.
+    A window has no effect on sequences that fit into it; longer ones are not supported.
 
     Args:
-        position_offset: the position of a sequence's first token.
+        position_offset: position of a sequence's first token.
     """
     limits = [UNLIMITED_TOKENS]
     positions = getattr(config, "max_position_embeddings", None)
@@ -40,7 +40,7 @@ def longest_sequence_tokens(config: PretrainedConfig, position_offset: int) -> i
 
 
 def fault_in_lengths(config: PretrainedConfig, position_offset: int) -> str | None:
-    """Why no sequence can be trained on within the limits of a model's attention; None if one can."""
+    """Return why no sequence can be trained on within the limits of a model's attention; None if one can."""
     longest = longest_sequence_tokens(config, position_offset)
     if longest >= LEAST_TOKENS:
         return None
@@ -50,6 +50,6 @@ def fault_in_lengths(config: PretrainedConfig, position_offset: int) -> str | No
 
 
 def empty_windows(config: PretrainedConfig) -> list[str]:
-    """Return the fields that give a model a window of no token, unless it takes such a number for none."""
+    """Return the fields that give a model a window of 0 tokens, unless the model treats 0 as no window."""
     windows = {name: getattr(config, name, None) for name in _WINDOWS}
     return [name for name, tokens in windows.items() if isinstance(tokens, int) and tokens <= 0]

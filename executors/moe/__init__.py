@@ -1,7 +1,7 @@
 """Mixture-of-experts models with adaptive gating (thesis, chapter 5), and the runner `moe`, by which they are
 trained and served over ranks (chapter 4).
 
-The node's own process imports no torch: a fork server does, and the ranks are forked from it.
+The node's own process does not import torch: a fork server does, and the ranks are forked from it.
 """
 
 from executors.gang.runner import GangRunnerKind

@@ -1,4 +1,4 @@
-"""A mixture-of-experts layer: router, gating, experts, and what the router did in the last pass."""
+"""A mixture-of-experts layer: router, gating, experts, and the routing of the last pass."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ ApplyExperts = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LayerPass:
-    """How one layer routed one batch.
+    """Routing of one batch by one layer.
 
     Attributes:
-        routing: of the batch's tokens, padding left out; its probabilities still bear gradients.
-        sequence: ``(tokens,)`` int64, in which sequence of the batch each token is.
-        sequences: how many sequences the batch has.
+        routing: routing of the batch's tokens, without padding; its probabilities still bear gradients.
+        sequence: ``(tokens,)`` int64, number of each token's sequence in the batch.
+        sequences: number of sequences in the batch.
     """
 
     routing: Routing
@@ -29,17 +29,17 @@ class LayerPass:
 
     @property
     def double_ratio(self) -> Tensor:
-        """The ratio of tokens with two experts to all, a scalar."""
+        """Return the ratio of tokens with two experts to all, a scalar."""
         return self.routing.is_double.double().sum() / max(len(self.sequence), 1)
 
     @property
     def tokens_of_sequences(self) -> Tensor:
-        """Tokens of each sequence, ``(sequences,)`` int64."""
+        """Return the number of tokens of each sequence, ``(sequences,)`` int64."""
         return torch.bincount(self.sequence, minlength=self.sequences)
 
     @property
     def double_ratio_of_sequences(self) -> Tensor:
-        """Each sequence's ratio r of tokens with two experts (Eq. 5.5), ``(sequences,)`` float64."""
+        """Return each sequence's ratio r of tokens with two experts (Eq. 5.5), ``(sequences,)`` float64."""
         doubles = torch.bincount(self.sequence[self.routing.is_double], minlength=self.sequences)
         return doubles.double() / self.tokens_of_sequences.clamp(min=1)
 
@@ -47,11 +47,11 @@ class LayerPass:
 class Router(nn.Linear):
     """Maps hidden states ``(tokens, hidden)`` to logits ``(tokens, experts)`` in the data type of its weight.
 
-    Autocast does not apply: which experts are chosen is sensitive to rounding.
+    Autocast does not apply: the choice of experts is sensitive to rounding.
     """
 
     def __init__(self, hidden: int, experts: int, bias: bool = False) -> None:
-        """Make a router of zeros: until it is trained or filled, all experts are equal."""
+        """Create a router of zeros: all experts are equal until it is trained or filled."""
         super().__init__(hidden, experts, bias=bias)
 
     def reset_parameters(self) -> None:
@@ -65,23 +65,23 @@ class Router(nn.Linear):
 
 
 class MoeBlock(nn.Module):
-    """A mixture-of-experts layer in the place of a feed-forward network. No token is dropped.
+    """A mixture-of-experts layer instead of a feed-forward network. No token is dropped.
 
-    Pairs that the gating does not choose are left out before the experts compute (erratum G3).
+    Pairs that the gating does not select are removed before the experts compute (erratum G3).
 
     Attributes:
         router: maps ``(tokens, hidden)`` to logits ``(tokens, experts)``.
-        gating: may be replaced between passes.
-        experts: what computes them; a module that spreads them over devices can be put here.
-        is_token: ``(batch, sequence)`` bool, false where the next passes have padding; it is not routed, and
-            its outputs are zeros. None where all places have tokens.
-        last_pass: how the last pass was routed; see `take_passes`.
+        gating: gating of the next passes; may be replaced.
+        experts: computation of the experts; may be a module that spreads them over devices.
+        is_token: ``(batch, sequence)`` bool, false at padding in the next passes; padding is not routed, and
+            its outputs are zeros. None without padding.
+        last_pass: routing of the last pass; see `take_passes`.
     """
 
     def __init__(
         self, router: nn.Module, gating: Gating, experts: ApplyExperts, dropout: float = 0.0
     ) -> None:
-        """Put a layer together; ``dropout`` is of its outputs, in training."""
+        """Combine the parts of a layer; ``dropout`` is that of its outputs, in training."""
         super().__init__()
         self.router = router
         self.gating = gating
@@ -110,7 +110,7 @@ class MoeBlock(nn.Module):
         self.last_pass = LayerPass(routing, places // length, sequences)
         outputs = self.experts(tokens.index_select(0, routing.pairs_token), routing.counts)
         weighted = outputs * routing.pairs_weight.to(outputs.dtype).unsqueeze(1)
-        # At most two rows are added for a token, so their order changes nothing: deterministic on a GPU too.
+        # At most two rows are added for a token, so their order has no effect: also deterministic on a GPU.
         combined = torch.zeros_like(flat, dtype=outputs.dtype).index_add(
             0, places[routing.pairs_token], weighted
         )
@@ -119,14 +119,14 @@ class MoeBlock(nn.Module):
 
 
 def moe_blocks(model: nn.Module) -> dict[str, MoeBlock]:
-    """The mixture-of-experts layers of a model by dotted name, in its order."""
+    """Return the mixture-of-experts layers of a model by dotted name, in its order."""
     return {name: module for name, module in model.named_modules() if isinstance(module, MoeBlock)}
 
 
 def take_passes(model: nn.Module) -> dict[str, LayerPass]:
-    """How each layer of a model routed the last batch, by the layer's name; the layers forget it.
+    """Remove and return the routing of the last batch in each layer of a model, by the layer's name.
 
-    Layers that have had no pass since are left out.
+    Layers without a pass since the last call are left out.
     """
     passes = {}
     for name, block in moe_blocks(model).items():
@@ -137,7 +137,8 @@ def take_passes(model: nn.Module) -> dict[str, LayerPass]:
 
 
 def auxiliary_loss(passes: Mapping[str, LayerPass]) -> Tensor:
-    """The sum of the layers' balance losses (Eq. 5.4), a scalar; the thesis adds it 0.01 times to the loss.
+    """Return the sum of the layers' balance losses (Eq. 5.4), a scalar; the thesis adds it 0.01 times to the
+    loss.
 
     Raises:
         ValueError: there is no pass.
@@ -148,6 +149,6 @@ def auxiliary_loss(passes: Mapping[str, LayerPass]) -> Tensor:
 
 
 def set_gating(model: nn.Module, gating: Gating) -> None:
-    """Replace the gating of all layers of a model, for instance by top-1 for inference."""
+    """Replace the gating of all layers of a model, for example by top-1 for inference."""
     for block in moe_blocks(model).values():
         block.gating = gating

@@ -1,8 +1,8 @@
 """The order of training data by complexity (thesis, section 5.3.2).
 
-A sample's complexity vector holds, for each layer, the ratio of its tokens that needed two experts (Eq. 5.5).
-Training itself collects the vectors, at no extra pass; before each epoch the samples are ordered anew by the
-cosine similarity of their vectors to the simplest sample's, and cut into batches of like complexity.
+A sample's complexity vector has, for each layer, the ratio of its tokens that needed two experts (Eq. 5.5).
+Training itself collects the vectors, without an extra pass; before each epoch the samples are sorted by the
+cosine similarity of their vectors to the simplest sample's, and cut into batches of similar complexity.
 """
 
 import numpy as np
@@ -16,15 +16,15 @@ def order_by_complexity(vectors: NDArray[np.float64], tokens: NDArray[np.int64])
 
     A vector of zeros has no direction, so no cosine: such samples, none of whose tokens needed two experts,
     come first, and the others are compared with the simplest of them. Samples of equal similarity, as all of
-    a single layer are, follow by their mean ratio, since the cosine cannot tell [0.1, 0.1] from [0.9, 0.9];
-    what is equal then too stays in the order given.
+    a single layer are, follow by their mean ratio, since the cosine does not distinguish [0.1, 0.1] and [0.9,
+    0.9]; samples that are still equal stay in the given order.
 
     Args:
         vectors: ``(samples, layers)``, ratios in [0, 1].
-        tokens: ``(samples,)``, each sample's length.
+        tokens: ``(samples,)``, length of each sample.
 
     Returns:
-        ``(samples,)``, their numbers in the order in which they are to be trained on.
+        ``(samples,)``, numbers of the samples in the order of training.
     """
     lengths = np.linalg.norm(vectors, axis=1)
     directed = np.flatnonzero(lengths)
@@ -38,16 +38,16 @@ def order_by_complexity(vectors: NDArray[np.float64], tokens: NDArray[np.int64])
 
 
 class Curriculum:
-    """The complexity of a dataset's samples as it is learnt, and the batches that follow from it.
+    """Recorded complexity of a dataset's samples, and the batches that follow from it.
 
     Attributes:
-        vectors: ``(samples, layers)`` float64, complexity as last recorded; NaN where it has not been. With
-            ``tokens`` it is all the state there is.
+        vectors: ``(samples, layers)`` float64, complexity as last recorded; NaN before that. With ``tokens``
+            it is the whole state.
         tokens: ``(samples,)`` int64, the samples' lengths as last recorded.
     """
 
     def __init__(self, samples: int, layers: int, seed: int) -> None:
-        """Begin with nothing recorded.
+        """Start without records.
 
         Raises:
             ValueError: there is no sample or no layer.
@@ -61,7 +61,7 @@ class Curriculum:
     def record(
         self, samples: NDArray[np.int64], ratios: NDArray[np.float64], tokens: NDArray[np.int64]
     ) -> None:
-        """Note how a batch was routed.
+        """Record the routing of a batch.
 
         Args:
             samples: ``(batch,)``, the samples' numbers.
@@ -82,8 +82,8 @@ class Curriculum:
     def batches(self, epoch: int, batch_size: int) -> list[NDArray[np.int64]]:
         """Cut the samples into the batches of an epoch, the simplest first; the last may be smaller.
 
-        Samples of unknown complexity, which in the first epoch are all, come last, in an order that depends
-        on the seed and the epoch alone.
+        Samples of unknown complexity, which are all in the first epoch, come last, in an order that depends
+        only on the seed and the epoch.
 
         Raises:
             ValueError: the batch size is below 1.

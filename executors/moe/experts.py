@@ -34,12 +34,12 @@ class Experts(nn.Module):
         bias: bool = False,
         dropout: float = 0.0,
     ) -> None:
-        """Make room for the weights.
+        """Allocate the weights.
 
         Args:
-            activation: its name, as in Hugging Face configurations.
+            activation: its name in Hugging Face configurations.
             gated: whether the activated half multiplies the other.
-            dropout: of the intermediate features, in training.
+            dropout: dropout of the intermediate features, in training.
 
         Raises:
             ValueError: there is no expert, or the activation is unknown.
@@ -64,7 +64,7 @@ class Experts(nn.Module):
 
     @torch.no_grad()
     def initialize_(self, standard_deviation: float, generator: torch.Generator) -> None:
-        """Draw each expert's weights anew, as Hugging Face does: normally distributed, and biases of zero."""
+        """Draw each expert's weights, as Hugging Face does: normally distributed, and biases of zero."""
         for name, parameter in self.named_parameters():
             if name.endswith("_bias"):
                 parameter.zero_()
@@ -74,7 +74,7 @@ class Experts(nn.Module):
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
         """Apply to each row the network of its expert.
 
-        An expert without rows costs nothing; its gradients are zeros.
+        An expert without rows has no cost; its gradients are zeros.
 
         Args:
             rows: ``(pairs, hidden)``, sorted by expert.

@@ -1,4 +1,4 @@
-"""Which experts process a token, and with which weight (thesis, section 5.3.1)."""
+"""Choice of the experts that process a token, and their weights (thesis, section 5.3.1)."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -13,23 +13,22 @@ ExpertWeights = Literal["normalized", "probability"]
 
 @dataclass(frozen=True)
 class Gating:
-    """How many experts a token gets.
+    """Rule for the number of experts of a token.
 
     Attributes:
-        mode: one expert for each token, two, or two where the router hesitates between them.
+        mode: one expert for each token, two, or two if the router's probabilities are close.
         threshold: T, in [0, 1], of adaptive gating: a token gets two experts when P1 - P2 <= T, for its two
             largest probabilities (erratum G1). T = 0 is top-1, even for a token whose largest probabilities
             are equal, as all are under a router of zeros; T = 1 is top-2. The default is the thesis's
             (section 5.4.3). The other modes ignore it.
-        weights: what the outputs of a token's experts are multiplied by in their sum (Eq. 5.3).
+        weights: factors of the outputs of a token's experts in their sum (Eq. 5.3).
 
-            ``normalized``, as Mixtral does and as section 5.4.3 asks for: probabilities divided by the sum of
-            those selected. So a single expert has weight 1, and where all experts are equal the layer equals
-            a dense one. A constant weight would never train the router, so the gradient of a single
-            expert's weight is that of P1 with the divisor held constant, P1' / P1: Switch's gradient, scaled
-            as its output is.
+            ``normalized``, as in Mixtral and in section 5.4.3: probabilities divided by the sum of those
+            selected. So a single expert has weight 1, and if all experts are equal the layer equals a dense
+            one. A constant weight would never train the router, so the gradient of a single expert's weight
+            is that of P1 with the divisor held constant, P1' / P1: Switch's gradient, scaled like its output.
 
-            ``probability``, as Switch does: the probabilities themselves.
+            ``probability``, as in Switch: the probabilities themselves.
 
     Raises:
         ValueError: the threshold is outside [0, 1], or the mode or the weights are unknown.
@@ -41,22 +40,22 @@ class Gating:
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(GatingMode):
-            raise ValueError(f"gating mode {self.mode!r} is none of {', '.join(get_args(GatingMode))}")
+            raise ValueError(f"gating mode {self.mode!r} is not one of {', '.join(get_args(GatingMode))}")
         if self.weights not in get_args(ExpertWeights):
             raise ValueError(
-                f"expert weights {self.weights!r} are none of {', '.join(get_args(ExpertWeights))}"
+                f"expert weights {self.weights!r} are not one of {', '.join(get_args(ExpertWeights))}"
             )
         if not 0.0 <= self.threshold <= 1.0:  # NaN is outside too
             raise ValueError(f"gating threshold {self.threshold} is outside [0, 1]")
 
     @property
     def largest_gap(self) -> float:
-        """The largest P1 - P2 with which a token gets two experts; 0 stands for none at all."""
+        """Largest P1 - P2 with which a token gets two experts; with 0, no token does."""
         return {"top1": 0.0, "top2": 1.0, "adaptive": self.threshold}[self.mode]
 
     @property
     def fewest_experts(self) -> int:
-        """How many experts a layer needs: as many as a token may get."""
+        """Fewest experts of a layer: as many as a token may get."""
         return 2 if self.largest_gap > 0.0 else 1
 
 
@@ -65,9 +64,9 @@ class Routing:
     """The (token, expert) pairs to compute: one or two for each token, and no others (erratum G3).
 
     Attributes:
-        pairs_token: ``(pairs,)`` int64, the token of each pair; sorted by expert, and by token for each.
-        pairs_weight: ``(pairs,)``, what the expert's output is multiplied by.
-        counts: ``(experts,)`` int64, how many of the pairs are of each expert.
+        pairs_token: ``(pairs,)`` int64, the token of each pair; sorted by expert, and then by token.
+        pairs_weight: ``(pairs,)``, factor of the expert's output.
+        counts: ``(experts,)`` int64, number of pairs of each expert.
         probabilities: ``(tokens, experts)``, the router's softmax (Eq. 5.2), in float32 or wider.
         first_expert: ``(tokens,)`` int64, the expert of the largest probability; of equal ones, the first.
         is_double: ``(tokens,)`` bool, whether the token has two experts.
@@ -82,9 +81,9 @@ class Routing:
 
 
 def route(logits: Tensor, gating: Gating) -> Routing:
-    """Choose the experts of each token.
+    """Select the experts of each token.
 
-    What is chosen depends on nothing but the logits and the gating, on every device.
+    The result depends only on the logits and the gating, on every device.
 
     Args:
         logits: ``(tokens, experts)``.
@@ -101,7 +100,7 @@ def route(logits: Tensor, gating: Gating) -> Routing:
         )
     wide = torch.promote_types(logits.dtype, torch.float32)
     probabilities = logits.softmax(dim=-1, dtype=wide)
-    # Maxima, not topk: of equal values it is documented that the first is found.
+    # Maxima, not topk: for equal values they are documented to return the first.
     chosen_probability, chosen = probabilities.max(dim=-1, keepdim=True)
     first_expert = chosen.squeeze(1)
     is_double = torch.zeros_like(first_expert, dtype=torch.bool)
@@ -114,7 +113,7 @@ def route(logits: Tensor, gating: Gating) -> Routing:
         is_double = ~(gap[:, 0] - gap[:, 1] > gating.largest_gap)
         kept = torch.stack([torch.ones_like(is_double), is_double], dim=1)
         pairs_place = kept.flatten().nonzero().squeeze(1)
-    # In the order of the tokens before, so a stable sort by expert leaves each expert's tokens in order.
+    # Tokens are in order, so a stable sort by expert keeps each expert's tokens in order.
     pairs_expert, order = chosen.flatten()[pairs_place].sort(stable=True)
     pairs_place = pairs_place[order]
     return Routing(
@@ -128,7 +127,8 @@ def route(logits: Tensor, gating: Gating) -> Routing:
 
 
 def _weights(chosen_probability: Tensor, is_double: Tensor, gating: Gating) -> Tensor:
-    """Weights of the experts of each token, ``(tokens, 1 or 2)``; the second holds for doubles alone."""
+    """Return the weights of the experts of each token, ``(tokens, 1 or 2)``; the second is valid only for
+    tokens with two experts."""
     if gating.weights == "probability":
         return chosen_probability
     single = chosen_probability[:, 0].detach()
@@ -136,12 +136,13 @@ def _weights(chosen_probability: Tensor, is_double: Tensor, gating: Gating) -> T
 
 
 def balance_loss(routing: Routing) -> Tensor:
-    """Loss that grows as the load of the experts becomes uneven: E sum_e f_e p_e (Eq. 5.4), a scalar.
+    """Return a loss that grows as the load of the experts becomes uneven: E sum_e f_e p_e (Eq. 5.4), a
+    scalar.
 
     f_e is expert e's fraction of the tokens that go to one expert only, p_e its mean probability over all
-    tokens (erratum G2). It is 1 for an even load. Where every token goes to two experts, f is 0/0; then the
-    first choices of all tokens count, which is GShard's loss for top-2 gating: without it nothing would
-    balance top-2, and T = 1 could not equal it.
+    tokens (erratum G2). It is 1 for an even load. If every token goes to two experts, f is 0/0; then the
+    first choices of all tokens count, which is GShard's loss for top-2 gating: otherwise top-2 would not be
+    balanced, and T = 1 could not equal it.
     """
     tokens, experts = routing.probabilities.shape
     counted = ~routing.is_double | routing.is_double.all()

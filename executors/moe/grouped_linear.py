@@ -1,8 +1,8 @@
 """Linear layers of many experts, each applied to its own rows: sorted, grouped matrix products.
 
-Rows are sorted by expert, so each expert's are one range, and an expert without rows costs nothing. On CUDA
-in bfloat16 one ``torch.nn.functional.grouped_mm`` does the work of all; otherwise there is one product for
-each expert with rows. On a CPU a call costs a few microseconds and grouped_mm loops as well.
+Rows are sorted by expert, so each expert's are one range, and an expert without rows has no cost. On CUDA in
+bfloat16, one ``torch.nn.functional.grouped_mm`` computes all; otherwise there is one product for each expert
+with rows. On a CPU a call costs a few microseconds and grouped_mm loops as well.
 """
 
 from typing import Any
@@ -14,13 +14,13 @@ from torch.nn.functional import grouped_mm
 
 _GROUPED_ALIGNMENT_BYTES = 16
 _ONES = 8
-"""Columns: the fewest of two bytes that are aligned."""
+"""Fewest columns of two bytes that are aligned."""
 
 
 def grouped_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, counts: Tensor) -> Tensor:
     """Apply to each row the linear layer of its expert.
 
-    Under autocast the products are computed in its data type, as those of a linear layer are.
+    Under autocast the products have its data type, like those of a linear layer.
 
     Args:
         rows: ``(pairs, in_features)``, sorted by expert.
@@ -97,13 +97,13 @@ class _LoopedLinear(torch.autograd.Function):
 
 
 def _parts(sizes: list[int], *tensors: Tensor) -> list[tuple[int, tuple[Tensor, ...]]]:
-    """The ranges of the experts that have rows, with the experts' numbers."""
+    """Return the ranges of the experts that have rows, with the experts' numbers."""
     split = zip(*(tensor.split(sizes) for tensor in tensors), strict=True)
     return [(expert, parts) for expert, parts in enumerate(split) if sizes[expert]]
 
 
 class _GroupedLinear(torch.autograd.Function):
-    """One grouped product for all experts, and no wait for the counts."""
+    """One grouped product for all experts, without waiting for the counts."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, counts: Tensor) -> Tensor:
@@ -119,11 +119,11 @@ class _GroupedLinear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         rows, weight, ends = ctx.saved_tensors
         rows_needed, weight_needed, bias_needed, _ = ctx.needs_input_grad
-        gradient = gradient.contiguous()  # grouped_mm takes no expanded rows
+        gradient = gradient.contiguous()  # grouped_mm does not support expanded rows
         return (
             grouped_mm(gradient, weight, offs=ends) if rows_needed else None,
             grouped_mm(gradient.t(), rows, offs=ends) if weight_needed else None,
-            # Sums over rows are products with ones, which add up in float32 whatever the type.
+            # Sums over rows are products with ones, which add up in float32 for any type.
             grouped_mm(gradient.t(), torch.ones_like(gradient[:, :_ONES]), offs=ends)[..., 0]
             if bias_needed
             else None,

@@ -1,6 +1,7 @@
 """The runner `moe` on a node: mixture-of-experts jobs whose ranks begin and end by the cell's commands.
 
-All ranks of a generation begin and end together. A job trains or serves by its kind: see `RANK_WORK`.
+All ranks of a generation begin and end together. The kind of a job determines whether it trains or serves:
+see `RANK_WORK`.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ RANK_WORK: Mapping[str, str] = MappingProxyType(
         "moe-train": "executors.moe.training.rank:run_rank",
     }
 )
-"""`module:function` by the `kind` of a workload. Named, not imported: the node's process has no torch."""
+"""`module:function` by the `kind` of a workload. Names, without imports: the node's process has no torch."""
 
 
 class MoeOrder(RankOrder):
@@ -36,7 +37,7 @@ class MoeOrder(RankOrder):
 
 
 def members_of(command: RanksAssigned) -> Members:
-    """The nodes of a generation."""
+    """Return the nodes of a generation."""
     return Members(tuple((member.node, member.ranks) for member in command.members))
 
 

@@ -1,4 +1,4 @@
-"""The node service: gives a node's commands to its runners, and reports the results."""
+"""The node service: sends a node's commands to its runners, and reports the results."""
 
 from executors.node.process import main
 from executors.node.settings import ExecutorSettings

@@ -1,4 +1,4 @@
-"""From a record of `commands` to a command for a runner of this node, or to the reason for its refusal."""
+"""Parsing of records of `commands`, to a command for a runner of this node or the reason of its refusal."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,12 +25,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class AcceptedCommand:
-    """A command for a runner of this node that was not applied yet."""
+    """A command for a runner of this node that is not yet applied."""
 
     id: str
     """Id of its decision."""
     key: str
-    """Tells it from every other: its id, which anybody can guess, with the start of its chain."""
+    """Unique key: its id, which a user can guess, with the start of its chain."""
     command: Command | RunDisowned
 
 
@@ -44,10 +44,10 @@ class ParsedRecord:
 
 
 class Acceptance:
-    """Reads the commands of one node. Nothing in a record may bring the node down, or hide the next one."""
+    """Reads the commands of one node. A record can neither stop the node nor hide the next record."""
 
     def __init__(self, cell: str, node: str, types: Mapping[str, type[Command]]) -> None:
-        """`types` are what the node's runners obey, by CloudEvents type."""
+        """`types` are the commands of the node's runners, by CloudEvents type."""
         self._cell = cell
         self._node = node
         self._types = types
@@ -60,8 +60,8 @@ class Acceptance:
             return ParsedRecord(record.offset, error)
 
     def accept(self, record: ParsedRecord, journal: Journal) -> AcceptedCommand | CommandRefused | None:
-        """Return the command in a record, or why the node cannot obey it; None if it is not for this node, is
-        no command, or was applied already. The latter two are logged."""
+        """Return the command in a record, or the reason why the node cannot obey it; None if it is for
+        another node, is not a command, or was applied already. The latter two are logged."""
         accepted = record.content
         if isinstance(accepted, InvalidRecordError):
             _log.warning(
@@ -75,7 +75,7 @@ class Acceptance:
         return accepted
 
     def cancelling(self, records: Iterable[ParsedRecord], journal: Journal) -> Iterator[Command]:
-        """The commands among these records that only take work back, and were not applied already."""
+        """Yield the commands among these records that only revoke work, and were not applied already."""
         for record in records:
             accepted = record.content
             if not isinstance(accepted, AcceptedCommand) or accepted.key in journal.applied:
@@ -86,7 +86,7 @@ class Acceptance:
     def refusal(
         self, id: str, runner: str | None, reason: RefusalReason, detail: str, data: Mapping[str, Any]
     ) -> CommandRefused:
-        """Return the report of a command that this node does not obey, of which this is the data."""
+        """Return the report of a command, with this data, that this node does not obey."""
         return CommandRefused(
             cell=self._cell,
             node=self._node,
@@ -98,10 +98,10 @@ class Acceptance:
         )
 
     def _read(self, value: bytes | None) -> AcceptedCommand | CommandRefused | None:
-        """Read what the envelope says, and only then what depends on the type.
+        """Parse the envelope first, and then the fields that depend on the type.
 
         Raises:
-            InvalidRecordError: it is no command at all.
+            InvalidRecordError: the record is not a command.
         """
         if value is None:
             raise InvalidRecordError("the record has no value")
@@ -111,7 +111,7 @@ class Acceptance:
             )
         decision = decode_decision_record(value)
         if "node" not in decision.data:
-            raise InvalidRecordError(f"{decision.type} is no command: it names no node")
+            raise InvalidRecordError(f"{decision.type} is not a command: it names no node")
         if (decision.cell, decision.data["node"]) != (self._cell, self._node):
             # Nodes may share a partition.
             return None
@@ -140,8 +140,8 @@ class Acceptance:
 
 
 def _runs_in(data: Mapping[str, Any]) -> Iterator[RefusedRun]:
-    """The runs that a command names: itself, in one of its fields, or in a list of them. It may be malformed
-    or of an unknown type, so what is no name is passed over."""
+    """Yield the runs that a command names: itself, in one of its fields, or in a list of them. It may be
+    malformed or of an unknown type, so invalid names are skipped."""
     for part in (data, *data.values()):
         for each in part if isinstance(part, list | tuple) else (part,):
             if isinstance(each, Mapping) and "run_id" in each:

@@ -1,9 +1,9 @@
 """Checkpoints as folders of files: written atomically, verified before use.
 
-Layout: ``<root>/<job_id>/<token>-<samples_done>/``, with a ``manifest.json`` that lists every other file.
-The folder's token is a fencing token: a replaced writer has a lower one and is refused. A job that is over
-has only ``<root>/<job_id>/final/`` left, and accepts no more writes. A ``final/`` that does not verify ends
-nothing: it is passed over like a damaged checkpoint, and replaced when the job is concluded again.
+Layout: ``<root>/<job_id>/<token>-<samples_done>/``, with a ``manifest.json`` that lists every other file. The
+folder's token is a fencing token: a replaced writer has a lower one and is refused. A job that is over has
+only ``<root>/<job_id>/final/`` left, and accepts no more writes. An invalid ``final/`` ends nothing: it is
+ignored like a damaged checkpoint, and replaced when the job is concluded again.
 """
 
 import json
@@ -31,12 +31,12 @@ _UNFINISHED_PREFIX = ".unfinished-"
 
 _log = logging.getLogger(__name__)
 
-_told_of: set[Path] = set()
-"""Folders that were logged as damaged: stores of one process look at them again and again."""
+_logged_damaged: set[Path] = set()
+"""Folders that were logged as damaged: stores of one process read them repeatedly."""
 
 
 class StaleWriterError(RuntimeError):
-    """A writer whose fencing token is lower than one that has already written, or whose job is over."""
+    """A writer with a lower fencing token than an earlier writer's, or of a job that is over."""
 
 
 class FileEntry(BaseModel):
@@ -49,7 +49,7 @@ class FileEntry(BaseModel):
 
     @classmethod
     def of(cls, content: bytes) -> "FileEntry":
-        """Describe ``content``."""
+        """Return the entry of ``content``."""
         return cls(size=len(content), blake2b=blake2b(content, digest_size=32).hexdigest())
 
 
@@ -66,7 +66,7 @@ class Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint. ``files`` are the very bytes that were verified."""
+    """A verified checkpoint. ``files`` are the bytes that were verified."""
 
     path: Path
     token: int
@@ -78,24 +78,24 @@ class CheckpointStore:
     """Keeps the last checkpoints of each job below one folder."""
 
     def __init__(self, root: Path, keep: int = 2) -> None:
-        """Keep the newest ``keep`` (at least 1) trustworthy checkpoints of each job below ``root``."""
+        """Keep the newest ``keep`` (at least 1) valid checkpoints of each job below ``root``."""
         if keep < 1:
             raise ValueError("at least one checkpoint must be kept")
         self._root = root
         self._keep = keep
 
     def save(self, job_id: str, token: int, samples_done: int, files: Mapping[str, bytes]) -> Path:
-        """Write a checkpoint and prune old ones. Writing the same one again changes nothing.
+        """Write a checkpoint and remove old ones. A repeated write has no effect.
 
-        The files go to a hidden folder and to disk one by one, the manifest last; only then is the folder
-        renamed. A crash leaves the checkpoints before it as they were.
+        The files are written to a hidden folder and synced one by one, the manifest last; only then is the
+        folder renamed. A crash leaves the checkpoints before it unchanged.
 
         Args:
             token: the writer's fencing token, not negative.
             files: content by plain file name.
 
         Raises:
-            StaleWriterError: a higher token has written already, or the job is concluded.
+            StaleWriterError: a writer with a higher token has written, or the job is concluded.
             OSError: the disk failed; nothing was published.
         """
         folder = self._claimed_folder(job_id, token)
@@ -107,14 +107,14 @@ class CheckpointStore:
         return target
 
     def conclude(self, job_id: str, token: int, samples_done: int, files: Mapping[str, bytes]) -> None:
-        """Put the last that is to be said of a job in the place of all its checkpoints.
+        """Replace all checkpoints of a job by its final record.
 
-        It is there before the first of them is removed. Concluding again keeps what was said first, and
-        removes what a crash has left.
+        The record is on disk before the first of them is removed. A repeated conclusion keeps the first
+        record, and removes the files that a crash has left.
 
         Raises:
-            StaleWriterError: a higher token has written already.
-            OSError: the disk failed; the checkpoints are as they were.
+            StaleWriterError: a writer with a higher token has written.
+            OSError: the disk failed; the checkpoints are unchanged.
         """
         folder = self._job_folder(job_id)
         if not self.is_concluded(job_id):
@@ -124,17 +124,17 @@ class CheckpointStore:
                 shutil.rmtree(path, ignore_errors=True)
 
     def remove(self, job_id: str) -> None:
-        """Delete whatever is kept of a job."""
+        """Remove all files of a job."""
         shutil.rmtree(self._job_folder(job_id), ignore_errors=True)
 
     def is_concluded(self, job_id: str) -> bool:
-        """Whether ``conclude`` has been called, and what it wrote verifies."""
+        """Return whether the job has a valid record of ``conclude``."""
         return self._verify(self._job_folder(job_id) / FINAL, job_id) is not None
 
     def conclusion(self, job_id: str) -> Checkpoint | None:
-        """Return what ``conclude`` wrote, or ``None`` where the job goes on.
+        """Return the record of ``conclude``, or ``None`` if the job continues.
 
-        What is there and does not verify is logged, once.
+        An invalid record is logged, once.
         """
         path = self._job_folder(job_id) / FINAL
         final = self._verify(path, job_id)
@@ -143,9 +143,10 @@ class CheckpointStore:
         return final
 
     def newest(self, job_id: str) -> Checkpoint | None:
-        """Return the newest that verifies, or ``None``. Newest is the highest token, then the most samples.
+        """Return the newest valid checkpoint, or ``None``. Newest is the highest token, then the most
+        samples.
 
-        Of a concluded job it is what ``conclude`` wrote.
+        For a concluded job, it is the record of ``conclude``.
         """
         folder = self._job_folder(job_id)
         return self.conclusion(job_id) or next(self._trustworthy(folder, job_id), None)
@@ -154,7 +155,7 @@ class CheckpointStore:
         return self._root / _NAME.validate_python(job_id)
 
     def _claimed_folder(self, job_id: str, token: int) -> Path:
-        """The folder of a job, for a writer that has not been replaced."""
+        """Return the folder of a job, for a writer that is not replaced."""
         folder = self._job_folder(job_id)
         folder.mkdir(parents=True, exist_ok=True)
         newest_token = max((taken for taken, _ in self._published(folder)), default=token)
@@ -165,10 +166,10 @@ class CheckpointStore:
     def _write(
         self, target: Path, job_id: str, token: int, samples_done: int, files: Mapping[str, bytes]
     ) -> None:
-        """Publish a folder, unless it is there and verifies."""
+        """Publish a folder, unless it exists and is valid."""
         if self._verify(target, job_id) is not None:
             return
-        # A folder of that name that does not verify is torn; its place is needed.
+        # An invalid folder of that name is incomplete; it is replaced.
         shutil.rmtree(target, ignore_errors=True)
         manifest = Manifest(
             job_id=job_id,
@@ -177,11 +178,11 @@ class CheckpointStore:
             files={name: FileEntry.of(content) for name, content in sorted(files.items())},
         )
         _publish(target, files, manifest)
-        _told_of.discard(target)
+        _logged_damaged.discard(target)
 
     @staticmethod
     def _published(folder: Path) -> list[tuple[int, int]]:
-        """List (token, samples done) of all checkpoints, newest first, trustworthy or not."""
+        """List (token, samples done) of all checkpoints, newest first, valid or not."""
         names = (_FOLDER.fullmatch(path.name) for path in folder.glob("*") if path.is_dir())
         return sorted(((int(name[1]), int(name[2])) for name in names if name), reverse=True)
 
@@ -212,7 +213,7 @@ class CheckpointStore:
         return Checkpoint(path, manifest.token, manifest.samples_done, files)
 
     def _prune(self, folder: Path, job_id: str, token: int) -> None:
-        """Delete what is older than the last ``keep`` trustworthy ones, and what crashed writers left."""
+        """Remove checkpoints older than the last ``keep`` valid ones, and the files of crashed writers."""
         kept = list(islice(self._trustworthy(folder, job_id), self._keep))
         if len(kept) == self._keep:
             oldest = (kept[-1].token, kept[-1].samples_done)
@@ -226,8 +227,8 @@ class CheckpointStore:
 
 
 def _warn_once(path: Path, message: str) -> None:
-    if path not in _told_of:
-        _told_of.add(path)
+    if path not in _logged_damaged:
+        _logged_damaged.add(path)
         _log.warning(message, path)
 
 

@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 
 
 class CommandLogError(RuntimeError):
-    """The topic of commands is not as a node needs it."""
+    """The topic of commands is unfit for a node."""
 
 
 @dataclass(frozen=True)
 class CommandRecord:
-    """A record of the topic, before anyone has judged it."""
+    """An unparsed record of the topic."""
 
     offset: int
     value: bytes | None
@@ -36,10 +36,10 @@ class CommandLog:
     """Reads one partition.
 
     Attributes:
-        cluster_id: which Kafka cluster it is on.
+        cluster_id: id of its Kafka cluster.
         topic: the topic's full name.
         partition: the node's.
-        caught_up: whether all that was there when reading began has been read.
+        caught_up: whether all records at the start of reading are read.
     """
 
     def __init__(self, consumer: Consumer, cluster_id: str, topic: str, partition: int) -> None:
@@ -55,7 +55,7 @@ class CommandLog:
 
         Raises:
             CommandLogError: there is no such partition.
-            BrokerError: the broker does not answer, a topic is missing, or a right is.
+            BrokerError: the broker does not answer, or a topic or a right is missing.
         """
         topic = topic_name(settings.topic_prefix, COMMANDS)
         administration = Administration(settings, _ANSWER_TIMEOUT_S)
@@ -79,14 +79,15 @@ class CommandLog:
         return cls(consumer, administration.cluster_id(), topic, partition)
 
     def start(self, next_offset: int) -> None:
-        """Read from `next_offset` on, or from the earliest record if the topic does not go there."""
+        """Read from `next_offset` on, or from the earliest record if the topic starts later or ends
+        before."""
         self._consumer.assign([TopicPartition(self.topic, self.partition, next_offset)])
 
     def read(self, timeout_s: float) -> list[CommandRecord]:
-        """Return the next records; waits for the first one only.
+        """Return the next records; wait only for the first one.
 
         Raises:
-            KafkaException: reading cannot go on.
+            KafkaException: reading cannot continue.
         """
         records = []
         message = self._consumer.poll(timeout_s)
@@ -104,7 +105,7 @@ class CommandLog:
         return records
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connection to the broker."""
         self._consumer.close()
 
     def _on_error(self, error: KafkaError) -> None:

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 PRIVATE = 0o600
-"""The rights of a file that holds a secret, whatever the process's umask is."""
+"""Rights of a file that holds a secret, for any umask of the process."""
 
 
 def write_to_disk(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file and wait until the disk has it.
+    """Write a file and sync it to disk.
 
     Args:
         mode: rights of a new file, less the process's umask.
@@ -24,7 +24,7 @@ def write_to_disk(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the disk has a folder's entries: new names, renames, removals."""
+    """Sync a folder's entries to disk: new names, renames, removals."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -39,7 +39,7 @@ def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
         mode: rights of the file, less the process's umask.
 
     Raises:
-        OSError: the disk failed; `path` is as it was, unless only the last step failed.
+        OSError: the disk failed; `path` is unchanged, unless only the last step failed.
     """
     unfinished = path.with_name(f".unfinished-{path.name}")
     unfinished.unlink(missing_ok=True)  # it would keep its rights
@@ -49,7 +49,7 @@ def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Put a folder of `files`, by plain name, in place of whatever `path` holds.
+    """Replace `path` by a folder of `files`, by plain name.
 
     A folder cannot be renamed onto another: if one is replaced, `path` is missing for a moment.
 
@@ -57,7 +57,7 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
         OSError: the disk failed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # No job's name has a plus, so that this is never another's.
+    # Names of jobs have no plus, so this is never another job's folder.
     prefix = f".unfinished-{path.name}+"
     for left_over in path.parent.glob(f"{prefix}*"):
         shutil.rmtree(left_over, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a node has applied, on disk: replaced atomically, so that a restart finds a consistent state."""
+"""Applied commands of a node, on disk: replaced atomically, so that a restart finds a consistent state."""
 
 import fcntl
 from collections.abc import Iterator
@@ -12,35 +12,37 @@ from executors.node.files import write_file
 from schemas import codec
 
 APPLIED_IDS_KEPT = 4_096
-"""After a crash a worker publishes again what came after its last snapshot; this is far more than that."""
+"""Most commands that a worker may publish again after a crash, with a wide margin: those since its last
+snapshot."""
 
 JOURNAL_FILE = "journal.json"
 
 
 class JournalError(RuntimeError):
-    """The journal is not this process's to use, or is no journal."""
+    """The journal is in use by another process, or is invalid."""
 
 
 class Journal(BaseModel):
-    """The state of a node between two commands."""
+    """State of a node between two commands."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     boot: int = 0
-    """Tells the starts of the node apart; grows."""
+    """Number of the node's start; grows."""
     cluster_id: str = ""
-    """The Kafka cluster that the rest is about."""
+    """Kafka cluster of the other fields."""
     topic: str = ""
     partition: int = 0
     next_offset: Annotated[int, Field(ge=0)] = 0
-    """Where to go on reading commands."""
+    """Offset of the next command to read."""
     applied: tuple[str, ...] = ()
     """Keys of the last applied commands, oldest first."""
     runners: dict[str, JsonValue] = {}
-    """What each runner goes on from, by its name."""
+    """State of each runner, by its name."""
 
     def reading(self, cluster_id: str, topic: str, partition: int) -> "Journal":
-        """The journal for commands from there: offsets, ids and runs of another cluster mean nothing."""
+        """Return the journal for commands of a partition: offsets, ids and runs of another cluster are
+        dropped."""
         if self.cluster_id != cluster_id:
             return Journal(boot=self.boot, cluster_id=cluster_id, topic=topic, partition=partition)
         if (self.topic, self.partition) != (topic, partition):
@@ -48,7 +50,7 @@ class Journal(BaseModel):
         return self
 
     def with_applied(self, key: str) -> "Journal":
-        """The journal with one more command applied."""
+        """Return the journal with one more applied command."""
         return self.model_copy(update={"applied": (*self.applied, key)[-APPLIED_IDS_KEPT:]})
 
 
@@ -56,16 +58,16 @@ class JournalFile:
     """A node's journal below the state root."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep the journal in `folder`."""
+        """Use the journal in `folder`."""
         self._folder = folder
         self._path = folder / JOURNAL_FILE
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other process that serves this node away.
+        """Lock the journal against other processes that serve this node.
 
         Raises:
-            JournalError: there is one.
+            JournalError: another process holds the lock.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / "lock").open("w") as lock:
@@ -79,7 +81,7 @@ class JournalFile:
         """Read the journal; an empty one if the node has none yet.
 
         Raises:
-            JournalError: the file is no journal.
+            JournalError: the file is not a journal.
         """
         try:
             return Journal.model_validate_json(self._path.read_bytes())

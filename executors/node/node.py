@@ -1,6 +1,6 @@
-"""The life of a node: reads commands, runs runners, sends reports, and records on disk what was applied.
+"""Loop of a node: reads commands, runs runners, sends reports, and records applied commands on disk.
 
-The order is always checkpoint, report, journal: whatever a crash interrupts is repeated after a restart.
+The order is always checkpoint, report, journal: a restart repeats the steps that a crash interrupts.
 """
 
 import logging
@@ -21,12 +21,12 @@ from schemas.commands import Command, RunDisowned
 from schemas.fleet import MAX_HELD_RUNS, CommandRefused, NodeHeartbeat, NodeOnline, RefusalReason
 
 _WAIT_S: dict[Activity, float] = {"working": 0.0, "waiting": 0.1, "idle": 0.25}
-"""Time to wait for commands, by how much there is to do otherwise."""
+"""Time to wait for commands, by the activity of the runners (s)."""
 _ROOM_CHECK_S = 5.0
 _ROOM_POLL_S = 1.0
 _ROOM_LOG_S = 60.0
 _NODE_FAULTS = (NoRoomError, DeviceLostError, ReportError, KafkaException)
-"""Errors that are no fault of a runner."""
+"""Errors that are not faults of a runner."""
 
 _T = TypeVar("_T")
 
@@ -47,13 +47,13 @@ class Node:
         journal: Journal,
         stopping: Callable[[], bool],
     ) -> None:
-        """Have the runners, by name, go on from their parts of the journal.
+        """Restore the runners, by name, from their parts of the journal.
 
         Args:
-            stopping: whether the process was asked to stop.
+            stopping: returns whether the process is to stop.
 
         Raises:
-            JournalError: a runner cannot.
+            JournalError: a runner rejects its part.
         """
         self._settings = context.settings
         self._room = context.room
@@ -95,9 +95,9 @@ class Node:
         """Obey commands until the stop signal; then every run is checkpointed and reported.
 
         Raises:
-            NoRoomError: the disks have no room for what the node must write; `leave` comes next.
+            NoRoomError: the disks have no room for the node's files; `leave` follows.
             DeviceLostError: only a restart helps.
-            ReportError: a report is lost; the journal does not know of what caused it.
+            ReportError: a report is lost; the journal does not have its cause.
             KafkaException: commands cannot be read.
             OSError: the journal cannot be written.
             Exception: the last runner has failed.
@@ -111,15 +111,15 @@ class Node:
             self._guarded(name, partial(runner.close, "node_stops"))
 
     def catch_up(self) -> None:
-        """Obey the commands that were there when reading began: a newer one may end what an older one begins,
-        so nothing runs before."""
+        """Obey the commands that were there at the start of reading, before any work: a newer one may end the
+        run of an older one."""
         self._is_online = True
         while not self._commands.caught_up and not self._stopping():
             self._apply(self._commands.read(_WAIT_S["idle"]))
             self._reports.check()
 
     def commit(self, timeout_s: float | None = None) -> None:
-        """Wait until the broker has every report, then write down what has been applied.
+        """Wait until the broker has every report, then write the journal.
 
         Raises:
             NoRoomError: the disk has no room for the journal.
@@ -128,7 +128,7 @@ class Node:
         """
         self._reports.flush(timeout_s)
         states = {name: self._guarded(name, runner.state) for name, runner in list(self._runners.items())}
-        # A runner that has failed keeps the part that it had.
+        # A runner that has failed keeps its last part.
         parts = {name: state for name, state in states.items() if name in self._runners}
         self._journal = self._journal.model_copy(update={"runners": {**self._journal.runners, **parts}})
         try:
@@ -140,26 +140,27 @@ class Node:
             raise NoRoomError(refused, 0) from error
 
     def leave(self) -> None:
-        """End every run as far as the disks allow. The cell plans the rest again, elsewhere."""
+        """End every run as far as the disks allow. The cell plans the rest again, on other nodes."""
         self._is_online = False
         for name, runner in list(self._runners.items()):
             self._guarded(name, partial(runner.close, "no_room"))
 
     def await_room(self, shortage: NoRoomError | None, on_shortage: Callable[[str], None]) -> None:
-        """Return when the disks have room, or the node is asked to stop; meanwhile only those commands are
-        obeyed that take work back, and the others refused.
+        """Return when the disks have room, or the node is to stop; meanwhile obey only commands that revoke
+        work, and refuse the others.
 
-        After a shortage there must be room for what was lacking and a reserve, lest the node come and go.
+        After a shortage, there must be room for the missing bytes and a reserve, so that the node does not go
+        online and offline repeatedly.
 
         Args:
-            shortage: what was too little when the node left; None at its start.
-            on_shortage: is told why the node waits, once.
+            shortage: the shortage for which the node left; None at its start.
+            on_shortage: called once with the reason of the wait.
         """
         needed_bytes, reserve = (0, 1) if shortage is None else (shortage.needed_bytes, 2)
         while not self._stopping():
             lacking = self._room.lacking(needed_bytes, reserve) or self._room.refused(needed_bytes)
             if lacking is None:
-                with suppress(NoRoomError):  # somebody else may have taken it meanwhile
+                with suppress(NoRoomError):  # the room may be used up by other programs meanwhile
                     self.commit()
                     self._next_room_check_s = 0.0
                     return
@@ -183,8 +184,8 @@ class Node:
             self._reports.check()
 
     def turn(self, wait_s: float) -> float:
-        """Let each runner do a piece of its work, with the commands read before each; return how long to wait
-        for commands before the next turn, in seconds."""
+        """Let each runner do a piece of its work, with the commands read before each; return the time to wait
+        for commands before the next turn (s)."""
         waits_s = [_WAIT_S["idle"]]
         for name in list(self._runners):
             if self._stopping():
@@ -213,11 +214,11 @@ class Node:
                 raise NoRoomError(lacking, 0)
 
     def _apply(self, unparsed: list[CommandRecord]) -> None:
-        """Apply commands in their order; their position is committed only when all their reports are out."""
+        """Apply commands in order; their position is committed only after all their reports are sent."""
         shortage = None
         records = [self._acceptance.parse(record) for record in unparsed]
         for cancelling in self._acceptance.cancelling(records, self._journal):
-            # Another of these commands may end a run before, and what ends may be published.
+            # An earlier one of these commands may end a run, whose result may be published.
             self._obey(cancelling)
         taken: list[AcceptedCommand] = []
         for record in records:
@@ -227,12 +228,12 @@ class Node:
                 try:
                     self._obey(accepted.command)
                 except NoRoomError as error:
-                    # What is cancelled by the commands after this one still has to go.
+                    # Runs that are cancelled by later ones of these commands still have to end.
                     shortage = error
                     if isinstance(accepted.command, Command) and not accepted.command.CANCELS:
                         self._refuse_for(accepted, accepted.command, "no_room", str(error))
         for accepted in taken:
-            # Of a runner that has failed since, the journal's part knows none of these.
+            # For a runner that has failed since, its part of the journal has none of these.
             command = accepted.command
             if isinstance(command, Command) and command.RUNNER not in self._runners:
                 self._refuse_for_failure(accepted, command)
@@ -259,7 +260,7 @@ class Node:
         return read
 
     def _agreed(self, accepted: AcceptedCommand, command: Command) -> bool:
-        """Whether a command is to be applied. Each that its runner objects to is reported to the cell."""
+        """Return whether a command is to be applied. Objections of its runner are reported to the cell."""
         name = command.RUNNER
         runner = self._runners.get(name)
         if runner is None:
@@ -298,7 +299,7 @@ class Node:
         self._refuse(self._acceptance.refusal(accepted.id, command.RUNNER, reason, detail, data))
 
     def _refuse(self, refused: CommandRefused) -> None:
-        """Log a refusal and report it, also while the node is offline: a refusal does not bring it up."""
+        """Log a refusal and report it, also while the node is offline: a refusal does not bring it online."""
         _log.warning(
             "command refused id=%s topic=%s partition=%d offset=%d runner=%s reason=%s detail=%s",
             *(refused.command_id, self._journal.topic, self._journal.partition),
@@ -307,10 +308,10 @@ class Node:
         self._reports.send(refused)
 
     def _guarded(self, name: str, work: Callable[[], _T]) -> _T | None:
-        """Have a runner do something. If it fails, the others go on without it, and None is returned.
+        """Call a runner. If it fails, the others continue without it, and None is returned.
 
         Raises:
-            Exception: it is the node that is at fault, or it was the last runner.
+            Exception: the error is the node's, or this was the last runner.
         """
         try:
             return work()
@@ -319,9 +320,9 @@ class Node:
         except Exception as error:
             if len(self._runners) == 1:
                 raise
-            _log.critical("runner failed runner=%s; the others go on without it", name, exc_info=error)
+            _log.critical("runner failed runner=%s; the others continue without it", name, exc_info=error)
             del self._runners[name]
             if self._is_online:
-                # What the node can obey from now on.
+                # Types of the remaining runners.
                 self._reports.send(self.online)
             return None

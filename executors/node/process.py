@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class SystemClock:
-    """The machine's clock. Keep it synchronised: cells and nodes go by the same time."""
+    """The machine's clock. It must be synchronised: cells and nodes use the same time."""
 
     def time_s(self) -> float:
         """Seconds since the Unix epoch."""
@@ -49,11 +49,11 @@ class SystemClock:
 
 
 class StopRequestedError(BaseException):
-    """The process is asked to stop; no `except Exception` may swallow that."""
+    """The process is to stop; `except Exception` must not swallow this."""
 
 
 class StopSignal:
-    """SIGTERM and SIGINT: an orderly stop between two steps, or at once where nothing is under way."""
+    """SIGTERM and SIGINT: an orderly stop between two steps, or at once if no step runs."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -61,7 +61,7 @@ class StopSignal:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take the signals for the length of the block."""
+        """Handle the signals within the block."""
         before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         try:
             yield
@@ -71,10 +71,10 @@ class StopSignal:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Break the block off when a signal comes, or has come.
+        """Interrupt the block when a signal arrives, or has arrived.
 
         Raises:
-            StopRequestedError: one did.
+            StopRequestedError: a signal has arrived.
         """
         self._at_once = True
         try:
@@ -95,7 +95,7 @@ def serve(node: str | None) -> None:
     """Serve a node, by default that of `MILLRACE_NODE`: see `main`. Settings are variables `MILLRACE_*`.
 
     Raises:
-        SystemExit: likewise, and with `EXIT_UNFIT` if a setting is invalid.
+        SystemExit: see `main`; also with `EXIT_UNFIT` if a setting is invalid.
     """
     try:
         settings = ExecutorSettings() if node is None else ExecutorSettings(node=node)
@@ -106,11 +106,12 @@ def serve(node: str | None) -> None:
 
 
 def main(settings: ExecutorSettings) -> None:
-    """Serve a node until SIGTERM or SIGINT; returns after an orderly stop. Call it from the main thread.
+    """Serve a node until SIGTERM or SIGINT; return after an orderly stop. Call it from the main thread.
 
     Raises:
-        SystemExit: with `EXIT_UNFIT` if the executor cannot start as it is set up, with `EXIT_UNANSWERED` if
-            no broker answers at the start, and with `EXIT_FAILED` if it cannot go on; the log says why.
+        SystemExit: with `EXIT_UNFIT` if the executor cannot start with its settings, with `EXIT_UNANSWERED`
+            if no broker answers at the start, and with `EXIT_FAILED` if it cannot continue; the log has the
+            reason.
     """
     begin_service(settings)
     install_policies()
@@ -127,7 +128,7 @@ def main(settings: ExecutorSettings) -> None:
 
 
 def _run(settings: ExecutorSettings, clock: Clock) -> None:
-    # What is cheap to refuse is refused before anything heavy is loaded.
+    # Cheap checks run before anything heavy is loaded.
     kinds = find_runners(settings)
     room = Room(
         {"state root": settings.state_root, "output root": settings.output_root},
@@ -158,8 +159,8 @@ def _serve(
 ) -> None:
     """Load the runners, bring the node online, obey commands, and bring it offline.
 
-    Online only once it can work: a node that is heard gets commands, and what it is given while it loads for
-    long would pass unused. It is offline while its disks have no room.
+    It goes online only when it can work: a node that is online gets commands, and their time would pass
+    unused during a long load. It is offline while its disks have no room.
     """
     settings = context.settings
     identity = {"cell": settings.cell, "node": settings.node}

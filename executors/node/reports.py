@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReportError(RuntimeError):
-    """A report did not reach the broker. What caused it is not committed, so a restart repeats it."""
+    """A report did not reach the broker. Its cause is not committed, so a restart repeats it."""
 
 
 class FleetReports:
@@ -55,11 +55,11 @@ class FleetReports:
         self.check()
 
     def check(self) -> None:
-        """Take note of what the broker has confirmed.
+        """Process the broker's confirmations.
 
         Raises:
             ReportError: a report is lost.
-            KafkaException: the broker refuses this producer altogether.
+            KafkaException: the broker rejects this producer.
         """
         self._producer.serve()
         if self._overflow:
@@ -69,10 +69,10 @@ class FleetReports:
             raise ReportError(f"{topic}: {error.str()}")
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Return when the broker has confirmed every report.
+        """Wait until the broker has confirmed every report.
 
         Raises:
-            ReportError: one is lost, or not confirmed in time.
+            ReportError: a report is lost, or not confirmed in time.
         """
         wait_s = self._delivery_timeout_s if timeout_s is None else timeout_s
         unconfirmed = self._producer.flush(wait_s)
@@ -82,7 +82,7 @@ class FleetReports:
 
 
 class Heartbeat:
-    """Beats for the length of the block. None comes after it: it would bring the node up again."""
+    """Send heartbeats within the block. None follows it: it would bring the node online again."""
 
     def __init__(self, reports: FleetReports, beat: NodeHeartbeat, interval_s: float) -> None:
         self._reports = reports
@@ -106,6 +106,6 @@ class Heartbeat:
             try:
                 self._reports.send(self._beat)
             except ReportError as error:
-                # The process that owns the reports is told too, and ends.
+                # The process that owns the reports raises the error too, and ends.
                 _log.error("heartbeat stopped error=%s", error)
                 return

@@ -1,4 +1,4 @@
-"""Whether the disks have room for the node's files."""
+"""Room on the disks for the node's files."""
 
 import errno
 import os
@@ -12,12 +12,12 @@ _BYTES_PER_MIB = 1024 * 1024
 
 
 class NoRoomError(RuntimeError):
-    """The node cannot write what it must, whatever it is given. The message is for an operator."""
+    """The node cannot write its files, whatever commands it gets. The message is for an operator."""
 
     def __init__(self, shortage: str, needed_bytes: int) -> None:
         super().__init__(shortage)
         self.needed_bytes = needed_bytes
-        """What there must be room for before it makes sense to go on."""
+        """Bytes that must fit before the node continues."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,15 @@ class Room:
     """The folders that a node writes to."""
 
     folders: Mapping[str, Path]
-    """By what an operator calls them."""
+    """Folders, by an operator's name for them."""
     least_free_bytes: int
-    """Without so much besides what is needed nothing is begun: others write to the disk, too."""
+    """Free space required besides the needed bytes, since other programs write to the disk, too."""
 
     def lacking(self, needed_bytes: int, reserve: int = 1) -> str | None:
-        """What is too little for so many bytes and `reserve` times the least free space; None if nothing is.
+        """Return the shortage for some bytes and `reserve` times the least free space; None if there is
+        enough.
 
-        A quota may allow less than the disk has, which `refused` finds out.
+        A quota may allow less than the disk has; `refused` detects that.
         """
         wanted = needed_bytes + reserve * self.least_free_bytes
         for name, folder in self.folders.items():
@@ -48,7 +49,7 @@ class Room:
         return None
 
     def refused(self, needed_bytes: int) -> str | None:
-        """Why a file of so many bytes cannot be written, by writing one; None if it can."""
+        """Return why a file of some bytes cannot be written, by a trial write; None if it can."""
         for name, folder in self.folders.items():
             try:
                 with tempfile.TemporaryFile(dir=folder) as file:
@@ -63,5 +64,5 @@ class Room:
 
 
 def is_for_want_of_room(error: BaseException) -> bool:
-    """Whether an error may go away by itself, once somebody has made room."""
+    """Return whether an error may disappear once there is room."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

@@ -1,4 +1,4 @@
-"""The interface between the node service and a runner, which obeys one kind of command.
+"""Interface between the node service and a runner, which obeys one kind of command.
 
 A runner is found by its name among the entry points of the group `millrace.runners`, so a new one needs no
 change here.
@@ -21,21 +21,21 @@ from schemas.services import SETTINGS_FAULTS, described_fault
 GROUP = "millrace.runners"
 
 Activity = Literal["working", "waiting", "idle"]
-"""Whether more can be done at once, or only after a while, or not at all before the next command."""
+"""Time of a runner's next work: at once, after a while, or only after the next command."""
 
 CloseReason = Literal["node_stops", "no_room"]
 
 
 class UnfitError(RuntimeError):
-    """A resource that the node needs is missing or cannot be used; starting again does not help."""
+    """A resource that the node needs is missing or cannot be used; a restart does not help."""
 
 
 class LoadingInterruptedError(RuntimeError):
-    """A process that a runner needs was killed while the runner was loaded; starting again may help."""
+    """A process that a runner needs was killed while the runner was loaded; a restart may help."""
 
 
 class DeviceLostError(RuntimeError):
-    """The device is unusable until the process is started again: no run and no runner is to blame."""
+    """The device is unusable until the process is restarted; no run or runner is the cause."""
 
 
 class Clock(Protocol):
@@ -48,11 +48,11 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class Objection:
-    """Why a command is not applied."""
+    """Reason why a command is not applied."""
 
     kind: Literal["out_of_date", "impossible", "unknown_run"]
-    """The reason that the cell is given, see `RefusalReason`. With `unknown_run` the command is applied all
-    the same, as it may demand that files are removed."""
+    """Reason for the cell, see `RefusalReason`. With `unknown_run` the command is applied all the same, as it
+    may demand that files are removed."""
     detail: str
 
 
@@ -62,75 +62,75 @@ class RunnerContext:
 
     settings: ExecutorSettings
     report: Callable[[FleetEvent], None]
-    """Queues a report; reports keep their order. What raises here is not the runner's to catch."""
+    """Queues a report; reports keep their order. A runner must not catch its errors."""
     room: Room
     """The disks: a runner whose files they refuse raises `NoRoomError`."""
     clock: Clock
 
 
 class Runner(Protocol):
-    """Obeys one kind of command. Every method is called by the same thread.
+    """Obeys one kind of command. All methods are called by the same thread.
 
-    Its order is always checkpoint, report, state: what is on disk is reported, and what is reported gets into
-    `state`, which the node writes down once the broker has the reports.
+    Its order is always checkpoint, report, state: state on disk is reported, and reported state gets into
+    `state`, which the node writes once the broker has the reports.
 
     A method that raises `NoRoomError` takes the node offline until there is room, with all its runners. One
-    that raises `DeviceLostError` ends the process. Any other error ends this runner alone, until the process
-    is started again; the last runner of a node ends the process.
+    that raises `DeviceLostError` ends the process. Any other error ends only this runner, until the process
+    is restarted; the last runner of a node ends the process.
     """
 
     def judge(self, command: Command) -> Objection | None:
         """Return why a command of this runner is not to be applied; None if it is. Each objection is reported
-        to the cell. The node passes no command twice, so one that repeats another is another order."""
+        to the cell. The node never repeats a command, so an equal command is another order."""
 
     def apply(self, command: Command) -> None:
-        """Take a command on; the work itself is for `advance`. One that `CANCELS` may come twice."""
+        """Accept a command; the work itself is for `advance`. One that `CANCELS` may be repeated."""
 
     def disown(self, run_id: str, job_id: str) -> None:
-        """End a run that the cell does not have: publish nothing, keep what is on disk, report the end.
-        Nothing if the runner has no such run."""
+        """End a run that the cell does not have: publish nothing, keep the files on disk, report the end. Do
+        nothing if the runner has no such run."""
 
     def held_runs(self) -> Sequence[str]:
-        """The ids of the runs that it continues. After `restore`, those of the process before, without the
+        """Return the ids of the runs that it continues. After `restore`, those of the process before, without
         runs that it only reports as over."""
 
     def advance(self) -> Activity:
-        """Do the next piece of work, such as a training step. It is called in turn with the other runners."""
+        """Do the next piece of work, such as a training step. Calls alternate with the other runners."""
 
     def close(self, reason: CloseReason) -> None:
-        """End every run where it is: checkpointed, then reported. With `no_room`, what cannot be kept is
-        given up without an error; `apply` and `advance` may follow once there is room."""
+        """End every run at its position: checkpointed, then reported. With `no_room`, state that cannot be
+        kept is dropped without an error; `apply` and `advance` may follow once there is room."""
 
     def state(self) -> JsonValue:
-        """Its part of the node's journal; the node writes it down as soon as it differs from the last one.
-        How far a run is belongs in checkpoints, or each step costs a write."""
+        """Return its part of the node's journal, which the node writes whenever it has changed. Progress of a
+        run belongs in checkpoints, or each step costs a write."""
 
     def restore(self, state: JsonValue) -> None:
-        """Go on from a part of a journal; called before all else, if there is one. The node is not online
-        yet: reports are for `advance` and `close`.
+        """Continue from a part of a journal; called first, if there is one. The node is not online yet:
+        reports are for `advance` and `close`.
 
         Raises:
-            ValueError: it is no state of this runner.
+            ValueError: the part is invalid for this runner.
         """
 
 
 class RunnerKind(Protocol):
-    """A runner that is not loaded yet. Its factory takes no arguments, reads settings of its own, and refuses
+    """A runner that is not loaded yet. Its factory takes no arguments, reads its own settings, and rejects
     early what cannot work: by an `UnfitError`, or the `ValidationError` of its settings."""
 
     @property
     def commands(self) -> tuple[type[Command], ...]:
-        """The types that it obeys; their `RUNNER` is its name."""
+        """Return the types that it obeys; their `RUNNER` is its name."""
 
     def load(self, context: RunnerContext) -> Runner:
-        """Load what it works with, such as a base model: seconds to minutes."""
+        """Load its resources, such as a base model: seconds to minutes."""
 
 
 def find_runners(settings: ExecutorSettings) -> dict[str, RunnerKind]:
-    """The runners that the settings name, in that order, not loaded yet.
+    """Return the runners that the settings name, in that order, not loaded yet.
 
     Raises:
-        UnfitError: one is not installed, is no runner of its name, or cannot work with its settings.
+        UnfitError: a runner is not installed, has another name, or cannot work with its settings.
     """
     installed = {point.name: point for point in entry_points(group=GROUP)}
     kinds: dict[str, RunnerKind] = {}

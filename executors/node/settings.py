@@ -1,4 +1,4 @@
-"""The settings of a node: environment variables `MILLRACE_*`. Runners read further ones of their own."""
+"""The settings of a node: environment variables `MILLRACE_*`. Runners have further ones of their own."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,16 +21,17 @@ class ExecutorSettings(ServiceSettings):
     node: Identifier
     """The node that this process serves; one process at a time."""
     runners: RunnerNames = ("lora",)
-    """Runners of those installed whose commands it obeys; they share its time in turn."""
+    """Names of the installed runners whose commands it obeys; they share its time in turn."""
 
     base_model: Identifier = "tiny-llama"
-    """The base model as the node's zone calls it."""
+    """Id of the base model in the node's zone."""
     output_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "adapters")
-    """Where finished adapters go, `<cell>/<job_id>/` each. Cells may share it."""
+    """Folder of finished adapters, `<cell>/<job_id>/` each. Cells may share it."""
     state_root: Path = Field(default_factory=lambda: user_data_path("millrace") / "executors")
-    """Checkpoints and what the node has applied. Shared by the executors of a zone, so that jobs can move."""
+    """Folder of checkpoints and of the node's journal. Shared by the executors of a zone, so that jobs can
+    move."""
 
     least_free_mib: Annotated[int, Field(ge=0, le=1_000_000_000)] = 64
     """Free space below which the node goes offline, besides what the checkpoints of its runs need."""
     node_heartbeat_s: Annotated[float, Field(ge=SHORTEST_S, le=LONGEST_HEARTBEAT_S)] = 5.0
-    """Seconds between two heartbeats; several must fit into the cell's `node_timeout_s`."""
+    """Interval of heartbeats (s); several must fit into the cell's `node_timeout_s`."""

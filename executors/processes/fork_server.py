@@ -1,10 +1,10 @@
-"""The fork server: a process that has imported torch and has nothing else, from which others are forked.
+"""The fork server: a process that has imported torch and nothing else, from which others are forked.
 
 It is multiprocessing's, and may be shared: a process that was forked from it forks its own processes from it
-too, where multiprocessing would start another, which takes five seconds of a core to import.
+too, whereas multiprocessing would start another, whose imports take five seconds of a core.
 
-`python -P -m executors.processes.fork_server DESCRIPTOR MODULE...` is one that is started by itself, and
-listens on a Unix socket that it inherits. On SIGTERM it ends when all that was forked from it has ended.
+`python -P -m executors.processes.fork_server DESCRIPTOR MODULE...` is a separate one, and listens on an
+inherited Unix socket. On SIGTERM it ends after all processes that were forked from it.
 """
 
 import os
@@ -36,16 +36,16 @@ _client: Any = forkserver._forkserver
 
 
 def share() -> None:
-    """Let this process use the server that it was forked from, if it was."""
+    """Let this process use the server that it was forked from, if any."""
     if forkserver.get_inherited_fds() is not None:
         _client.ensure_running = resource_tracker.ensure_running
 
 
 @contextmanager
 def attached(address: Path) -> Iterator[None]:
-    """Fork from the server that listens on a Unix socket, for the length of the block."""
+    """Fork from the server that listens on a Unix socket, within the block."""
     before = dict(_client.__dict__)
-    # What multiprocessing has started itself ends when all ends of a pipe are closed.
+    # A server that multiprocessing has started ends when all ends of a pipe are closed.
     with Path(os.devnull).open("rb") as nothing:
         _client._forkserver_address = str(address)
         _client._forkserver_alive_fd = nothing.fileno()
@@ -60,7 +60,7 @@ def attached(address: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Descriptor:
-    """A descriptor of this process that another, which is being forked, gets too."""
+    """A descriptor of this process that a forked process gets too."""
 
     number: int
 
@@ -74,7 +74,7 @@ def _detach(duplicate: Any) -> _Descriptor:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The variables, the umask and the console of a process, for one that is forked elsewhere."""
+    """Variables, umask and console of a process, for one that is forked from a server."""
 
     environment: Mapping[str, str]
     umask: int
@@ -85,7 +85,7 @@ class Surroundings:
     def of_this_process(
         cls, environment: Mapping[str, str] | None = None, console: int = _STANDARD_ERROR
     ) -> "Surroundings":
-        """Those of this process, or its umask with other ones."""
+        """Return those of this process, optionally with other variables and console."""
         status = Path("/proc/self/status").read_text()
         (umask,) = re.findall(r"^Umask:\s*([0-7]+)$", status, re.MULTILINE)
         return cls(
@@ -126,7 +126,8 @@ def _end_after_children(_number: int, _frame: FrameType | None) -> None:
 
 def prepare() -> None:
     """Set what must be set before torch is imported in a process that others are forked from."""
-    # A library that looks for devices when it is imported must not make a CUDA context: none survives a fork.
+    # A library that looks for devices during its import must not make a CUDA context, which does not survive
+    # a fork.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 

@@ -1,7 +1,7 @@
 """A process that is forked from a server which has imported torch, and a pipe to it.
 
-The fork server imports once, in a process without threads and without a CUDA context, so that a fork begins
-in some hundredths of a second instead of the five seconds that the imports take.
+The fork server imports once, in a process without threads and without a CUDA context, so that a fork takes
+some hundredths of a second instead of the five seconds of the imports.
 """
 
 import logging
@@ -25,20 +25,20 @@ _BEFORE_MULTIPROCESSING = 100
 
 
 class ForkedProcess(Generic[M]):
-    """A process of a node, as the node's own process sees it."""
+    """A process of a node, seen from the node's own process."""
 
     def __init__(self, work: str, order: BaseModel, messages: TypeAdapter[M], name: str) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
             work: `module:function`, called in the process with the order as JSON and the process's end of the
-                pipe. A name, so that the node's own process imports no torch.
-            order: all that the process needs to know when it begins.
-            messages: what it may send.
+                pipe. A name, so that the node's own process does not import torch.
+            order: all values that the process needs at its start.
+            messages: types of its messages.
 
         Raises:
             OSError: the machine has no room for another process.
-            EOFError: the fork server has ended just now.
+            EOFError: the fork server has just ended.
         """
         self._types = messages
         self._connection, theirs = _context.Pipe()
@@ -47,7 +47,7 @@ class ForkedProcess(Generic[M]):
         self._process = _context.Process(target=_work, args=arguments, name=name, daemon=True)
         self._process.start()
         theirs.close()
-        # Before multiprocessing's own finalizer, which would ask it to end in vain, and wait.
+        # Before multiprocessing's own finalizer, which would request an end without effect, and wait.
         self._finalizer = Finalize(None, self._process.kill, exitpriority=_BEFORE_MULTIPROCESSING)
 
     @property
@@ -67,7 +67,7 @@ class ForkedProcess(Generic[M]):
         return self._process.exitcode
 
     def send(self, directive: BaseModel) -> None:
-        """Send it a directive; one that has ended does not receive it."""
+        """Send a directive; a process that has ended does not receive it."""
         with suppress(OSError):
             self._connection.send_bytes(directive.model_dump_json().encode())
 
@@ -80,11 +80,11 @@ class ForkedProcess(Generic[M]):
         return received
 
     def kill(self) -> None:
-        """End it at once, whatever it is doing."""
+        """Kill the process at once."""
         self._process.kill()
 
     def close(self) -> None:
-        """Release what is held for a process that has ended."""
+        """Release the resources of a process that has ended."""
         self._finalizer.cancel()
         self._connection.close()
 
@@ -92,7 +92,7 @@ class ForkedProcess(Generic[M]):
 def warm_up(*modules: str) -> int:
     """Wait until there is a fork server that has imported torch, transformers, peft and these modules.
 
-    It is the one from which this process was forked, if it was, or one of its own.
+    It is the server from which this process was forked, if any, or one of its own.
 
     Returns:
         Number of CUDA devices.

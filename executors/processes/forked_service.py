@@ -20,13 +20,13 @@ def serve_forked(
 
     Args:
         function: `module:function`.
-        name: what tools such as `ps` call the process, its first 15 bytes.
-        stop_timeout_s: from SIGTERM to SIGKILL, when the parent has ended.
+        name: name of the process in tools such as `ps`, by its first 15 bytes.
+        stop_timeout_s: time from SIGTERM to SIGKILL, after the end of the parent.
     """
-    # Out of the group that Ctrl-C in a terminal reaches.
+    # Not in the process group that Ctrl-C in a terminal signals.
     os.setsid()
     libc = ctypes.CDLL(None)
-    # The exit status of this process reaches the deployment through the server alone.
+    # The exit status of this process reaches the deployment only through the server.
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(_PR_SET_NAME, name.encode())
     surroundings.enter()

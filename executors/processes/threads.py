@@ -1,4 +1,4 @@
-"""Torch kept to one thread, so that results and figures do not depend on how many cores are free."""
+"""Torch on one thread, so that results and figures do not depend on the number of free cores."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute on one thread for the length of the block."""
+    """Limit torch to one thread within the block."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

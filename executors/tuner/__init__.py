@@ -1,12 +1,12 @@
-"""The runner `tuner`: fine-tuning tasks of one base model, which stays loaded from one task to the next.
+"""The runner `tuner`: fine-tuning tasks of one base model, which stays loaded between tasks.
 
-A task is a gang: its ranks over nodes, in one generation. Ranks meet, connect and fail as those of every gang
-(`executors.gang`). But a rank here is not started for a job: it has one GPU and the base model, and outlives
-its tasks. A task has up to two jobs, each with a run of its own, may take connected ranks over from the task
-before, and survives the loss of a rank. So the loop of its parts, and their reports, are apart: see
+A task is a gang: its ranks over nodes, in one generation. Ranks meet, connect and fail as in every gang
+(`executors.gang`). But a rank is not started for a job: it has one GPU and the base model, and serves one
+task after another. A task has up to two jobs, each with a run of its own, may reuse the connected ranks of
+the task before, and survives the loss of a rank. So the loop of its parts and their reports are separate, see
 `executors.tuner.rank`.
 
-The node's own process imports no torch: a fork server does, and the ranks are forked from it.
+The node's own process does not import torch: a fork server does, and the ranks are forked from it.
 """
 
 from executors.gang.runner import GangRunnerKind
@@ -16,7 +16,7 @@ from schemas.merging.commands import LoaderPrewarmed, ProfileOrdered, TaskAssign
 
 
 class FineTuning(GangRunnerKind):
-    """See `GangRunnerKind`. Loading waits until each rank has the base model: seconds to minutes."""
+    """See `GangRunnerKind`. Loading takes seconds to minutes: each rank loads the base model."""
 
     commands = (ProfileOrdered, TaskAssigned, TaskReleased, LoaderPrewarmed)
     SETTINGS = TunerSettings
@@ -28,7 +28,7 @@ class FineTuning(GangRunnerKind):
         """See `GangRunnerKind`.
 
         Raises:
-            UnfitError: likewise, or there is no base model.
+            UnfitError: see `GangRunnerKind`, or there is no base model.
         """
         super().__init__()
         assert isinstance(self._settings, TunerSettings), "SETTINGS is its type"

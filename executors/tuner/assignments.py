@@ -1,4 +1,4 @@
-"""Assignments of a node, until they are over and reported."""
+"""Assignments of a node, until their runs are over and reported."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,37 +15,38 @@ _DISCARDED: frozenset[TaskReleaseReason] = frozenset({"withdrawn", "failed"})
 
 
 class Ending(BaseModel):
-    """Why an assignment ends."""
+    """Reason of the end of an assignment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     reason: TaskReleaseReason | Literal["newer", "node_stops", "disowned"]
-    """`newer`: the node has another assignment of one of its jobs. `disowned`: the cell does not have it."""
+    """`newer`: the node has another assignment of one of its jobs. `disowned`: the cell has no such
+    assignment."""
     job_ids: tuple[Identifier, ...]
-    """Whom the reason is about; others of the task are checkpointed."""
+    """The jobs that the reason applies to; other jobs of the task are checkpointed."""
 
     @property
     def weight(self) -> int:
-        """Order of a release: one that takes more back is not undone by one that takes less."""
+        """Rank of a release: a release with a higher one replaces the one before."""
         return 2 if self.reason in _DISCARDED else int(self.reason == "undone")
 
     def discards(self, job_id: str) -> bool:
-        """Whether nothing of a job is kept, not even what it has published."""
+        """Return whether nothing of a job is kept, including its published files."""
         return self.reason in _DISCARDED and job_id in self.job_ids
 
-    def undoes(self, job_id: str) -> bool:
-        """Whether a job that is not over begins anew."""
+    def resets(self, job_id: str) -> bool:
+        """Return whether a job that is not over restarts without its state."""
         return self.reason == "undone" and job_id in self.job_ids
 
 
 class AssignmentState(BaseModel):
-    """State of an assignment in the journal."""
+    """State of an assignment, as stored in the journal."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     command: Annotated[TaskAssigned | ProfileOrdered, Field(union_mode="left_to_right")]
     over: tuple[RunId, ...]
-    """Runs whose end was reported."""
+    """Runs whose end is reported."""
     ending: Ending | None
     is_stopped: bool
 
@@ -54,20 +55,20 @@ STATES: TypeAdapter[list[AssignmentState]] = TypeAdapter(list[AssignmentState])
 
 
 @dataclass
-class Assignment:
-    """One command that is being carried out."""
+class NodeAssignment:
+    """A command that is being carried out."""
 
     command: TaskAssigned | ProfileOrdered
     part: int
     over: set[str] = field(default_factory=set)
     ending: Ending | None = None
     is_stopped: bool = False
-    """Whether its ranks here have ended by a command to another node. Its runs are over once this node has
+    """Whether its ranks here ended by a command to another node. Its runs are over once this node receives
     the command."""
     ranks_left: int | None = None
-    """Number of ranks here that still have it; None while it waits for some."""
+    """Number of ranks here that still run it; None while it waits for ranks."""
     given_gpus: tuple[int, ...] = ()
-    """The GPUs of those that it was given to, in the order of their ranks."""
+    """GPUs of its ranks, by rank."""
 
     @property
     def orders(self) -> tuple[JobOrder, ...]:
@@ -83,22 +84,22 @@ class Assignment:
 
     @property
     def generation(self) -> int:
-        """Generation of its task; a profile run comes before all tasks."""
+        """Generation of its task; 0 for a profile run."""
         return self.command.generation if isinstance(self.command, TaskAssigned) else 0
 
     @property
     def leads(self) -> bool:
-        """Whether this node reports for all."""
+        """Whether this node reports for all nodes."""
         return isinstance(self.command, ProfileOrdered) or self.command.members[0].node == self.command.node
 
     @property
     def gpus(self) -> int:
-        """Ranks that it needs here."""
+        """Number of its ranks on this node."""
         return len(self._ranks)
 
     @property
     def world(self) -> int:
-        """Ranks that it has on all of its nodes."""
+        """Number of its ranks on all nodes."""
         return members_of(self.command).world
 
     @property
@@ -108,7 +109,7 @@ class Assignment:
 
     @property
     def meeting_generation(self) -> int:
-        """Tells the meetings at one place apart: of a task, its generation."""
+        """Generation of its task, by which the meetings at one place are distinguished."""
         return self.generation or self.part
 
     def memberships(self) -> Iterator[Membership]:
@@ -120,9 +121,9 @@ class Assignment:
     def _ranks(self) -> range:
         return members_of(self.command).ranks_of(self.command.node)
 
-    def can_follow(self, other: "Assignment") -> bool:
-        """Whether it can take the ranks of `other` over as they are connected: both are pipeline-parallel
-        tasks of as many ranks, all of them here."""
+    def can_follow(self, other: "NodeAssignment") -> bool:
+        """Return whether it can take over the connected ranks of `other`: both are pipeline-parallel tasks
+        with the same number of ranks, all on this node."""
         return all(
             isinstance(each.command, TaskAssigned)
             and each.orders[0].workload.pipeline
@@ -130,12 +131,12 @@ class Assignment:
             for each in (self, other)
         )
 
-    def left(self) -> Iterator[JobOrder]:
-        """The jobs whose end was not reported."""
+    def unreported(self) -> Iterator[JobOrder]:
+        """Yield the jobs whose end is not reported."""
         return (order for order in self.orders if order.run_id not in self.over)
 
     def state(self) -> AssignmentState:
-        """For the journal."""
+        """Return its state for the journal."""
         return AssignmentState(
             command=self.command,
             over=tuple(sorted(self.over)),
@@ -145,7 +146,7 @@ class Assignment:
 
 
 def members_of(command: TaskAssigned | ProfileOrdered) -> Members:
-    """The nodes of a command."""
+    """Return the nodes of a command."""
     if isinstance(command, ProfileOrdered):
         return Members(((command.node, command.gpus),))
     return Members(tuple((member.node, member.gpus) for member in command.members))

@@ -1,4 +1,4 @@
-"""A job's state between two of its tasks: read, written, and published when it is done."""
+"""State of a job between two of its tasks: read, written, and published once it is done."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -30,14 +30,14 @@ from schemas.merging.commands import JobOrder
 from schemas.merging.workload import TuningWorkload
 
 NO_HEAD = torch.empty(3, 0)
-"""Head of a job that shares no run, or whose base model's head is frozen."""
+"""Head of a job in an unshared run, or of a base model with a frozen head."""
 
 _POLL_S = 0.1
 _HEAD = "parameters_and_moments"
 
 
 def lora_task(job_id: str, workload: TuningWorkload) -> LoraTask:
-    """The job as the engine's task."""
+    """Return the job as a task of the LoRA engine."""
     fields = workload.hyperparameters.model_dump(include=set(LoraHyperparameters.model_fields))
     return LoraTask(
         job_id=job_id,
@@ -50,12 +50,12 @@ def lora_task(job_id: str, workload: TuningWorkload) -> LoraTask:
 
 @dataclass(frozen=True)
 class SavedJob:
-    """State that a job goes on from."""
+    """State that a job resumes from."""
 
     state: TaskState
     progress: JobProgress
     other_head: Tensor
-    """The head of the other job of a shared run, float32 `[3, head size]`; empty in any other."""
+    """The head of the other job of a shared run, float32 `[3, head size]`; empty otherwise."""
 
 
 class TuningCheckpoints:
@@ -68,22 +68,22 @@ class TuningCheckpoints:
         self._output_root = output_root
 
     def base_of(self, workload: TuningWorkload) -> SharedBase:
-        """The base model as a job may adapt it.
+        """Return the base model with the layers that a job adapts.
 
         Raises:
-            ValueError: it freezes all layers.
+            ValueError: the job freezes all layers.
         """
         return self._base.frozen(workload.hyperparameters.frozen_layers)
 
     def find(self, order: JobOrder, generation: int, wait_s: float) -> SavedJob | FinishedTuning | None:
-        """Return the state that a job goes on from in this generation; None if it starts anew.
+        """Return the state that a job resumes from in this generation; None if it starts without state.
 
-        A checkpoint that the cell has a report of is waited for: its writer may still be at work. State of a
-        job that starts anew is removed, unless this generation has written it.
+        If the cell has a report of a checkpoint, wait for it: its writer may still run. Remove the state of a
+        job that starts without state, unless this generation wrote it.
 
         Raises:
-            StaleWriterError: a later generation has written.
-            ValueError: what is there is of another job, base model or format.
+            StaleWriterError: a later generation wrote a checkpoint.
+            ValueError: the checkpoint is of another job, base model or format.
         """
         store, job_id = self._files.present, order.job_id
         wanted = order.resume_iterations * order.workload.hyperparameters.batch_size
@@ -103,18 +103,18 @@ class TuningCheckpoints:
         return self._saved(newest, order)
 
     def adapter_of(self, order: JobOrder) -> TaskState | None:
-        """The adapter of a finished job, to start another from; None if it is not there any more."""
+        """Return the adapter of a finished job, to start another job from; None if it was removed."""
         final = self._files.present.conclusion(order.job_id)
         if final is None or ADAPTER_TENSORS not in final.files:
             return None
         return decode_state(final.files, self.base_of(order.workload))
 
     def save(self, saved: SavedJob, generation: int) -> int:
-        """Write a checkpoint, and return how many bytes it has.
+        """Write a checkpoint, and return its size in bytes.
 
         Raises:
-            StaleWriterError: a later generation has written already, or the job is over.
-            OSError: the store failed; the checkpoint before is still there.
+            StaleWriterError: a later generation wrote a checkpoint, or the job is over.
+            OSError: the store failed; the previous checkpoint is kept.
         """
         files = encode_state(saved.state, self.base_of(saved.progress.workload))
         if saved.other_head.numel():
@@ -125,11 +125,11 @@ class TuningCheckpoints:
         return sum(len(content) for content in files.values())
 
     def finish(self, saved: SavedJob, user: str, loss: float | None, generation: int) -> FinishedTuning:
-        """Publish a job's adapter, and keep no checkpoint of it but what reports it.
+        """Publish a job's adapter, and keep only what its report needs of its checkpoints.
 
         Raises:
-            StaleWriterError: a later generation has written already.
-            OSError: a disk failed; the checkpoints are still there.
+            StaleWriterError: a later generation wrote a checkpoint.
+            OSError: a disk failed; the checkpoints are kept.
         """
         job_id = saved.state.task.job_id
         encoded = encode_state(saved.state, self.base_of(saved.progress.workload))
@@ -144,7 +144,7 @@ class TuningCheckpoints:
             path=path,
             digest=blake2b(encoded[ADAPTER_TENSORS], digest_size=32).hexdigest(),
         )
-        # The adapter is kept: whom it is given to may have to start from it once more.
+        # The adapter is kept: its receiver may have to start from it again.
         files = {**encoded, FINISHED_JOB: finished.model_dump_json().encode()}
         self._files.present.conclude(job_id, generation, saved.state.samples_done, files)
         return finished

@@ -1,4 +1,4 @@
-"""A job's data loader: its files opened, checked and counted, and tokens at hand."""
+"""Data loader of a job: its files opened, checked and counted, and its first records tokenised."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from schemas.merging.workload import TuningWorkload
 
 
 class SharedTokenizer:
-    """A tokenizer that several threads use in turn."""
+    """A tokenizer that several threads use under a lock."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -51,7 +51,7 @@ class SharedTokenizer:
 
 
 class TokenizedFile:
-    """The records of one file in tokens. Those that were tokenised are kept, up to a bound."""
+    """Tokenised records of one file, kept up to a bound."""
 
     def __init__(
         self, dataset: JsonlDataset, tokenizer: Tokenizer, sequence_length: int, kept_tokens: int
@@ -66,10 +66,10 @@ class TokenizedFile:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> TokenSequence:
-        """A record in tokens.
+        """Return a record in tokens.
 
         Raises:
-            DatasetError: it cannot be tokenized, or leaves nothing to predict.
+            DatasetError: the record cannot be tokenised, or leaves nothing to predict.
         """
         kept = self._kept.get(index)
         if kept is not None:
@@ -82,13 +82,13 @@ class TokenizedFile:
 
 
 class Loader:
-    """The data of one job, ready for its first step.
+    """Data of one job, ready for its first step.
 
     Attributes:
         training: its training data.
         validation: its validation data; None without any.
         stream: the order of its training data.
-        prepared_s: how long it took to get ready, in seconds.
+        prepared_s: duration of the preparation (s).
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class Loader:
         find_index: FindIndex = lambda _, __: None,
         form: RecordForm = TEXT_RECORDS,
     ) -> None:
-        """Open, check, count, and tokenise the first batches.
+        """Open, check and count the files, and tokenise the first batches.
 
         Args:
-            form: which records the base model can be trained on.
+            form: form of records that the base model can be trained on.
 
         Raises:
             DatasetError: a file is unfit. The message names the field.
@@ -152,7 +152,7 @@ class Loader:
 
 
 class PreparedLoaders:
-    """Loaders that are prepared in the background, ahead of the task that takes them."""
+    """Loaders that are prepared in the background, ahead of their tasks."""
 
     def __init__(
         self,
@@ -163,11 +163,11 @@ class PreparedLoaders:
         find_index: FindIndex = lambda _, __: None,
         form: RecordForm = TEXT_RECORDS,
     ) -> None:
-        """Prepare nothing yet.
+        """Start without loaders.
 
         Args:
-            find_index: what is known of files that were checked before.
-            form: which records the base model can be trained on.
+            find_index: returns the index of a file that was checked before.
+            form: form of records that the base model can be trained on.
         """
         self._root = root
         self._tokenizer = tokenizer
@@ -179,13 +179,13 @@ class PreparedLoaders:
         self._lock = threading.Lock()
 
     def prepare(self, workload: TuningWorkload, drop_s: float) -> None:
-        """Begin to prepare a job's loader, unless it is there. What goes wrong shows when it is taken.
+        """Start to prepare a job's loader, unless it is there. Errors are raised by `take`.
 
         Args:
-            drop_s: when it is given up, in Unix seconds.
+            drop_s: Unix time at which the loader is dropped (s).
         """
         with self._lock:
-            self._give_up()
+            self._drop_expired()
             present = self._preparing.get(workload)
             if present is None:
                 self._preparing[workload] = _Preparation(lambda: self._load(workload), drop_s)
@@ -193,30 +193,30 @@ class PreparedLoaders:
                 present.drop_s = max(present.drop_s, drop_s)
 
     def take(self, workload: TuningWorkload) -> Loader:
-        """The loader of a job: the one that was prepared, waited for if need be, or else a new one.
+        """Remove and return the loader of a job: the prepared one, once it is complete, or else a new one.
 
         Raises:
             DatasetError: a file is unfit.
             ValueError: a record leaves nothing to predict.
         """
         with self._lock:
-            self._give_up()
+            self._drop_expired()
             prepared = self._preparing.pop(workload, None)
         if prepared is not None:
-            with suppress(Exception):  # a file may have come since; what is wrong shows below
+            with suppress(Exception):  # a file may exist by now; a lasting error is raised below
                 return prepared.result()
         return self._load(workload)
 
-    def give_up(self) -> int:
-        """Give up those whose time is over, and return how many are left."""
+    def drop_expired(self) -> int:
+        """Drop the loaders whose time is over, and return the number left."""
         with self._lock:
-            self._give_up()
+            self._drop_expired()
             return len(self._preparing)
 
     def _load(self, workload: TuningWorkload) -> Loader:
         return Loader(workload, self._root, self._tokenizer, self._settings, self._find_index, self._form)
 
-    def _give_up(self) -> None:
+    def _drop_expired(self) -> None:
         now_s = self._time_s()
         for workload, prepared in list(self._preparing.items()):
             if prepared.drop_s <= now_s:
@@ -225,7 +225,7 @@ class PreparedLoaders:
 
 
 class _Preparation:
-    """One loader in the making."""
+    """A loader that is being prepared."""
 
     def __init__(self, load: Callable[[], Loader], drop_s: float) -> None:
         self.drop_s = drop_s

@@ -1,8 +1,9 @@
-"""What a job's data does to the frozen base model: Task2Vec and Task2Feat, as vectors of one length.
+"""Embeddings of a job by the effect of its data on the frozen base model: Task2Vec and Task2Feat, as vectors
+of one length.
 
 Task2Vec (Achille et al., "Task2Vec: Task Embedding for Meta-Learning", ICCV 2019): the diagonal Fisher
 information of the shared backbone on the data. Task2Feat: the mean of the penultimate layer's outputs. LEEP
-(Nguyen et al., ICML 2020) needs what a source model predicts for the target's data, see `source_predictions`.
+(Nguyen et al., ICML 2020) needs a source model's predictions for the target's data, see `source_predictions`.
 """
 
 import math
@@ -26,26 +27,26 @@ _MOST_BLOCKS = 8
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Groups of the backbone's parameters; a value of the embedding is the mean over one of them.
+class ParameterGroups:
+    """Groups of the backbone's parameters; a value of the embedding is the mean over one group.
 
-    Of each weight matrix, some blocks of neighbouring rows, so many that all of them have room in an
-    embedding; in a model with more matrices, neighbouring matrices share a value. They depend on the base
-    model alone, so embeddings of all of its jobs have one length. Biases and norms' scales are left out.
+    Each weight matrix is cut into blocks of neighbouring rows, as many as fit an embedding. In a model with
+    too many matrices, neighbouring matrices share a value. Groups depend only on the base model, so the
+    embeddings of all its jobs have one length. Biases and scales of norms are left out.
     """
 
     parameters: tuple[tuple[nn.Parameter, int], ...]
-    """Each with its first block's number."""
+    """Each parameter, with the number of its first block."""
     blocks: int
-    """Of each matrix."""
+    """Blocks per matrix."""
     merged: int
-    """Matrices to a value."""
+    """Matrices per value."""
     length: int
 
     @classmethod
-    def of(cls, base: SharedBase) -> "Groups":
-        """Of a model; tied weights are there once. A head that each job has of its own is no part of the
-        backbone."""
+    def of(cls, base: SharedBase) -> "ParameterGroups":
+        """Return the groups of a model, with tied weights counted once. A head of which each job has its own
+        is not part of the backbone."""
         own = {id(tensor) for tensor in base.head_tensors.values()}
         matrices = [each for each in base.model.parameters() if each.dim() >= 2 and id(each) not in own]
         blocks = max(1, min(_MOST_BLOCKS, MAX_EMBEDDING // len(matrices)))
@@ -66,30 +67,30 @@ class _Sums:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """What was measured on a sample of a job's data."""
+    """Embeddings measured on a sample of a job's data."""
 
     fisher: tuple[float, ...]
     features: tuple[float, ...]
     samples: int
-    """Records that were used."""
+    """Number of records used."""
 
 
 def embed(base: SharedBase, sequences: Sequence[TokenSequence], deadline_s: float) -> Embeddings:
-    """Compute both embeddings, a record at a time: of the first in any case, of others until the deadline.
+    """Compute both embeddings record by record: from the first record in any case, from others until the
+    deadline.
 
     The Fisher information is the empirical one, with the data's own labels: E[(d log p(y|x) / d w)^2], of the
-    mean token loss of a record. Task2Vec draws labels from the model's prediction, after it has fitted a head
-    to the task; a language model has one head for all tasks, so that only the labels in the data tell two
-    tasks on the same inputs apart. A classifier's head is the base model's here, before any task has trained
-    its own.
+    mean token loss of a record. Task2Vec fits a head to the task and draws labels from the model's
+    prediction. A language model has one head for all tasks, so only the labels in the data distinguish two
+    tasks on the same inputs. A classifier's head is here the base model's, which no task has trained.
 
-    The backbone's weights take gradients for this pass only, and keep their values.
+    The backbone's weights have gradients for this pass only, and keep their values.
 
     Args:
         sequences: at least one.
-        deadline_s: by the monotonic clock.
+        deadline_s: on the monotonic clock.
     """
-    groups = Groups.of(base)
+    groups = ParameterGroups.of(base)
     device = next(base.model.parameters()).device
     features: Tensor | None = None
     used = 0
@@ -111,8 +112,8 @@ def embed(base: SharedBase, sequences: Sequence[TokenSequence], deadline_s: floa
 
 
 def mean_features(base: SharedBase, sequences: Sequence[TokenSequence]) -> tuple[float, ...]:
-    """The features of `embed` alone, without the gradients that the Fisher information needs: what Task2Feat
-    costs where nothing else is wanted.
+    """Compute only the features of `embed`, without the gradients of the Fisher information, to measure the
+    cost of Task2Feat.
 
     Args:
         sequences: at least one.
@@ -129,9 +130,9 @@ def mean_features(base: SharedBase, sequences: Sequence[TokenSequence]) -> tuple
 
 
 @contextmanager
-def _squares_gathered(groups: Groups, device: torch.device) -> Iterator[_Sums]:
-    """For the length of the block, add up squared gradients by group as soon as a backward pass has them, and
-    forget the gradients, so that they never need as much memory as the model."""
+def _squares_gathered(groups: ParameterGroups, device: torch.device) -> Iterator[_Sums]:
+    """Within the block, add up squared gradients by group as soon as a backward pass computes them, and free
+    the gradients, to save the memory of a whole model's gradients."""
     sums = _Sums(
         squares=torch.zeros(groups.length, dtype=torch.float64, device=device),
         counts=torch.zeros(groups.length, dtype=torch.float64, device=device),
@@ -144,7 +145,7 @@ def _squares_gathered(groups: Groups, device: torch.device) -> Iterator[_Sums]:
         sums.handles.append(
             parameter.register_post_accumulate_grad_hook(_gatherer(sums, first, groups.blocks))
         )
-    # A matrix of fewer rows than blocks has empty ones: they stay zero.
+    # A matrix with fewer rows than blocks has empty blocks: they stay zero.
     sums.counts.clamp_(min=1.0)
     try:
         yield sums
@@ -167,18 +168,18 @@ def _gatherer(sums: _Sums, first: int, blocks: int) -> Callable[[Tensor], None]:
 
 
 def _shortened(features: Tensor) -> Tensor:
-    """At most `MAX_EMBEDDING` values: means over neighbours in a model that has more."""
+    """Return at most `MAX_EMBEDDING` values: means over neighbouring features if there are more."""
     if len(features) <= MAX_EMBEDDING:
         return features
     return torch.stack([part.mean() for part in features.tensor_split(MAX_EMBEDDING)])
 
 
 def source_predictions(trainer: Trainer, sequences: Sequence[TokenSequence]) -> tuple[Tensor, Tensor]:
-    """LEEP's ingredients: what a model trained on the source predicts for each row of the target's data that
-    bears loss.
+    """Return the inputs of LEEP: a source model's predictions for each row of the target's data that bears
+    loss.
 
     Returns:
-        probabilities of the source's labels, which of a language model are its vocabulary, `[N, classes]`,
+        probabilities of the source's labels (of a language model, its vocabulary), `[N, classes]`,
         and the target's labels, int64 `[N]`.
     """
     probabilities, labels = [], []
@@ -193,10 +194,10 @@ def source_predictions(trainer: Trainer, sequences: Sequence[TokenSequence]) -> 
 
 
 def dummy_distribution(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """LEEP's empirical joint distribution of target labels and the source's (dummy) labels.
+    """Return LEEP's empirical joint distribution of target labels and the source's (dummy) labels.
 
     Args:
-        probabilities: `[N, Z]`, of the source's labels for each sample.
+        probabilities: `[N, Z]`, of the source's labels, by sample.
         labels: int64 `[N]`, of the target.
 
     Returns:

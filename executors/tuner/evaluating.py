@@ -1,4 +1,4 @@
-"""When the jobs of a task are measured, and what is told of it."""
+"""Evaluations of the jobs of a task: their times and reports."""
 
 import time
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ _PER_EPOCH = 4
 
 @dataclass
 class _Spell:
-    """What was seen of a job's steps since its evaluation before."""
+    """Losses and samples of a job since its last evaluation."""
 
     losses: list[float] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
 
 class Evaluations:
-    """Of the jobs of one task."""
+    """Evaluations of the jobs of one task."""
 
     def __init__(
         self, team: Team, leads: bool, watched_epochs: int, settings: TunerSettings, reports: TaskReports
@@ -39,7 +39,7 @@ class Evaluations:
         self._training_s = 0.0
 
     def note(self, active: Sequence[Job], counts: Sequence[int], step: Step) -> None:
-        """The jobs have taken a step, with so many sequences of each."""
+        """Record a step of the jobs, with the number of sequences of each."""
         self._training_s += step.step_s
         for source, job in enumerate(active):
             self._last_counts[job.job_id] = counts[source]
@@ -50,7 +50,8 @@ class Evaluations:
                 spell.losses.append(loss)
 
     def may_be_wanted(self, active: Sequence[Job], counts: Sequence[int]) -> bool:
-        """Whether the step to come ends at a fraction of an epoch that is worth an evaluation."""
+        """Return whether the next step ends at a fraction of an epoch at which an evaluation may be
+        requested."""
         if self._evaluating_s > self._settings.evaluation_share * self._training_s:
             return False
         return any(
@@ -60,7 +61,7 @@ class Evaluations:
 
     @staticmethod
     def will_be_due(active: Sequence[Job], counts: Sequence[int]) -> bool:
-        """Whether the step to come is the last of a job, or uses up an epoch of its data."""
+        """Return whether the next step is the last of a job, or completes an epoch of its data."""
         return any(
             job.iterations + 1 >= job.order.workload.target.most_iterations
             or _crosses(job.drawn, counts[source], len(job.loader.training))
@@ -68,9 +69,9 @@ class Evaluations:
         )
 
     def measure(self, active: Sequence[Job], watched: Job | None, *, wanted: bool) -> dict[str, float]:
-        """Measure the accuracy of the jobs, if it is time to; by job.
+        """Measure the accuracy of the jobs if an evaluation is due, and return it by job.
 
-        It is at the end of an epoch of any of them, and when one is over."""
+        An evaluation is due at the end of an epoch of any job, and when one is over."""
         due = wanted or any(self._is_due(job) for job in active)
         if not due:
             return {}
@@ -80,16 +81,16 @@ class Evaluations:
             accuracy = self._accuracy(job)
             if accuracy is not None:
                 accuracies[job.job_id] = accuracy
-                self._tell(job, accuracy, "own", job.epochs)
+                self._report(job, accuracy, "own", job.epochs)
         if watched is not None and active[0].merged_epochs <= self._watched_epochs:
             accuracy = self._accuracy(watched)
             if accuracy is not None:
-                self._tell(watched, accuracy, "donor", active[0].merged_epochs)
+                self._report(watched, accuracy, "donor", active[0].merged_epochs)
         self._evaluating_s += time.monotonic() - started_s
         return accuracies
 
     def _is_due(self, job: Job) -> bool:
-        """Whether the last step was the job's last, or has used up an epoch of its data."""
+        """Return whether the last step was the job's last, or completed an epoch of its data."""
         last = self._last_counts.get(job.job_id, 0)
         return job.iterations >= job.order.workload.target.most_iterations or _crosses(
             job.drawn - last, last, len(job.loader.training)
@@ -98,7 +99,7 @@ class Evaluations:
     def _accuracy(self, job: Job) -> float | None:
         return accuracy_of(self._team, job, self._settings)
 
-    def _tell(self, job: Job, accuracy: float, phase: Literal["own", "donor"], epochs: float) -> None:
+    def _report(self, job: Job, accuracy: float, phase: Literal["own", "donor"], epochs: float) -> None:
         spell = self._spells.pop(job.job_id, _Spell())
         if self._leads:
             partner = next((each.job_id for each in self._team.jobs if each is not job), None)
@@ -107,7 +108,7 @@ class Evaluations:
 
 
 def accuracy_of(team: Team, job: Job, settings: TunerSettings) -> float | None:
-    """A job's accuracy with the present weights; None without validation data."""
+    """Return a job's accuracy with the present weights; None without validation data."""
     validation = job.loader.validation
     if validation is None:
         return None
@@ -116,5 +117,5 @@ def accuracy_of(team: Team, job: Job, settings: TunerSettings) -> float | None:
 
 
 def _crosses(drawn: int, count: int, size: float) -> bool:
-    """Whether `count` further samples reach or pass a multiple of `size`."""
+    """Return whether `count` more samples reach or pass a multiple of `size`."""
     return int((drawn + count) / size) > int(drawn / size)

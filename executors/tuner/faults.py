@@ -1,4 +1,4 @@
-"""Why a job cannot be trained, by the name of the field that is at fault."""
+"""Errors of jobs that cannot be trained, by the name of the invalid field."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,8 @@ from executors.node.checkpoints import StaleWriterError
 
 
 class FieldError(ValueError):
-    """A field of a job's order, or what it refers to, is unfit. The message begins with the field's name."""
+    """A field of a job's order, or the file that it refers to, is unfit. The message begins with the field's
+    name."""
 
     def __init__(self, field: str, error: BaseException | str) -> None:
         super().__init__(f"{field}: {described(error)}")
@@ -20,7 +21,7 @@ class FieldError(ValueError):
 
 
 class UnfitMergeError(FieldError):
-    """Two jobs cannot be trained together; each may be alone."""
+    """Two jobs cannot be trained together; each may be trained alone."""
 
     def __init__(self, field: str, error: str) -> None:
         super().__init__(field, error)
@@ -28,7 +29,7 @@ class UnfitMergeError(FieldError):
 
 
 class JobError(RuntimeError):
-    """One job of a task is at fault."""
+    """A job of a task has an error."""
 
     def __init__(self, job_id: str, error: BaseException) -> None:
         super().__init__(described(error))
@@ -38,7 +39,7 @@ class JobError(RuntimeError):
 
 @contextmanager
 def fault_in(field: str) -> Iterator[None]:
-    """Say of errors in the block which field they are about."""
+    """Name a field in the errors of the block."""
     try:
         yield
     except FieldError:
@@ -49,8 +50,8 @@ def fault_in(field: str) -> Iterator[None]:
 
 @contextmanager
 def fault_of(job_id: str) -> Iterator[None]:
-    """Say of errors in the block which job they are about, whatever they are, save those of a lost rank or
-    device, and of a writer that was replaced."""
+    """Name a job in the errors of the block, except those of a lost rank or device and of a replaced
+    writer."""
     try:
         yield
     except (JobError, UnfitMergeError, PeerLostError, StaleWriterError, torch.AcceleratorError):
@@ -60,7 +61,8 @@ def fault_of(job_id: str) -> Iterator[None]:
 
 
 def cannot_succeed_elsewhere(error: BaseException) -> bool:
-    """Whether the job would fail so on every node of its zone: they share base model, data and seeds."""
+    """Return whether the job would fail on every node of its zone in the same way: nodes share base model,
+    data and seeds."""
     if isinstance(error, FieldError | JobError):
         return error.is_permanent
     return is_permanent_anywhere(error)

@@ -1,6 +1,6 @@
-"""A job's files on the shared store, for processes with and without torch.
+"""Files of a job on the shared store, for processes with and without torch.
 
-A job has its last checkpoints. The generation of the task is their fencing token.
+A job has its last checkpoints; the generation of the task is their fencing token.
 """
 
 import logging
@@ -19,20 +19,20 @@ from schemas.merging.workload import TuningWorkload
 PROGRESS = "tuning.json"
 FINISHED_JOB = "finished.json"
 OTHER_HEAD = "other_head.safetensors"
-"""Of the other job of a shared run, as it was at the checkpoint."""
+"""Head of the other job of a shared run, as of the checkpoint."""
 
 _log = logging.getLogger(__name__)
 
 
 class JobPosition(BaseModel):
-    """How far a job is."""
+    """Progress of a job in its data."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     job_id: Identifier
     iterations: NonNegativeInt
     drawn: NonNegativeInt
-    """Samples of its own data that were used: in a shared run not a whole batch in each step."""
+    """Samples of its own data that were used: in a shared run less than a whole batch per step."""
     is_over: bool = False
 
 
@@ -44,15 +44,15 @@ class JobProgress(BaseModel):
     workload: TuningWorkload
     position: JobPosition
     partner: Identifier | None
-    """Whom it was merged with when this was written; None outside a merge."""
+    """The job it was merged with when this was written; None outside a merge."""
     merged_at: NonNegativeInt
-    """What was drawn when that merge began."""
+    """Samples drawn when that merge began."""
     beside: JobPosition | None
-    """How far the other job of a shared run was, whose adapter this is, too."""
+    """Position of the other job of a shared run, which uses the same adapter."""
 
 
 class FinishedTuning(BaseModel):
-    """What is kept of a finished job, besides its adapter: what it takes to report it, once or again."""
+    """Data that is kept of a finished job, besides its adapter: enough to report it again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,7 +60,7 @@ class FinishedTuning(BaseModel):
     position: JobPosition
     loss: Loss | None
     path: str
-    """Of the adapter, relative to the output root."""
+    """Path of the adapter, relative to the output root."""
     digest: str
 
 
@@ -68,7 +68,7 @@ def progress_of(checkpoint: Checkpoint) -> JobProgress:
     """Return the progress of the job in a checkpoint.
 
     Raises:
-        ValueError: it is of another runner or format.
+        ValueError: the checkpoint is of another runner or format.
     """
     if PROGRESS not in checkpoint.files:
         raise ValueError(f"the checkpoint {checkpoint.path} lacks {PROGRESS}")
@@ -76,38 +76,40 @@ def progress_of(checkpoint: Checkpoint) -> JobProgress:
 
 
 class JobFiles:
-    """The files of a cell's jobs."""
+    """Files of a cell's jobs."""
 
     def __init__(self, state_root: Path, cell: str) -> None:
         self.present = CheckpointStore(checkpoint_root(state_root, cell))
-        """What jobs go on from."""
+        """Checkpoints that jobs resume from."""
         self._meetings = state_root / cell / "tuner"
 
     def meeting_place(self, task_id: str) -> Path:
-        """Return the folder where the ranks of a task find each other."""
+        """Return the folder of the ranks' meetings of a task."""
         return self._meetings / task_id
 
     def newest(self, order: JobOrder) -> Checkpoint | None:
-        """What a job goes on from, never what an undone merge has left; None if it begins anew."""
+        """Return the checkpoint that a job resumes from, never one of an undone merge; None if it starts
+        without state."""
         newest = self.present.newest(order.job_id)
         return None if newest is None or newest.token < order.oldest_generation else newest
 
     def kept_samples(self, order: JobOrder) -> int:
-        """What is left of a job if nothing of it runs."""
+        """Return the samples of a job that are kept if it has no runs."""
         newest = self.newest(order)
         return 0 if newest is None else newest.samples_done
 
     def undo(self, job_id: str, generation: int) -> int:
-        """Have a job begin anew whose merge is undone, unless it is over or a later generation has written.
+        """Reset a job whose merge is undone to its state before, unless it is over or a later generation
+        wrote a checkpoint.
 
         Args:
-            generation: the last one of the merge.
+            generation: the last generation of the merge.
 
         Returns:
-            what is left of the job, in samples.
+            the samples of the job that are kept.
 
         Raises:
-            OSError: the store failed; it can be tried again.
+            OSError: the store failed; a retry is possible.
         """
         newest = self.present.newest(job_id)
         if newest is None:
@@ -119,7 +121,7 @@ class JobFiles:
         return 0
 
     def discard(self, job_id: str) -> None:
-        """Keep nothing of a job that is over for its user."""
+        """Remove the files of a job that is over for its user."""
         self.present.remove(job_id)
 
     def remove_meeting(self, task_id: str) -> None:

@@ -1,4 +1,4 @@
-"""How the ranks of a task come together, and why one of them was lost."""
+"""Meeting of the ranks of a task, and the reason why a rank was lost."""
 
 from collections.abc import Callable
 
@@ -9,24 +9,24 @@ from executors.gang.membership import Membership
 
 
 class HaltedError(Exception):
-    """The part is to end, and has not come together with the others."""
+    """The part is halted before it met the other ranks."""
 
 
 def come_together(
     folder: JobFolder, membership: Membership, host: str, timeout_s: float, is_halted: Callable[[], bool]
 ) -> Meeting | None:
-    """Wait until all ranks of a task have come; a rank alone needs no meeting.
+    """Wait until all ranks of a task have joined; a single rank needs no meeting.
 
-    Rank 0 is started again where it was lost, and then opens another meeting of the same generation.
+    A lost rank 0 is restarted, and opens another meeting of the same generation.
 
     Args:
-        folder: where they meet.
-        host: where the others reach this rank.
-        is_halted: whether the part is to end. Then it still comes if all the others have.
+        folder: folder of the meeting.
+        host: address at which the others reach this rank.
+        is_halted: whether the part is to end. It still joins if all others have joined.
 
     Raises:
-        HaltedError: the part is to end before.
-        PeerFailedError: another has written why it does not come, or not all have come in time.
+        HaltedError: the part is halted before.
+        PeerFailedError: another rank has written why it does not join, or not all have joined in time.
     """
     if membership.world == 1:
         return None
@@ -38,7 +38,7 @@ def come_together(
 
 
 def why_peer_was_lost(folder: JobFolder, generation: int, error: PeerLostError) -> PeerLostError:
-    """Return what the rank that is gone has written of it; `error` if nothing, or if it is that already."""
+    """Return the error that the lost rank has written; `error` if there is no other."""
     if isinstance(error, PeerFailedError):
         return error
     note = note_of_peer(folder, generation)

@@ -1,7 +1,7 @@
-"""What a job has of an adapter that it shares: the low-rank matrices, and a head of its own.
+"""Parts of a shared adapter by job: the low-rank matrices, and the job's own head.
 
-The flat vector of a shared run has the matrices, then the head of each job in the order of the command. Under
-a language model heads are empty, and the whole vector is each job's own.
+The flat vector of a shared run has the matrices, then the head of each job in the order of the command. For a
+language model, heads are empty and each job uses the whole vector.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ _Change = Callable[[Tensor], Tensor]
 
 
 def own_state(layout: AdapterLayout, state: AdapterState, head: int) -> AdapterState:
-    """The state of one job.
+    """Return the state of one job.
 
     Args:
-        layout: of a job alone.
-        state: of the adapter that the job is trained in.
-        head: which of its heads is the job's own.
+        layout: layout of one job alone.
+        state: state of the shared adapter.
+        head: number of the job's head.
     """
     start = layout.shared_size + head * layout.head_size
 
@@ -32,21 +32,21 @@ def own_state(layout: AdapterLayout, state: AdapterState, head: int) -> AdapterS
 
 
 def head_of(layout: AdapterLayout, state: AdapterState, head: int) -> Tensor:
-    """One of the heads of an adapter: its parameters and both moments, float32 ``[3, head size]``."""
+    """Return one head of an adapter: its parameters and both moments, float32 ``[3, head size]``."""
     start = layout.shared_size + head * layout.head_size
     vectors = state.parameters, state.first_moment, state.second_moment
     return torch.stack([flat[start : start + layout.head_size] for flat in vectors])
 
 
 def shared_state(layout: AdapterLayout, own: AdapterState, head: int, other: Tensor) -> AdapterState:
-    """The state of the adapter of a shared run, from one job's own and the other's head: the inverse of
-    `own_state` and `head_of`.
+    """Return the state of the adapter of a shared run, from one job's own and the other's head: the inverse
+    of `own_state` and `head_of`.
 
     Args:
-        layout: of a job alone.
-        own: the state of one job.
-        head: its place in the order of the command.
-        other: the head of the other job, float32 ``[3, head size]``.
+        layout: layout of one job alone.
+        own: state of one job.
+        head: place of the job in the command.
+        other: head of the other job, float32 ``[3, head size]``.
     """
 
     def with_other(row: int) -> _Change:
@@ -61,11 +61,11 @@ def shared_state(layout: AdapterLayout, own: AdapterState, head: int, other: Ten
 
 
 def fresh_from(donor: AdapterState, layout: AdapterLayout) -> AdapterState:
-    """What the receiver of a temporal merge starts from: the donor's low-rank matrices, a head as of a new
-    job, and an optimizer that has seen nothing.
+    """Return the first state of the receiver of a temporal merge: the donor's low-rank matrices, the head of
+    a new job, and a new optimizer.
 
     Args:
-        layout: of either job alone.
+        layout: layout of either job alone.
     """
     return AdapterState(
         parameters=layout.reset_heads(donor.parameters),

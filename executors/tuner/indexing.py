@@ -1,7 +1,7 @@
-"""Checks and counts the data of jobs ahead of their tasks, in a process of its own.
+"""Check and count the data of jobs ahead of their tasks, in a process of its own.
 
-In a thread of a rank it would hold Python's global lock, for which each operation of the training waits: a
-step takes several times as long meanwhile. What is found is kept in files that all ranks of the node read.
+A thread of a rank would hold Python's global lock, which each operation of the training needs: a step would
+take several times as long. Results are kept in files that all ranks of the node read.
 """
 
 import logging
@@ -33,14 +33,14 @@ _PREWARM: TypeAdapter[Prewarm] = TypeAdapter(Prewarm)
 
 
 class IndexFiles:
-    """The indices of a node, by the identity of the file that each is of, and the form of its records."""
+    """Indices of a node, by identity of the file and form of its records."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep them in `folder`, which is this machine's: identities mean nothing on another."""
+        """Use `folder`, which must be local: identities are valid on one machine only."""
         self._folder = folder
 
     def find(self, identity: FileIdentity, form: RecordForm) -> DatasetIndex | None:
-        """Return the index of a file whose records were checked against a form; None if it has no index."""
+        """Return the index of a file that was checked against a form of records; None if it has none."""
         try:
             content = self._path(identity, form).read_bytes()
         except OSError:
@@ -53,7 +53,7 @@ class IndexFiles:
         return DatasetIndex(offsets, body[:_DIGEST_BYTES].hex())
 
     def write(self, identity: FileIdentity, form: RecordForm, index: DatasetIndex) -> None:
-        """Keep an index.
+        """Write an index.
 
         Raises:
             OSError: the disk failed.
@@ -64,31 +64,31 @@ class IndexFiles:
         write_file(self._path(identity, form), check + body)
 
     def remove(self, identity: FileIdentity, form: RecordForm) -> None:
-        """Give an index up."""
+        """Remove an index."""
         self._path(identity, form).unlink(missing_ok=True)
 
     def _path(self, identity: FileIdentity, form: RecordForm) -> Path:
-        # What is sound for one base model, or one choice of columns, may not be for the next.
+        # A record that is valid for one base model, or one choice of columns, may be invalid for another.
         fields = identity.device, identity.inode, identity.size, identity.modified_ns, form.key
         return self._folder / ("-".join(map(str, fields)) + ".index")
 
 
 class Indexer:
-    """Makes indices, and gives them up when their time is over."""
+    """Makes indices, and removes them when their time is over."""
 
     def __init__(self, root: DatasetRoot, files: IndexFiles, form: RecordForm = TEXT_RECORDS) -> None:
-        """`form`: of the records that the base model can be trained on."""
+        """`form`: form of records that the base model can be trained on."""
         self._root = root
         self._files = files
         self._form = form
         self._kept: dict[tuple[FileIdentity, RecordForm], float] = {}
 
     def prepare(self, name: str, drop_s: float, columns: Columns | None = None) -> None:
-        """Check a file, unless it is known. What is wrong with it shows when its task opens it.
+        """Check a file, unless it has an index. Its faults are reported when its task opens it.
 
         Args:
-            drop_s: when the index is given up, in Unix seconds.
-            columns: what the job calls the fields of its records.
+            drop_s: Unix time at which the index is removed (s).
+            columns: names of the fields of the job's records.
         """
         form = with_columns(self._form, columns)
         try:
@@ -100,8 +100,8 @@ class Indexer:
         key = dataset.identity, form
         self._kept[key] = max(drop_s, self._kept.get(key, 0.0))
 
-    def give_up(self, now_s: float) -> None:
-        """Give up what is over at a time, in Unix seconds."""
+    def drop_expired(self, now_s: float) -> None:
+        """Remove the indices whose time is over."""
         for key, drop_s in list(self._kept.items()):
             if drop_s <= now_s:
                 del self._kept[key]
@@ -109,12 +109,12 @@ class Indexer:
 
 
 def index_folder(place: Place) -> Path:
-    """Where the indices of a node lie."""
+    """Return the folder of a node's indices."""
     return place.state_root / place.cell / "tuner-indices" / place.node
 
 
 def run_indexer(place_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """The whole life of the process: until the node is gone."""
+    """Run the indexer until the node's process is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
@@ -124,7 +124,7 @@ def run_indexer(place_json: str, connection: "Connection[bytes, bytes]") -> None
     try:
         form = records_in(settings.base_model_dir)
     except (BaseModelError, OSError):
-        return  # the ranks say so, and the node does not start
+        return  # the ranks report it, and the node does not start
     indexer = Indexer(DatasetRoot(settings.dataset_root), IndexFiles(index_folder(place)), form)
     while True:
         try:
@@ -136,4 +136,4 @@ def run_indexer(place_json: str, connection: "Connection[bytes, bytes]") -> None
                         indexer.prepare(name, prewarm.drop_s, workload.dataset.columns)
         except (EOFError, OSError):
             return
-        indexer.give_up(time.time())
+        indexer.drop_expired(time.time())

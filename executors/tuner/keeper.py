@@ -1,6 +1,6 @@
-"""Writes checkpoints and says what comes of them, beside the training.
+"""Writing of checkpoints and reports in a thread parallel to the training.
 
-It does one thing after another: what is reported is on disk, and reports keep their order.
+Actions run one after another: a reported state is on disk, and reports keep their order.
 """
 
 import logging
@@ -17,27 +17,27 @@ _log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """A thread that outlives the tasks of its rank."""
+    """A thread that serves all tasks of its rank."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keeper")
 
-    def soon(self, action: Callable[[], None]) -> "Future[None]":
-        """Have something done after all that was asked for before."""
+    def submit(self, action: Callable[[], None]) -> "Future[None]":
+        """Run an action after all actions before it."""
         return self._thread.submit(action)
 
     def settle(self) -> None:
-        """Wait until all is done that was asked for."""
+        """Wait until all actions have run."""
         self._thread.submit(lambda: None).result()
 
 
 class TaskKeeper:
-    """The part of a keeper's work that is for one task: once something of it fails, the rest is not done.
+    """Actions of one task: once one fails, the rest are skipped.
 
     Attributes:
-        error: what failed; None if nothing has.
-        needed_bytes: what the disk refused, where that is what failed.
-        is_replaced: whether a later generation has taken the task over, so that nothing may be written.
+        error: error of the action that failed; None if none has.
+        needed_bytes: bytes that the disk refused, if that is the error.
+        is_replaced: whether a later generation runs the task, so that nothing may be written.
     """
 
     def __init__(self, keeper: Keeper) -> None:
@@ -46,13 +46,13 @@ class TaskKeeper:
         self.needed_bytes = 0
         self.is_replaced = False
 
-    def soon(self, action: Callable[[], None]) -> None:
-        """Have something done, unless something of the task has failed before."""
-        self._keeper.soon(lambda: self._do(action))
+    def submit(self, action: Callable[[], None]) -> None:
+        """Run an action, unless one of the task has failed before."""
+        self._keeper.submit(lambda: self._do(action))
 
-    def at_last(self, action: Callable[[], None]) -> None:
-        """Have something done whatever has failed."""
-        self._keeper.soon(action)
+    def submit_always(self, action: Callable[[], None]) -> None:
+        """Run an action even if one has failed."""
+        self._keeper.submit(action)
 
     def _do(self, action: Callable[[], None]) -> None:
         if self.error is not None or self.is_replaced:
@@ -63,15 +63,15 @@ class TaskKeeper:
             _log.info("task replaced: %s", error)
             self.is_replaced = True
         except Exception as error:
-            # An error that is not reported, whatever its type, would leave the cell waiting for ever.
+            # If an error of any type were not reported, the cell would wait forever.
             _log.error("task not kept: %s: %s", type(error).__name__, error)
             self.error = error.with_traceback(None)
 
 
 class LastState:
-    """The state of an adapter that is trained no more, copied to the host when it is asked for.
+    """Final state of an adapter, which is copied to the host on request.
 
-    On a GPU by a stream of its own, beside what the next task computes (pipeline switch, section 6.2).
+    On a GPU, a stream of its own copies it during the next task's computation (pipeline switch, section 6.2).
     """
 
     def __init__(self, adapter: TrainedAdapter) -> None:
@@ -83,7 +83,7 @@ class LastState:
             self._trained.record()
 
     def to_host(self) -> AdapterState:
-        """The state in host memory."""
+        """Return the state in host memory."""
         if self._trained is None:
             return self._adapter.state()
         stream = torch.cuda.Stream(self._device)

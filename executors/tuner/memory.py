@@ -1,4 +1,4 @@
-"""How many sequences a rank takes at a time, so that they fit its memory (s and m of Ymir, section 6.1)."""
+"""Number of sequences per pass of a rank that fits its memory (s and m of Ymir, section 6.1)."""
 
 import weakref
 from collections.abc import Callable
@@ -13,12 +13,12 @@ BYTES_PER_GIB = 1 << 30
 
 
 def fitting_micro_batch(peak_bytes: Callable[[int], int], most: int, room_bytes: float) -> int:
-    """The largest micro-batch that fits, as far as the need for memory grows in proportion.
+    """Return the largest micro-batch that fits, if memory grows in proportion.
 
     Args:
-        peak_bytes: what a pass with so many sequences needs; may raise `torch.OutOfMemoryError`.
-        most: sequences that are wanted.
-        room_bytes: what there is.
+        peak_bytes: memory that a pass with a number of sequences needs; may raise `torch.OutOfMemoryError`.
+        most: sequences to process.
+        room_bytes: memory available.
 
     Raises:
         torch.OutOfMemoryError: not even one sequence fits.
@@ -35,7 +35,8 @@ def fitting_micro_batch(peak_bytes: Callable[[int], int], most: int, room_bytes:
 
 
 def choose_micro_batch(trainer: Trainer, longest: Sample, most: int, settings: TunerSettings) -> int:
-    """What fits the trainer's device: measured on CUDA with its longest sequence, a setting on a CPU."""
+    """Return the largest micro-batch for the trainer's device: measured on CUDA with the longest sequence, a
+    setting on a CPU."""
     device = trainer.device
     if device.type != "cuda":
         return min(settings.micro_batch_size, most)
@@ -54,8 +55,8 @@ def choose_micro_batch(trainer: Trainer, longest: Sample, most: int, settings: T
 
 
 def most_bytes_kept(model: nn.Module, compute: Callable[[], object]) -> int:
-    """How much of what a computation keeps from its forward to its backward passes there is at one time, at
-    most, beside the model's parameters. For devices without counters."""
+    """Return the peak size of the tensors that a computation keeps from its forward to its backward passes,
+    without the model's parameters. For devices without counters (bytes)."""
     watch = _Kept({parameter.data_ptr() for parameter in model.parameters()})
     with torch.autograd.graph.saved_tensors_hooks(watch.pack, lambda packed: packed.tensor):
         compute()

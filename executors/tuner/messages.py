@@ -15,35 +15,35 @@ Outcome = Literal["finished", "stopped", "failed"]
 
 
 class Place(Record):
-    """Where a node's ranks are, and how they work; the same for all of them."""
+    """Devices and settings of a node's ranks, the same for all."""
 
     cell: Identifier
     node: Identifier
     base_model: Identifier
-    """As the zone calls it."""
+    """Its id in the zone."""
     state_root: Path
     output_root: Path
     settings: dict[str, Any]
-    """Fields of `TunerSettings` in the node's process, whatever the environment has by then."""
+    """Fields of `TunerSettings` in the node's process, used instead of the rank's environment."""
     gpu: int
-    """Which of the node's GPUs the rank has."""
+    """Number of the rank's GPU on the node."""
 
     def tuner_settings(self) -> TunerSettings:
-        """The settings."""
+        """Return the settings."""
         return TunerSettings.model_validate(self.settings)
 
 
 class TaskPart(Record):
-    """One rank's part of a task. It begins when the parts given before it are over."""
+    """A rank's part of a task. It begins when all earlier parts are over."""
 
     kind: Literal["task"] = "task"
     part: int
-    """Tells it from all other parts of the node."""
+    """Number of the part, unique on the node."""
     command: TaskAssigned
     membership: Membership
     follows: int | None = None
-    """The part whose ranks it takes over as they are connected, if it comes to that: all of its ranks,
-    with the same ranks, are those of one pipeline-parallel task that is to end."""
+    """The part whose connected ranks it may take over: all ranks of both parts are the same, and run one
+    pipeline-parallel task that is to end."""
 
     @property
     def meeting(self) -> str:
@@ -52,7 +52,7 @@ class TaskPart(Record):
 
 
 class ProfilePart(Record):
-    """One rank's part of a profile run."""
+    """A rank's part of a profile run."""
 
     kind: Literal["profile"] = "profile"
     part: int
@@ -71,19 +71,19 @@ def meeting_of(command: TaskAssigned | ProfileOrdered) -> str:
 
 
 class Halt(Record):
-    """A part ends at the next boundary of a step, checkpointed, or before it begins."""
+    """Order to end a part at the next boundary of a step, with a checkpoint, or before it begins."""
 
     kind: Literal["halt"] = "halt"
     part: int
 
 
 class Prewarm(Record):
-    """The data of a job is to be checked and counted: for the node's indexer."""
+    """Order to the node's indexer to check and count the data of a job."""
 
     kind: Literal["prewarm"] = "prewarm"
     order: JobOrder
     drop_s: UnixTime
-    """When it is given up, if nobody has taken it."""
+    """Unix time at which an unused index is removed (s)."""
 
 
 Directive = Annotated[TaskPart | ProfilePart | Halt, Field(discriminator="kind")]
@@ -103,7 +103,7 @@ class Unfit(Record):
 
 
 class TaskReport(Record):
-    """A report of a run, to be passed on as it is."""
+    """A report of a run, to be sent unchanged."""
 
     kind: Literal["report"] = "report"
     part: int
@@ -113,26 +113,26 @@ class TaskReport(Record):
 
 
 class Switched(Record):
-    """A task has taken its first step, and the rank had another before."""
+    """The first step of a task on a rank that had another task before."""
 
     kind: Literal["switched"] = "switched"
     part: int
     gap_s: float
-    """From the end of the last step of the task before to the begin of this one's first."""
+    """Time from the end of the last step of the task before to the start of this one's first (s)."""
     step_s: float
-    """The first step."""
+    """Duration of the first step (s)."""
     overlaps: bool
-    """Whether it took the ranks over as they were connected, while the task before still ended."""
+    """Whether it took over connected ranks before the task before had ended."""
 
 
 class Over(Record):
-    """A part has ended, and what was to be written of it is on disk."""
+    """The end of a part, whose files are all on disk."""
 
     kind: Literal["over"] = "over"
     part: int
     outcome: Outcome
     needed_bytes: int | None = None
-    """Set where a disk refused so many bytes."""
+    """Set if a disk refused a write of this size."""
 
 
 Message = Annotated[Ready | Unfit | TaskReport | Switched | Over, Field(discriminator="kind")]

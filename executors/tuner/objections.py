@@ -1,4 +1,4 @@
-"""Why a node does not take on a task or a profile run that no cell would send it."""
+"""Objections of a node to a task or profile run that no correct cell would send."""
 
 from executors.node.runner import Objection
 from executors.tuner.assignments import members_of
@@ -7,11 +7,11 @@ from schemas.merging.settings import STAGES_PER_PIPELINE
 
 
 def objection_to(command: TaskAssigned | ProfileOrdered, gpus_here: int) -> Objection | None:
-    """See whether a command makes sense: its members are distinct, its GPUs are there and as many as its jobs
-    may have, and no job is merged that must not be.
+    """Check that a command is consistent: its members are distinct, its GPUs exist and are within the limits
+    of its jobs, and the jobs may be merged.
 
     Args:
-        gpus_here: of this node.
+        gpus_here: GPUs of this node.
     """
     members = members_of(command).objection(command.node, gpus_here)
     if isinstance(command, TaskAssigned):

@@ -1,7 +1,6 @@
-"""What a task needs before its first step: data, checkpoints and an adapter on the device.
+"""Opening of a task before its first step: data, checkpoints and an adapter on the device.
 
-It is opened by a thread of its own, while the task before it still trains (pipeline switch, Ymir, section
-6.2).
+A separate thread opens it while the task before it still trains (pipeline switch, Ymir, section 6.2).
 """
 
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from schemas.merging.commands import JobOrder, TaskAssigned, TransferMode
 
 @dataclass
 class Job:
-    """A job of a task, as a rank sees it."""
+    """A job of a task on a rank."""
 
     order: JobOrder
     task: LoraTask
@@ -34,16 +33,16 @@ class Job:
     layout: AdapterLayout
     loader: Loader
     head: int = 0
-    """Which of the heads of the task's adapter is its own."""
+    """Number of the job's head in the task's adapter."""
     iterations: int = 0
     drawn: int = 0
     merged_at: int = 0
-    """What was drawn when its merge began."""
+    """Samples drawn when its merge began."""
     finished: FinishedTuning | None = None
-    """Set where the job was over before."""
+    """Set if the job was over before."""
     is_over: bool = False
     loss: float | None = None
-    """Of its last step."""
+    """Loss of the last step."""
 
     @property
     def job_id(self) -> str:
@@ -59,50 +58,50 @@ class Job:
 
     @property
     def batch_size(self) -> int:
-        """Sequences that it brings to a step."""
+        """Sequences of a step."""
         return self.order.workload.hyperparameters.batch_size
 
     @property
     def samples_done(self) -> int:
-        """What reports say."""
+        """Samples done, as reported."""
         return self.iterations * self.batch_size
 
     @property
     def epochs(self) -> float:
-        """How often its data was used."""
+        """Epochs of its data done."""
         return self.drawn / len(self.loader.training)
 
     @property
     def merged_epochs(self) -> float:
-        """How often its data was used since its merge began."""
+        """Epochs of its data done since its merge began."""
         return (self.drawn - self.merged_at) / len(self.loader.training)
 
     @property
     def shows_donor(self) -> bool:
-        """Whether its accuracy with its donor's weights says anything: not before its own head, if it has
-        one, has been trained."""
+        """Whether its accuracy with its donor's weights is meaningful: only after training of its own head,
+        if it has one."""
         return self.layout.head_size == 0
 
     @property
     def position(self) -> JobPosition:
-        """How far it is."""
+        """Return its position."""
         return JobPosition(
             job_id=self.job_id, iterations=self.iterations, drawn=self.drawn, is_over=self.is_over
         )
 
     def move_to(self, position: JobPosition) -> None:
-        """Go on from there."""
+        """Continue from a position."""
         self.iterations, self.drawn, self.is_over = position.iterations, position.drawn, position.is_over
 
 
 @dataclass
 class OpenTask:
-    """A task that can begin.
+    """A task that is ready to begin.
 
     Attributes:
         jobs: in the order of the command.
-        state: what the present phase goes on from; None for a new adapter, and off the leader, which tells
-            the others.
+        state: state that the present phase continues from; None for a new adapter, and on other ranks than
+            the leader, which sends it.
     """
 
     jobs: list[Job]
@@ -110,10 +109,10 @@ class OpenTask:
 
 
 def refuse_unfit_merge(mode: TransferMode, orders: Sequence[JobOrder]) -> None:
-    """See whether the jobs of a task can have one adapter, where they are to.
+    """Check that the jobs of a task can share an adapter, if they are to.
 
     Raises:
-        UnfitMergeError: they cannot; by the field that differs.
+        UnfitMergeError: they cannot; names the field that differs.
     """
     if mode == "normal":
         return
@@ -133,12 +132,12 @@ def open_task(
     loaders: PreparedLoaders,
     settings: TunerSettings,
 ) -> OpenTask:
-    """Open a task. Only its leader reads checkpoints: it tells the others.
+    """Open a task. Only its leader reads checkpoints, and sends their content to the others.
 
     Raises:
         JobError: a job cannot be trained.
-        UnfitMergeError: the jobs do not fit together.
-        StaleWriterError: a later generation has taken the jobs over.
+        UnfitMergeError: the jobs cannot be merged.
+        StaleWriterError: a later generation runs the jobs.
     """
     refuse_unfit_merge(command.mode, command.orders)
     jobs: list[Job] = []
@@ -159,10 +158,10 @@ def open_task(
 def adapter_for(
     mode: TransferMode, jobs: Sequence[Job], state: AdapterState | None, device: torch.device
 ) -> TrainedAdapter:
-    """The adapter of the phase that a task is in, as the first job that is not over trains it.
+    """Return the adapter of the task's present phase, as the first unfinished job trains it.
 
     Args:
-        state: what it goes on from; None for a new one.
+        state: state to continue from; None for a new adapter.
     """
     own, heads = (jobs[0], len(jobs)) if mode == "spatial" else (trained_first(jobs), 1)
     layout = own.base.layout(own.task, heads)
@@ -172,10 +171,10 @@ def adapter_for(
 
 
 def task_state(job: Job, state: AdapterState, position: JobPosition) -> TaskState:
-    """The state of a job that is at a position, as the engine has it.
+    """Return the engine's state of a job at a position.
 
     Args:
-        state: of the job alone.
+        state: state of the job alone.
     """
     return TaskState(
         task=job.task,
@@ -191,15 +190,15 @@ def task_state(job: Job, state: AdapterState, position: JobPosition) -> TaskStat
 
 
 def trained_first(jobs: Sequence[Job]) -> Job:
-    """The first job that is not over; the last of all if all are."""
+    """Return the first job that is not over; the last job if all are."""
     return next((job for job in jobs if not job.is_over), jobs[-1])
 
 
 def open_job(order: JobOrder, base: SharedBase, loaders: PreparedLoaders) -> Job:
-    """Open a job, as one that begins anew.
+    """Open a job without progress.
 
     Raises:
-        FieldError: it does not fit the base model, or its data is unfit.
+        FieldError: the job does not fit the base model, or its data is unfit.
     """
     workload = order.workload
     with fault_in("hyperparameters.frozen_layers"):
@@ -223,7 +222,7 @@ def _find(
     checkpoints: TuningCheckpoints,
     settings: TunerSettings,
 ) -> SavedJob | None:
-    """What a job has been trained to, put into its place."""
+    """Read the saved state of a job, and set the job's position."""
     found = checkpoints.find(job.order, command.generation, settings.checkpoint_wait_s)
     if isinstance(found, FinishedTuning):
         job.finished = found
@@ -237,7 +236,7 @@ def _find(
         if command.mode != "normal" and not is_donor:
             done = found.progress.position.iterations
             raise UnfitMergeError(
-                "mode", f"who learns in a merge has no progress before it, this job has {done} iterations"
+                "mode", f"the receiver of a merge has no progress before it, this job has {done} iterations"
             )
     if found.state.dataset_digest != job.loader.digest:
         raise FieldError("dataset.path", f"{job.task.dataset} has changed since the job was checkpointed")
@@ -249,7 +248,7 @@ def _find(
 def _state(
     mode: TransferMode, jobs: Sequence[Job], saved: Sequence[SavedJob | None], checkpoints: TuningCheckpoints
 ) -> AdapterState | None:
-    """The adapter that the present phase goes on from."""
+    """Return the adapter state that the present phase continues from."""
     if mode == "spatial":
         return _shared_state(jobs, saved)
     job = trained_first(jobs)
@@ -260,13 +259,13 @@ def _state(
         with fault_of(job.job_id):
             donor = checkpoints.adapter_of(jobs[0].order)
             if donor is None:
-                raise OSError(f"the adapter of its donor {jobs[0].job_id} is not there any more")
+                raise OSError(f"the adapter of its donor {jobs[0].job_id} was removed")
             return fresh_from(donor, job.layout)
     return None
 
 
 def _shared_state(jobs: Sequence[Job], saved: Sequence[SavedJob | None]) -> AdapterState | None:
-    """Of two checkpoints of one adapter the newer one, which knows of both jobs."""
+    """Return the state of the newer of two checkpoints of one adapter, which covers both jobs."""
     there = [each for each in saved if each is not None]
     if not there:
         return None
@@ -280,5 +279,5 @@ def _shared_state(jobs: Sequence[Job], saved: Sequence[SavedJob | None]) -> Adap
 
 
 def _going_on(position: JobPosition) -> JobPosition:
-    """The position of a job that goes on: only its own record says that it is over."""
+    """Return the position of a job that continues: only its own record states that it is over."""
     return position.model_copy(update={"is_over": False})

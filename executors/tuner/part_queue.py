@@ -1,4 +1,4 @@
-"""The parts of tasks that a rank is given by its node."""
+"""Queue of the parts of tasks that a node sends a rank."""
 
 import threading
 from collections import deque
@@ -20,7 +20,7 @@ from executors.tuner.messages import (
 
 
 class PartQueue:
-    """Keeps the parts that wait, and which parts are to end."""
+    """Parts that wait, and parts that are to end."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class PartQueue:
         self._link = NodeLink(connection, DIRECTIVES, self._receive)
 
     def listen(self) -> None:
-        """Begin to receive."""
+        """Start to receive."""
         self._link.listen()
 
     def next_part(self) -> TaskPart | ProfilePart:
@@ -46,12 +46,12 @@ class PartQueue:
             return self._parts.popleft()
 
     def is_halted(self, part: int) -> bool:
-        """Whether a part is to end."""
+        """Return whether a part is to end."""
         with self._changed:
             return part in self._halted
 
     def forget(self, part: int) -> None:
-        """Drop a part that is over."""
+        """Remove a part that is over."""
         with self._changed:
             self._halted.discard(part)
 

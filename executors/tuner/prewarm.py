@@ -1,4 +1,4 @@
-"""Prewarming for a run outside the executor, which gets no commands: on a signal (Ymir, section 6.2)."""
+"""Prewarming on a signal, for a run outside the executor, which gets no commands (Ymir, section 6.2)."""
 
 import signal
 import threading
@@ -16,17 +16,17 @@ def prewarm_on_signal(
     keep_s: float = 60.0,
     number: signal.Signals = signal.SIGUSR1,
 ) -> Callable[[], None]:
-    """Have a signal prepare the data loader of the next job in the background, as `LoaderPrewarmed` does on a
-    node. Called in the main thread; the training goes on meanwhile, and the job takes what is ready by
-    `loaders.take`.
+    """Install a signal handler that prepares the data loader of the next job in the background, as
+    `LoaderPrewarmed` does on a node. Call it in the main thread; the training continues meanwhile, and the
+    job gets the loader by `loaders.take`.
 
     Args:
-        next_job: whose loader; None if there is none.
-        keep_s: the loader is given up if nobody has taken it for so long.
+        next_job: returns the job of the loader; None without a next job.
+        keep_s: time after which an unused loader is dropped (s).
         number: the signal.
 
     Returns:
-        puts the handler back that was there before.
+        a function that restores the previous handler.
     """
 
     def prepare() -> None:
@@ -35,7 +35,7 @@ def prewarm_on_signal(
             loaders.prepare(workload, time.time() + keep_s)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
-        # In a thread: the signal may have come while the main thread holds the loaders' lock.
+        # In a thread: the main thread may hold the loaders' lock when the signal arrives.
         threading.Thread(target=prepare, name="prewarm-signal", daemon=True).start()
 
     before = signal.signal(number, on_signal)

@@ -14,7 +14,7 @@ from executors.tuner.faults import cannot_succeed_elsewhere
 from executors.tuner.gathering import HaltedError, come_together, why_peer_was_lost
 from executors.tuner.messages import Outcome, Over, ProfilePart, TaskReport
 from executors.tuner.profiling import profile
-from executors.tuner.surroundings import Surroundings
+from executors.tuner.rank_resources import RankResources
 from executors.tuner.team import Team
 from schemas.fleet import RunFailed, RunReport, RunStarted
 from schemas.merging.reports import ProfileReported
@@ -28,16 +28,16 @@ class ProfileRun:
     def __init__(
         self,
         part: ProfilePart,
-        surroundings: Surroundings,
+        surroundings: RankResources,
         base: SharedBase,
         open_team: Callable[[], Team],
         folder: JobFolder,
     ) -> None:
-        """Nothing is done before `run`.
+        """Start nothing before `run`.
 
         Args:
             open_team: opens the job.
-            folder: where the ranks meet.
+            folder: folder of the ranks' meeting.
         """
         self._part = part
         self._around = surroundings
@@ -46,10 +46,10 @@ class ProfileRun:
         self._folder = folder
 
     def run(self) -> None:
-        """Make the run, and end it with the message `Over`."""
+        """Do the run, and end it with the message `Over`."""
         outcome: Outcome = "stopped"
         if not self._is_halted():
-            self._tell(RunStarted, {})
+            self._report(RunStarted, {})
             try:
                 if self._run():
                     outcome = "finished"
@@ -62,7 +62,7 @@ class ProfileRun:
         self._around.inbox.forget(self._part.part)
 
     def _run(self) -> bool:
-        """Whether it has come to its end."""
+        """Do the run, and return whether it was completed."""
         command, settings, membership = self._part.command, self._around.settings, self._part.membership
         deadline_s = time.monotonic() + command.limit_s
         team = self._open_team()
@@ -75,7 +75,7 @@ class ProfileRun:
             device, leads = self._around.device, membership.rank == 0
             found = profile(command, team, self._base, settings, device, deadline_s, leads, self._is_halted)
             if found is not None:
-                self._tell(ProfileReported, vars(found))
+                self._report(ProfileReported, vars(found))
             return found is not None
         finally:
             team.leave()
@@ -92,12 +92,12 @@ class ProfileRun:
         elif self._part.membership.world > 1 and not isinstance(error, PeerLostError):
             write_note(self._folder, generation, error, permanent=permanent)
         _log.warning("profile run failed job=%s error=%r", self._part.command.order.job_id, error)
-        self._tell(RunFailed, {"error": described(error), "permanent": permanent})
+        self._report(RunFailed, {"error": described(error), "permanent": permanent})
 
     def _is_halted(self) -> bool:
         return self._around.inbox.is_halted(self._part.part)
 
-    def _tell(self, kind: type[RunReport], fields: dict[str, Any]) -> None:
+    def _report(self, kind: type[RunReport], fields: dict[str, Any]) -> None:
         """Report, if this rank leads."""
         if self._part.membership.rank != 0:
             return

@@ -1,4 +1,4 @@
-"""The profile run of a new job: some steps from the base model, of which nothing is kept but numbers."""
+"""The profile run of a new job: some steps from the base model, of which only measurements are kept."""
 
 import math
 import time
@@ -21,7 +21,7 @@ from schemas.merging.commands import ProfileOrdered
 from schemas.merging.reports import MeasuredStep
 
 _TRAINING_SHARE = 0.7
-"""Of the time that steps may take; the rest is for the embedding."""
+"""Share of the time for the steps; the rest is for the embedding."""
 _UNTIMED_STEPS = 1
 """The first step of a configuration takes longer."""
 _TIMED_STEPS = 3
@@ -29,7 +29,7 @@ _TIMED_STEPS = 3
 
 @dataclass(frozen=True)
 class Profile:
-    """What a profile run has shown; the fields of `ProfileReported` of the same names."""
+    """Results of a profile run, as in the fields of `ProfileReported` of the same names."""
 
     losses: tuple[float, ...]
     embedding: tuple[float, ...]
@@ -52,19 +52,19 @@ def profile(
     leads: bool,
     is_halted: Callable[[], bool],
 ) -> Profile | None:
-    """Make a profile run; None if it was halted. All ranks call it.
+    """Do a profile run, and return its results; None if it was halted. All ranks call it.
 
     Args:
-        team: the ranks, connected; it has the one job.
-        deadline_s: by the monotonic clock.
-        leads: whether this rank reports what was found, and so computes the embedding.
-        is_halted: whether this rank was told to end it.
+        team: the connected ranks, with the one job.
+        deadline_s: on the monotonic clock.
+        leads: whether this rank reports the results, and so computes the embedding.
+        is_halted: returns whether this rank is to end the run.
 
     Raises:
         FieldError: the job cannot be trained.
         DivergedError: its loss is not finite.
         TimeoutError: the time was over before the first step.
-        PeerLostError: another rank is gone.
+        PeerLostError: another rank is lost.
     """
     run = _Run(command, team, settings, is_halted)
     team.begin(team.jobs)
@@ -99,7 +99,7 @@ def profile(
 
 @dataclass
 class _Trained:
-    """What the training steps of a profile run have shown."""
+    """Results of the training steps of a profile run."""
 
     losses: list[float] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -107,8 +107,7 @@ class _Trained:
 
 
 class _Run:
-    """The steps of a profile run. Whether there is another one is for the leader's clock to say, and for
-    whoever is told to end it."""
+    """Steps of a profile run. The leader's clock and the halts of all ranks end it."""
 
     def __init__(
         self,
@@ -124,14 +123,14 @@ class _Run:
         self._is_halted = is_halted
 
     def ends(self, until_s: float = math.inf) -> bool:
-        """Whether any rank was told to end the run, or it is later than `until_s` for the leader; the same
+        """Return whether any rank is to end the run, or it is later than `until_s` for the leader; the same
         on all ranks."""
         told = self.team.gather([int(self._is_halted()), int(time.monotonic() >= until_s)])
         return any(is_halted for is_halted, _ in told) or bool(told[0][1])
 
     def train(self, until_s: float, deadline_s: float) -> _Trained:
-        """Take as many steps as are ordered, and as there is time for; measure the accuracy when one has used
-        up the data."""
+        """Train for the ordered number of steps, or until the deadline; measure the accuracy once the data is
+        used up."""
         shown = _Trained()
         job = self.job
         epoch_steps = -(-len(job.loader.training) // job.batch_size)
@@ -150,14 +149,14 @@ class _Run:
         return shown
 
     def repeat(self, until_s: float) -> list[Step]:
-        """Some steps more, of which only the time counts."""
+        """Run some more steps, to measure their time only."""
         steps: list[Step] = []
         while len(steps) < _UNTIMED_STEPS + _TIMED_STEPS and (not steps or not self.ends(until_s)):
             steps.append(self._step(len(steps)))
         return steps
 
     def measured(self, steps: list[Step]) -> MeasuredStep:
-        """What they took."""
+        """Return the measurement of the steps."""
         return self.team.measured(steps[_UNTIMED_STEPS:] or steps)
 
     def _step(self, number: int) -> Step:
@@ -173,8 +172,8 @@ def _embed(base: SharedBase, loader: Loader, most: int, deadline_s: float) -> Em
 
 @contextmanager
 def _memory_watched(team: Team, base: SharedBase, device: torch.device) -> Iterator[list[int]]:
-    """How many bytes of this rank's device the steps in the block need at most, beside what it held before:
-    one number, there after the block."""
+    """Measure the most memory of this rank's device that the steps in the block need, besides the memory held
+    before (bytes). The list has one number after the block."""
     peak: list[int] = []
     if device.type != "cuda":
         yield peak

@@ -1,9 +1,9 @@
 """A rank of the tuner: one GPU, the base model, and one part of a task after another.
 
-Its loop is not that of `executors.gang.rank`, where a rank has one job and ends with it: here the next part
-is given while the present one runs. Between two tasks only adapter, optimizer and data change (runtime reuse,
-Ymir, section 6): the next task is opened while the present one trains, and the present one is written while
-the next one trains.
+Its loop differs from that of `executors.gang.rank`, where a rank has one job and ends with it: here the next
+part is sent while the present one runs. Between two tasks only adapter, optimizer and data change (runtime
+reuse, Ymir, section 6): the next task is opened while the present one trains, and the present one is written
+while the next one trains.
 """
 
 import signal
@@ -20,19 +20,19 @@ from executors.lora.base_model import SharedBase, load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.engine import keep_freed_memory
 from executors.lora.faults import described
+from executors.tuner.background_opening import BackgroundOpening
 from executors.tuner.checkpoints import TuningCheckpoints
-from executors.tuner.crews import Crews
 from executors.tuner.data import PreparedLoaders, SharedTokenizer
 from executors.tuner.files import JobFiles
 from executors.tuner.indexing import IndexFiles, index_folder
 from executors.tuner.keeper import Keeper
 from executors.tuner.messages import Place, ProfilePart, Ready, TaskPart, Unfit
-from executors.tuner.openings import Opening
 from executors.tuner.part_queue import PartQueue
 from executors.tuner.pipeline.stages import Stages
 from executors.tuner.profile_run import ProfileRun
-from executors.tuner.surroundings import Surroundings
+from executors.tuner.rank_resources import RankResources
 from executors.tuner.task import TaskRun
+from executors.tuner.task_opener import TaskOpener
 from executors.tuner.team import Team
 
 
@@ -62,7 +62,7 @@ def _load(place: Place) -> SharedBase:
 
 
 class TunerRank:
-    """Serves one part after another."""
+    """Runs one part after another."""
 
     def __init__(self, place: Place, base: SharedBase, connection: "Connection[bytes, bytes]") -> None:
         self._place = place
@@ -76,9 +76,9 @@ class TunerRank:
             find_index=IndexFiles(index_folder(place)).find,
             form=base.objective.records,
         )
-        self._openings: dict[int, tuple[TaskPart, Opening[Team]]] = {}
+        self._openings: dict[int, tuple[TaskPart, BackgroundOpening[Team]]] = {}
         self._inbox = PartQueue(connection, self._open)
-        self._surroundings = Surroundings(
+        self._surroundings = RankResources(
             cell=place.cell,
             node=place.node,
             device=base.model.device,
@@ -87,10 +87,10 @@ class TunerRank:
             keeper=Keeper(),
             inbox=self._inbox,
         )
-        self._crews = Crews(base, loaders, self._surroundings)
+        self._opener = TaskOpener(base, loaders, self._surroundings)
 
     def serve(self) -> None:
-        """Serve until the node is gone."""
+        """Run parts until the node is gone."""
         self._inbox.send(Ready())
         self._inbox.listen()
         while True:
@@ -103,17 +103,17 @@ class TunerRank:
     def _open(self, part: TaskPart) -> None:
         self._openings[part.part] = (
             part,
-            Opening(
-                lambda: self._crews.for_task(part, lambda: self._successor(part)),
+            BackgroundOpening(
+                lambda: self._opener.for_task(part, lambda: self._successor(part)),
                 lambda: self._inbox.is_halted(part.part),
             ),
         )
 
-    def _successor(self, part: TaskPart) -> Opening[Stages] | None:
-        """The task that is to take this one's ranks over as they are connected."""
+    def _successor(self, part: TaskPart) -> BackgroundOpening[Stages] | None:
+        """Return the opening of the task that is to take over this one's connected ranks."""
         for following, opening in list(self._openings.values()):
             if following.follows == part.part:
-                return cast(Opening[Stages], opening)
+                return cast(BackgroundOpening[Stages], opening)
         return None
 
     def _run_task(self, part: TaskPart) -> None:
@@ -123,4 +123,4 @@ class TunerRank:
 
     def _run_profile(self, part: ProfilePart) -> None:
         folder = JobFolder(self._files.meeting_place(part.meeting))
-        ProfileRun(part, self._surroundings, self._base, lambda: self._crews.for_profile(part), folder).run()
+        ProfileRun(part, self._surroundings, self._base, lambda: self._opener.for_profile(part), folder).run()

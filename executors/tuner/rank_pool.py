@@ -1,4 +1,4 @@
-"""The ranks of a node, which outlive the tasks that they are given."""
+"""Ranks of a node, which outlive their tasks."""
 
 import logging
 import time
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class PooledRank:
-    """A rank as its node sees it, and the parts that it was given, in their order."""
+    """A rank on its node, with its parts in order."""
 
     gpu: int
     process: ForkedProcess[Ready | Unfit | TaskReport | Switched | Over]
@@ -40,13 +40,13 @@ class PooledRank:
 
 
 class RankPool:
-    """A node's ranks, one for each GPU. A rank whose process has ended is started again."""
+    """A node's ranks, one for each GPU. A rank whose process has ended is restarted."""
 
     def __init__(self, place: Place, gpus: int) -> None:
         """Start a rank for each GPU.
 
         Args:
-            place: of all ranks; its `gpu` is replaced.
+            place: place of all ranks; its `gpu` is replaced.
         """
         self._place = place
         self._halts: list[Halt] = []
@@ -58,8 +58,8 @@ class RankPool:
         """Wait until all ranks have the base model.
 
         Raises:
-            UnfitError: one cannot load it.
-            LoadingInterruptedError: one has been killed meanwhile.
+            UnfitError: a rank cannot load it.
+            LoadingInterruptedError: a rank was killed meanwhile.
         """
         while not all(rank.is_ready for rank in self.ranks):
             for _, _ in self.messages():
@@ -74,8 +74,8 @@ class RankPool:
         """Yield the ranks' messages about their parts.
 
         Raises:
-            UnfitError: one cannot load the base model.
-            LoadingInterruptedError: one that has been started again cannot load it.
+            UnfitError: a rank cannot load the base model.
+            LoadingInterruptedError: a restarted rank cannot load it.
         """
         for rank in self.ranks:
             for message in rank.process.messages():
@@ -88,10 +88,10 @@ class RankPool:
                     yield rank, message
 
     def restart_ended(self) -> Iterator[tuple[int, str]]:
-        """Start ranks again whose process has ended, and yield their parts, each with the exit status.
+        """Restart ranks whose process has ended, and yield their parts, each with the exit status.
 
         Raises:
-            LoadingInterruptedError: one has died before it had the base model.
+            LoadingInterruptedError: a rank ended before it had the base model.
         """
         for index, rank in enumerate(self.ranks):
             if rank.process.is_alive:
@@ -106,7 +106,7 @@ class RankPool:
                 yield part, status
 
     def prewarm(self, prewarm: Prewarm) -> None:
-        """Let the indexer check the data of a job, for any of the ranks."""
+        """Order the indexer to check the data of a job."""
         if not self._indexer.is_alive:
             self._indexer.close()
             self._indexer = self._start_indexer()
@@ -114,7 +114,7 @@ class RankPool:
 
     @staticmethod
     def give(rank: PooledRank, part: TaskPart | ProfilePart) -> None:
-        """Give a rank a part, after those that it has."""
+        """Send a rank a part, after those that it has."""
         rank.parts.append(part.part)
         rank.process.send(part)
 
@@ -123,7 +123,7 @@ class RankPool:
         self._halts.append(halt)
 
     def send_halts(self) -> None:
-        """Send the halts. Parts that follow were given before, and so are prepared beside the training."""
+        """Send the halts. Parts that follow were sent before, and so are prepared during the training."""
         for halt in self._halts:
             for rank in self.ranks:
                 if halt.part in rank.parts:
@@ -131,7 +131,7 @@ class RankPool:
         self._halts.clear()
 
     def kill(self) -> None:
-        """End all at once."""
+        """Kill all ranks at once."""
         self._indexer.kill()
         for rank in self.ranks:
             rank.process.kill()

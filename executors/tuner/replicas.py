@@ -40,7 +40,7 @@ class Replicas:
         settings: TunerSettings,
         device: torch.device,
     ) -> None:
-        """Bring the adapter of the present phase to the device."""
+        """Copy the adapter of the present phase to the device."""
         self.jobs = opened.jobs
         self._mode: TransferMode = mode
         self._membership = membership
@@ -54,7 +54,7 @@ class Replicas:
 
     @property
     def is_joined(self) -> bool:
-        """See `Team`; likewise all below."""
+        """See `Team`, also for all methods below."""
         return self._group is not None
 
     def join(self, meeting: Meeting | None) -> None:
@@ -83,7 +83,7 @@ class Replicas:
 
     def begin(self, active: Sequence[Job]) -> None:
         if self._mode == "temporal" and self._adapter.task is not active[0].task:
-            # The receiver starts from what its donor has left.
+            # The receiver starts from its donor's final weights.
             donor = self._adapter.state()
             start = fresh_from(donor, active[0].layout)
             self._adapter = adapter_for("temporal", self.jobs, start, self._device)
@@ -152,10 +152,10 @@ class Replicas:
         return LastState(self._adapter).to_host if self._leads else None
 
     def remains(self) -> Callable[[], AdapterState] | None:
-        return self.last_state()  # each rank has all of it
+        return self.last_state()  # every rank has the whole state
 
     def leave_to_successor(self) -> LastStep:
-        raise AssertionError("nobody takes these ranks over as they are connected")
+        raise AssertionError("no task takes over these connected ranks")
 
     @property
     def _leads(self) -> bool:
@@ -182,7 +182,7 @@ class Replicas:
         return draw_sources(self.jobs[0].task.seed, number, count, shares(sizes, exponent))
 
     def _own(self) -> list[Sample]:
-        """This rank's share of the next step's batch."""
+        """Return this rank's share of the next step's batch."""
         sources = self._sources()
         streams = [
             iter(job.loader.stream.take(job.drawn, sources.count(source)))
@@ -196,10 +196,10 @@ class Replicas:
 
     @staticmethod
     def _sequence(job: Job, record: int) -> TokenSequence:
-        """A record of a job's training data.
+        """Return a record of a job's training data.
 
         Raises:
-            JobError: it cannot be read, or tokenised: of two jobs in one adapter, this one is at fault.
+            JobError: it cannot be read or tokenised; names the job, of two jobs in one adapter.
         """
         with fault_of(job.job_id):
             return job.loader.training[record]

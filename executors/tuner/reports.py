@@ -1,4 +1,4 @@
-"""What the leader of a task reports of its jobs."""
+"""Reports of the leader of a task about its jobs."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -9,36 +9,36 @@ from executors.tuner.files import FinishedTuning
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.messages import TaskPart, TaskReport
 from executors.tuner.opening import Job
-from executors.tuner.surroundings import Surroundings
+from executors.tuner.rank_resources import RankResources
 from executors.tuner.training import Step
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.commands import JobOrder
 from schemas.merging.reports import MeasuredStep, TaskEvaluated
 
 _LEAST_S = 1e-6
-"""What a step takes at least: the clock may not have moved."""
+"""Least duration of a step: the clock may not have moved."""
 
 
 class TaskReports:
-    """Tells the node. What is told `soon` waits for what was to be written before.
+    """Sends reports to the node. A report by `..._soon` is sent after the pending writes.
 
     Attributes:
-        ended: the runs whose end was told.
+        ended: runs whose end is reported.
     """
 
-    def __init__(self, part: TaskPart, around: Surroundings, keeper: TaskKeeper) -> None:
+    def __init__(self, part: TaskPart, around: RankResources, keeper: TaskKeeper) -> None:
         self._part = part
         self._around = around
         self._keeper = keeper
         self.ended: set[str] = set()
 
     def started_soon(self, job: Job) -> None:
-        """A job starts; one that was over before is reported again."""
+        """Report the start of a job; a job that was over before is reported again."""
         about = self._about(job.order, job.samples_done)
         self._soon(RunStarted(**about, dataset_samples=len(job.loader.training)))
         finished = job.finished
         if finished is not None:
-            self._keeper.soon(lambda: self.finished(job, finished))
+            self._keeper.submit(lambda: self.finished(job, finished))
 
     def evaluated_soon(
         self,
@@ -50,7 +50,7 @@ class TaskReports:
         losses: Sequence[float],
         step: MeasuredStep | None,
     ) -> None:
-        """A job was measured; `losses` and `step` are since it was before."""
+        """Report an evaluation; `losses` and `step` cover the time since the previous one."""
         self._soon(
             TaskEvaluated(
                 **self._about(job.order, job.samples_done),
@@ -65,14 +65,14 @@ class TaskReports:
         )
 
     def progressed(self, order: JobOrder, samples_done: int, loss: float | None, node_s: float) -> None:
-        """A job was checkpointed, and goes on."""
+        """Report a checkpoint of a job that continues."""
         about = self._about(order, samples_done)
-        self._tell(RunProgressed(**about, loss=reportable(loss), node_s=node_s, complete=False))
+        self._send(RunProgressed(**about, loss=reportable(loss), node_s=node_s, complete=False))
 
     def finished(self, job: Job, finished: FinishedTuning) -> None:
-        """A job is over, and its adapter published."""
+        """Report a job that is over, with its published adapter."""
         self.ended.add(job.order.run_id)
-        self._tell(
+        self._send(
             RunFinished(
                 **self._about(job.order, finished.position.iterations * job.batch_size),
                 loss=finished.loss,
@@ -82,10 +82,10 @@ class TaskReports:
         )
 
     def failed(self, order: JobOrder, samples_done: int, error: str, permanent: bool) -> None:
-        """A job cannot go on, unless its end was told before."""
+        """Report the failure of a job, unless its end is reported."""
         if order.run_id not in self.ended:
             self.ended.add(order.run_id)
-            self._tell(RunFailed(**self._about(order, samples_done), error=error, permanent=permanent))
+            self._send(RunFailed(**self._about(order, samples_done), error=error, permanent=permanent))
 
     def _about(self, order: JobOrder, samples_done: int) -> dict[str, Any]:
         return {
@@ -97,9 +97,9 @@ class TaskReports:
         }
 
     def _soon(self, report: RunReport) -> None:
-        self._keeper.soon(lambda: self._tell(report))
+        self._keeper.submit(lambda: self._send(report))
 
-    def _tell(self, report: RunReport) -> None:
+    def _send(self, report: RunReport) -> None:
         self._around.inbox.send(
             TaskReport(part=self._part.part, type=report.TYPE, data=report.model_dump(mode="json"))
         )
@@ -108,10 +108,10 @@ class TaskReports:
 def measured_step(
     steps: Sequence[Step], micro_batch_size: int, share_size: int, gpus: int, nodes: int
 ) -> MeasuredStep:
-    """What a configuration was seen to take.
+    """Return the measurement of a configuration from its steps.
 
     Args:
-        share_size: sequences of a step that one rank has.
+        share_size: sequences of a step on one rank.
     """
     size = max(1, min(micro_batch_size, share_size))
     return MeasuredStep(

@@ -1,4 +1,4 @@
-"""The runner `tuner` on a node: gives ranks what the cell has decided, and sends their reports."""
+"""The runner `tuner` on a node: sends ranks the cell's orders, and the node their reports."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ from executors.gang.places import result_path
 from executors.gang.rank_processes import exit_error
 from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
-from executors.tuner.assignments import STATES, Assignment, Ending
+from executors.tuner.assignments import STATES, Ending, NodeAssignment
 from executors.tuner.files import JobFiles
 from executors.tuner.messages import Halt, Over, Place, Prewarm, ProfilePart, Switched, TaskPart, TaskReport
 from executors.tuner.objections import objection_to
@@ -31,7 +31,7 @@ _REPORTS: dict[str, type[RunReport]] = {
     for report in (RunStarted, RunProgressed, RunFinished, RunFailed, ProfileReported, TaskEvaluated)
 }
 _LEAST_PREWARM_S = 30.0
-"""A loader is kept so long at least: the clocks of cell and node differ."""
+"""Least time to keep a loader: the clocks of cell and node differ."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class TunerRunner:
     """See `Runner`."""
 
     def __init__(self, context: RunnerContext, settings: TunerSettings, ranks: RankPool) -> None:
-        """Have nothing to do yet."""
+        """Start without assignments."""
         node = context.settings
         self._context = context
         self._settings = settings
@@ -49,8 +49,8 @@ class TunerRunner:
         self._output_root = node.output_root
         self._files = JobFiles(node.state_root, node.cell)
         self._pool = ranks
-        self._assignments: list[Assignment] = []
-        """In the order in which they came."""
+        self._assignments: list[NodeAssignment] = []
+        """Assignments by arrival."""
         self._parts = 0
 
     @classmethod
@@ -84,9 +84,9 @@ class TunerRunner:
         return self._pool.pids
 
     def judge(self, command: Command) -> Objection | None:
-        """A task must be newer than what the node has of its jobs, and one that `objection_to` lets pass; a
-        release must be of a generation that the node has. A profile run replaces what the node has of its
-        job: the cell orders one only of a job that has no other run."""
+        """Reject a task that is older than the node's assignments of its jobs or that `objection_to` rejects,
+        and a release of another generation. A profile run replaces the node's assignment of its job: the cell
+        orders one only for a job without another run."""
         if isinstance(command, TaskAssigned | ProfileOrdered):
             objection = objection_to(command, gpus_here=len(self._pool.ranks))
             if objection is not None:
@@ -107,28 +107,28 @@ class TunerRunner:
         return None
 
     def apply(self, command: Command) -> None:
-        """Take a command on. What is begun or ended by it is so at the next step boundary."""
+        """Carry out a command. Starts and ends happen at the next step boundary."""
         if isinstance(command, TaskAssigned | ProfileOrdered):
-            self._take_on(command)
+            self._accept(command)
         elif isinstance(command, TaskReleased):
             self._release(command)
         elif isinstance(command, LoaderPrewarmed):
             self._prewarm(command)
 
     def disown(self, run_id: str, job_id: str) -> None:
-        """End the task or profile run that has this run, checkpointed unless a newer one has written."""
+        """End the task or profile run of this run, with a checkpoint unless a newer one has written."""
         for each in self._of({job_id}):
-            if run_id in {order.run_id for order in each.left()}:
+            if run_id in {order.run_id for order in each.unreported()}:
                 _log.info("run disowned job=%s run=%s", job_id, run_id)
                 self._end(each, Ending(reason="disowned", job_ids=tuple(sorted(each.job_ids))))
 
     def held_runs(self) -> list[str]:
-        """Those of assignments that are not to end."""
+        """Return the runs of assignments that are not to end."""
         going_on = [each for each in self._assignments if each.ending is None and not each.is_stopped]
-        return [order.run_id for each in going_on for order in each.left()]
+        return [order.run_id for each in going_on for order in each.unreported()]
 
     def advance(self) -> Activity:
-        """Process the ranks' messages, give them parts that they can begin, and report.
+        """Process the ranks' messages, send them parts that can begin, and report.
 
         Raises:
             NoRoomError: a disk refused a checkpoint or a result.
@@ -156,8 +156,8 @@ class TunerRunner:
         return "waiting" if self._assignments else "idle"
 
     def close(self, reason: CloseReason) -> None:
-        """End all, checkpointed, within `stop_grace_s`; the cell plans it again. The ranks go with
-        the node, and stay where only room is wanting."""
+        """End all, with checkpoints, within `stop_grace_s`; the cell plans the jobs again. The ranks end with
+        the node, and stay if only room is missing."""
         deadline_s = time.monotonic() + self._settings.stop_grace_s
         for each in self._assignments:
             if each.ending is None:
@@ -169,19 +169,19 @@ class TunerRunner:
                 _log.error("checkpoint lost node=%s reason=%s", self._node, error)
             time.sleep(_POLL_S)
         for each in list(self._assignments):
-            # It did not end in time: what is on disk counts.
+            # It did not end in time: the checkpoint on disk counts.
             each.ranks_left = 0
             self._conclude(each)
         if reason == "node_stops":
             self._pool.kill()
 
     def state(self) -> JsonValue:
-        """Return the assignments that are not over, to go on with after a restart."""
+        """Return the assignments that are not over, for a restart."""
         states: list[JsonValue] = [each.state().model_dump(mode="json") for each in self._assignments]
         return states or None
 
     def restore(self, state: JsonValue) -> None:
-        """Go on with what the process before this one had; from checkpoints, for its ranks are gone."""
+        """Continue the assignments of the process before, from checkpoints, since its ranks are gone."""
         for each in STATES.validate_json(json.dumps(state)):
             assignment = self._assignment(each.command)
             assignment.over = set(each.over)
@@ -192,25 +192,25 @@ class TunerRunner:
 
     # Commands
 
-    def _take_on(self, command: TaskAssigned | ProfileOrdered) -> None:
-        """Begin what is ordered in place of what the node has of these jobs."""
+    def _accept(self, command: TaskAssigned | ProfileOrdered) -> None:
+        """Begin an order, and end the node's other assignments of its jobs."""
         assignment = self._assignment(command)
         present = self._of(assignment.job_ids)
         if any(each.command == command and each.ending is None for each in present):
-            return  # the same order once more
+            return  # the order is a duplicate
         for each in present:
             self._end(each, Ending(reason="newer", job_ids=tuple(sorted(each.job_ids))))
         self._assignments.append(assignment)
 
-    def _of(self, job_ids: set[str]) -> list[Assignment]:
+    def _of(self, job_ids: set[str]) -> list[NodeAssignment]:
         return [each for each in self._assignments if each.job_ids & job_ids]
 
-    def _newest(self, job_ids: set[str]) -> Assignment | None:
+    def _newest(self, job_ids: set[str]) -> NodeAssignment | None:
         return max(self._of(job_ids), key=lambda each: each.generation, default=None)
 
-    def _assignment(self, command: TaskAssigned | ProfileOrdered) -> Assignment:
+    def _assignment(self, command: TaskAssigned | ProfileOrdered) -> NodeAssignment:
         self._parts += 1
-        return Assignment(command, self._parts)
+        return NodeAssignment(command, self._parts)
 
     def _release(self, command: TaskReleased) -> None:
         ending = Ending(reason=command.reason, job_ids=command.job_ids)
@@ -221,10 +221,10 @@ class TunerRunner:
         for job_id in command.job_ids:
             if job_id in live:
                 continue
-            # Nothing of it runs here any more.
+            # It has no ranks here any more.
             if ending.discards(job_id):
                 self._files.discard(job_id)
-            elif ending.undoes(job_id):
+            elif ending.resets(job_id):
                 self._files.undo(job_id, command.generation)
 
     def _prewarm(self, command: LoaderPrewarmed) -> None:
@@ -233,8 +233,8 @@ class TunerRunner:
         drop_s = max(command.starts_s, now_s) + ahead_s
         self._pool.prewarm(Prewarm(order=command.order, drop_s=drop_s))
 
-    def _end(self, assignment: Assignment, ending: Ending) -> None:
-        """Have an assignment end."""
+    def _end(self, assignment: NodeAssignment, ending: Ending) -> None:
+        """Order the end of an assignment."""
         if assignment.ending is None or ending.weight >= assignment.ending.weight:
             assignment.ending = ending
         if assignment.ranks_left is None:
@@ -243,8 +243,8 @@ class TunerRunner:
 
     # Ranks
 
-    def _begin(self, assignment: Assignment) -> None:
-        """Give an assignment to ranks, as soon as there are enough that are idle or about to be."""
+    def _begin(self, assignment: NodeAssignment) -> None:
+        """Give an assignment its ranks, as soon as enough are idle or about to be."""
         if assignment.ranks_left is not None:
             return
         refusal = self._refusal(assignment)
@@ -256,7 +256,7 @@ class TunerRunner:
             assignment.over |= {order.run_id for order in assignment.orders}
             return
         if any(each.part < assignment.part for each in self._of(assignment.job_ids)):
-            return  # what they leave is what it goes on from
+            return  # it resumes from their checkpoints
         found = self._free(assignment)
         if found is None:
             return
@@ -265,7 +265,7 @@ class TunerRunner:
         assignment.given_gpus = tuple(rank.gpu for rank in ranks)
         number, command = assignment.part, assignment.command
         if isinstance(command, ProfileOrdered):
-            self._files.remove_meeting(assignment.meeting)  # of a process before this one
+            self._files.remove_meeting(assignment.meeting)  # of an earlier process
         for membership, rank in zip(assignment.memberships(), ranks, strict=True):
             part: ProfilePart | TaskPart
             if isinstance(command, ProfileOrdered):
@@ -274,9 +274,10 @@ class TunerRunner:
                 part = TaskPart(part=number, command=command, membership=membership, follows=follows)
             self._pool.give(rank, part)
 
-    def _free(self, assignment: Assignment) -> tuple[list[PooledRank], int | None] | None:
-        """Ranks for an assignment, in the order of its ranks, that are idle, or whose one part is about to
-        end, and the part that it follows on all of them, see `TaskPart`; None if there are too few."""
+    def _free(self, assignment: NodeAssignment) -> tuple[list[PooledRank], int | None] | None:
+        """Return ranks for an assignment, ordered by their numbers in it, that are idle or whose one part is
+        about to end, and the part that it follows on all of them, see `TaskPart`; None if there are too
+        few."""
         count = assignment.gpus
         ending = [each for each in self._assignments if each.ending is not None or each.is_stopped]
         parts = {each.part for each in ending}
@@ -292,8 +293,9 @@ class TunerRunner:
         found = [*idle, *soon.values()][:count]
         return (found, None) if len(found) == count else None
 
-    def _refusal(self, assignment: Assignment) -> list[tuple[JobOrder, str, bool]] | None:
-        """Why the jobs of an assignment cannot be trained here, each with whether they can nowhere."""
+    def _refusal(self, assignment: NodeAssignment) -> list[tuple[JobOrder, str, bool]] | None:
+        """Return the reasons why the jobs of an assignment cannot be trained here, each with whether it holds
+        on every node; None without a reason."""
         for order in assignment.orders:
             if order.workload.model != self._base_model:
                 error = f"model: the node holds base model {self._base_model}, not {order.workload.model}"
@@ -331,7 +333,7 @@ class TunerRunner:
             assignment.is_stopped = assignment.is_stopped or message.outcome == "stopped"
 
     def _on_exit(self, part: int, status: str) -> None:
-        """Report the loss of a part: its process has ended."""
+        """Report the loss of a part whose process has ended."""
         assignment = self._by_part(part)
         if assignment is None:
             return
@@ -341,27 +343,27 @@ class TunerRunner:
             return
         error = exit_error(status)
         if assignment.world > 1:
-            # The others see that it is gone, and read the reason here.
+            # The other ranks detect its loss, and read the reason here.
             folder = JobFolder(self._files.meeting_place(assignment.meeting))
             folder.write_failure(assignment.meeting_generation, error, permanent=False)
             self._pool.halt(Halt(part=part))
-        for order in list(assignment.left()):
+        for order in list(assignment.unreported()):
             if assignment.leads:
                 self._fail(assignment, order, error, permanent=False)
         assignment.over |= {order.run_id for order in assignment.orders}
 
-    def _by_part(self, part: int) -> Assignment | None:
+    def _by_part(self, part: int) -> NodeAssignment | None:
         return next((each for each in self._assignments if each.part == part), None)
 
     # Ends
 
-    def _conclude(self, assignment: Assignment) -> None:
-        """See whether an assignment is over: then its files are put in order, and its runs reported."""
+    def _conclude(self, assignment: NodeAssignment) -> None:
+        """Check whether an assignment is over: if so, settle its files and report its runs."""
         if assignment.ranks_left is None or assignment.ranks_left > 0:
             return
         ending = assignment.ending
-        if ending is None and assignment.is_stopped and any(assignment.left()):
-            return  # halted on its other nodes; this node's command will name the reason
+        if ending is None and assignment.is_stopped and any(assignment.unreported()):
+            return  # halted on its other nodes; this node's command will have the reason
         if ending is not None:
             for order in assignment.orders:
                 self._settle(assignment, order, ending)
@@ -370,15 +372,15 @@ class TunerRunner:
             place.remove_generation(assignment.meeting_generation)
         self._assignments.remove(assignment)
 
-    def _settle(self, assignment: Assignment, order: JobOrder, ending: Ending) -> None:
-        """Do with a job's files what the reason demands, and report the end of its run."""
+    def _settle(self, assignment: NodeAssignment, order: JobOrder, ending: Ending) -> None:
+        """Settle a job's files as the reason demands, and report the end of its run."""
         job_id = order.job_id
         if ending.discards(job_id):
             self._files.discard(job_id)
             result = self._output_root / result_path(self._cell, order.user, job_id)
             shutil.rmtree(result, ignore_errors=True)
             samples_done = 0
-        elif ending.undoes(job_id):
+        elif ending.resets(job_id):
             samples_done = self._files.undo(job_id, assignment.generation)
         else:
             samples_done = self._files.kept_samples(order)
@@ -390,7 +392,7 @@ class TunerRunner:
                 *(job_id, order.run_id, ending.reason, samples_done),
             )
 
-    def _fail(self, assignment: Assignment, order: JobOrder, error: str, permanent: bool) -> None:
+    def _fail(self, assignment: NodeAssignment, order: JobOrder, error: str, permanent: bool) -> None:
         assignment.over.add(order.run_id)
         samples_done = self._files.kept_samples(order)
         about = self._about(order, samples_done)

@@ -1,7 +1,7 @@
-"""Which records a step takes: a function of seed, step and data alone, whoever trains it.
+"""Choice of the records of a step: a function of seed, step and data only, on any number of ranks.
 
-A job alone goes through its data in a new order each epoch. Two jobs in one run draw each sequence of a step
-from either's data by annealed sampling (Stickland and Murray, "BERT and PALs", ICML 2019, section 4.2).
+A job alone uses its data in a new order each epoch. Two jobs in one run draw each sequence of a step from
+either's data by annealed sampling (Stickland and Murray, "BERT and PALs", ICML 2019, section 4.2).
 """
 
 import math
@@ -14,29 +14,29 @@ from executors.lora.dataset import Cursor, take
 from executors.lora.randomness import derive_seed
 
 LAST_EXPONENT = 0.2
-"""What the exponent is annealed to: then a large dataset is hardly drawn more often than a small one."""
+"""Final exponent: a large dataset is then drawn hardly more often than a small one."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """The endless shuffled stream of one job's data."""
+    """Endless shuffled stream of one job's data."""
 
     records: int
     seed: int
 
     def take(self, drawn: int, count: int) -> list[int]:
-        """Record indices after `drawn` of the stream's samples."""
+        """Return `count` record indices after the stream's first `drawn` samples."""
         return take(self.records, self.seed, self.cursor(drawn), count)[0]
 
     def cursor(self, drawn: int) -> Cursor:
-        """The place behind `drawn` samples."""
+        """Return the place after `drawn` samples."""
         return Cursor(*divmod(drawn, self.records))
 
 
 def annealing_exponent(epoch: int, epochs: int) -> float:
-    """Alpha of the epoch with this number, from 0: it falls from 1 to `LAST_EXPONENT` in equal parts.
+    """Return alpha of the epoch with this number, from 0: it falls from 1 to `LAST_EXPONENT` in equal parts.
 
-    In the first epoch datasets are drawn in proportion to their sizes; with one epoch there is no other.
+    In the first epoch, datasets are drawn in proportion to their sizes; this is also the only epoch of one.
     """
     if epochs <= 1:
         return 1.0
@@ -44,15 +44,15 @@ def annealing_exponent(epoch: int, epochs: int) -> float:
 
 
 def shares(sizes: Sequence[int], exponent: float) -> list[float]:
-    """With what probability a sequence is drawn from each dataset: in proportion to its size to the power of
-    `exponent`."""
+    """Return the probability of drawing a sequence from each dataset: in proportion to its size to the power
+    of `exponent`."""
     weights = [math.pow(size, exponent) for size in sizes]
     total = math.fsum(weights)
     return [weight / total for weight in weights]
 
 
 def draw_sources(seed: int, step: int, count: int, probabilities: Sequence[float]) -> list[int]:
-    """From which dataset, by index, each of a step's `count` sequences comes."""
+    """Draw the dataset, by index, of each of a step's `count` sequences."""
     if len(probabilities) == 1:
         return [0] * count
     draws = np.random.default_rng(derive_seed(seed, "sources", step)).random(count)

@@ -1,4 +1,4 @@
-"""What the leader of a task writes of its jobs, beside the training."""
+"""Writes of the leader of a task for its jobs, during the training."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,24 +10,24 @@ from executors.tuner.files import JobProgress
 from executors.tuner.heads import head_of, own_state
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.opening import Job, task_state
+from executors.tuner.rank_resources import RankResources
 from executors.tuner.reports import TaskReports
-from executors.tuner.surroundings import Surroundings
 from schemas.merging.commands import TaskAssigned
 
 _BYTES_PER_PARAMETER = 12
-"""Itself and AdamW's two moments, in float32."""
+"""A parameter and AdamW's two moments, in float32."""
 
 
 class TaskSaves:
-    """Has checkpoints and results written, and reported.
+    """Schedules the writes of checkpoints and results, and their reports.
 
     Attributes:
-        samples: what is kept of each job that is not over.
-        saved_s: when the last checkpoint was taken, by the monotonic clock.
+        samples: samples in the checkpoint of each job that is not over.
+        saved_s: time of the last checkpoint, on the monotonic clock.
     """
 
     def __init__(
-        self, command: TaskAssigned, around: Surroundings, keeper: TaskKeeper, reports: TaskReports
+        self, command: TaskAssigned, around: RankResources, keeper: TaskKeeper, reports: TaskReports
     ) -> None:
         self._command = command
         self._checkpoints = around.checkpoints
@@ -38,19 +38,19 @@ class TaskSaves:
         self.saved_s = time.monotonic()
 
     def begin(self, jobs: list[Job]) -> None:
-        """These are the task's jobs, as they are on disk."""
+        """Set the task's jobs, at their positions on disk."""
         self._jobs = jobs
         self.samples = {job.job_id: job.samples_done for job in jobs if not job.is_over}
 
     def save(self, jobs: Sequence[Job], state: AdapterState, node_s: float) -> None:
-        """Have the state written while training goes on."""
+        """Write the state during the training."""
         self.saved_s = time.monotonic()
         for job in jobs:
             self._write(job, lambda: state)
             self._report(job, node_s)
 
     def save_at_last(self, jobs: Sequence[Job], state: Callable[[], AdapterState]) -> None:
-        """Have the state written after the last step, while the next task begins."""
+        """Write the state after the last step, while the next task begins."""
         for job in jobs:
             if not job.is_over and job.iterations:
                 self._write(job, state)
@@ -66,7 +66,7 @@ class TaskSaves:
             self.samples.pop(job.job_id, None)
             self._reports.finished(job, finished)
 
-        self._keeper.soon(publish)
+        self._keeper.submit(publish)
 
     def _write(self, job: Job, state: Callable[[], AdapterState]) -> None:
         progress, samples_done = self._progress(job), job.samples_done
@@ -76,11 +76,11 @@ class TaskSaves:
             self._checkpoints.save(self._saved(job, state(), progress), self._command.generation)
             self.samples[job.job_id] = samples_done
 
-        self._keeper.soon(write)
+        self._keeper.submit(write)
 
     def _report(self, job: Job, node_s: float) -> None:
         order, samples_done, loss = job.order, job.samples_done, job.loss
-        self._keeper.soon(lambda: self._reports.progressed(order, samples_done, loss, node_s))
+        self._keeper.submit(lambda: self._reports.progressed(order, samples_done, loss, node_s))
 
     def _saved(self, job: Job, state: AdapterState, progress: JobProgress) -> SavedJob:
         own = task_state(job, own_state(job.layout, state, job.head), progress.position)

@@ -1,7 +1,7 @@
-"""A task on one of its ranks: its jobs in their mode, from the first step to the last word.
+"""A task on one of its ranks: its jobs in their mode, from the first step to the final report.
 
-Modes (Ymir, section 6.1): `normal`, one job; `temporal`, the first job to its end, then the second from the
-weights that it has left, with a fresh optimizer; `spatial`, both into one adapter, with annealed sampling.
+Modes (Ymir, section 6.1): `normal`, one job; `temporal`, the first job to its end, then the second from its
+final weights, with a new optimizer; `spatial`, both in one adapter, with annealed sampling.
 """
 
 import logging
@@ -15,16 +15,16 @@ from executors.gang.meeting import Meeting, PeerFailedError, PeerLostError
 from executors.lora.faults import described
 from executors.node.checkpoints import StaleWriterError
 from executors.node.room import is_for_want_of_room
+from executors.tuner.background_opening import BackgroundOpening
 from executors.tuner.evaluating import Evaluations
 from executors.tuner.faults import JobError, UnfitMergeError, cannot_succeed_elsewhere
 from executors.tuner.gathering import HaltedError, come_together, why_peer_was_lost
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.messages import Outcome, Over, Switched, TaskPart
 from executors.tuner.opening import Job
-from executors.tuner.openings import Opening
+from executors.tuner.rank_resources import RankResources
 from executors.tuner.reports import TaskReports
 from executors.tuner.saving import TaskSaves
-from executors.tuner.surroundings import Surroundings
 from executors.tuner.team import Team
 from executors.tuner.training import Step
 from schemas.base import MAX_TEXT_LENGTH
@@ -32,7 +32,7 @@ from schemas.merging.commands import JobOrder
 
 _CONCLUSION_S = 30.0
 _REUNIONS = 2
-"""Number of times that the ranks of a task meet again after one was lost and started again."""
+"""Number of times that the ranks of a task meet again after the loss and restart of one."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,13 +41,13 @@ class TaskRun:
     """One rank's part of a task. Its leader reports and writes for all."""
 
     def __init__(
-        self, part: TaskPart, surroundings: Surroundings, opening: Opening[Team], folder: JobFolder
+        self, part: TaskPart, surroundings: RankResources, opening: BackgroundOpening[Team], folder: JobFolder
     ) -> None:
-        """Nothing is done before `run`.
+        """Start nothing before `run`.
 
         Args:
-            opening: of what the task needs.
-            folder: where its ranks meet.
+            opening: opening of the task's data and state.
+            folder: folder of its ranks' meetings.
         """
         self._part = part
         self._command = part.command
@@ -64,7 +64,7 @@ class TaskRun:
         self._node_s = 0.0
         self._is_started = False
         self._has_taken_over = False
-        """Whether the ranks are connected since the task before."""
+        """Whether it has taken over the connected ranks of the task before."""
         self._outcome: Outcome = "stopped"
 
     @property
@@ -73,7 +73,7 @@ class TaskRun:
         return self._part.membership.rank == 0
 
     def run(self) -> None:
-        """Train until all jobs are over or the part is halted. The last word is the keeper's: `Over`."""
+        """Train until all jobs are over or the part is halted. The keeper then sends `Over`."""
         try:
             self._run()
         except HaltedError:
@@ -86,7 +86,7 @@ class TaskRun:
     def _run(self) -> None:
         self._has_taken_over = self._opening.is_open and self._opening.result().is_joined
         if self._is_halted() and not self._has_taken_over:
-            return  # ranks that were taken over are together already, and end it so
+            return  # ranks that were taken over are connected already, and end in the same way
         self._opened_team = team = self._opening.result()
         self._saves.begin(team.jobs)
         self._evaluations = Evaluations(
@@ -104,15 +104,15 @@ class TaskRun:
             except PeerFailedError:
                 raise  # another rank has written why the task cannot continue
             except PeerLostError:
-                self._meeting = None  # one of its ranks cannot read the outcome any more
+                self._meeting = None  # a rank can no longer read the outcome
                 reunions += 1
                 if reunions > _REUNIONS or not team.can_reunite:
                     raise
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """Have all ranks of the task connected, and hold what the leader holds, for the length of the
-        block. A task that has taken the ranks of another over has them so."""
+        """Connect all ranks of the task, with the leader's state, for the duration of the block. Ranks that
+        were taken over are connected already."""
         team, membership = self._team, self._part.membership
         try:
             if not team.is_joined:
@@ -139,14 +139,14 @@ class TaskRun:
         return [] if self._opened_team is None else self._opened_team.jobs
 
     def _in_training(self) -> list[Job]:
-        """The jobs of the present phase."""
+        """Return the jobs of the present phase."""
         left = [job for job in self._jobs if not job.is_over]
         return left if self._command.mode == "spatial" else left[:1]
 
     # Training
 
     def _train(self) -> None:
-        """Go through what is left of the task's phases."""
+        """Run the remaining phases of the task."""
         while active := self._in_training():
             waiting = (job for job in self._jobs if not job.is_over and job not in active)
             watched = next((job for job in waiting if job.shows_donor), None)
@@ -155,7 +155,7 @@ class TaskRun:
                 return
 
     def _train_phase(self, active: list[Job], watched: Job | None) -> bool:
-        """Train jobs until one of them is over; False if the part is halted before."""
+        """Train jobs until one of them is over; return false if the part is halted before."""
         if self._finish_those_done(active, {}):
             return True
         while True:
@@ -208,7 +208,7 @@ class TaskRun:
             job.drawn += count
 
     def _leave_to_successor(self, active: Sequence[Job]) -> None:
-        """Take the last step while the next task begins on the same ranks (section 6.2, Figure 9)."""
+        """Run the last step while the next task begins on the same ranks (section 6.2, Figure 9)."""
         counts = self._team.upcoming()
         last = self._team.leave_to_successor()
         self._around.stepped_s = last.ended_s
@@ -216,7 +216,7 @@ class TaskRun:
         if self.leads:
             self._saves.save_at_last(active, last.state)
         else:
-            self._keeper.soon(last.wait)
+            self._keeper.submit(last.wait)
 
     @property
     def _measured(self) -> Evaluations:
@@ -226,7 +226,7 @@ class TaskRun:
     # Ends
 
     def _finish_those_done(self, active: Sequence[Job], accuracies: dict[str, float]) -> bool:
-        """Publish the jobs that have met their targets; whether there are any."""
+        """Publish the jobs that have met their targets, and return whether there are any."""
         done = []
         for job in active:
             target = job.order.workload.target
@@ -239,7 +239,7 @@ class TaskRun:
         left = [job for job in active if job not in done]
         copied = self._team.state() if left else None
         if copied is not None:
-            # Those that go on must not fall behind those that are over.
+            # The checkpoints of the others must not be older than these ends.
             self._saves.save(left, copied, self._node_s)
         last = self._team.last_state() if copied is None else lambda: copied
         for job in done:
@@ -254,13 +254,13 @@ class TaskRun:
             self._saves.save_at_last(jobs, last)
 
     def _save_what_remains(self) -> None:
-        """Keep what the leader alone has of jobs whose ranks are not together any more."""
+        """Save the leader's own state of jobs whose ranks are no longer connected."""
         remains = None if self._opened_team is None else self._opened_team.remains()
         if remains is not None:
             self._saves.save_at_last(self._in_training(), remains)
 
     def _fail(self, error: Exception) -> None:
-        """Say why the task cannot go on, and keep what it has learned where it may go on elsewhere."""
+        """Report why the task cannot continue, and save its progress if it may continue on other nodes."""
         self._outcome = "failed"
         if isinstance(error, StaleWriterError):
             _log.info("task replaced task=%s: %s", self._command.task_id, error)
@@ -270,19 +270,19 @@ class TaskRun:
         if self._part.membership.world > 1 and not isinstance(error, PeerLostError):
             permanent = len(self._command.orders) == 1 and cannot_succeed_elsewhere(error)
             write_note(self._folder, self._command.generation, error, permanent=permanent)
-        self._meeting = None  # those that are left do not wait for each other
+        self._meeting = None  # the remaining ranks do not wait for each other
         if not self.leads:
             return
         failures = self._failures(error)
         if self._is_started and not isinstance(error, DivergedError | OSError):
-            with suppress(Exception):  # the first error is the one that is reported
+            with suppress(Exception):  # the first error is reported
                 self._save_what_remains()
 
-        def tell() -> None:
+        def report() -> None:
             for order, text, permanent in failures:
                 self._reports.failed(order, self._saves.samples.get(order.job_id, 0), text, permanent)
 
-        self._keeper.at_last(tell)
+        self._keeper.submit_always(report)
 
     def _failures(self, error: Exception) -> list[tuple[JobOrder, str, bool]]:
         """Return the reported failure of each job that is not over."""
@@ -299,14 +299,14 @@ class TaskRun:
                 if error.job_id != order.job_id:
                     text, permanent = f"{error.job_id}, with which it is merged: {text}", False
             elif len(self._command.orders) > 1 and not isinstance(error, UnfitMergeError):
-                # In a shared run nobody knows whose data it was; a receiver has not been trained yet.
+                # In a shared run the data at fault is unknown; a receiver has not been trained yet.
                 is_attributable = order.job_id in in_training and self._command.mode != "spatial"
                 permanent = permanent and is_attributable
             failures.append((order, text[:MAX_TEXT_LENGTH], permanent))
         return failures
 
     def _end(self) -> None:
-        """Have the last word said once all is written. The next task does not wait for it."""
+        """Send the final report once all is written. The next task does not wait for it."""
         meeting, keeper, jobs, outcome = self._meeting, self._keeper, self._jobs, self._outcome
 
         def close() -> None:
@@ -328,16 +328,16 @@ class TaskRun:
             self._around.inbox.send(Over(part=self._part.part, outcome=outcome, needed_bytes=needed_bytes))
             self._around.inbox.forget(self._part.part)
 
-        keeper.at_last(close)
+        keeper.submit_always(close)
 
     def _start(self) -> None:
-        """Say once that the jobs have started."""
+        """Report once that the jobs have started."""
         if self.leads and not self._is_started:
             for job in self._jobs:
                 self._reports.started_soon(job)
         self._is_started = True
 
-    # What ends it
+    # Ends of a part
 
     def _is_halted(self) -> bool:
         return self._around.inbox.is_halted(self._part.part)

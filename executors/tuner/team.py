@@ -1,5 +1,4 @@
-"""The ranks of a task, as the one that trains its jobs: what a task asks of them, however they share the
-work."""
+"""Protocol of the ranks of a task that train its jobs, for each division of the work."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
@@ -12,32 +11,31 @@ from executors.tuner.training import Step
 from schemas.merging.reports import MeasuredStep
 
 Succession = Literal["none", "coming", "ready"]
-"""Whether another task is about to take the ranks over as they are connected: `coming` while that is being
-prepared beside the training, `ready` when it may be left to with the next step."""
+"""State of a takeover of the connected ranks by another task: `coming` while that task is prepared during the
+training, `ready` when the next step may switch to it."""
 
 _DIGEST_DIGITS = 13
-"""Fit the 53 bits that a float64 keeps."""
+"""Digits that fit the 53 bits of a float64."""
 
 
 class LastStep(NamedTuple):
-    """The step with which a task has left its ranks to another."""
+    """The last step of a task that leaves its ranks to another."""
 
     ended_s: float
-    """When this rank had computed it, by the monotonic clock."""
+    """End of this rank's computation, on the monotonic clock."""
     wait: Callable[[], None]
-    """Until it is over on all ranks; raises OSError if what it came to is lost."""
+    """Waits until the step is over on all ranks; raises OSError if its result is lost."""
     state: Callable[[], AdapterState]
-    """Waits likewise, and returns what the task came to; for the leader."""
+    """Waits as well, and returns the final state; for the leader."""
 
 
 class Team(Protocol):
     """One rank's share in the training of a task. All ranks call the same methods in the same order.
 
     Attributes:
-        jobs: of the task, in the order of the command.
-        can_reunite: whether the ranks that are left go on where they were, when one was lost and is started
-            again.
-        micro_batch_size: sequences that are computed at a time, at most.
+        jobs: jobs of the task, in the order of the command.
+        can_reunite: whether the remaining ranks continue from their state after one was lost and restarted.
+        micro_batch_size: most sequences per pass.
     """
 
     jobs: list[Job]
@@ -50,77 +48,79 @@ class Team(Protocol):
 
     @property
     def succession(self) -> Succession:
-        """As of the last step, the same on all ranks."""
+        """Return the state of a takeover as of the last step, the same on all ranks."""
 
     def join(self, meeting: Meeting | None) -> None:
-        """Connect with the others; a rank without others has no meeting.
+        """Connect with the other ranks; a single rank has no meeting.
 
         Raises:
-            PeerLostError: one does not come.
+            PeerLostError: a rank does not connect.
         """
 
     def agree(self) -> None:
-        """Have all ranks hold what the leader holds.
+        """Set the leader's state on all ranks.
 
         Raises:
-            JobError: they have not the same data.
-            PeerLostError: one is gone; so for all that follow.
+            JobError: their data differ.
+            PeerLostError: a rank is lost; also raised by all methods below.
         """
 
     def leave(self) -> None:
         """Disconnect, unless the connections were left to another task."""
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Tell some numbers, and return those of all ranks by rank."""
+        """Send some numbers to all ranks, and return those of all by rank."""
 
     def begin(self, active: Sequence[Job]) -> None:
-        """A phase begins: these jobs are in training from now on."""
+        """Begin a phase with these jobs in training."""
 
     def upcoming(self) -> list[int]:
-        """How many sequences of the next step are of each of the jobs in training."""
+        """Return the number of sequences of the next step, by job in training."""
 
     def step(self, signals: Sequence[float]) -> Step:
-        """Train one batch. The jobs are moved on by the caller.
+        """Train one batch. The caller advances the positions of the jobs.
 
         Args:
-            signals: what this rank has to say to all.
+            signals: numbers that this rank sends to all.
 
         Raises:
-            DivergedError: loss or gradient is not finite. The adapter is as it was, on all ranks.
+            DivergedError: loss or gradient is not finite. The adapter is unchanged on all ranks.
         """
 
     def rehearse(self) -> None:
-        """Compute the gradient of a batch, or of as much of it as needs most memory, and forget it."""
+        """Compute and discard the gradient of a batch, or of the part of it that needs most memory."""
 
     def count_right(self, job: Job, count: int) -> tuple[int, int]:
-        """How many of the labels that bear loss in the first `count` records of a job's validation data are
-        predicted right, and how many there are."""
+        """Count the correct predictions of labels that bear loss in the first `count` records of a job's
+        validation data, and these labels."""
 
     def measured(self, steps: Sequence[Step]) -> MeasuredStep:
-        """What the present configuration was seen to take."""
+        """Return the measurement of the present configuration."""
 
     @property
     def state_bytes(self) -> int:
-        """What adapter, gradient and moments take on this rank's device."""
+        """Return the memory of adapter, gradient and moments on this rank's device (bytes)."""
 
     def state(self) -> AdapterState | None:
         """Copy the state to the leader's host memory; None off the leader."""
 
     def last_state(self) -> Callable[[], AdapterState] | None:
-        """Likewise of an adapter that is trained no more, copied when it is asked for."""
+        """Return a function that copies the final state of an adapter to the leader's host memory; None off
+        the leader."""
 
     def remains(self) -> Callable[[], AdapterState] | None:
-        """What the leader alone has of the state when others are gone; None if that is too little."""
+        """Return a function for the state that the leader alone has after the loss of others; None if that is
+        incomplete."""
 
     def leave_to_successor(self) -> LastStep:
-        """Take a last step, and leave the connected ranks to the task that is `ready`."""
+        """Run a last step, and leave the connected ranks to the task that is `ready`."""
 
 
 def agree_on_positions(gather: Callable[[Sequence[int]], list[list[int]]], jobs: Sequence[Job]) -> None:
-    """Have the jobs be where the leader has them.
+    """Set the jobs to the leader's positions.
 
     Args:
-        gather: tells all ranks some numbers, and returns those of all by rank.
+        gather: sends numbers to all ranks, and returns those of all by rank.
 
     Raises:
         JobError: data differs between the nodes.

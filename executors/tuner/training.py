@@ -1,8 +1,8 @@
-"""One adapter in training on one rank, alone or with others: the gradient of the whole global batch.
+"""Training of one adapter on one rank, alone or with others: the gradient of the whole global batch.
 
 A step over w ranks and s accumulations adds up the gradients of the token losses of all sequences, and
 divides by the tokens of the whole batch. So it is the gradient of the mean token loss of the global batch,
-whatever the ranks' shares and the micro-batches are.
+for any shares of ranks and micro-batches.
 """
 
 import math
@@ -35,37 +35,37 @@ AddUp = Callable[[Tensor], None]
 
 @dataclass(frozen=True)
 class Sample:
-    """A sequence in its place in a step's global batch."""
+    """A sequence with its place in a step's global batch."""
 
     place: int
     source: int
-    """Of which of the task's jobs, by index."""
+    """Index of its job in the task."""
     sequence: TokenSequence
 
 
 @dataclass(frozen=True)
 class Step:
-    """What came of a step, the same on all ranks."""
+    """Result of a step, the same on all ranks."""
 
     losses: tuple[float | None, ...]
-    """By source, the mean token loss before the update; None where the step had no sequence of it."""
+    """By source, the mean token loss before the update; None if the step had no sequence of it."""
     signals: tuple[float, ...]
-    """What the ranks had to say, added up."""
+    """Sums of the ranks' signals."""
     step_s: float
     exchange_s: float
 
 
 @dataclass(frozen=True)
 class InTraining:
-    """An adapter as a pass of a step has it, with dropout: see `Adapted`."""
+    """An adapter in a pass of a step, with dropout: see `Adapted`."""
 
     adapter: TrainedAdapter
     generator: torch.Generator
     step: int
     sequences: tuple[tuple[int, int], ...]
-    """(place in the step's global batch, tokens) of those in the pass."""
+    """(place in the step's global batch, tokens) of the sequences in the pass."""
     loss_rows: tuple[tuple[int, int], ...]
-    """(head, rows that bear loss): which of the adapter's heads they go through, in their order."""
+    """(head, rows that bear loss), in the order of the rows."""
 
     @property
     def layout(self) -> AdapterLayout:
@@ -82,11 +82,11 @@ class InTraining:
 
 @dataclass(frozen=True)
 class InUse:
-    """An adapter as it is used by one job, rather than trained: see `Adapted`."""
+    """An adapter as one job uses it without training: see `Adapted`."""
 
     adapter: TrainedAdapter
     head: int = 0
-    """Which of its heads is the job's."""
+    """Number of the job's head."""
 
     @property
     def layout(self) -> AdapterLayout:
@@ -104,9 +104,9 @@ class Trainer:
     """An adapter on a rank's device.
 
     Attributes:
-        base: the model that it is on, with the layers that it may be in.
-        adapter: itself, with its optimizer.
-        micro_batch_size: sequences that are computed at a time, at most.
+        base: base model, with the layers that may have an adapter.
+        adapter: the adapter, with its optimizer.
+        micro_batch_size: most sequences per pass.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Trainer:
         """Train an adapter.
 
         Args:
-            heads: which of the adapter's heads each source has.
+            heads: number of the adapter's head of each source.
         """
         self.base = base
         self.adapter = adapter
@@ -134,23 +134,23 @@ class Trainer:
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """Device of the adapter."""
         return self._device
 
     def step(
         self, own: Sequence[Sample], number: int, sources: int, signals: Sequence[float], add_up: AddUp
     ) -> Step:
-        """Take a step together with the other ranks.
+        """Run a step together with the other ranks.
 
         Args:
             own: this rank's share of the global batch; may be empty.
-            number: of the step, from 0; decides dropout masks.
-            sources: how many jobs the batch may be of.
-            signals: what this rank has to say to all.
-            add_up: over all ranks. If it raises, the adapter is as it was.
+            number: number of the step, from 0; determines dropout masks.
+            sources: number of jobs that the batch may have sequences of.
+            signals: numbers that this rank sends to all.
+            add_up: sum over all ranks. If it raises, the adapter is unchanged.
 
         Raises:
-            DivergedError: loss or gradient is not finite. The adapter is as it was, on all ranks.
+            DivergedError: loss or gradient is not finite. The adapter is unchanged on all ranks.
         """
         started_s = time.monotonic()
         sums = self.accumulate(own, number, sources)
@@ -176,7 +176,7 @@ class Trainer:
         self.adapter.clear()
         sums = torch.zeros(sources, 2, device=self._device)
         for start in range(0, len(own), self.micro_batch_size):
-            # Those of one job lie together, so that its loss is a sum of neighbours.
+            # Sequences of one job are neighbours, so that its loss is a sum of neighbours.
             part = sorted(own[start : start + self.micro_batch_size], key=lambda sample: sample.source)
             batch = pack([[sample.sequence for sample in part]], self._device)
             counts = [0] * sources
@@ -191,12 +191,12 @@ class Trainer:
         return sums
 
     def count_right(self, sequences: Sequence[TokenSequence], head: int = 0) -> tuple[int, int]:
-        """How many of the labels that bear loss are predicted right, and how many there are.
+        """Count the correct predictions of labels that bear loss, and these labels.
 
         Predictions are made without dropout.
 
         Args:
-            head: which of the adapter's heads predicts.
+            head: number of the adapter's head.
         """
         right = total = 0
         size = 2 * self.micro_batch_size  # no activations are kept
@@ -229,7 +229,7 @@ class Trainer:
         return cross_entropy(logits.float(), batch.labels, reduction="none")
 
     def _add_up(self, said: Tensor, add_up: AddUp) -> float:
-        """Add gradient and numbers up over all ranks, at once; return how long it took, in seconds."""
+        """Add gradient and numbers up over all ranks at once, and return the duration (s)."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         started_s = time.monotonic()
@@ -242,7 +242,7 @@ class Trainer:
 
 
 def raise_if_diverged(name: str, value: float | None, step: int) -> None:
-    """See whether a number of a step is one.
+    """Check that a number of a step is finite.
 
     Raises:
         DivergedError: it is not.
@@ -254,7 +254,7 @@ def raise_if_diverged(name: str, value: float | None, step: int) -> None:
 def new_adapter(
     task: LoraTask, layout: AdapterLayout, state: AdapterState, device: torch.device
 ) -> TrainedAdapter:
-    """Bring an adapter to the device; on a GPU by a stream of its own, beside what is computed there.
+    """Copy an adapter to the device; on a GPU by a stream of its own, in parallel to its computations.
 
     Raises:
         ValueError: the state does not fit the layout.
@@ -272,20 +272,20 @@ def new_adapter(
         adapter = TrainedAdapter(task, layout, pinned, device)
     stream.synchronize()
     for tensor in (*adapter.tensors, adapter.gradient):
-        # What the training's own stream uses may not be given to another before that has passed.
+        # Memory in use by the training's own stream may be given to another only after that use.
         tensor.record_stream(torch.cuda.current_stream(device))
     return adapter
 
 
 @contextmanager
 def activations_checkpointed(model: PreTrainedModel) -> Iterator[None]:
-    """Have the model's layers compute their activations again in the backward pass rather than keep them.
+    """Let the model's layers compute their activations again in the backward pass instead of keeping them.
 
-    Only the layers themselves are told that they are in training, and no module inside of them: so nothing
-    draws dropout from global random state.
+    Only the layers themselves are set to training, and no module inside them: so nothing draws dropout from
+    global random state.
 
     Raises:
-        ValueError: the architecture cannot.
+        ValueError: the architecture does not support it.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:

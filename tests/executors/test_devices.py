@@ -58,9 +58,9 @@ def test_gpus_are_those_that_are_set_or_there() -> None:
 @pytest.mark.parametrize(
     ("device", "gpus", "error"),
     [
-        ("cuda", 4, "4 CUDA devices are wanted, the machine has 2"),
+        ("cuda", 4, "4 CUDA devices are requested, the machine has 2"),
         ("cuda:2", None, "there is no cuda:2: the machine has 2 CUDA devices"),
-        ("cuda:1", 2, "cuda:1 is one CUDA device, and 2 are wanted"),
+        ("cuda:1", 2, "cuda:1 is one CUDA device, and 2 are requested"),
     ],
 )
 def test_more_devices_than_there_are_is_an_error(device: str, gpus: int, error: str) -> None:

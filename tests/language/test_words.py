@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("streams", "solvers", "executors", "schemas", "infra", "bench")
 REVISED: tuple[str, ...] = (
     "bench",
+    "executors",
     "infra",
     "schemas",
     "solvers",

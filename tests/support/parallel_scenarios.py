@@ -18,8 +18,8 @@ from executors.moe.parallel.exchange import agreed_budget, agreed_plan, agreed_t
 from executors.moe.parallel.gradients import GradientAverage
 from executors.moe.parallel.lanes import Lanes
 from executors.moe.parallel.packing import MicroOpTimes, Packing
-from executors.moe.parallel.planning import Plan, PlannedOrder, measured_step, plan_step
-from executors.moe.parallel.scheduler import failures_told
+from executors.moe.parallel.planning import PlannedOrder, StepPlan, measured_step, plan_step
+from executors.moe.parallel.scheduler import failures_named
 from tests.support.parallel_experts import Block, Ranks, SmallExperts, connected, model_of, tokens_of
 
 
@@ -184,7 +184,7 @@ def train_by_plan(rank: Rank) -> dict[str, Any]:
     planned = PlannedOrder()
     with connected(rank, order=planned) as ranks:
         model, _ = model_of(ranks, packing, layers=3, hidden=8, chunks=2, partition_bytes=256)
-        plan = Plan(())
+        plan = StepPlan(())
         gradients, orders = [], []
         for number in range(4):
             ranks.trace.clear()
@@ -198,7 +198,7 @@ def train_by_plan(rank: Rank) -> dict[str, Any]:
                 gaps_s, allreduces = measured_step(ranks.trace, began_s)
                 plan = agreed_plan(plan_step(gaps_s, allreduces), len(gaps_s))
             if number == 2:
-                plan = agreed_plan(Plan((rank.arguments["after"],) * len(plan.after)), len(gaps_s))
+                plan = agreed_plan(StepPlan((rank.arguments["after"],) * len(plan.after)), len(gaps_s))
         return {"gradients": gradients, "orders": orders}
 
 
@@ -235,12 +235,14 @@ def disagree_on_a_plan(rank: Rank) -> dict[str, Any]:
     told, is_last = rank.arguments, rank.rank == rank.world - 1
     with connected(rank):
         try:
-            agreed_plan(Plan((0,) * (4 + told["allreduces"] * is_last)), 6 + told["all_to_alls"] * is_last)
+            agreed_plan(
+                StepPlan((0,) * (4 + told["allreduces"] * is_last)), 6 + told["all_to_alls"] * is_last
+            )
         except DisagreementError as error:
             return {"text": str(error)}
     return {}
 
 
 def _step(ranks: Ranks, model: DistributedDataParallel, seed: int) -> None:
-    with failures_told(ranks.scheduler):
+    with failures_named(ranks.scheduler):
         model(tokens_of(seed, 0, 12, 8)).square().mean().backward()

@@ -12,10 +12,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from bench.network.ranks import Rank
 from executors.gang.group import ProcessGroup
 from executors.gang.shares import share
-from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.gating import Gating
 from executors.moe.serving.exchange import RankExchange
-from executors.moe.serving.model import ServedModel
+from executors.moe.serving.model import ServingModel
 from executors.moe.serving.service import ExpertService, ServiceTerms, warm_up
 from schemas.experts.commands import LayerPlacement
 from solvers.experts.schemes import SCHEMES
@@ -38,7 +38,7 @@ def model_of(told: dict[str, Any]) -> PreTrainedModel:
         eos_token_id=0,
     )
     model = GPT2LMHeadModel(config).double()
-    conversion = Conversion(experts=told["experts"], initialization="random", seed=told.get("seed", 3))
+    conversion = LayerConversion(experts=told["experts"], initialization="random", seed=told.get("seed", 3))
     convert(model, conversion, Gating(told.get("gating", "top1")))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -61,7 +61,7 @@ class Served:
 
     rank: int
     world: int
-    model: ServedModel
+    model: ServingModel
     service: ExpertService
 
     def answer(self, sequences: list[list[int]]) -> torch.Tensor | None:
@@ -101,7 +101,7 @@ def connected(rank: Rank, timeout_s: float) -> RankExchange:
 def begin(rank: Rank, exchange: RankExchange) -> Served:
     """The service that the arguments tell of."""
     told = rank.arguments
-    model = ServedModel(model_of(told))
+    model = ServingModel(model_of(told))
     terms = terms_of(told)
     layers = model.take_experts(terms.most_experts_per_device, device_of(rank))
     service = ExpertService(exchange, layers, terms)
@@ -132,7 +132,7 @@ def serve(rank: Rank) -> dict[str, Any]:
                 {
                     "tokens": each.tokens.tolist(),
                     "doubles": each.doubles,
-                    "foretold": each.is_foretold,
+                    "foretold": each.is_as_forecast,
                     "revised": each.is_revised,
                     "loads": each.loads,
                     "busiest": each.busiest_tokens,

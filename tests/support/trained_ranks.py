@@ -29,11 +29,11 @@ from bench.network.ranks import Rank
 from executors.gang.group import ProcessGroup
 from executors.lora.batch import LabelledSequence, TextSequence, TokenSequence
 from executors.moe.block import auxiliary_loss, moe_blocks, take_passes
-from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import MoeDescription
 from executors.moe.gating import Gating
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.offloading import OffloadedExperts
 from executors.moe.parallel.packing import Packing
 from executors.moe.parallel.trace import MicroOpRecord
@@ -42,7 +42,7 @@ from executors.moe.training.ordering import PlannedSteps
 from executors.moe.training.packing import PackingController, begin_packing
 from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
-from executors.moe.training.trainer import Trainer
+from executors.moe.training.trainer import ExpertTrainer
 from schemas.experts.workload import MoeTrainWorkload
 from tests.support.parallel_experts import meet
 
@@ -160,7 +160,7 @@ def model_of(told: dict[str, Any]) -> MoeModel:
     if family in ("mixtral", "switch"):
         adopt(module, gating)
     else:
-        conversion = Conversion(experts=told.get("experts", 4), initialization="random", seed=5)
+        conversion = LayerConversion(experts=told.get("experts", 4), initialization="random", seed=5)
         convert(module, conversion, gating)
         with torch.no_grad():
             for block in moe_blocks(module).values():
@@ -219,7 +219,7 @@ def trainer_of(
     generation: int = 1,
     world: int | None = None,
     trace: list[MicroOpRecord] | None = None,
-) -> Iterator[Trainer]:
+) -> Iterator[ExpertTrainer]:
     """A rank's trainer, connected with the others."""
     torch.set_num_threads(1)
     world = world or rank.world
@@ -233,7 +233,7 @@ def trainer_of(
     memory_bytes = told.get("memory_bytes")
     memory_gib = None if memory_bytes is None else memory_bytes / 2**30
     spread = SpreadModel(model.module, connections, packing, job.hyperparameters.micro_op_mb, 200, memory_gib)
-    yield Trainer(
+    yield ExpertTrainer(
         job.hyperparameters,
         model,
         order_of(job, SAMPLES, len(spread.layers)),
@@ -322,7 +322,7 @@ def resume(rank: Rank) -> dict[str, Any]:
     with trainer_of(rank, told | told["again"], 2, told["again"]["world"]) as trainer:
         if whole is not None:
             trainer.check(whole)
-        trainer.take(whole or {})
+        trainer.restore(whole or {})
         trainer.move_to(*place)
         resident = trainer.resident
         while not trainer.is_finished:
@@ -350,7 +350,7 @@ def adjust(rank: Rank) -> dict[str, Any]:
     return found
 
 
-def _kept_bytes(trainer: Trainer) -> int:
+def _kept_bytes(trainer: ExpertTrainer) -> int:
     """Return the bytes of the experts that stay on the device: parameters, gradients and moments."""
     stay = [] if trainer.resident == 0 else [pieces[0] for _, pieces in trainer._spread.trained_experts()]
     return sum(
@@ -361,18 +361,18 @@ def _kept_bytes(trainer: Trainer) -> int:
     )
 
 
-def _visiting_bytes(trainer: Trainer) -> int:
+def _visiting_bytes(trainer: ExpertTrainer) -> int:
     """Return the most bytes at a time of parameters of experts that came from the host's memory."""
     experts = [parallel.experts for parallel in trainer._spread._parallel]
     return max(each.peak_bytes if isinstance(each, OffloadedExperts) else 0 for each in experts)
 
 
-def _before_allreduces(kinds: list[Kind]) -> list[int]:
-    places = [place for place, kind in enumerate(kinds) if kind is Kind.ALLREDUCE]
-    return [kinds[:place].count(Kind.ALL_TO_ALL) for place in places]
+def _before_allreduces(kinds: list[CollectiveKind]) -> list[int]:
+    places = [place for place, kind in enumerate(kinds) if kind is CollectiveKind.ALLREDUCE]
+    return [kinds[:place].count(CollectiveKind.ALL_TO_ALL) for place in places]
 
 
-def _step(trainer: Trainer) -> list[int]:
+def _step(trainer: ExpertTrainer) -> list[int]:
     own = trainer.share()
     counts = trainer._group.gather("a test", [own.loss_tokens])
     routing = trainer.step(own, sum(tokens for (tokens,) in counts))

@@ -14,19 +14,19 @@ from executors.gang.membership import Membership
 from executors.lora.base_model import SharedBase
 from executors.lora.dataset import DatasetRoot
 from executors.lora.resident import new_state
+from executors.tuner.background_opening import BackgroundOpening
 from executors.tuner.checkpoints import TuningCheckpoints, lora_task
-from executors.tuner.crews import Crews
 from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
 from executors.tuner.files import JobFiles
 from executors.tuner.keeper import Keeper
 from executors.tuner.messages import MESSAGES, ProfilePart, TaskPart, TaskReport
-from executors.tuner.openings import Opening
 from executors.tuner.part_queue import PartQueue
 from executors.tuner.profiling import Profile, profile
+from executors.tuner.rank_resources import RankResources
 from executors.tuner.runner import _REPORTS
 from executors.tuner.settings import TunerSettings
-from executors.tuner.surroundings import Surroundings
 from executors.tuner.task import TaskRun
+from executors.tuner.task_opener import TaskOpener
 from executors.tuner.training import Trainer, new_adapter
 from schemas.fleet import RunReport
 from schemas.merging.commands import ProfileOrdered, TaskAssigned
@@ -84,8 +84,8 @@ class LoneWorker:
         part = TaskPart(
             part=self._parts, command=command, membership=Membership(generation=1, rank=0, world=1)
         )
-        crews = Crews(self.base, self.loaders, around)
-        opening = Opening(lambda: crews.for_task(part), lambda: False)
+        opener = TaskOpener(self.base, self.loaders, around)
+        opening = BackgroundOpening(lambda: opener.for_task(part), lambda: False)
         folder = JobFolder(self.files.meeting_place(command.task_id))
         TaskRun(part, around, opening, folder).run()
         if not settle:
@@ -100,19 +100,19 @@ class LoneWorker:
             if isinstance(word, TaskReport)
         ]
 
-    def around(self, inbox: PartQueue) -> Surroundings:
+    def around(self, inbox: PartQueue) -> RankResources:
         """What its tasks are given."""
         device = torch.device("cpu")
-        return Surroundings(CELL, "n1", device, self.settings, self.checkpoints, self.keeper, inbox)
+        return RankResources(CELL, "n1", device, self.settings, self.checkpoints, self.keeper, inbox)
 
     def profiled(self, command: ProfileOrdered, is_halted: bool) -> Profile | None:
         """Make a profile run."""
         part = ProfilePart(part=1, command=command, membership=Membership(generation=1, rank=0, world=1))
         ours, theirs = Pipe()
         self._ends.append(ours)
-        team = Crews(self.base, self.loaders, self.around(PartQueue(theirs, lambda _: None))).for_profile(
-            part
-        )
+        team = TaskOpener(
+            self.base, self.loaders, self.around(PartQueue(theirs, lambda _: None))
+        ).for_profile(part)
         deadline_s = time.monotonic() + command.limit_s
         device = torch.device("cpu")
         return profile(command, team, self.base, self.settings, device, deadline_s, True, lambda: is_halted)

@@ -7,7 +7,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from executors.lora.probe.passes import Outcome
+from executors.lora.probe.passes import PassOutcome
 from executors.lora.probe.verdict import Deviation
 
 _WEAK_LAYER = 0.01
@@ -20,9 +20,9 @@ class Yardstick:
 
     Attributes:
         factor: the allowance, as a multiple of the noise.
-        least: the allowance where the noise is smaller than the format suggests.
-        most: the allowance where the model is so ill-conditioned that its noise says little.
-        summary: which of the rows' or layers' deviations counts.
+        least: the allowance if the noise is smaller than the format suggests.
+        most: the allowance if the model is so ill-conditioned that its noise is meaningless.
+        summary: summary of the deviations of rows or layers.
     """
 
     factor: float
@@ -30,7 +30,7 @@ class Yardstick:
     most: float
     summary: Callable[[Iterable[float]], float]
 
-    def measure(self, found: Outcome, reference: Outcome) -> tuple[float, float]:
+    def measure(self, found: PassOutcome, reference: PassOutcome) -> tuple[float, float]:
         """Return the relative deviation of the logits, and that of the gradients."""
         rows = (
             deviation
@@ -48,38 +48,40 @@ class Yardstick:
         """Return the deviation that rounding explains."""
         return min(max(self.factor * noise, self.least), self.most)
 
-    def judge(self, found: Outcome, reference: Outcome, noise: Outcome) -> tuple[Deviation, Deviation]:
-        """Compare a pass with the reference, given another that differs from it by rounding alone."""
+    def compare(
+        self, found: PassOutcome, reference: PassOutcome, noise: PassOutcome
+    ) -> tuple[Deviation, Deviation]:
+        """Compare a pass with the reference, given another that differs from it only by rounding."""
         pairs = zip(self.measure(found, reference), self.measure(noise, reference), strict=True)
         values, gradients = (Deviation(distance, self.allow(least)) for distance, least in pairs)
         return values, gradients
 
 
 FLOAT32 = Yardstick(factor=32.0, least=2e-5, most=1e-2, summary=max)
-"""Noise: what one rounding of each input changes. A pass rounds some dozens of times in each layer, and
+"""Noise: the effect of one rounding of each input. A pass rounds some dozens of times in each layer, and
 roundings add up like a random walk."""
 
 REDUCED = Yardstick(factor=3.0, least=2**-7, most=0.3, summary=median)
-"""Noise: what the eager pass misses float32 by. The median, since a token that a router sends to another
-expert, as roundings can make it do, differs as a whole."""
+"""Noise: the deviation of the eager pass from float32. The median is used since a token that a router sends
+to another expert, which roundings can cause, differs as a whole."""
 
 REDUCED_ALONE = Yardstick(factor=8.0, least=2**-7, most=0.3, summary=median)
-"""Noise: the effect of one rounding of each input, used without a float32 pass to compare with."""
+"""Noise: the effect of one rounding of each input, used without a float32 pass for comparison."""
 
 
-def is_finite(outcome: Outcome) -> bool:
-    """Whether all logits and gradients are."""
+def is_finite(outcome: PassOutcome) -> bool:
+    """Return whether all logits and gradients are finite."""
     tensors = [*outcome.logits, *(each for layers in outcome.gradients for each in layers.values())]
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
-def task_of(outcome: Outcome, number: int) -> Outcome:
-    """One task's part of an outcome."""
-    return Outcome((outcome.logits[number],), (outcome.gradients[number],))
+def task_of(outcome: PassOutcome, number: int) -> PassOutcome:
+    """Return one task's part of an outcome."""
+    return PassOutcome((outcome.logits[number],), (outcome.gradients[number],))
 
 
-def are_same_bits(one: Outcome, other: Outcome) -> bool:
-    """Whether two passes gave exactly the same."""
+def are_same_bits(one: PassOutcome, other: PassOutcome) -> bool:
+    """Return whether the results of two passes are exactly equal."""
     pairs = [*zip(one.logits, other.logits, strict=True)]
     for ours, theirs in zip(one.gradients, other.gradients, strict=True):
         pairs += [(ours[site], theirs[site]) for site in ours]
@@ -87,14 +89,16 @@ def are_same_bits(one: Outcome, other: Outcome) -> bool:
 
 
 def _of_rows(found: Tensor, reference: Tensor) -> list[float]:
-    """The deviation of each row, relative to the rows' common size: a row of few classes may be near zero."""
+    """Return the deviation of each row, relative to the rows' common size, since a row of few classes may be
+    near zero."""
     scale = torch.linalg.vector_norm(reference, dim=1).square().mean().sqrt().clamp(min=_TINY)
     distances: list[float] = (torch.linalg.vector_norm(found - reference, dim=1) / scale).tolist()
     return distances
 
 
 def _of_layers(found: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> list[float]:
-    """The deviation of each layer's gradient, relative to it, or to a share of the largest if it is weak."""
+    """Return the deviation of each layer's gradient, relative to it, or to a share of the largest if it is
+    weak."""
     norms = {site: float(gradient.norm()) for site, gradient in reference.items()}
     least = max(_WEAK_LAYER * max(norms.values()), _TINY)
     return [

@@ -1,4 +1,4 @@
-"""Passes over the probe's sequences: packed as the engine runs them, and eager as transformers does."""
+"""Passes over the probe's sequences: packed as in the engine, and eager as in transformers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -34,12 +34,12 @@ _SEED = 11
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PassOutcome:
     """Results of a pass.
 
     Attributes:
-        logits: of each task's rows that bear loss, float32 ``[rows, classes]``.
-        gradients: of each task's adapter, float32, by layer.
+        logits: logits of each task's rows that bear loss, float32 ``[rows, classes]``.
+        gradients: gradients of each task's adapter, float32, by layer.
     """
 
     logits: tuple[Tensor, ...]
@@ -51,11 +51,11 @@ def _float32(_device: torch.device) -> AbstractContextManager[None]:
 
 
 class ProbeTask:
-    """A task with an adapter whose both matrices are random, so that both get gradients. See `Adapted`."""
+    """A task with an adapter of two random matrices, so that both get gradients. See `Adapted`."""
 
     def __init__(self, base: "SharedBase", sites: Mapping[str, FusedLinear], number: int) -> None:
         device = base.model.device
-        # Not a job's: the layers are named one by one, of which a job may name fewer.
+        # Not of a job: the layers are named one by one, which exceeds the limit of a job.
         task = LoraTask.model_construct(
             job_id="probe", rank=RANK, target_modules=tuple(sites), dataset="probe", total_samples=1
         )
@@ -70,7 +70,7 @@ class ProbeTask:
         self._masks = StreamedMasks(torch.Generator(device))
 
     def site_adapter(self, site: str, rows: Rows) -> SiteAdapter:
-        """See `Adapted`; likewise below."""
+        """See `Adapted`, also for the method below."""
         return SiteAdapter(*self.adapter.matrices(site), SCALING, 0.0, self._masks, rows)
 
     def head_uses(self, loss_rows: int) -> Sequence[HeadUse]:
@@ -86,7 +86,7 @@ class ProbeTask:
 
 
 class Probe:
-    """A base model with the sequences and the tasks that it is probed with."""
+    """A base model with the sequences and the tasks of its probe."""
 
     def __init__(self, base: "SharedBase") -> None:
         self.base = base
@@ -103,7 +103,7 @@ class Probe:
 
     @property
     def rounding(self) -> float:
-        """The relative step of the numbers that the model computes with."""
+        """Relative step of the numbers that the model computes with."""
         return max(torch.finfo(p.dtype).eps for p in self.model.parameters() if p.is_floating_point())
 
     @contextmanager
@@ -117,7 +117,7 @@ class Probe:
             self._precision = precision
 
     def adapt(self, sites: Mapping[str, FusedLinear]) -> None:
-        """Give both tasks an adapter on these layers."""
+        """Add an adapter on these layers for both tasks."""
         self.sites = sites
         self.tasks = [ProbeTask(self.base, sites, number) for number in range(TASKS)]
 
@@ -136,31 +136,32 @@ class Probe:
         return self.sequence(length, TASKS, 0)
 
     def changed(self, task: int) -> list[list[TokenSequence]]:
-        """The batches with other tokens for one task, of the same lengths."""
+        """Return the batches with other tokens for one task, of the same lengths."""
         other = [
             self.sequence(len(sequence.token_ids), task, number, 1)
             for number, sequence in enumerate(self.batches[task])
         ]
         return [other if number == task else batch for number, batch in enumerate(self.batches)]
 
-    def packed(self, batches: Sequence[Sequence[TokenSequence]]) -> Outcome:
+    def packed(self, batches: Sequence[Sequence[TokenSequence]]) -> PassOutcome:
         """Run the engine's pass, forward and backward."""
         with self._packed_logits(batches) as (logits, labels):
             losses = [cross_entropy(*pair) for pair in zip(logits, labels, strict=True)]
             torch.stack(losses).sum().backward()
         return self._outcome(logits)
 
-    def packed_values(self, batches: Sequence[Sequence[TokenSequence]]) -> Outcome:
+    def packed_values(self, batches: Sequence[Sequence[TokenSequence]]) -> PassOutcome:
         """Run the engine's pass without adapters, forward only."""
         with torch.no_grad(), self._precision(self.model.device):
             batch = pack(batches, self.model.device)
             logits = loss_logits(self.base, batch).float()
-        return Outcome(logits.split(batch.loss_counts))
+        return PassOutcome(logits.split(batch.loss_counts))
 
     def reach(self, task: int) -> Tensor:
-        """The gradient of one task's logits with respect to the inputs of the other: ``[rows, features]``.
+        """Return the gradient of one task's logits with respect to the inputs of the other: ``[rows,
+        features]``.
 
-        It is exactly zero where no computation mixes their tokens, whatever is rounded.
+        It is exactly zero if no computation mixes their tokens, for any rounding.
         """
         seen: list[Tensor] = []
 
@@ -178,13 +179,13 @@ class Probe:
         reached: Tensor = gradient.flatten(0, -2).split(rows)[1 - task]
         return reached
 
-    def eager(self, *, perturbed: float = 0.0) -> Outcome:
+    def eager(self, *, perturbed: float = 0.0) -> PassOutcome:
         """Run transformers' eager forward and backward on each sequence alone.
 
-        The adapters are hooks on the frozen layers, computed as PEFT does; nothing of the engine takes part.
+        The adapters are hooks on the frozen layers, computed as in PEFT, without any part of the engine.
 
         Args:
-            perturbed: by how much of itself each input feature is changed, at random.
+            perturbed: relative random change of each input feature.
         """
         logits = []
         with self._eager_attention(), self._perturbation(perturbed):
@@ -196,16 +197,18 @@ class Probe:
                 logits.append(rows)
         return self._outcome(logits)
 
-    def eager_values(self, batches: Sequence[Sequence[TokenSequence]], *, perturbed: float = 0.0) -> Outcome:
+    def eager_values(
+        self, batches: Sequence[Sequence[TokenSequence]], *, perturbed: float = 0.0
+    ) -> PassOutcome:
         """Run transformers' eager forward on each sequence alone, without adapters."""
         with torch.no_grad(), self._eager_attention(), self._perturbation(perturbed):
             logits = [torch.cat([self._alone(each) for each in batch]) for batch in batches]
-        return Outcome(tuple(logits))
+        return PassOutcome(tuple(logits))
 
     def layers_of_every_token(self) -> dict[str, FusedLinear]:
-        """The linear layers that see each token, found by a packed pass.
+        """Return the linear layers that process every token, found by a packed pass.
 
-        Others are those of routed experts, of a part that a text does not reach, or behind the choice of the
+        Others are those of routed experts, of a part that is not used for text, or behind the choice of the
         rows that bear loss.
         """
         rows: dict[str, set[int]] = {name: set() for name in self.base.sites}
@@ -221,7 +224,7 @@ class Probe:
         return {name: site for name, site in self.base.sites.items() if rows[name] == whole}
 
     def _alone(self, sequence: TokenSequence) -> Tensor:
-        """The logits of a sequence's rows that bear loss, float32."""
+        """Return the logits of a sequence's rows that bear loss, float32."""
         input_ids = torch.tensor([sequence.token_ids], device=self.model.device)
         if isinstance(sequence, LabelledSequence):
             logits: Tensor = self.model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids)).logits
@@ -247,8 +250,8 @@ class Probe:
                 logits = loss_logits(base, batch)
             yield logits.float().split(batch.loss_counts), batch.labels.split(batch.loss_counts)
 
-    def _outcome(self, logits: Sequence[Tensor]) -> Outcome:
-        return Outcome(
+    def _outcome(self, logits: Sequence[Tensor]) -> PassOutcome:
+        return PassOutcome(
             tuple(rows.detach().clone() for rows in logits), tuple(task.gradients() for task in self.tasks)
         )
 
@@ -296,7 +299,8 @@ class Probe:
             hook.remove()
 
     def _ordinary_tokens(self) -> range | list[int]:
-        """The tokens to which the configuration gives no meaning, such as padding or a place for images."""
+        """Return the tokens to which the configuration gives no meaning, such as padding or a place for
+        images."""
         config = self.model.config.get_text_config()
         special: set[int] = set()
         for each in (self.model.config, config):

@@ -19,9 +19,9 @@ from executors.lora.probe.deviation import (
     is_finite,
     task_of,
 )
-from executors.lora.probe.passes import TASKS, Outcome, Probe
+from executors.lora.probe.passes import TASKS, PassOutcome, Probe
 from executors.lora.probe.reduced import has_room_for_float32, is_reduced
-from executors.lora.probe.verdict import Deviation, Proof, Reason, Refusal, UnprovenBaseError
+from executors.lora.probe.verdict import Deviation, ProbeRefusal, Proof, Reason, UnprovenBaseError
 
 if TYPE_CHECKING:
     from executors.lora.base_model import SharedBase
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _LONG_PRODUCTS = {"cpu": 5e8, "cuda": 5e13}
-"""Parameters times tokens of the longest sequence that is compared, by device: about a second."""
+"""Parameters times tokens of the longest compared sequence, by device: about a second."""
 _LONGEST_TOKENS = 8_192
 _USUAL_TOKENS = 256
 _USUAL_PRODUCTS = 2e10
-"""As many tokens as jobs often have are compared for so many products: some seconds on a CPU."""
+"""Parameters times tokens up to which sequences of usual job lengths are compared: some seconds on a CPU."""
 _ERROR_CHARACTERS = 300
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 def prove(base: "SharedBase") -> Proof:
     """Compare packed passes of a base model with transformers' eager passes of each sequence alone.
 
-    Two tasks of two sequences each are run on the real weights, on their device and in their precision:
+    Two tasks of two sequences each run on the real weights, on their device and in their precision:
 
     1. Leaks: if the tokens of one task are changed, logits and adapter gradients of the other must stay the
        same to the bit (or, with routed experts, to rounding: see `Proof.bit_identical`), both ways.
@@ -52,10 +52,10 @@ def prove(base: "SharedBase") -> Proof:
        eager logits, since a model may treat distant tokens in another way.
 
     Allowances for rounding are measured, see `deviation`. A model of less precision is compared in float32
-    first, if that fits on the device, and then as it is.
+    first, if that fits on the device, and then in its own precision.
 
     Raises:
-        UnprovenBaseError: a check fails, or anything raises in a pass.
+        UnprovenBaseError: a check or a pass fails.
         torch.OutOfMemoryError, torch.AcceleratorError: the device is too small, or lost.
     """
     started_s = time.monotonic()
@@ -63,7 +63,7 @@ def prove(base: "SharedBase") -> Proof:
     try:
         with torch.enable_grad():
             proof = _proof(base, started_s)
-    except Refusal as refusal:
+    except ProbeRefusal as refusal:
         raise UnprovenBaseError(base.directory, name, refusal) from refusal.__cause__
     _log.info(
         "base model proven model=%s layers=%d partial_layers=%d longest_tokens=%d values=%.1e "
@@ -79,7 +79,7 @@ def _proof(base: "SharedBase", started_s: float) -> Proof:
     _run("eager_raises", lambda: probe.eager_values([probe.batches[0][:1]]))
     layers = _run("packed_raises", probe.layers_of_every_token)
     if not layers:
-        raise Refusal("no_layers", "no linear layer sees every token")
+        raise ProbeRefusal("no_layers", "no linear layer sees every token")
     probe.adapt(layers)
     if is_reduced(base.model):
         checks = _checks_of_reduced(probe)
@@ -99,7 +99,7 @@ def _proof(base: "SharedBase", started_s: float) -> Proof:
 
 
 def _checks_of_reduced(probe: Probe) -> "Checks":
-    """Prove a model in float32, if that fits; return what is to be checked in its own precision."""
+    """Prove a model in float32, if that fits; return the checks in its own precision."""
     if not has_room_for_float32(probe.model, probe.model.device):
         return Checks(probe, REDUCED_ALONE, _eager(probe), _eager(probe, perturbed=True))
     with probe.in_float32():
@@ -112,7 +112,7 @@ def _checks_of_reduced(probe: Probe) -> "Checks":
 
 
 def compared_tokens(device_type: str, parameters: int) -> int:
-    """Return the length of the longest sequence that is worth its time, for a model of so many parameters."""
+    """Return the length of the longest compared sequence, for the number of a model's parameters."""
     affordable = int(_LONG_PRODUCTS.get(device_type, 0) / parameters)
     usual = min(_USUAL_TOKENS, int(_USUAL_PRODUCTS / parameters))
     return min(max(affordable, usual), _LONGEST_TOKENS)
@@ -121,15 +121,17 @@ def compared_tokens(device_type: str, parameters: int) -> int:
 class Checks:
     """The checks of a model in one precision."""
 
-    def __init__(self, probe: Probe, yardstick: Yardstick, reference: Outcome, noise: Outcome) -> None:
-        """Take the reference, and a pass that differs from it by rounding alone.
+    def __init__(
+        self, probe: Probe, yardstick: Yardstick, reference: PassOutcome, noise: PassOutcome
+    ) -> None:
+        """Keep the reference, and a pass that differs from it only by rounding.
 
         Raises:
-            Refusal: either is not finite, or the packed pass raises.
+            Refusal: one of them is not finite, or the packed pass raises.
         """
         for outcome in (reference, noise):
             if not is_finite(outcome):
-                raise Refusal("not_finite", "logits or gradients of the eager pass are not finite")
+                raise ProbeRefusal("not_finite", "logits or gradients of the eager pass are not finite")
         self._probe = probe
         self._yardstick = yardstick
         self._reference = reference
@@ -137,10 +139,10 @@ class Checks:
         self._packed = self._pass(probe.batches)
 
     def leaks(self) -> bool:
-        """Look for an influence of each task on the other.
+        """Check for an influence of each task on the other.
 
         Returns:
-            whether there is none to the bit. If not, there is one by rounding.
+            whether no bit is influenced. If not, there is only one by rounding.
 
         Raises:
             Refusal: a task depends on the other.
@@ -157,11 +159,13 @@ class Checks:
             for what, moved, allowed in zip(("logits", "gradients"), moves, self._allowed, strict=True):
                 if not moved <= allowed:
                     text = f"{what} of one task move by {moved:.1e} when the tokens of another are changed"
-                    raise Refusal("leaks", text)
+                    raise ProbeRefusal("leaks", text)
             reach = _run("packed_raises", partial(self._probe.reach, mine))
             if reach.any():
                 size = float(reach.abs().max())
-                raise Refusal("leaks", f"logits of one task depend on the tokens of another, by {size:.1e}")
+                raise ProbeRefusal(
+                    "leaks", f"logits of one task depend on the tokens of another, by {size:.1e}"
+                )
         return bit_identical
 
     def deviations(self) -> tuple[Deviation, Deviation]:
@@ -170,11 +174,11 @@ class Checks:
         Raises:
             Refusal: they differ.
         """
-        values, gradients = self._yardstick.judge(self._packed, self._reference, self._noise)
+        values, gradients = self._yardstick.compare(self._packed, self._reference, self._noise)
         if values.is_too_large:
-            raise Refusal("values_differ", f"packed logits differ from transformers' by {values}")
+            raise ProbeRefusal("values_differ", f"packed logits differ from transformers' by {values}")
         if gradients.is_too_large:
-            raise Refusal("gradients_differ", f"packed gradients differ from PEFT's by {gradients}")
+            raise ProbeRefusal("gradients_differ", f"packed gradients differ from PEFT's by {gradients}")
         return values, gradients
 
     def long_sequence(self) -> int:
@@ -197,10 +201,10 @@ class Checks:
         eager = _run("eager_raises", lambda: probe.eager_values(batches))
         noise = _run("eager_raises", lambda: probe.eager_values(batches, perturbed=probe.rounding))
         packed = _run("packed_raises", lambda: probe.packed_values(batches))
-        values, _ = yardstick.judge(packed, eager, noise)
+        values, _ = yardstick.compare(packed, eager, noise)
         if values.is_too_large:
             text = f"packed logits of a sequence of {tokens} tokens differ from transformers' by {values}"
-            raise Refusal("values_differ", text)
+            raise ProbeRefusal("values_differ", text)
         return tokens
 
     @property
@@ -210,25 +214,25 @@ class Checks:
             self._yardstick.allow(noise) for noise in self._yardstick.measure(self._noise, self._reference)
         ]
 
-    def _pass(self, batches: Sequence[Sequence[TokenSequence]]) -> Outcome:
+    def _pass(self, batches: Sequence[Sequence[TokenSequence]]) -> PassOutcome:
         outcome = _run("packed_raises", lambda: self._probe.packed(batches))
         if not is_finite(outcome):
-            raise Refusal("not_finite", "logits or gradients of the packed pass are not finite")
+            raise ProbeRefusal("not_finite", "logits or gradients of the packed pass are not finite")
         return outcome
 
 
-def _eager(probe: Probe, *, perturbed: bool = False) -> Outcome:
+def _eager(probe: Probe, *, perturbed: bool = False) -> PassOutcome:
     return _run("eager_raises", lambda: probe.eager(perturbed=probe.rounding if perturbed else 0.0))
 
 
 def _run(reason: Reason, action: Callable[[], R]) -> R:
-    """Take an error for a refusal, unless it is the device's."""
+    """Raise an error of an action as a refusal, unless it is the device's."""
     try:
         return action()
     except (torch.OutOfMemoryError, torch.AcceleratorError, MemoryError):
         raise
     except UnknownAttentionArgumentError as error:
-        raise Refusal("attention_argument", str(error)) from error
+        raise ProbeRefusal("attention_argument", str(error)) from error
     except Exception as error:
         text = f"{type(error).__name__}: {error}".strip()[:_ERROR_CHARACTERS]
-        raise Refusal(reason, " ".join(text.split())) from error
+        raise ProbeRefusal(reason, " ".join(text.split())) from error

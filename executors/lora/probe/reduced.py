@@ -8,16 +8,16 @@ from torch import Tensor, nn
 
 REDUCED = (torch.bfloat16, torch.float16)
 _ROOM_BYTES = 1 << 30
-"""More than the probe's passes take."""
+"""Room for the probe's passes, with a margin."""
 
 
 def is_reduced(model: nn.Module) -> bool:
-    """Whether the model computes in less than float32."""
+    """Return whether the model computes in less than float32."""
     return any(tensor.dtype in REDUCED for tensor in model.parameters())
 
 
 def has_room_for_float32(model: nn.Module, device: torch.device) -> bool:
-    """Whether a model's float32 form fits on its device; in host memory it is taken to fit."""
+    """Return whether a model's float32 form fits on its device; host memory is assumed to be enough."""
     if device.type != "cuda":
         return True
     more_bytes = sum(4 * tensor.numel() - tensor.nbytes for tensor in model.parameters())
@@ -27,7 +27,7 @@ def has_room_for_float32(model: nn.Module, device: torch.device) -> bool:
 
 @contextmanager
 def in_float32(model: nn.Module) -> Iterator[None]:
-    """Hold a model's tensors in float32 for the length of the block. The way back restores every bit."""
+    """Hold a model's tensors in float32 within the block. The way back restores every bit."""
     dtypes: list[tuple[Tensor, torch.dtype]] = []
     try:
         for tensor in [*model.parameters(), *model.buffers()]:

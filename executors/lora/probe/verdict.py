@@ -16,16 +16,14 @@ Reason = Literal[
     "values_differ",
     "gradients_differ",
 ]
-"""Why a base model is refused:
+"""Reason why a base model is refused:
 
-- ``eager_raises``: transformers' own forward raises on plain sequences.
-- ``packed_raises``: the packed pass raises.
-- ``attention_argument``: the model passes an argument to its attention that packed attention does not know.
-- ``no_layers``: no linear layer sees every token, so nothing can have an adapter.
-- ``not_finite``: logits or gradients are not finite.
-- ``leaks``: a task's logits or gradients depend on the tokens of its neighbour.
-- ``values_differ``: the packed logits are not those of the sequences alone.
-- ``gradients_differ``: nor are the adapters' gradients.
+- ``eager_raises``: transformers' own forward raises on plain sequences. - ``packed_raises``: the packed pass
+raises. - ``attention_argument``: the model passes an argument to its attention that packed attention does not
+support. - ``no_layers``: no linear layer sees every token, so no layer can have an adapter. - ``not_finite``:
+logits or gradients are not finite. - ``leaks``: a task's logits or gradients depend on the tokens of its
+neighbour. - ``values_differ``: the packed logits differ from those of the sequences alone. -
+``gradients_differ``: the adapters' packed gradients differ.
 """
 
 
@@ -33,11 +31,11 @@ class UnprovenBaseError(BaseModelError):
     """A base model that cannot be trained in packed batches.
 
     Attributes:
-        reason: of which kind the fault is.
-        detail: the numbers or the error.
+        reason: kind of the fault.
+        detail: numbers, or the error.
     """
 
-    def __init__(self, directory: Path, model: str, refusal: "Refusal") -> None:
+    def __init__(self, directory: Path, model: str, refusal: "ProbeRefusal") -> None:
         self.reason = refusal.reason
         self.detail = refusal.detail
         remedy = (
@@ -49,7 +47,7 @@ class UnprovenBaseError(BaseModelError):
         )
 
 
-class Refusal(Exception):  # noqa: N818 -- it is a finding, and leaves this package as an UnprovenBaseError
+class ProbeRefusal(Exception):  # noqa: N818 -- it is a finding, and leaves this package as an UnprovenBaseError
     """A check of the probe that failed."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
@@ -76,18 +74,19 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Proof:
-    """Findings of the probe of a base model that it accepts.
+    """Findings of the probe for a base model that it accepts.
 
     Attributes:
         values: deviation of the logits.
         gradients: deviation of the adapters' gradients.
-        adapted_layers: linear layers that had adapters.
-        partial_layers: linear layers that see only some of the tokens, and so can have none.
-        longest_tokens: of the longest sequence compared.
+        adapted_layers: number of linear layers that had adapters.
+        partial_layers: number of linear layers that process only some of the tokens, and so can have no
+            adapters.
+        longest_tokens: length of the longest sequence compared.
         bit_identical: whether a neighbour's tokens change no bit. If not, they change roundings only: no
             gradient reaches a neighbour's inputs, but routed experts multiply the tokens of all sequences in
             matrices whose shapes, and so the order of sums, depend on the routing.
-        seconds: that the probe took.
+        seconds: duration of the probe (s).
     """
 
     values: Deviation

@@ -1,4 +1,4 @@
-"""The runner `lora`: trains slots with the multi-LoRA engine, which is loaded only when it is needed."""
+"""The runner `lora`: trains slots with the multi-LoRA engine, which is loaded only on demand."""
 
 from executors.lora.slots.settings import LoraSettings
 from executors.node.runner import Runner, RunnerContext, UnfitError
@@ -13,17 +13,17 @@ class LoraSlots:
     commands: tuple[type[Command], ...] = (SlotAssigned, RunCancelled)
 
     def __init__(self) -> None:
-        """Look for the data and the base model.
+        """Check the folders of the data and the base model.
 
         Raises:
             MissingExtraError: torch or another library is not installed.
             UnfitError: a folder is missing.
-            ValidationError: a setting is none.
+            ValidationError: a setting is invalid.
         """
         require_extra("executors")
         self._settings = LoraSettings()
         if not self._settings.dataset_root.is_dir():
-            raise UnfitError(f"dataset root {self._settings.dataset_root} is no folder")
+            raise UnfitError(f"dataset root {self._settings.dataset_root} is not a folder")
         model = self._settings.base_model_dir
         if model is not None and not (model / "config.json").is_file():
             raise UnfitError(f"{model}: no Hugging Face model directory")
@@ -32,7 +32,7 @@ class LoraSlots:
         """Load torch and the base model: seconds to minutes.
 
         Raises:
-            BaseModelError: the directory holds no base model that the engine can use.
+            BaseModelError: the directory has no base model that the engine can use.
             OSError: a folder cannot be read.
             RuntimeError: torch has no such device, or the model does not fit on it.
         """

@@ -1,4 +1,4 @@
-"""Finished adapters: where users find them, in PEFT's own format."""
+"""Finished adapters: their places, in PEFT's own format."""
 
 import shutil
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class PublishedAdapter:
     """An adapter below the output root."""
 
     path: str
-    """Relative to the output root."""
+    """Path relative to the output root."""
     digest: str
     """BLAKE2b-256 of its tensors' file, in hexadecimal."""
 
@@ -25,19 +25,19 @@ class AdapterOutput:
     """Writes a cell's adapters of one base model below one folder."""
 
     def __init__(self, root: Path, cell: str, base: SharedBase) -> None:
-        """Write to `<root>/<cell>/<user>/<job_id>/`: cells may have jobs of the same id, and over the years
-        users may.
+        """Write to `<root>/<cell>/<user>/<job_id>/`: cells may have jobs of the same id, and users may reuse
+        ids over the years.
         """
         self._root = root
         self._cell = cell
         self._base = base
 
     def path_of(self, user: str, job_id: str) -> str:
-        """Where the adapter of a user's job lies, relative to the output root."""
+        """Return the path of the adapter of a user's job, relative to the output root."""
         return f"{self._cell}/{user}/{job_id}"
 
     def publish(self, state: TaskState, user: str) -> PublishedAdapter:
-        """Write the adapter of a user's finished task; publishing the same one again changes nothing.
+        """Write the adapter of a user's finished task; a repeated call has no effect.
 
         Raises:
             OSError: the disk failed.
@@ -52,7 +52,7 @@ class AdapterOutput:
         return PublishedAdapter(path, digest)
 
     def withdraw(self, adapter: PublishedAdapter) -> None:
-        """Delete an adapter whose job was over for its user when it was published."""
+        """Delete an adapter that was published after its job was over for its user."""
         shutil.rmtree(self._root / adapter.path, ignore_errors=True)
 
 

@@ -1,9 +1,9 @@
-"""The slots that a node believes to be its cell's.
+"""The slots that a node accepts as its cell's.
 
-Anyone who reaches the broker may be able to write to `commands`, and no command proves who wrote it. So a
+Any program that reaches the broker may be able to write to `commands`, and no command proves its writer. So a
 slot is checked for plausibility: against the present time, the length of slots, and the cell's calendar
-according to earlier slots. A forged slot that passes may cost the node that slot; none changes what is
-accepted after it, so no forged slot makes the node refuse genuine ones for good.
+according to earlier slots. A forged slot that passes may cost the node that slot. It does not change which
+slots are accepted after it, so it cannot make the node refuse genuine ones for good.
 """
 
 import math
@@ -14,23 +14,23 @@ from schemas.cells import LEAST_SLOT_S, MAX_SLOT_S
 from schemas.lora_commands import SlotAssigned
 
 CLOCK_TOLERANCE_S = 60.0
-"""So far the cell's clock may be ahead of the node's."""
+"""Most that the cell's clock may be ahead of the node's (s)."""
 _LENGTH_TOLERANCE = 1e-3
-"""Relative: the ends of a slot are rounded, which shows where slots are short."""
+"""Relative tolerance: the ends of a slot are rounded, which matters for short slots."""
 
 
 class SlotCalendar:
-    """Judges the slots of one node."""
+    """Checks the slots of one node."""
 
     def __init__(self) -> None:
-        self._doubted: SlotAssigned | None = None
-        """The last that was refused for being of another calendar."""
+        self._refused: SlotAssigned | None = None
+        """Last slot that was refused as of another calendar."""
 
-    def judge(self, slot: SlotAssigned, present: SlotAssigned | None, now_s: float) -> Objection | None:
-        """Why a slot is not to be begun; None if it is.
+    def objection(self, slot: SlotAssigned, present: SlotAssigned | None, now_s: float) -> Objection | None:
+        """Return why a slot may not begin; None if it may.
 
         Args:
-            present: the last that was begun.
+            present: last slot that began.
             now_s: Unix time in seconds.
         """
         fault = _fault(slot, now_s)
@@ -39,8 +39,8 @@ class SlotCalendar:
         if slot.slot_end_s <= now_s:
             return Objection("out_of_date", "the slot is over")
         if present is not None:
-            if not self._is_believed(slot, present):
-                self._doubted = slot
+            if not self._is_accepted(slot, present):
+                self._refused = slot
                 return Objection(
                     "impossible",
                     f"slot {slot.slot} from {slot.slot_start_s:.3f} to {slot.slot_end_s:.3f} s: slot "
@@ -48,23 +48,23 @@ class SlotCalendar:
                 )
             if present.slot_end_s > now_s and slot.slot_start_s <= present.slot_start_s:
                 return Objection("out_of_date", "the slot is not newer")
-        self._doubted = None
+        self._refused = None
         return None
 
-    def _is_believed(self, slot: SlotAssigned, present: SlotAssigned) -> bool:
-        """Whether a slot is where the one before it puts it.
+    def _is_accepted(self, slot: SlotAssigned, present: SlotAssigned) -> bool:
+        """Return whether a slot is at the place that the one before it implies.
 
-        A second one in succession that agrees with a refused one is believed: the cell was set up anew, or it
-        was the first that was forged.
+        A slot that agrees with a refused slot just before it is accepted: the cell was set up again, or the
+        first slot was forged.
         """
-        doubted = self._doubted
-        if doubted is not None and doubted.slot != slot.slot and _are_of_one_calendar(slot, doubted):
+        refused = self._refused
+        if refused is not None and refused.slot != slot.slot and _are_of_one_calendar(slot, refused):
             return True
         return _are_of_one_calendar(slot, present)
 
 
 def _fault(slot: SlotAssigned, now_s: float) -> str | None:
-    """Why no cell has such a slot at this time."""
+    """Return why no cell has such a slot at this time; None if it is plausible."""
     length_s = slot.slot_end_s - slot.slot_start_s
     if not LEAST_SLOT_S * (1 - _LENGTH_TOLERANCE) <= length_s <= MAX_SLOT_S * (1 + _LENGTH_TOLERANCE):
         return f"a slot of {length_s:g} s: a cell has slots of {LEAST_SLOT_S:g} to {MAX_SLOT_S:g} s"
@@ -76,9 +76,10 @@ def _fault(slot: SlotAssigned, now_s: float) -> str | None:
 
 
 def _are_of_one_calendar(one: SlotAssigned, other: SlotAssigned) -> bool:
-    """Whether two slots are as long, and as far apart in time as in number, give or take one slot.
+    """Return whether two slots are equally long, and as far apart in time as in number, with a tolerance of
+    one slot.
 
-    The rounding of a slot's ends is less than that, and by one slot no job's checkpoints get out of reach.
+    The rounding of a slot's ends is smaller, and within one slot all jobs' checkpoints stay in reach.
     """
     length_s = other.slot_end_s - other.slot_start_s
     slots_between = (one.slot_start_s - other.slot_start_s) / length_s

@@ -1,4 +1,4 @@
-"""The states of jobs between their runs: on the shared store, and in memory until another node continues."""
+"""States of jobs between their runs: on the shared store, and in memory until another node continues."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ RUN_PROGRESS = "run.json"
 FINISHED_RUN = "finished.json"
 
 _BYTES_PER_PARAMETER = 12
-"""Itself and AdamW's two moments, in float32."""
+"""A parameter and AdamW's two moments, in float32."""
 _BYTES_BESIDE_TENSORS = 16 * 1024
 
 
@@ -28,9 +28,9 @@ class RunProgress(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     base_samples: NonNegativeInt
-    """What was done when the slot of the checkpoint began."""
+    """Samples done at the start of the checkpoint's slot."""
     loss: Loss | None
-    """Of the last step; None before the first."""
+    """Loss of the last step; None before the first."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class SavedRun:
 
 
 class FinishedRun(BaseModel):
-    """All that is kept of a job whose adapter is written: what it takes to report it, once or again."""
+    """Record of a job whose adapter is written: enough to report it again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: LoraTask
     slot: Slot
-    """In which it was finished: the fencing token."""
+    """Slot in which it was finished: the fencing token."""
     samples_done: PositiveInt
     loss: Loss
     adapter: PublishedAdapter
@@ -59,14 +59,14 @@ class RunCheckpoints:
     """Saves and restores the runs of one base model."""
 
     def __init__(self, root: Path, base: SharedBase, parked_runs: int) -> None:
-        """Keep checkpoints below `root`, and the last `parked_runs` of those that were parked in memory."""
+        """Keep checkpoints below `root`, and the last `parked_runs` of the parked runs in memory."""
         self._store = CheckpointStore(root)
         self._base = base
         self._limit = parked_runs
         self._parked: OrderedDict[str, SavedRun] = OrderedDict()
 
     def bytes_of(self, task: LoraTask) -> int:
-        """About what a checkpoint of a task takes on the store.
+        """Return the approximate size of a task's checkpoint on the store.
 
         Raises:
             ValueError: a target module matches no layer.
@@ -74,11 +74,11 @@ class RunCheckpoints:
         return _BYTES_PER_PARAMETER * self._base.layout(task).size + _BYTES_BESIDE_TENSORS
 
     def newest(self, job_id: str) -> Checkpoint | None:
-        """Return the newest on the store that verifies, from any writer; for a job's end, see `finished`."""
+        """Return the newest valid checkpoint on the store, of any writer; for a job's end, see `finished`."""
         return self._store.newest(job_id)
 
     def restore(self, checkpoint: Checkpoint) -> SavedRun:
-        """Return what `checkpoint` holds: from memory if it was parked here and is still the newest.
+        """Return the content of `checkpoint`: from memory if it was parked here and is still the newest.
 
         Raises:
             ValueError: the checkpoint is of another base model or format.
@@ -102,19 +102,19 @@ class RunCheckpoints:
         """Write a checkpoint.
 
         Raises:
-            StaleWriterError: a later slot has written already.
-            OSError: the store failed; the checkpoint before is still there.
+            StaleWriterError: a later slot wrote a checkpoint.
+            OSError: the store failed; the previous checkpoint is kept.
         """
         files = encode_state(run.state, self._base)
         files[RUN_PROGRESS] = run.progress.model_dump_json().encode()
         self._store.save(run.state.task.job_id, run.slot, run.state.samples_done, files)
 
     def finish(self, run: FinishedRun) -> None:
-        """Keep so much of a job and no checkpoint; finishing it again clears away what a crash left.
+        """Replace a job's checkpoints by its record; a repeated call removes the remains of a crash.
 
         Raises:
-            StaleWriterError: a later slot has written already.
-            OSError: the store failed; the checkpoints are still there.
+            StaleWriterError: a later slot wrote a checkpoint.
+            OSError: the store failed; the checkpoints are kept.
         """
         self.forget(run.task.job_id)
         content = run.model_dump_json().encode()
@@ -122,21 +122,21 @@ class RunCheckpoints:
 
     @staticmethod
     def finished(checkpoint: Checkpoint) -> FinishedRun | None:
-        """What is kept of a finished job; None where the job goes on.
+        """Return the record of a finished job; None if the job continues.
 
         Raises:
-            ValueError: it is of another format.
+            ValueError: the record is of another format.
         """
         content = checkpoint.files.get(FINISHED_RUN)
         return None if content is None else FinishedRun.model_validate_json(content)
 
     def remove(self, job_id: str) -> None:
-        """Keep nothing of a job that is over for its user."""
+        """Remove the files of a job that is over for its user."""
         self.forget(job_id)
         self._store.remove(job_id)
 
     def park(self, run: SavedRun) -> None:
-        """Keep a saved run in memory for its next part."""
+        """Keep a saved run in memory for its next slot."""
         job_id = run.state.task.job_id
         self._parked[job_id] = run
         self._parked.move_to_end(job_id)
@@ -144,5 +144,5 @@ class RunCheckpoints:
             self._parked.popitem(last=False)
 
     def forget(self, job_id: str) -> None:
-        """Drop a job from memory; its checkpoints stay."""
+        """Remove a job from memory; its checkpoints stay."""
         self._parked.pop(job_id, None)

@@ -32,22 +32,22 @@ class _State(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     assignment: SlotAssigned
-    """The last slot that was begun."""
+    """Last slot that began."""
     over: tuple[str, ...]
     """Jobs whose part of it is over and reported."""
 
 
 def load_workshop(context: RunnerContext, settings: LoraSettings) -> Workshop:
-    """Load the base model and put an engine on it.
+    """Load the base model and create an engine on it.
 
     Raises:
-        BaseModelError: the directory holds no base model that the engine can use.
+        BaseModelError: the directory has no base model that the engine can use.
         OSError: a folder cannot be read.
         RuntimeError: torch has no such device, or the model does not fit on it.
     """
     node = context.settings
     keep_freed_memory()
-    # The log is for lines.
+    # The log has lines only.
     disable_progress_bar()
     torch.set_num_threads(settings.threads)
     address = settings.base_model_address or node.base_model
@@ -78,20 +78,20 @@ class LoraRunner:
         self._calendar = SlotCalendar()
         self._slot: SlotRuns | None = None
         self._assignment: JsonValue = None
-        """As it is in the journal: written once, for it may be large."""
+        """The assignment as in the journal, encoded once, since it may be large."""
 
     def judge(self, command: Command) -> Objection | None:
-        """A slot must be the cell's, and newer than the present one; a cancellation is never late."""
+        """Check that a slot is the cell's, and newer than the present one; a cancellation is never late."""
         if isinstance(command, SlotAssigned):
             present = None if self._slot is None else self._slot.assignment
             if present == command:
-                return None  # the same order once more
-            return self._calendar.judge(command, present, self._workshop.clock.time_s())
+                return None  # the order is a duplicate
+            return self._calendar.objection(command, present, self._workshop.clock.time_s())
         return None
 
     def apply(self, command: Command) -> None:
         """Begin a slot, which ends the one before it, or cancel a job."""
-        with _device_loss_told():
+        with _device_loss_reported():
             if isinstance(command, SlotAssigned):
                 if self._slot is not None and self._slot.assignment == command:
                     return
@@ -104,43 +104,43 @@ class LoraRunner:
                 self._cancel(command.job_id)
 
     def disown(self, run_id: str, job_id: str) -> None:
-        """Take a run off the device without a checkpoint."""
+        """Remove a run from the device without a checkpoint."""
         if self._slot is not None:
-            with _device_loss_told():
+            with _device_loss_reported():
                 self._slot.disown(run_id, job_id)
 
     def held_runs(self) -> list[str]:
-        """Those of the slot that are not over."""
+        """Return the runs of the slot that are not over."""
         if self._slot is None:
             return []
         runs = self._slot.assignment.runs
         return [order.run_id for order in runs if order.job_id not in self._slot.over]
 
     def advance(self) -> Activity:
-        """Take a step with every run of the slot."""
+        """Run a step of every run of the slot."""
         if self._slot is None:
             return "idle"
-        with _device_loss_told():
+        with _device_loss_reported():
             return self._slot.advance()
 
     def close(self, reason: CloseReason) -> None:
-        """Checkpoint and report every run of the slot; without room, give up what cannot be kept."""
+        """Checkpoint and report every run of the slot; without room, drop state that cannot be kept."""
         if self._slot is not None:
-            with _device_loss_told():
+            with _device_loss_reported():
                 if reason == "no_room":
                     self._slot.give_up()
                 else:
                     self._slot.close(reason)
 
     def state(self) -> JsonValue:
-        """The slot, and what of it is over."""
+        """Return the slot and its jobs that are over."""
         if self._slot is None:
             return None
         over: list[JsonValue] = [*sorted(self._slot.over)]
         return {"assignment": self._assignment, "over": over}
 
     def restore(self, state: JsonValue) -> None:
-        """Take up the slot that the process before this one was in, if only to report what it could not."""
+        """Continue the slot of the process before this one, or only report what that could not."""
         restored = _State.model_validate_json(json.dumps(state))
         _log.info("slot resumed slot=%d over=%s", restored.assignment.slot, ",".join(restored.over))
         self._begin(restored.assignment, restored.over)
@@ -157,7 +157,7 @@ class LoraRunner:
 
 
 @contextmanager
-def _device_loss_told() -> Iterator[None]:
+def _device_loss_reported() -> Iterator[None]:
     try:
         yield
     except torch.AcceleratorError as error:

@@ -18,19 +18,19 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class Run:
+class SlotRun:
     """An order that is being carried out."""
 
     order: RunOrder
     goal_samples: int
-    """Where its part of the slot ends: at its quota or at the end of its work.
+    """Samples at the end of its part of the slot: by its quota or the end of its work.
 
-    It ends with the first whole batch from there on, so that a job has the same batches however its work is
-    cut into slots. Only the last batch of all is cut, to end at `work_samples` exactly.
+    It ends with the first whole batch at or after that, so that a job's batches do not depend on its slots.
+    Only the last batch is cut, to end at `work_samples` exactly.
     """
     samples_done: int
     saved_samples: int
-    """As the newest checkpoint has it."""
+    """Samples in the newest checkpoint."""
     base_samples: int
     """Samples done when the slot began."""
     loss: float | None
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def job_id(self) -> str:
-        """The job."""
+        """Id of the job."""
         return self.order.job_id
 
     def advance(self, samples_done: int, loss: float) -> None:
@@ -50,7 +50,7 @@ class Run:
         self.unsaved_steps += 1
 
     def mark_saved(self, now_s: float) -> None:
-        """Note that a checkpoint holds all that is done."""
+        """Record that a checkpoint covers all samples done."""
         self.saved_samples, self.saved_s, self.unsaved_steps = self.samples_done, now_s, 0
 
 
@@ -65,8 +65,8 @@ def task_of(order: RunOrder) -> LoraTask:
     )
 
 
-class RunReports:
-    """Fills in which cell, node and run a report is about."""
+class SlotRunReports:
+    """Reports of runs, with their cell, node and run."""
 
     def __init__(self, cell: str, assignment: SlotAssigned, report: Callable[[FleetEvent], None]) -> None:
         self._report = report
@@ -82,14 +82,15 @@ class RunReports:
         }
 
     def started(self, job_id: str, samples_done: int, dataset_samples: int | None = None) -> None:
-        """A run begins; `dataset_samples` is what its data were counted to have, where they were read."""
+        """Report the start of a run; `dataset_samples` is the number of records in its data, if it was
+        read."""
         self._report(
             RunStarted(**self._places[job_id], samples_done=samples_done, dataset_samples=dataset_samples)
         )
 
-    def progressed(self, run: Run, node_s: float, memory_gib: float | None, complete: bool) -> None:
-        """Report the progress of a run, if it has taken a step: `node_s` is the time of the node that it has
-        had, and `memory_gib` the memory that it took, where that was measured."""
+    def progressed(self, run: SlotRun, node_s: float, memory_gib: float | None, complete: bool) -> None:
+        """Report the progress of a run, if it has done a step: `node_s` is its time on the node, and
+        `memory_gib` its memory, if that was measured."""
         if run.loss is not None:
             self._report(
                 RunProgressed(
@@ -103,7 +104,7 @@ class RunReports:
             )
 
     def finished(self, finished: FinishedRun) -> None:
-        """A job is trained, and its adapter published."""
+        """Report a trained job, with its published adapter."""
         job_id = finished.task.job_id
         self._report(
             RunFinished(
@@ -114,11 +115,10 @@ class RunReports:
                 adapter_digest=finished.adapter.digest,
             )
         )
-        self.say("run finished", job_id, samples_done=finished.samples_done, loss=finished.loss)
+        self.log("run finished", job_id, samples_done=finished.samples_done, loss=finished.loss)
 
     def failed(self, job_id: str, samples_done: int, error: BaseException, memory_gib: float | None) -> None:
-        """A run ends with an error, with so much of it kept, and so much memory taken, where it was
-        measured."""
+        """Report a run that ends with an error, with its kept samples and, if measured, its memory."""
         text, permanent = described(error), is_permanent(error)
         self._report(
             RunFailed(
@@ -129,10 +129,10 @@ class RunReports:
                 memory_gib=memory_gib,
             )
         )
-        self.say("run failed", job_id, permanent=permanent, error=repr(text))
+        self.log("run failed", job_id, permanent=permanent, error=repr(text))
 
-    def say(self, what: str, job_id: str, *, warning: bool = False, **fields: object) -> None:
-        """A line for who runs the node."""
+    def log(self, what: str, job_id: str, *, warning: bool = False, **fields: object) -> None:
+        """Log a line for the operator."""
         rest = "".join(f" {name}={value}" for name, value in fields.items())
         level = logging.WARNING if warning else logging.INFO
         _log.log(level, "%s job=%s slot=%d%s", what, job_id, self._slot, rest)

@@ -5,7 +5,7 @@ from typing import Literal, TypeVar
 
 from executors.lora.faults import UpdateError, is_permanent, raise_if_device_is_lost
 from executors.lora.slots.checkpoints import FinishedRun, RunProgress, SavedRun
-from executors.lora.slots.runs import Run, RunReports, task_of
+from executors.lora.slots.runs import SlotRun, SlotRunReports, task_of
 from executors.lora.slots.steps import FusedSteps
 from executors.lora.slots.workshop import Workshop
 from executors.node.checkpoints import Checkpoint, StaleWriterError
@@ -15,30 +15,30 @@ from schemas.fleet import FleetEvent
 from schemas.lora_commands import RunOrder, SlotAssigned
 
 EndReason = Literal["quota", "slot_end", "newer_slot", "node_stops", "no_room"]
-"""Why a run's part of a slot is over."""
+"""Reason of the end of a run's part of a slot."""
 
 _CHECKPOINT_POLL_S = 0.25
 _MOST_WAITED = 0.25
-"""A run waits for at most this part of its slot. A predecessor whose node died never writes what it reported:
-whoever waited for the whole slot would wait again in the next one, and never train."""
+"""Share of its slot that a run waits at most. A lost predecessor never writes its reported checkpoint: a run
+that waited for the whole slot would wait again in the next one, and never train."""
 _PUBLISHING_SLOTS = 1
-"""Slots after its own in which a run may still publish: then the cell counts the slot as lost, and has
-planned the job again or given it up."""
+"""Slots after its own in which a run may still publish. Later, the cell counts the slot as lost, and has
+planned the job again or ended it."""
 _RECENT_SLOTS = 2
-"""A job that was finished in one of so many slots may cross its own cancellation on the way."""
+"""Slots during which a cancellation may arrive for a job that was finished in the first of them."""
 
 _T = TypeVar("_T")
 
 
 class SlotRuns:
-    """Carries out an assignment, a step at a time, and reports what comes of it.
+    """Carries out an assignment, step by step, and reports its results.
 
-    A run waits for its predecessor's checkpoint, trains, and is over; one that fails, is cancelled or has
-    been replaced is over at once, and the others do not notice.
+    A run waits for its predecessor's checkpoint, trains, and is over; one that fails, is cancelled or is
+    replaced is over at once, without effect on the others.
 
     Attributes:
-        assignment: what is carried out.
-        over: the jobs whose part of this slot is over and reported.
+        assignment: the assignment.
+        over: jobs whose part of this slot is over and reported.
     """
 
     def __init__(
@@ -48,15 +48,15 @@ class SlotRuns:
         workshop: Workshop,
         report: Callable[[FleetEvent], None],
     ) -> None:
-        """Take an assignment on, save for the jobs that are over; nothing is done before `advance`."""
+        """Accept an assignment, except for the jobs that are over; start nothing before `advance`."""
         self.assignment = assignment
         self.over = set(over)
         self._workshop = workshop
         self._clock = workshop.clock
-        self._reports = RunReports(workshop.cell, assignment, report)
+        self._reports = SlotRunReports(workshop.cell, assignment, report)
         self._steps = FusedSteps(workshop.engine, workshop.clock, assignment.runs)
         self._waiting = {order.job_id: order for order in assignment.runs if order.job_id not in self.over}
-        self._training: dict[str, Run] = {}
+        self._training: dict[str, SlotRun] = {}
         self._has_room = False
         now_s = self._clock.time_s()
         slot_s = assignment.slot_end_s - assignment.slot_start_s
@@ -65,15 +65,15 @@ class SlotRuns:
         self._next_progress_s = now_s + workshop.cadence.progress_s
 
     def advance(self) -> Activity:
-        """Begin the runs that can begin, take one step with all that train, and keep checkpoints going.
+        """Begin the runs that can begin, run one step of all that train, and save checkpoints that are due.
 
         Raises:
-            NoRoomError: what the runs have learned cannot be kept; they are as they were.
+            NoRoomError: the runs' state cannot be written; they are unchanged.
             torch.AcceleratorError: the device is lost.
         """
         if self._clock.time_s() >= self.assignment.slot_end_s:
             self.close("slot_end")
-        # Not after the step: cancellations that arrived during it are known only here.
+        # Not after the step: cancellations that arrive during it are processed before this.
         for run in [run for run in self._training.values() if run.samples_done >= run.goal_samples]:
             self._end_part(run, "quota")
         self._begin_runs()
@@ -85,23 +85,23 @@ class SlotRuns:
         return "waiting" if self._waiting else "idle"
 
     def cancel(self, job_id: str) -> None:
-        """Stop a job that is over for its user; nothing is reported or kept, an adapter that was published
-        when it was already over included."""
+        """Stop a job that is over for its user, without a report; remove its files, including an adapter that
+        was published after its end."""
         if job_id in self._training or job_id in self._waiting:
             self._drop(job_id)
-            self._reports.say("run cancelled", job_id)
+            self._reports.log("run cancelled", job_id)
         self._withdraw_adapter(job_id)
         self._workshop.checkpoints.remove(job_id)
 
     def disown(self, run_id: str, job_id: str) -> None:
-        """End a run that the cell does not have: it writes nothing more, and publishes nothing."""
+        """End a run that the cell does not have: it writes and publishes nothing more."""
         run = self._training.get(job_id)
         order = self._waiting.get(job_id) if run is None else run.order
         if order is None or order.run_id != run_id:
             return
         self._workshop.checkpoints.forget(job_id)
         self._drop(job_id)
-        self._reports.say("run disowned", job_id)
+        self._reports.log("run disowned", job_id)
         if run is not None:
             self._report_progress(run, complete=True)
 
@@ -115,15 +115,15 @@ class SlotRuns:
             return
         if finished is not None:
             self._workshop.adapters.withdraw(finished.adapter)
-            self._reports.say("adapter withdrawn", job_id)
+            self._reports.log("adapter withdrawn", job_id)
 
     def close(self, reason: EndReason) -> None:
-        """End every run where it is: checkpointed, then reported.
+        """End every run at its position: checkpointed, then reported.
 
-        That includes what a process before this one trained in the slot, and could not report.
+        That includes training in the slot by a process before this one, which could not report it.
 
         Raises:
-            NoRoomError: what a run has learned cannot be kept; it and those after it are as they were.
+            NoRoomError: a run's state cannot be written; it and those after it are unchanged.
         """
         for order in list(self._waiting.values()):
             newest = self._workshop.checkpoints.newest(order.job_id)
@@ -135,19 +135,19 @@ class SlotRuns:
                     order.job_id, known_samples, TimeoutError("the slot was over before the run began")
                 )
             else:  # the node goes offline, and the cell plans all of it again
-                self._reports.say("run never began", order.job_id, reason=reason)
+                self._reports.log("run never began", order.job_id, reason=reason)
         self._waiting.clear()
         for run in list(self._training.values()):
             self._end_part(run, reason)
 
     def give_up(self) -> None:
-        """End every run where it is, and without a report where it cannot be checkpointed any more."""
+        """End every run at its position, without a report if it cannot be checkpointed."""
         for run in list(self._training.values()):
             try:
                 self._end_part(run, "no_room")
             except NoRoomError:
                 self._drop(run.job_id)
-                self._reports.say("run lost since its checkpoint", run.job_id, samples_done=run.saved_samples)
+                self._reports.log("run lost since its checkpoint", run.job_id, samples_done=run.saved_samples)
         self._waiting.clear()
         self.over.update(order.job_id for order in self.assignment.runs)
 
@@ -164,12 +164,12 @@ class SlotRuns:
             newest = self._workshop.checkpoints.newest(order.job_id)
             if newest is not None and newest.token > self.assignment.slot:
                 self._drop(order.job_id)
-                self._reports.say("run replaced", order.job_id, newest_slot=newest.token)
+                self._reports.log("run replaced", order.job_id, newest_slot=newest.token)
             elif now_s >= self._wait_until_s or not self._is_behind(order, newest):
                 self._begin(order, newest)
 
     def _refuse_too_little_room(self) -> None:
-        """Begin nothing that could not be checkpointed."""
+        """Begin no run that could not be checkpointed."""
         needed_bytes = sum(self._checkpoint_bytes(order) for order in self._waiting.values())
         lacking = self._workshop.room.lacking(needed_bytes)
         if lacking is not None:
@@ -180,11 +180,12 @@ class SlotRuns:
         try:
             return self._workshop.checkpoints.bytes_of(task_of(order))
         except Exception:
-            # It will fail as soon as it begins.
+            # It fails when it begins.
             return 0
 
     def _is_behind(self, order: RunOrder, newest: Checkpoint | None) -> bool:
-        """Whether a predecessor has come further than `newest`; what is of this slot is our own."""
+        """Return whether a predecessor has a later state than `newest`; states of this slot are this
+        node's."""
         if newest is None:
             return order.resume_samples > 0
         return newest.token < self.assignment.slot and newest.samples_done < order.resume_samples
@@ -205,19 +206,19 @@ class SlotRuns:
         elif run is not None:
             self._start(run)
 
-    def _start(self, run: Run) -> None:
+    def _start(self, run: SlotRun) -> None:
         order, job_id = run.order, run.job_id
         del self._waiting[job_id]
         self._training[job_id] = run
         if run.samples_done < order.resume_samples:
-            self._reports.say(
+            self._reports.log(
                 "run behind",
                 job_id,
                 warning=True,
                 samples_done=run.samples_done,
                 resume_samples=order.resume_samples,
             )
-        self._reports.say("run started", job_id, samples_done=run.samples_done, goal_samples=run.goal_samples)
+        self._reports.log("run started", job_id, samples_done=run.samples_done, goal_samples=run.goal_samples)
         self._reports.started(job_id, run.samples_done, self._workshop.engine.dataset_records(job_id))
         if run.samples_done >= run.goal_samples:
             self._end_part(run, "quota")
@@ -229,11 +230,11 @@ class SlotRuns:
         if finished is not None and (finished.task != task_of(order) or finished.adapter.path != path):
             raise ValueError(f"{order.job_id}: was finished for another user, or with other settings")
         if finished is not None:
-            # What a crash has left is cleared away.
+            # Remove the remains of a crash.
             self._workshop.checkpoints.finish(finished)
         return finished
 
-    def _attach(self, order: RunOrder, newest: Checkpoint | None) -> Run:
+    def _attach(self, order: RunOrder, newest: Checkpoint | None) -> SlotRun:
         held, wanted = self._workshop.base_model, self.assignment.base_model
         if held != wanted:
             raise RuntimeError(f"the node holds base model {held}, not {wanted}")
@@ -244,7 +245,7 @@ class SlotRuns:
         if saved is not None and saved.slot == self.assignment.slot:
             # The slot began before this process did.
             base_samples = saved.progress.base_samples
-        return Run(
+        return SlotRun(
             order=order,
             goal_samples=min(base_samples + order.quota_samples, order.work_samples),
             samples_done=samples_done,
@@ -277,7 +278,7 @@ class SlotRuns:
             for run in self._training.values():
                 self._report_progress(run, complete=False)
 
-    def _save(self, run: Run) -> SavedRun | None:
+    def _save(self, run: SlotRun) -> SavedRun | None:
         """Checkpoint a run; None if it is over, see `_kept`."""
 
         def save() -> SavedRun:
@@ -289,21 +290,22 @@ class SlotRuns:
         if saved is None:
             return None
         run.mark_saved(self._clock.time_s())
-        self._reports.say("run checkpointed", run.job_id, samples_done=run.samples_done, loss=run.loss)
+        self._reports.log("run checkpointed", run.job_id, samples_done=run.samples_done, loss=run.loss)
         return saved
 
-    def _kept(self, run: Run, work: Callable[[], _T]) -> _T | None:
-        """Do what keeps something of a run; None if the run is over, because it was replaced or this failed.
+    def _kept(self, run: SlotRun, work: Callable[[], _T]) -> _T | None:
+        """Call a function that writes state of a run; None if the run is over, since it was replaced or the
+        write failed.
 
         Raises:
-            NoRoomError: it is the disk that is at fault.
+            NoRoomError: the disk is at fault.
             torch.AcceleratorError: the device is lost.
         """
         try:
             return work()
         except StaleWriterError as error:
             self._drop(run.job_id)
-            self._reports.say("run replaced", run.job_id, error=error)
+            self._reports.log("run replaced", run.job_id, error=error)
         except OSError as error:
             self._give_way(run, error)
         except Exception as error:
@@ -311,11 +313,11 @@ class SlotRuns:
             self._fail(run.job_id, run.saved_samples, error.with_traceback(None))
         return None
 
-    def _give_way(self, run: Run, error: OSError) -> None:
-        """Fail a run whose files cannot be written, unless no other's could.
+    def _give_way(self, run: SlotRun, error: OSError) -> None:
+        """Fail a run whose files cannot be written, unless those of other runs could not be written either.
 
         Raises:
-            NoRoomError: it is the disk that is at fault.
+            NoRoomError: the disk is at fault.
         """
         needed_bytes = self._checkpoint_bytes(run.order)
         refused = self._workshop.room.refused(needed_bytes)
@@ -323,22 +325,22 @@ class SlotRuns:
             raise NoRoomError(refused, needed_bytes) from error
         self._fail(run.job_id, run.saved_samples, error)
 
-    def _capture(self, run: Run) -> SavedRun:
+    def _capture(self, run: SlotRun) -> SavedRun:
         state = self._workshop.engine.state(run.job_id)
         progress = RunProgress(base_samples=run.base_samples, loss=run.loss)
         return SavedRun(self.assignment.slot, state, progress)
 
     # Ending
 
-    def _end_part(self, run: Run, reason: EndReason) -> None:
+    def _end_part(self, run: SlotRun, reason: EndReason) -> None:
         """Checkpoint, then report: finished if the work is done, and else complete for this slot."""
         if run.loss is None:
-            # Ended before its first step of all: there is nothing to keep.
+            # It ended before its very first step: there is no state.
             if reason in ("slot_end", "newer_slot"):
                 self._fail(run.job_id, 0, TimeoutError("the slot was over before the run's first step"))
                 return
             self._drop(run.job_id)
-            self._reports.say("run stopped", run.job_id, reason=reason, samples_done=0)
+            self._reports.log("run stopped", run.job_id, reason=reason, samples_done=0)
             return
         saved = self._save(run) if run.unsaved_steps else self._kept(run, lambda: self._capture(run))
         if saved is None:
@@ -349,20 +351,21 @@ class SlotRuns:
         self._drop(run.job_id)
         self._workshop.checkpoints.park(saved)
         self._report_progress(run, complete=True)
-        self._reports.say(
+        self._reports.log(
             "run stopped", run.job_id, reason=reason, samples_done=run.samples_done, loss=run.loss
         )
 
     def _may_publish(self) -> bool:
-        """Whether the cell still waits for this slot; later, a run of a later slot publishes, if any does."""
+        """Return whether the cell still waits for this slot; later, only a run of a later slot may
+        publish."""
         length_s = self.assignment.slot_end_s - self.assignment.slot_start_s
         return self._clock.time_s() < self.assignment.slot_end_s + _PUBLISHING_SLOTS * length_s
 
-    def _finish(self, run: Run, saved: SavedRun, loss: float) -> None:
-        """Write the adapter, give up the checkpoints, report.
+    def _finish(self, run: SlotRun, saved: SavedRun, loss: float) -> None:
+        """Write the adapter, remove the checkpoints, report.
 
-        In this order: what is kept of the job says all that the report does, so that a crash in between is
-        mended by any node that is given the job again.
+        In this order: the job's record has all that the report needs, so any later node of the job can repair
+        a crash in between.
         """
 
         def finish() -> FinishedRun:
@@ -384,8 +387,8 @@ class SlotRuns:
         self._drop(finished.task.job_id)
         self._reports.finished(finished)
 
-    def _fail_training(self, run: Run, error: Exception) -> None:
-        """Give a run up; one that may go on elsewhere is to find there what it has learned here."""
+    def _fail_training(self, run: SlotRun, error: Exception) -> None:
+        """Fail a run; one that may continue on another node is checkpointed."""
         is_whole = not isinstance(error, UpdateError)
         if is_whole and not is_permanent(error) and run.unsaved_steps and self._save(run) is None:
             return
@@ -397,13 +400,13 @@ class SlotRuns:
         self._reports.failed(job_id, samples_done, error, self._steps.memory_gib.get(job_id))
 
     def _drop(self, job_id: str) -> None:
-        """Take a job off the device; its part of the slot is over."""
+        """Remove a job from the device; its part of the slot is over."""
         self._waiting.pop(job_id, None)
         self._training.pop(job_id, None)
         self._workshop.engine.discard(job_id)
         self.over.add(job_id)
 
-    def _report_progress(self, run: Run, complete: bool) -> None:
+    def _report_progress(self, run: SlotRun, complete: bool) -> None:
         job_id = run.job_id
         self._reports.progressed(
             run, self._steps.node_s[job_id], self._steps.memory_gib.get(job_id), complete

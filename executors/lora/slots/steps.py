@@ -11,35 +11,35 @@ from executors.node.runner import Clock
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB, RunOrder
 
 Outcome = float | Exception
-"""A task's loss in a step, or why it cannot go on."""
+"""A task's loss in a step, or the reason why it cannot continue."""
 
 _log = logging.getLogger(__name__)
 
 
 class DivergenceError(ArithmeticError):
-    """A task has diverged: its loss or its gradient is no number any more, and nothing is learned from it."""
+    """A task has diverged: its loss or its gradient is not finite, so there is no update."""
 
 
 class MemoryUnderstatedError(ValueError):
-    """A task takes more memory than its user has declared: the next step might take it from others."""
+    """A task needs more memory than its user has declared: its next step might exhaust the others' memory."""
 
 
 class FusedSteps:
-    """Advances tasks together, and each alone once that fails, so that the task at fault fails alone.
+    """Advances tasks together, and each alone if that fails, so that only the task at fault fails.
 
-    Any exception in a task's data, pass or update is the task's failure, save that of a lost device.
+    Any exception in a task's data, pass or update is the task's failure, except that of a lost device.
 
     Attributes:
-        memory_gib: the most that each task whose memory is limited has taken in a step.
-        node_s: seconds of the device that each task has had. Reading and tokenising a task's batch counts as
-            its own. Of a shared step it is an equal part, or a part by tokens where that is less: if a step
-            costs something by itself, something per token and something per task, that is no more than the
-            task's step would have taken alone.
+        memory_gib: most memory of a step, for each task with a limit.
+        node_s: seconds of the device used by each task. Reading and tokenising a task's batch counts as its
+            own. It has an equal part of a shared step, or a part by tokens if that is less: if a step has a
+            fixed cost, a cost per token and a cost per task, that is at most the time of the task's step
+            alone.
     """
 
     def __init__(self, engine: FusedEngine, clock: Clock, orders: Iterable[RunOrder] = ()) -> None:
-        """Take the first step by itself of each of `orders` whose speed is declared: its time is its own.
-        Where memory is limited, each step that is larger than all before is taken alone, and measured."""
+        """Run the first step of each of `orders` with a declared speed alone, to time it. If memory is
+        limited, run each step that is larger than all before alone, and measure it."""
         orders = tuple(orders)
         self._engine = engine
         self._limits_gib = {
@@ -51,25 +51,25 @@ class FusedSteps:
         self._clock = clock
         self._apart = False
         self._was_alone = False
-        """Whether the last step was one of a single task, to be measured, while others waited."""
+        """Whether the last step measured a single task, while others waited."""
         self.node_s: defaultdict[str, float] = defaultdict(float)
 
     def step(self, job_ids: Sequence[str]) -> Mapping[str, Outcome]:
-        """Advance each task by one micro-batch, or one of those that are timed or measured alone, and no
-        other. A task that fails has learned nothing from it.
+        """Advance each task by one micro-batch, or only one that is timed or measured alone. A task that
+        fails has no update.
 
         Raises:
             torch.AcceleratorError: the device is lost.
         """
         untimed = [job_id for job_id in job_ids if job_id in self._untimed]
         if untimed:
-            # The caller looks at the time between two of them.
+            # The caller checks the time between two of them.
             self._untimed.remove(untimed[0])
             return {untimed[0]: self._step_alone(untimed[0])}
         measured = [job_id for job_id in job_ids if self._is_within_measure(job_id)]
         self._was_alone = len(measured) < len(job_ids) and not (measured and self._was_alone)
         if self._was_alone:
-            # Turns are taken, so that no task keeps the others waiting by ever larger steps.
+            # Tasks alternate, so that none delays the others by ever larger steps.
             waiting = [job_id for job_id in job_ids if job_id not in measured]
             chosen = min(waiting, key=lambda job_id: len(self._measured_sizes[job_id]))
             return {chosen: self._step_alone(chosen)}
@@ -83,7 +83,7 @@ class FusedSteps:
         return failed | {job_id: self._step_alone(job_id) for job_id in ready}
 
     def _unreadable(self, job_ids: Sequence[str]) -> dict[str, Outcome]:
-        """Why the data of tasks cannot be used, by job: the others go on together without them."""
+        """Return the errors of tasks with unfit data, by job: the others continue together without them."""
         failed: dict[str, Outcome] = {}
         for job_id in job_ids:
             try:
@@ -93,7 +93,7 @@ class FusedSteps:
         return failed
 
     def _upcoming_size(self, job_id: str) -> tuple[int, int]:
-        """Return `FusedEngine.upcoming_size`; the time that the task's data takes is the task's."""
+        """Return `FusedEngine.upcoming_size`; the time for the task's data is the task's."""
         start_s = self._clock.time_s()
         try:
             return self._engine.upcoming_size(job_id)
@@ -104,33 +104,33 @@ class FusedSteps:
         try:
             losses = self._timed_step(job_ids)
         except PartialStepError as error:
-            return {**error.faults, **self._all_judged(error.losses)}
+            return {**error.faults, **self._all_checked(error.losses)}
         except Exception as error:
             raise_if_device_is_lost(error)
-            _log.warning("step failed jobs=%s error=%r; each goes alone", ",".join(job_ids), error)
+            _log.warning("step failed jobs=%s error=%r; each runs alone", ",".join(job_ids), error)
         else:
-            return self._all_judged(losses)
+            return self._all_checked(losses)
         outcomes = {job_id: self._step_alone(job_id) for job_id in job_ids}
         # No task is at fault: together they are too large for the device.
         self._apart = not any(isinstance(outcome, Exception) for outcome in outcomes.values())
         return outcomes
 
     def _is_within_measure(self, job_id: str) -> bool:
-        """Whether a task is not limited, or its next step is no larger than one that was measured."""
+        """Return whether a task has no limit, or its next step is no larger than a measured one."""
         if job_id not in self._limits_gib:
             return True
         try:
             tokens, loss_rows = self._upcoming_size(job_id)
         except Exception:
-            # Alone, it fails so again, and no other is concerned.
+            # Alone, it fails again, without effect on the others.
             return False
         return any(tokens <= t and loss_rows <= rows for t, rows in self._measured_sizes[job_id])
 
     def _step_alone(self, job_id: str) -> Outcome:
         try:
             if self._is_within_measure(job_id):
-                return self._judged(job_id, self._timed_step([job_id])[job_id])
-            return self._judged(job_id, self._measured_step(job_id))
+                return self._checked(job_id, self._timed_step([job_id])[job_id])
+            return self._checked(job_id, self._measured_step(job_id))
         except PartialStepError as error:
             return error.faults[job_id]
         except Exception as error:
@@ -138,10 +138,10 @@ class FusedSteps:
             return error.with_traceback(None)
 
     def _measured_step(self, job_id: str) -> float:
-        """A task's step alone, which may fail for what it takes; or fail and be told to have failed for that.
+        """Run a task's step alone; it may fail by its memory, or be failed for it.
 
         Raises:
-            MemoryUnderstatedError: it took more than it may.
+            MemoryUnderstatedError: it needed more than its limit.
         """
         size = self._upcoming_size(job_id)
         failure: Exception | None = None
@@ -184,11 +184,12 @@ class FusedSteps:
         # The machine's clock may be set back meanwhile.
         return max(self._clock.time_s() - start_s, 0.0)
 
-    def _all_judged(self, losses: Mapping[str, float]) -> dict[str, Outcome]:
-        return {job_id: self._judged(job_id, loss) for job_id, loss in losses.items()}
+    def _all_checked(self, losses: Mapping[str, float]) -> dict[str, Outcome]:
+        return {job_id: self._checked(job_id, loss) for job_id, loss in losses.items()}
 
-    def _judged(self, job_id: str, loss: float) -> Outcome:
-        """A finite loss says nothing of the gradient, without which a task uses up its samples in vain."""
+    def _checked(self, job_id: str, loss: float) -> Outcome:
+        """Check the gradient of a task with a finite loss: without a finite gradient it would use up its
+        samples without updates."""
         for name, value in (("loss", loss), ("gradient's norm", self._engine.gradient_norm(job_id))):
             if not math.isfinite(value):
                 return DivergenceError(f"the {name} is {value}: the training diverged")

@@ -1,4 +1,4 @@
-"""Objects with which a node trains LoRA tasks, slot after slot."""
+"""Resources with which a node trains LoRA tasks, slot after slot."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""Hugging Face models with adaptively gated experts: their own, or made of dense feed-forward networks."""
+"""Hugging Face models with adaptively gated experts: their own, or made from dense feed-forward networks."""

@@ -1,4 +1,4 @@
-"""Turning the feed-forward networks of a dense model into experts."""
+"""Conversion of the feed-forward networks of a dense model into experts."""
 
 from typing import Literal
 
@@ -20,23 +20,23 @@ from executors.moe.experts import Experts
 from executors.moe.gating import Gating
 
 
-class Conversion(BaseModel):
-    """How the feed-forward networks of a dense model become experts.
+class LayerConversion(BaseModel):
+    """Conversion of the feed-forward networks of a dense model into experts.
 
     Attributes:
-        experts: in each converted layer.
+        experts: number of experts in each converted layer.
         layers: ``all``, or ``alternate`` for every second one, beginning with the second, as in GShard; a
             number n for every n-th one, beginning with the n-th.
         initialization: ``dense``, each expert starts as the network that it replaces, with noise, so a
-            trained model keeps what it knows: this is the default, since jobs fine-tune trained models.
-            ``random`` draws experts anew, as the thesis does (section 5.4.3), for training from scratch.
+            trained model keeps its training: this is the default, since jobs fine-tune trained models.
+            ``random`` draws new experts, as the thesis does (section 5.4.3), for training from scratch.
         noise: standard deviation of the noise on each dense weight, in standard deviations of its matrix.
-            Without it, routing alone would tell the experts apart.
+            Without it, only routing would distinguish the experts.
         router_deviation: standard deviation of the routers' logits for normalised states. With one as small
-            as that of a model's own weights, hardly an expert is preferred, so that under adaptive gating
-            nearly all tokens have two for hundreds of steps; trained for thousands, as in the thesis,
-            routers become sharp by themselves.
-        seed: of routers, noise and random experts.
+            as that of a model's own weights, experts are nearly equal, so that under adaptive gating nearly
+            all tokens have two for hundreds of steps; trained for thousands, as in the thesis, routers become
+            sharp by themselves.
+        seed: seed of routers, noise and random experts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -49,12 +49,12 @@ class Conversion(BaseModel):
     seed: int = Field(default=0, ge=0, lt=2**63)
 
 
-def convert(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> None:
-    """Put experts in the place of a dense model's feed-forward networks, in the model itself.
+def convert(model: PreTrainedModel, conversion: LayerConversion, gating: Gating) -> None:
+    """Replace a dense model's feed-forward networks by experts, in the model itself.
 
     Raises:
-        ValueError: the model is of a kind whose anatomy is not known, it has no such layer, or it has too few
-            experts for the gating.
+        ValueError: the model's kind is unknown, it has no such layer, or it has too few experts for the
+            gating.
     """
     family, chosen = _to_convert(model, conversion, gating)
     generator = torch.Generator().manual_seed(conversion.seed)
@@ -71,8 +71,8 @@ def convert(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> N
     _watch(model, family)
 
 
-def convert_structure(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> None:
-    """Like `convert`, but leave routers and experts unfilled: their weights are to be loaded.
+def convert_structure(model: PreTrainedModel, conversion: LayerConversion, gating: Gating) -> None:
+    """Convert a model like `convert`, but leave routers and experts uninitialised, to load their weights.
 
     Raises:
         ValueError: see `convert`.
@@ -83,8 +83,8 @@ def convert_structure(model: PreTrainedModel, conversion: Conversion, gating: Ga
     _watch(model, family)
 
 
-def converted_bytes(model: PreTrainedModel, conversion: Conversion, gating: Gating) -> int:
-    """How much memory the experts take that `convert` would make.
+def converted_bytes(model: PreTrainedModel, conversion: LayerConversion, gating: Gating) -> int:
+    """Return the memory of the experts that `convert` would create (bytes).
 
     Raises:
         ValueError: see `convert`.
@@ -95,7 +95,7 @@ def converted_bytes(model: PreTrainedModel, conversion: Conversion, gating: Gati
 
 
 def _to_convert(
-    model: PreTrainedModel, conversion: Conversion, gating: Gating
+    model: PreTrainedModel, conversion: LayerConversion, gating: Gating
 ) -> tuple[DenseFamily, list[FeedForward]]:
     kind = model.config.model_type
     if kind not in DENSE_FAMILIES:
@@ -116,7 +116,7 @@ def _to_convert(
 
 
 def _dense_parameters(model: PreTrainedModel, network: FeedForward) -> dict[str, Tensor]:
-    """Parameters of one expert that computes what the network does, by their names in `Experts`."""
+    """Return the parameters of one expert that is equivalent to a network, by their names in `Experts`."""
     inward = [model.get_submodule(name) for name in network.inward]
     outward = model.get_submodule(network.outward)
     name = "gate_up_proj" if len(inward) == 2 else "up_proj"
@@ -154,11 +154,11 @@ def _fill_(
     target: Tensor,
     dense: Tensor,
     name: str,
-    conversion: Conversion,
+    conversion: LayerConversion,
     deviation: float,
     generator: torch.Generator,
 ) -> None:
-    """Give all experts one of their parameters, ``(experts, ...)``."""
+    """Fill one parameter of all experts, ``(experts, ...)``."""
     is_bias = name.endswith("_bias")
     if conversion.initialization == "random":
         target.zero_() if is_bias else _draw_(target, deviation, generator)
@@ -171,7 +171,7 @@ def _fill_(
 
 
 def _draw_(target: Tensor, deviation: float, generator: torch.Generator) -> None:
-    """Draw on the CPU, so that the device does not matter."""
+    """Draw on the CPU, so that the device has no effect."""
     target.copy_(torch.empty(target.shape).normal_(0.0, deviation, generator=generator))
 
 

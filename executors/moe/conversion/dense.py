@@ -1,4 +1,4 @@
-"""The feed-forward networks of dense models: where they are, and what they are made of."""
+"""The feed-forward networks of dense models: their places and their modules."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ class FeedForward:
     """A dense feed-forward network in a model; modules are given by dotted names.
 
     Attributes:
-        place: the module in whose place experts go.
-        bypassed: modules that then do nothing.
-        inward: linear layers from hidden to intermediate features; in a gated network the gate is the first.
-        outward: the linear layer back.
-        activation: its name, as in Hugging Face configurations.
-        dropout: of the outputs, where ``place`` holds a dropout that goes with it.
+        place: module that the experts replace.
+        bypassed: modules that then have no effect.
+        inward: linear layers from hidden to intermediate features; in a gated network, the gate comes first.
+        outward: linear layer from intermediate to hidden features.
+        activation: its name in Hugging Face configurations.
+        dropout: dropout of the outputs, if ``place`` has a dropout that is replaced with it.
     """
 
     place: str
@@ -35,12 +35,12 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class DenseFamily:
-    """Models of one kind.
+    """Dense models of one kind.
 
     Attributes:
-        stack: what holds the layers, and is called with the attention mask.
-        layer: what holds one feed-forward network.
-        feed_forward: describes it, for the dotted name of such a module.
+        stack: module of the layers, which is called with the attention mask.
+        layer: module with one feed-forward network.
+        feed_forward: returns the network, for the dotted name of such a module.
     """
 
     stack: type[nn.Module]
@@ -49,7 +49,7 @@ class DenseFamily:
 
 
 def _of_bert(layer: str, config: PretrainedConfig) -> FeedForward:
-    # BERT's output module adds the residual, so it stays, but for its linear layer.
+    # BERT's output module adds the residual, so it stays, except for its linear layer.
     outward = f"{layer}.output.dense"
     inward = f"{layer}.intermediate.dense"
     return FeedForward(f"{layer}.intermediate", (outward,), (inward,), outward, config.hidden_act, 0.0)
@@ -72,11 +72,11 @@ DENSE_FAMILIES: Mapping[str, DenseFamily] = MappingProxyType(
         "llama": DenseFamily(LlamaModel, LlamaMLP, _of_llama),
     }
 )
-"""By the ``model_type`` of a model's configuration."""
+"""Families, by the ``model_type`` of a model's configuration."""
 
 
 def feed_forwards(model: PreTrainedModel, family: DenseFamily) -> list[FeedForward]:
-    """The feed-forward networks of a model, in the order of its layers."""
+    """Return the feed-forward networks of a model, in the order of its layers."""
     return [
         family.feed_forward(name, model.config)
         for name, module in model.named_modules()
@@ -85,6 +85,6 @@ def feed_forwards(model: PreTrainedModel, family: DenseFamily) -> list[FeedForwa
 
 
 def linear_weight(layer: nn.Module) -> Tensor:
-    """A linear layer's weight as ``(out_features, in_features)``."""
+    """Return a linear layer's weight as ``(out_features, in_features)``."""
     weight = layer.get_parameter("weight")
     return weight.t() if isinstance(layer, Conv1D) else weight

@@ -1,4 +1,4 @@
-"""Adaptive gating in the place of the layers of Hugging Face's own mixture-of-experts models."""
+"""Adaptive gating instead of the layers of Hugging Face's own mixture-of-experts models."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,11 +26,11 @@ class SparseFamily:
     """Mixture-of-experts models of one kind.
 
     Attributes:
-        stack: what holds the layers, and is called with the attention mask.
+        stack: module of the layers, which is called with the attention mask.
         layer: the mixture-of-experts layer.
-        weights: what the outputs of a token's experts are multiplied by.
-        adopt: makes a layer of ours from one of theirs, with the same parameters.
-        publish: turns the parameters of a layer of ours, by name, into theirs.
+        weights: factors of the outputs of a token's experts.
+        adopt: converts one of their layers into one of ours, with the same parameters.
+        publish: converts the parameters of one of our layers, by name, into theirs.
     """
 
     stack: type[nn.Module]
@@ -111,11 +111,11 @@ SPARSE_FAMILIES: Mapping[str, SparseFamily] = MappingProxyType(
         ),
     }
 )
-"""By the ``model_type`` of a model's configuration."""
+"""Families, by the ``model_type`` of a model's configuration."""
 
 
 def family_of(config: PretrainedConfig) -> SparseFamily:
-    """The family of a mixture-of-experts model, by its configuration.
+    """Return the family of a mixture-of-experts model, by its configuration.
 
     Raises:
         ValueError: it has no experts, or is of an unknown family.
@@ -124,19 +124,18 @@ def family_of(config: PretrainedConfig) -> SparseFamily:
     if kind not in SPARSE_FAMILIES:
         known = ", ".join(sorted(SPARSE_FAMILIES))
         raise ValueError(
-            f"a model of type {kind!r} has no experts, as {known} models have: say how it gets some "
-            "(conversion)"
+            f"a model of type {kind!r} has no experts, as {known} models have: convert it (conversion)"
         )
     return SPARSE_FAMILIES[kind]
 
 
 def adopt(model: PreTrainedModel, gating: Gating) -> None:
-    """Put our layers in the place of a model's own mixture-of-experts layers, in the model itself.
+    """Replace a model's own mixture-of-experts layers by ours, in the model itself.
 
-    They compute the same from the same parameters where the gating is the model's own, except that no token
-    is dropped for want of capacity (Switch), and that routers see no jitter. The weights of the experts'
-    outputs are those that the model was trained with, whatever ``gating.weights`` says. The model no longer
-    gives router logits or adds a balance loss of its own: see `executors.moe.block.auxiliary_loss`.
+    With the model's own gating, they compute the same from the same parameters, except that no token is
+    dropped for lack of capacity (Switch), and that routers get no jitter. The weights of the experts' outputs
+    are those of the model's training, whatever ``gating.weights`` is. The model no longer returns router
+    logits or adds a balance loss of its own: see `executors.moe.block.auxiliary_loss`.
 
     Raises:
         ValueError: the model is of another kind, has no such layer, or has too few experts for the gating.
@@ -161,7 +160,7 @@ def adopt(model: PreTrainedModel, gating: Gating) -> None:
 
 
 def published_state(model: PreTrainedModel) -> NamedTensors:
-    """The parameters of a model with adopted layers under the names of the model's own layers.
+    """Return the parameters of a model with adopted layers, by the names of the model's own layers.
 
     Raises:
         ValueError: the model is of another kind.

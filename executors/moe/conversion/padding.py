@@ -1,4 +1,4 @@
-"""Telling the layers where a batch has padding, so that it is neither computed nor counted."""
+"""Propagation of a batch's padding to the layers, so that it is neither computed nor counted."""
 
 import inspect
 from collections.abc import Mapping
@@ -10,16 +10,17 @@ from executors.moe.block import moe_blocks
 
 
 def watch_padding(stack: nn.Module) -> None:
-    """Have the layers of a stack skip the places that its ``attention_mask`` excludes, in each pass.
+    """Let the layers of a stack skip the places that its ``attention_mask`` excludes, in each pass.
 
     Args:
         stack: the innermost Hugging Face module that is called with ``attention_mask``, and with
-            ``input_ids`` or ``inputs_embeds``. That is not the whole model, which PEFT calls past its hooks.
+            ``input_ids`` or ``inputs_embeds``. The whole model is unsuitable: PEFT calls it without its
+            hooks.
     """
-    stack.register_forward_pre_hook(_tell_padding, with_kwargs=True)
+    stack.register_forward_pre_hook(_set_padding, with_kwargs=True)
 
 
-def _tell_padding(stack: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _set_padding(stack: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     given = inspect.signature(stack.forward).bind_partial(*args, **kwargs).arguments
     is_token = _token_places({**given, **given.get("kwargs", {})})
     for block in moe_blocks(stack).values():
@@ -27,7 +28,7 @@ def _tell_padding(stack: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _token_places(given: Mapping[str, Any]) -> Tensor | None:
-    """``(batch, sequence)`` bool, or None where all places have tokens."""
+    """Return a mask ``(batch, sequence)`` bool of tokens, or None without padding."""
     mask = given.get("attention_mask")
     inputs = given.get("input_ids") if given.get("input_ids") is not None else given.get("inputs_embeds")
     if mask is None or inputs is None or mask.ndim != 2:

@@ -1,4 +1,4 @@
-"""Models with our layers as files: Hugging Face's own, and a small JSON beside them."""
+"""Files of models with our layers: Hugging Face's own, and a small JSON file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from executors.lora.faults import described
 from executors.lora.model_files import WEIGHTS, fault_in_files, weight_files
 from executors.lora.model_kind import BaseModelError, blamed_on_config, is_classifier, read_any_config
 from executors.lora.pretrained import load_pretrained, load_weights, refuse_missing
-from executors.moe.conversion.convert import Conversion, convert_structure
+from executors.moe.conversion.convert import LayerConversion, convert_structure
 from executors.moe.conversion.drop_in import adopt, family_of, published_state
 from executors.moe.gating import Gating
 
@@ -32,21 +32,21 @@ class MoeDescription(BaseModel):
     """The gating and conversion of a model, which its configuration does not state.
 
     Attributes:
-        gating: of all layers.
-        conversion: how the dense model was converted; none for a model whose kind has experts of its own.
+        gating: gating of all layers.
+        conversion: conversion of the dense model; None for a kind of model with its own experts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     gating: Gating
-    conversion: Conversion | None = None
+    conversion: LayerConversion | None = None
 
 
 def save(model: PreTrainedModel, description: MoeDescription, directory: Path) -> None:
     """Write ``config.json``, ``model.safetensors`` and ``moe.json``.
 
-    What was adopted is written in the model's own form, which Hugging Face loads by itself. A converted model
-    is not: Hugging Face would find no weights for its feed-forward networks.
+    Adopted layers are written in the model's own form, which Hugging Face loads by itself. It cannot load a
+    converted model: the weights of its feed-forward networks are missing.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if description.conversion is None:
@@ -60,7 +60,7 @@ def save(model: PreTrainedModel, description: MoeDescription, directory: Path) -
 
 
 def load(directory: Path) -> tuple[PreTrainedModel, MoeDescription]:
-    """Read what `save` has written, on the CPU, for inference until ``train()`` is called.
+    """Read the files of `save`, on the CPU, for inference until ``train()`` is called.
 
     Raises:
         BaseModelError: a file is missing or does not fit.
@@ -92,7 +92,7 @@ def load_whole(
     """Load a model in transformers' own form onto the CPU.
 
     Args:
-        dtype: of its parameters; "auto" is the one of the configuration or else the file.
+        dtype: type of its parameters; "auto" is that of the configuration or else of the file.
 
     Raises:
         BaseModelError: its kind is unknown, or its weights do not fit.
@@ -103,7 +103,7 @@ def load_whole(
 
 
 def _load_converted(
-    directory: Path, config: PretrainedConfig, conversion: Conversion, gating: Gating
+    directory: Path, config: PretrainedConfig, conversion: LayerConversion, gating: Gating
 ) -> PreTrainedModel:
     if weight_files(directory) != [WEIGHTS]:
         raise BaseModelError(f"{directory}: {WEIGHTS}: is missing: a converted model has no shards")
@@ -128,7 +128,7 @@ def _read_description(directory: Path) -> MoeDescription:
 
 @contextmanager
 def _blamed_on_description(directory: Path) -> Iterator[None]:
-    """Name moe.json in errors of layers that cannot be made as it describes them."""
+    """Name moe.json in errors of layers that do not fit its description."""
     try:
         yield
     except ValueError as error:
@@ -136,7 +136,7 @@ def _blamed_on_description(directory: Path) -> Iterator[None]:
 
 
 def _loader_of(config: PretrainedConfig) -> Any:
-    """One of transformers' `AutoModelFor...`."""
+    """Return one of transformers' `AutoModelFor...`."""
     if config.is_encoder_decoder:
         return AutoModelForSeq2SeqLM
     return AutoModelForSequenceClassification if is_classifier(config) else AutoModelForCausalLM

@@ -1,4 +1,4 @@
-"""The agreement between processes: rank 0 decides, all of them tell it what they have."""
+"""The agreement between processes: rank 0 decides, all ranks send it their submissions."""
 
 import json
 import logging
@@ -19,31 +19,32 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from executors.gang.group import DisagreementError
 from executors.gang.meeting import CollectiveLostError
 from executors.moe.parallel.agreement import Agreement
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.wire import Wire
 
 _KEY = "collectives"
 _POLL_S = 0.1
 _MOST_STRANGERS = 64
-"""Connections that have said nothing yet; beyond them and one for each rank, the oldest is closed."""
+"""Most connections that have sent nothing yet, besides one for each rank; beyond that, the oldest is
+closed."""
 _GRACE_S = 0.5
-"""For rank 0 to say who has not come."""
+"""Extra time for rank 0 to report missing ranks (s)."""
 
 _log = logging.getLogger(__name__)
 
 
 class AgreedOrder:
-    """The order of collectives, agreed on by all ranks while they run; on each rank.
+    """The order of collectives, agreed on by all ranks during the run; on each rank.
 
-    See `Agreement` for what is guaranteed. A micro-op costs a message to rank 0 and one back.
+    See `Agreement` for its guarantees. A micro-op costs a message to rank 0 and one back.
     """
 
     def __init__(self, wire: Wire, coordinator: "Coordinator | None", timeout_s: float) -> None:
         self._wire = wire
         self._coordinator = coordinator
         self._timeout_s = timeout_s
-        self._granted = dict.fromkeys(Kind, 0)
-        self._finished = dict.fromkeys(Kind, 0)
+        self._granted = dict.fromkeys(CollectiveKind, 0)
+        self._finished = dict.fromkeys(CollectiveKind, 0)
 
     @classmethod
     def connect(
@@ -52,13 +53,13 @@ class AgreedOrder:
         """Connect; all ranks must do so at the same time.
 
         Args:
-            store: of this group of ranks alone.
-            host: where the others reach rank 0; the others' own is not used.
+            store: store of this group of ranks only.
+            host: address at which the others reach rank 0; only rank 0's is used.
             terms: settings and plans that must be the same on all ranks.
-            timeout_s: how long a rank may be late to a collective.
+            timeout_s: most time by which a rank may be late to a collective.
 
         Raises:
-            CollectiveLostError: a rank does not come.
+            CollectiveLostError: a rank does not connect.
             DisagreementError: a rank has other terms.
         """
         store.set_timeout(timedelta(seconds=timeout_s))
@@ -79,78 +80,78 @@ class AgreedOrder:
             raise CollectiveLostError(f"rank {rank} does not reach rank 0: {error}") from error
         return order
 
-    def submitted(self, kind: Kind, label: str) -> None:
-        """This rank has a micro-op to issue."""
-        self._tell("submitted", kind, label)
+    def submitted(self, kind: CollectiveKind, label: str) -> None:
+        """Send a new micro-op of this rank."""
+        self._send("submitted", kind, label)
 
     def expected(self, count: int) -> None:
-        """This rank will submit so many all-to-all micro-ops before long."""
-        self._tell("expected", count)
+        """Send the number of all-to-all micro-ops that this rank will soon submit."""
+        self._send("expected", count)
 
-    def next(self, wait_s: float) -> Kind | None:
-        """Return what to issue next; None if that is not decided yet after the wait.
+    def next(self, wait_s: float) -> CollectiveKind | None:
+        """Return the kind to issue next; None if it is not decided after the wait.
 
         Raises:
-            CollectiveLostError: a rank is gone, or late.
-            DisagreementError: ranks do not do the same.
+            CollectiveLostError: a rank is lost, or late.
+            DisagreementError: ranks have different collectives.
         """
         kind = self._granted_kind()
         if kind is None:
-            self._hear(wait_s)
+            self._receive(wait_s)
             kind = self._granted_kind()
         return kind
 
     def check(self) -> None:
-        """See whether the run of all ranks is over.
+        """Raise an error if the run of all ranks is over.
 
         Raises:
-            CollectiveLostError: a rank is gone, or late.
-            DisagreementError: ranks do not do the same.
+            CollectiveLostError: a rank is lost, or late.
+            DisagreementError: ranks have different collectives.
         """
-        self._hear(0.0)
+        self._receive(0.0)
 
-    def finished(self, kind: Kind) -> None:
-        """This rank has carried out a micro-op."""
+    def finished(self, kind: CollectiveKind) -> None:
+        """Send the end of a micro-op on this rank."""
         self._finished[kind] += 1
-        self._tell("finished", kind)
+        self._send("finished", kind)
 
     def failed(self, reason: str) -> None:
-        """This rank can carry out no more."""
-        self._tell("failed", reason)
+        """Send the failure of this rank."""
+        self._send("failed", reason)
 
     def close(self) -> None:
-        """Leave: the others may only do so, too."""
-        self._tell("leave")
+        """Disconnect: the others may only do so, too."""
+        self._send("leave")
         if self._coordinator is not None:
             self._coordinator.join(self._timeout_s)
             self._coordinator.close()
         self._wire.close()
 
-    def _granted_kind(self) -> Kind | None:
-        # There is one at most: of both kinds, one is granted once the other has ended.
-        return next((kind for kind in Kind if self._finished[kind] < self._granted[kind]), None)
+    def _granted_kind(self) -> CollectiveKind | None:
+        # There is at most one: of both kinds, one is granted once the other has ended.
+        return next((kind for kind in CollectiveKind if self._finished[kind] < self._granted[kind]), None)
 
-    def _tell(self, *message: object) -> None:
-        with suppress(OSError):  # who hears nothing is told by `next`
+    def _send(self, *message: object) -> None:
+        with suppress(OSError):  # if rank 0 is lost, `next` raises the error
             self._wire.send(*message)
 
     def _await_all(self, rank: int, world: int) -> None:
         deadline_s = time.monotonic() + self._timeout_s + _GRACE_S
         while time.monotonic() < deadline_s:
-            if self._hear(_POLL_S):
+            if self._receive(_POLL_S):
                 return
         raise CollectiveLostError(
-            f"rank {rank}: not all {world} ranks have come within {self._timeout_s:g} s"
+            f"rank {rank}: not all {world} ranks have joined within {self._timeout_s:g} s"
         )
 
-    def _hear(self, wait_s: float) -> bool:
+    def _receive(self, wait_s: float) -> bool:
         try:
             messages = self._wire.receive(wait_s)
         except OSError as error:
-            raise CollectiveLostError(f"rank 0, which decides what comes next, is gone: {error}") from error
+            raise CollectiveLostError(f"rank 0, which decides the order, is gone: {error}") from error
         for word, *rest in messages:
             if word == "go":
-                self._granted[Kind(rest[0])] = rest[1]
+                self._granted[CollectiveKind(rest[0])] = rest[1]
             elif word == "disagree":
                 raise DisagreementError(rest[0])
             elif word == "lost":
@@ -165,7 +166,7 @@ class Coordinator(threading.Thread):
         """Listen, and start.
 
         Raises:
-            OSError: nothing can listen at the host.
+            OSError: the host has no address to listen at.
         """
         super().__init__(name="collectives-coordinator", daemon=True)
         self.secret = secrets.token_hex(16)
@@ -197,7 +198,7 @@ class Coordinator(threading.Thread):
             self._listener.close()
 
     def close(self) -> None:
-        """End, whatever the others do."""
+        """End, also if ranks are still connected."""
         self._closing = True
         self.join(10 * _POLL_S)
         for wire in self._wires.values():
@@ -229,7 +230,7 @@ class Coordinator(threading.Thread):
                 raise DisagreementError(f"ranks disagree: rank {rank} has {own!r}, rank 0 has {terms[0]!r}")
 
     def _has_joined(self, wire: Wire, terms: dict[int, str]) -> bool:
-        """Admit or refuse a connection by its first message; False while that has not come."""
+        """Accept or refuse a connection by its first message; False before that has arrived."""
         try:
             messages = wire.receive(0.0)
             if not messages:
@@ -240,7 +241,7 @@ class Coordinator(threading.Thread):
         except (OSError, ValueError, TypeError, RecursionError):
             is_ours = False
         if not is_ours:
-            wire.close()  # whoever else has found the port
+            wire.close()  # an unrelated program that connected to the port
             return True
         self._wires[rank] = wire
         terms[rank] = own
@@ -252,14 +253,14 @@ class Coordinator(threading.Thread):
                 selector.register(wire, selectors.EVENT_READ, rank)
             while len(self._left) < self._world and not self._closing:
                 for key, _ in selector.select(_POLL_S):
-                    if self._hear(key.data):
+                    if self._receive(key.data):
                         selector.unregister(self._wires[key.data])
                 while (grant := self._agreement.grant()) is not None:
                     self._broadcast("go", grant.kind, grant.up_to)
-                self._lose_patience()
+                self._check_timeout()
 
-    def _hear(self, rank: int) -> bool:
-        """Take what a rank tells; True if it has left."""
+    def _receive(self, rank: int) -> bool:
+        """Process the messages of a rank; True if it has left."""
         try:
             messages = self._wires[rank].receive(0.0)
         except OSError as error:
@@ -267,26 +268,26 @@ class Coordinator(threading.Thread):
         if self._agreement.is_idle:
             self._progress_s = time.monotonic()
         does: dict[str, Callable[..., Any]] = {
-            "submitted": lambda kind, label: self._agreement.submitted(rank, Kind(kind), label),
+            "submitted": lambda kind, label: self._agreement.submitted(rank, CollectiveKind(kind), label),
             "expected": lambda count: self._agreement.expected(rank, count),
-            "finished": lambda kind: self._finish(rank, Kind(kind)),
+            "finished": lambda kind: self._finish(rank, CollectiveKind(kind)),
             "failed": lambda reason: self._fail(rank, reason),
             "leave": lambda: self._left.add(rank),
         }
         for word, *rest in messages:
             does[word](*rest)
         if self._left and not self._agreement.is_idle:
-            raise CollectiveLostError(f"ranks {sorted(self._left)} have left amid collectives")
+            raise CollectiveLostError(f"ranks {sorted(self._left)} have left during collectives")
         return rank in self._left
 
-    def _finish(self, rank: int, kind: Kind) -> None:
+    def _finish(self, rank: int, kind: CollectiveKind) -> None:
         self._agreement.finished(rank, kind)
         self._progress_s = time.monotonic()
 
     def _fail(self, rank: int, reason: str) -> None:
         raise CollectiveLostError(f"rank {rank} has failed: {reason}")
 
-    def _lose_patience(self) -> None:
+    def _check_timeout(self) -> None:
         if self._agreement.is_idle or time.monotonic() - self._progress_s <= self._timeout_s:
             return
         raise CollectiveLostError(f"{self._agreement.awaited()} within {self._timeout_s:g} s")

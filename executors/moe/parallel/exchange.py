@@ -1,6 +1,6 @@
-"""What ranks tell each other between steps: times, plans, and the parameters of experts packed anew.
+"""Exchanges of ranks between steps: times, plans, and the parameters of repacked experts.
 
-All of it goes over the default process group, while no other collective is under way.
+They use the default process group, while no other collective runs.
 """
 
 import math
@@ -12,16 +12,16 @@ from torch import Tensor
 
 from executors.gang.group import DisagreementError
 from executors.gang.meeting import detecting_loss
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.packing import MicroOpTimes, Packing
-from executors.moe.parallel.planning import Plan
+from executors.moe.parallel.planning import StepPlan
 
 _DIGITS = 15
-"""Of a digest in hexadecimal, which an int64 has room for."""
+"""Hexadecimal digits of a digest that fit an int64."""
 
 
 def agreed_times(times: MicroOpTimes) -> MicroOpTimes:
-    """The mean of all ranks' times, the same on each, so that all pack alike.
+    """Return the mean of all ranks' times, the same on each, so that all decide the same packing.
 
     Raises:
         PeerLostError: a rank does not answer.
@@ -33,20 +33,22 @@ def agreed_times(times: MicroOpTimes) -> MicroOpTimes:
     return MicroOpTimes(all_to_all_s, feed_forward_s)
 
 
-def agreed_plan(plan: Plan, all_to_alls: int) -> Plan:
-    """Rank 0's plan, the same on each rank (erratum I3).
+def agreed_plan(plan: StepPlan, all_to_alls: int) -> StepPlan:
+    """Return rank 0's plan, the same on each rank (erratum I3).
 
     Args:
-        all_to_alls: micro-ops of the step for which this rank has planned.
+        all_to_alls: micro-ops in this rank's measured step.
 
     Raises:
-        DisagreementError: a rank has planned for another number of micro-ops, so its step differs; or it has
-            not got rank 0's plan.
+        DisagreementError: a rank's plan has another number of micro-ops, so its step differs; or it has not
+            received rank 0's plan.
         PeerLostError: a rank does not answer.
     """
-    everyones = _told([len(plan.after), all_to_alls])
+    everyones = _gathered([len(plan.after), all_to_alls])
     for rank, counts in enumerate(everyones):
-        for kind, mine, first in zip((Kind.ALLREDUCE, Kind.ALL_TO_ALL), counts, everyones[0], strict=True):
+        for kind, mine, first in zip(
+            (CollectiveKind.ALLREDUCE, CollectiveKind.ALL_TO_ALL), counts, everyones[0], strict=True
+        ):
             if mine != first:
                 raise DisagreementError(
                     f"ranks disagree: rank {rank} has {mine} {kind} micro-ops in a step, rank 0 has {first}"
@@ -55,14 +57,14 @@ def agreed_plan(plan: Plan, all_to_alls: int) -> Plan:
     if plan.after:
         with detecting_loss():
             dist.broadcast(after, 0)
-    agreed = Plan(tuple(after.tolist()))
-    digests = _told([int(agreed.digest[:_DIGITS], 16)])
+    agreed = StepPlan(tuple(after.tolist()))
+    digests = _gathered([int(agreed.digest[:_DIGITS], 16)])
     if other := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
-        raise DisagreementError(f"ranks disagree: ranks {other} have not got the plan of rank 0")
+        raise DisagreementError(f"ranks disagree: ranks {other} have not received the plan of rank 0")
     return agreed
 
 
-def _told(numbers: Sequence[int]) -> list[list[int]]:
+def _gathered(numbers: Sequence[int]) -> list[list[int]]:
     mine = torch.tensor(numbers)
     everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     with detecting_loss():
@@ -71,22 +73,22 @@ def _told(numbers: Sequence[int]) -> list[list[int]]:
 
 
 def agreed_budget(budget_bytes: int | None) -> int | None:
-    """The least of all ranks' budgets, the same on each, so that as many experts stay on each device: what
-    ranks do together depends on it. None where no rank has one.
+    """Return the least of all ranks' budgets, the same on each, so that all keep the same number of experts
+    on a device: their collectives depend on it. None if no rank has one.
 
     Raises:
         PeerLostError: a rank does not answer.
     """
     unlimited = torch.iinfo(torch.int64).max
-    least = min(budget for (budget,) in _told([unlimited if budget_bytes is None else budget_bytes]))
+    least = min(budget for (budget,) in _gathered([unlimited if budget_bytes is None else budget_bytes]))
     return None if least == unlimited else least
 
 
 def exchange_experts(tensors: Sequence[Tensor], old: Packing, new: Packing, rank: int) -> list[Tensor]:
-    """Have each rank get the experts that it hosts from now on: parameters, and states of an optimizer.
+    """Send each rank the experts that it hosts from now on: parameters, and states of an optimizer.
 
-    One all-to-all for each tensor (section 4.6.1). All ranks must do so at the same time, with as many
-    tensors.
+    One all-to-all for each tensor (section 4.6.1). All ranks must do so at the same time, with the same
+    number of tensors.
 
     Args:
         tensors: each `(hosted before, ...)`.
@@ -109,11 +111,11 @@ def exchange_experts(tensors: Sequence[Tensor], old: Packing, new: Packing, rank
         outgoing = flat.index_select(0, chosen.to(flat.device))
         with detecting_loss():
             dist.all_to_all_single(arrived, outgoing, received, [len(experts) for experts in sent])
-        # Ranks of a group host ascending experts, so those that come from them are in order.
+        # Ranks of a group host ascending experts, so experts that come from them are in order.
         exchanged.append(arrived.view(len(arrived), *shape))
     return exchanged
 
 
 def _given(old: Packing, new: Packing, of: int, to: int) -> list[int]:
-    """Which experts one rank gives another."""
+    """Return the experts that one rank sends another."""
     return [expert for expert in new.hosted(to) if old.holder(expert, to) == of]

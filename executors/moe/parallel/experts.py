@@ -1,4 +1,4 @@
-"""A layer's experts on several devices: tokens go to their experts and back."""
+"""Experts of a layer on several devices: tokens are sent to their experts and back."""
 
 import time
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from executors.moe.parallel.gradients import GradientAverage
 from executors.moe.parallel.groups import ExpertGroups
 from executors.moe.parallel.micro_ops import Pending
 from executors.moe.parallel.packing import MicroOpTimes
-from executors.moe.parallel.routes import Route, routes
+from executors.moe.parallel.routes import ChunkRoute, routes
 from executors.moe.parallel.scheduler import Communication
 
 
 @dataclass(frozen=True)
 class _Parcel:
-    """Rows that are under way. What was sent is kept until it has arrived."""
+    """Rows in transit. The sent tensor is kept until its arrival."""
 
     sent: Tensor
     arrived: Tensor
@@ -33,9 +33,9 @@ class _Parcel:
 
 @dataclass
 class _Pass:
-    """A forward pass that a backward pass may follow: what each chunk's experts got and returned."""
+    """A forward pass that a backward pass may follow: inputs and outputs of the experts, by chunk."""
 
-    routes: list[Route]
+    routes: list[ChunkRoute]
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
 
@@ -48,8 +48,8 @@ class ParallelExperts(nn.Module):
     the same number of times, forward and backward, with or without rows.
 
     Gradients of the hosted experts are of the average loss over all ranks, like those of the other
-    parameters. They are added to ``grad`` at the end of the backward pass, since replicas of an expert add
-    theirs up by then.
+    parameters. They are added to ``grad`` at the end of the backward pass, after the sum over an expert's
+    replicas.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class ParallelExperts(nn.Module):
         name: str,
         chunks: int = 1,
     ) -> None:
-        """Spread a layer's experts.
+        """Distribute a layer's experts.
 
         Args:
-            experts: those that this rank hosts; maps rows ``(pairs, hidden)`` sorted by expert and counts
-                ``(hosted experts,)`` to rows of the same shape. Gradients are where their parameters are, on
-                the rows' device or in the host's memory.
-            average: over the group's replicas, divided by all ranks.
-            name: of the layer, the same on all ranks.
+            experts: experts that this rank hosts; maps rows ``(pairs, hidden)`` sorted by expert and counts
+                ``(hosted experts,)`` to rows of the same shape. Gradients are in the memory of their
+                parameters: on the rows' device or in the host's memory.
+            average: average over the group's replicas, divided by all ranks.
+            name: name of the layer, the same on all ranks.
             chunks: micro-ops of each all-to-all, the same on all ranks.
 
         Raises:
@@ -87,7 +87,7 @@ class ParallelExperts(nn.Module):
         self._exchanging_s: list[float] = []
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Apply to each row the network of its expert, wherever that is.
+        """Apply to each row the network of its expert, on any rank.
 
         Args:
             rows: ``(pairs, hidden)``, sorted by expert.
@@ -97,7 +97,7 @@ class ParallelExperts(nn.Module):
             ``(pairs, hidden)``.
 
         Raises:
-            ValueError: the counts are not of the layer's experts.
+            ValueError: the counts do not fit the layer's experts.
             CollectiveLostError, DisagreementError: an all-to-all cannot end; in the backward pass, too.
         """
         packing = self._groups.packing
@@ -107,9 +107,10 @@ class ParallelExperts(nn.Module):
         return outputs
 
     def take_times(self) -> MicroOpTimes | None:
-        """Means of the forward passes since the last call, by this process's clock; None without any.
+        """Remove and return the mean times of the forward passes since the last call, by this process's
+        clock; None without any.
 
-        On CUDA devices the clock does not see how long the device takes.
+        On CUDA devices, the clock does not measure the device's work.
         """
         if not self._computing_s:
             return None
@@ -169,7 +170,7 @@ class ParallelExperts(nn.Module):
         self._deliver(trained, sums, gradient.device)
         return self._collect(gradient, passed.routes, returning)
 
-    def _plan_routes(self, counts: Tensor) -> list[Route]:
+    def _plan_routes(self, counts: Tensor) -> list[ChunkRoute]:
         packing = self._groups.packing
         sent = counts.to(torch.int64).view(packing.group_size, packing.per_device).contiguous()
         chunks = 1 if self._is_alone else self.chunks
@@ -177,10 +178,10 @@ class ParallelExperts(nn.Module):
         received = self._exchange(sent, each, each, f"{self.name} counts").wait()
         return routes(sent.cpu(), received.cpu(), chunks, counts.device)
 
-    def _send(self, rows: Tensor, route: Route, label: str) -> _Parcel:
+    def _send(self, rows: Tensor, route: ChunkRoute, label: str) -> _Parcel:
         return self._exchange(rows, route.sent, route.received, f"{label} dispatch")
 
-    def _send_back(self, rows: Tensor, route: Route, label: str) -> _Parcel:
+    def _send_back(self, rows: Tensor, route: ChunkRoute, label: str) -> _Parcel:
         return self._exchange(rows, route.received, route.sent, f"{label} combine")
 
     def _exchange(self, rows: Tensor, sent: Sequence[int], received: Sequence[int], label: str) -> _Parcel:
@@ -200,7 +201,7 @@ class ParallelExperts(nn.Module):
     def _is_alone(self) -> bool:
         return self._groups.packing.group_size == 1
 
-    def _collect(self, like: Tensor, made: Sequence[Route], returning: "Sequence[_Parcel]") -> Tensor:
+    def _collect(self, like: Tensor, made: Sequence[ChunkRoute], returning: "Sequence[_Parcel]") -> Tensor:
         collected = torch.empty_like(like)
         for route, parcel in zip(made, returning, strict=True):
             if route.rows is None:
@@ -211,7 +212,8 @@ class ParallelExperts(nn.Module):
     def _deliver(
         self, trained: Sequence[nn.Parameter], gradients: Sequence[Tensor], device: torch.device
     ) -> None:
-        """Average gradients over the replicas meanwhile, and add them to `grad` at the end of the pass."""
+        """Average gradients over the replicas in the background, and add them to `grad` at the end of the
+        pass."""
         futures = [
             self._average.average(
                 gradient.view(-1),
@@ -253,11 +255,11 @@ class _Spread(torch.autograd.Function):
         return None, None, of_rows, None, *[None] * context.others
 
 
-def _sorted(rows: Tensor, route: Route) -> Tensor:
+def _sorted(rows: Tensor, route: ChunkRoute) -> Tensor:
     return rows.detach() if route.order is None else rows.index_select(0, route.order)
 
 
-def _unsorted(rows: Tensor, route: Route) -> Tensor:
+def _unsorted(rows: Tensor, route: ChunkRoute) -> Tensor:
     if route.order is None:
         return rows.contiguous()
     return torch.empty_like(rows).index_copy_(0, route.order, rows)

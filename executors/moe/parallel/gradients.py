@@ -20,7 +20,7 @@ DEFAULT_PARTITION_BYTES = 30 * 1024 * 1024
 
 
 def partition(length: int, element_bytes: int, partition_bytes: int) -> list[range]:
-    """Cut a tensor into as few parts of at most so many bytes as there can be, equal but for one element.
+    """Cut a tensor into the fewest parts of at most `partition_bytes` bytes, equal within one element.
 
     Raises:
         ValueError: no element fits.
@@ -32,10 +32,10 @@ def partition(length: int, element_bytes: int, partition_bytes: int) -> list[ran
 
 
 class GradientAverage:
-    """Averages gradients over ranks, each tensor cut into micro-ops by itself.
+    """Averages gradients over ranks, each tensor cut into micro-ops.
 
     The average is that of DistributedDataParallel: a bucket is divided by the number of ranks and added up.
-    Parts are views, so nothing is copied to cut a tensor or to put it together.
+    Parts are views, so no copies are made.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class GradientAverage:
         """Add up over a group, by a scheduler that runs its collectives, and divide.
 
         Args:
-            divisor: how many ranks have a share in the batch; not all may be in the group.
+            divisor: number of ranks with a share of the batch; some may be outside the group.
 
         Raises:
-            ValueError: a partition holds nothing.
+            ValueError: a partition is smaller than an element.
         """
         partition(0, torch.float64.itemsize, partition_bytes)
         self._scheduler = scheduler
@@ -61,16 +61,16 @@ class GradientAverage:
         self._partition_bytes = partition_bytes
 
     def attach(self, model: DistributedDataParallel) -> None:
-        """Have a model average its gradients so. Before its first backward pass."""
+        """Average a model's gradients by this. Must be called before its first backward pass."""
         model.register_comm_hook(self, _average)
 
     def average(self, tensor: Tensor, name: str, through: torch.device | None = None) -> Future[Tensor]:
         """Average a flat, contiguous tensor, in place.
 
-        The future fails with what a micro-op failed with.
+        The future fails with the error of a micro-op.
 
         Args:
-            through: where the group adds up, if the tensor is in other memory. It has room there for one
+            through: device of the group's sums, if the tensor is in other memory. It needs room for one
                 micro-op at a time.
         """
         tensor.div_(self._divisor)
@@ -106,8 +106,8 @@ def _average(average: GradientAverage, bucket: GradBucket) -> Future[Tensor]:
 
 
 def leave_out_of_averages(model: nn.Module, experts: Iterable[nn.Module]) -> None:
-    """Have DistributedDataParallel, before it wraps a model, leave out the parameters of its experts: ranks
-    host different ones, and `ParallelExperts` averages their gradients."""
+    """Exclude the parameters of a model's experts from DistributedDataParallel, before it wraps the model:
+    ranks host different ones, and `ParallelExperts` averages their gradients."""
     expert_parameters = {id(each) for module in experts for each in module.parameters()}
     names = [name for name, each in model.named_parameters() if id(each) in expert_parameters]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)

@@ -34,10 +34,10 @@ def connect_expert_groups(
     """Form the groups of all ranks; all must do so at the same time, with the same packing.
 
     Args:
-        device: of the rows that are exchanged.
+        device: device of the rows that are exchanged.
 
     Raises:
-        PeerLostError: a rank does not come.
+        PeerLostError: a rank does not connect.
     """
     timeout = timedelta(seconds=timeout_s)
     with detecting_loss():

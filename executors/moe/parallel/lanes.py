@@ -1,4 +1,4 @@
-"""Process groups over which rows are exchanged, so that both directions of a link are used at once."""
+"""Process groups for the exchange of rows, so that both directions of a link are used at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from torch.distributed import ProcessGroup, Work
 
 @dataclass(frozen=True)
 class Lanes:
-    """One process group, or two of the same ranks: one for rows that go to the rank itself and to higher
-    ones, the other for those that go to lower ones.
+    """One process group, or two of the same ranks: one for rows to the rank itself and to higher ones, the
+    other for rows to lower ones.
 
-    Gloo sends nothing before the receiver has said that it is ready, and says so on the connection on which
-    it sends itself. Of two ranks that exchange rows, the one that comes later sends at once, and says that it
-    is ready behind all of its rows: the two directions of the link are used one after the other. With a
-    connection for each direction they are used at the same time. NCCL needs no second one.
+    Gloo sends only after the receiver has announced that it is ready, on the connection of its own sends. Of
+    two ranks that exchange rows, the later one sends at once, and announces that it is ready behind all of
+    its rows: the two directions of the link are used one after the other. With a connection for each
+    direction they are used at the same time. NCCL needs no second one.
     """
 
     upward: ProcessGroup

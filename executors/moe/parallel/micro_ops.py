@@ -1,4 +1,4 @@
-"""The pieces in which collectives are issued."""
+"""Micro-ops: the parts in which collectives are issued."""
 
 import threading
 from collections.abc import Callable
@@ -11,28 +11,29 @@ _SMALL_BYTES = 2**20
 
 
 def part_bytes(size_bytes: int, wanted_bytes: int) -> int:
-    """How many bytes the parts of something may have at most: as many as wanted, but for parts so small that
-    to agree on each takes longer than they do. There are about 64 parts of less than 1 MiB at most.
+    """Return the most bytes of a part: as requested, except for parts so small that the agreement on each
+    takes longer than the part. There are at most about 64 parts of less than 1 MiB.
     """
     return max(wanted_bytes, min(-(-size_bytes // _MOST_SMALL_PARTS), _SMALL_BYTES))
 
 
-class Kind(StrEnum):
-    """What a micro-op does. Tokens go by all-to-all, gradients by allreduce."""
+class CollectiveKind(StrEnum):
+    """Kind of a micro-op. Tokens use all-to-all, gradients allreduce."""
 
     ALL_TO_ALL = "all-to-all"
     ALLREDUCE = "allreduce"
 
 
 class Pending:
-    """A micro-op that was submitted. Several threads may wait for it."""
+    """A submitted micro-op. Several threads may wait for it."""
 
     def __init__(self) -> None:
         self._done = threading.Event()
         self._error: Exception | None = None
         self._stream_event: torch.cuda.Event | None = None
         self.duration_s = 0.0
-        """From its issue to its end, once it has ended; on a CUDA device, to when it was handed over."""
+        """Time from its issue to its end, once it has ended; on a CUDA device, to its submission to the
+        device (s)."""
         self._callbacks: list[Callable[[Exception | None], None]] = []
         self._lock = threading.Lock()
 
@@ -40,7 +41,7 @@ class Pending:
         """Wait until it has ended; on a CUDA device the current stream waits instead, once it was issued.
 
         Raises:
-            CollectiveLostError, DisagreementError: it never will.
+            CollectiveLostError, DisagreementError: it cannot end.
         """
         self._done.wait()
         if self._error is not None:
@@ -57,7 +58,7 @@ class Pending:
         callback(self._error)
 
     def settle(self, error: Exception | None, stream_event: "torch.cuda.Event | None" = None) -> None:
-        """Say how it has ended; for the thread that issues."""
+        """Set its end, in the thread that issues."""
         with self._lock:
             self._error, self._stream_event = error, stream_event
             self._done.set()

@@ -1,4 +1,4 @@
-"""Experts whose parameters are in the host's memory, where the device's is short (section 4.4.2)."""
+"""Experts with parameters in the host's memory, for devices with little memory (section 4.4.2)."""
 
 import weakref
 from collections.abc import Sequence
@@ -10,24 +10,24 @@ from torch.utils.checkpoint import checkpoint
 
 
 class OffloadedExperts(nn.Module):
-    """Experts of which some stay on the device, and the others come from the host's memory one by one.
+    """Experts of which some stay on the device, and the others are copied from the host's memory one by one.
 
-    An expert that comes is copied to the device, computes its rows, and is let go; in the backward pass it
-    comes again and computes them anew. So at most one of them is on the device at a time. Each parameter is
-    trained where it lives: gradients of those that came go to the host's memory.
+    Such an expert is copied to the device, computes its rows, and is freed; in the backward pass it is copied
+    and computed again. So at most one of them is on the device at a time. Each parameter is trained in its
+    own memory: gradients of the copied experts go to the host's memory.
 
     Attributes:
-        peak_bytes: the most bytes of parameters from the host's memory that were on the device at a time.
+        peak_bytes: most bytes of parameters from the host's memory that were on the device at a time.
     """
 
     def __init__(self, resident: nn.Module | None, offloaded: Sequence[nn.Module]) -> None:
-        """Put both together; see `resident_experts` for how many stay.
+        """Combine both kinds; see `resident_experts` for their numbers.
 
         Args:
             resident: the first experts, on the device; None if none stays. Maps rows sorted by expert, and
-                counts, to as many rows.
-            offloaded: the others, each a module of one expert that does the same, with all of its parameters
-                in the host's memory.
+                counts, to the same number of rows.
+            offloaded: the others, each a module of one expert with the same interface, with all of its
+                parameters in the host's memory.
         """
         super().__init__()
         self.resident = resident
@@ -65,7 +65,7 @@ class OffloadedExperts(nn.Module):
         return outputs
 
     def _fetch(self, parameter: Tensor, device: torch.device) -> Tensor:
-        # What is computed next on the device waits for the copy, whether this thread does or not.
+        # The next computation on the device waits for the copy, even if this thread does not.
         copied = parameter.to(device, copy=True, non_blocking=True)
         self._visiting_bytes += copied.nbytes
         self.peak_bytes = max(self.peak_bytes, self._visiting_bytes)
@@ -77,16 +77,16 @@ class OffloadedExperts(nn.Module):
 
 
 def place(stacked: Tensor, resident: int, device: torch.device) -> list[Tensor]:
-    """Put a tensor of some experts where they live, in pieces.
+    """Split a tensor of some experts and move the pieces to their memory.
 
     Args:
         stacked: ``(experts, ...)``, in any memory.
-        resident: how many of them stay on the device.
+        resident: number of them that stay on the device.
 
     Returns:
         Those that stay, if any, as one tensor on the device, and each of the others, `(1, ...)`, in the
         host's memory: pinned for CUDA devices, so that copies from it are fast. If all stay, and are there,
-        nothing is copied.
+        no copy is made.
     """
     if resident == len(stacked):
         return [stacked.to(device).contiguous()]
@@ -98,10 +98,10 @@ def place(stacked: Tensor, resident: int, device: torch.device) -> list[Tensor]:
 
 
 def put_together(pieces: Sequence[Tensor]) -> Tensor:
-    """The way back, in the host's memory: `(experts, ...)`."""
+    """Combine pieces in the host's memory: `(experts, ...)`, the inverse of `place`."""
     return torch.cat([piece.detach().cpu() for piece in pieces])
 
 
 def split_like(stacked: Tensor, pieces: Sequence[Tensor]) -> list[Tensor]:
-    """Views of a tensor of some experts, as long as the pieces of another."""
+    """Return views of a tensor of some experts, as long as the pieces of another."""
     return list(stacked.split([len(piece) for piece in pieces]))

@@ -1,4 +1,4 @@
-"""How many experts a device hosts, and so among which ranks tokens are exchanged."""
+"""Number of experts per device, and the groups of ranks that exchange tokens."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Packing:
-    """Which rank hosts which experts of a layer.
+    """Assignment of a layer's experts to ranks.
 
-    Ranks are cut into groups of neighbours; each group hosts all experts, and exchanges tokens among itself.
+    Ranks are cut into groups of neighbours; each group hosts all experts, and exchanges tokens within itself.
     So with more experts on a device there are fewer ranks in a group, and each expert is on more devices,
     over which its gradients are averaged. With all experts on each device there is no all-to-all.
 
     Attributes:
-        world: ranks in all.
-        experts: of the layer.
+        world: number of all ranks.
+        experts: number of the layer's experts.
         per_device: experts on each device.
     """
 
@@ -23,10 +23,10 @@ class Packing:
     per_device: int
 
     def __post_init__(self) -> None:
-        """Check that it can be.
+        """Check that it is possible.
 
         Raises:
-            ValueError: experts cannot be dealt out so.
+            ValueError: experts cannot be distributed so.
         """
         if self.per_device < 1 or self.experts % self.per_device:
             raise ValueError(f"{self.experts} experts cannot be dealt out by {self.per_device} to a device")
@@ -38,36 +38,36 @@ class Packing:
 
     @property
     def group_size(self) -> int:
-        """Ranks that exchange tokens."""
+        """Number of ranks that exchange tokens."""
         return self.experts // self.per_device
 
     def hosted(self, rank: int) -> range:
-        """Experts on a rank."""
+        """Return the experts on a rank."""
         first = rank % self.group_size * self.per_device
         return range(first, first + self.per_device)
 
     def group(self, rank: int) -> range:
-        """Ranks with which a rank exchanges tokens, itself among them."""
+        """Return the ranks with which a rank exchanges tokens, including itself."""
         first = rank - rank % self.group_size
         return range(first, first + self.group_size)
 
     def replicas(self, rank: int) -> range:
-        """Ranks that host the same experts as a rank, itself among them."""
+        """Return the ranks that host the same experts as a rank, including itself."""
         return range(rank % self.group_size, self.world, self.group_size)
 
     def holder(self, expert: int, rank: int) -> int:
-        """The rank of the same group that hosts an expert."""
+        """Return the rank of the same group that hosts an expert."""
         return self.group(rank)[expert // self.per_device]
 
     def doubled(self) -> "Packing | None":
-        """With twice as many experts on each device; None if these cannot be dealt out so."""
+        """Return the packing with twice as many experts on each device; None if it is impossible."""
         if self.group_size % 2:
             return None
         return Packing(self.world, self.experts, 2 * self.per_device)
 
 
 def first_packing(world: int, experts: int) -> Packing:
-    """As few experts on each device as there can be, one if there are as many ranks.
+    """Return the packing with the fewest experts on each device, one if there are as many ranks.
 
     Raises:
         ValueError: neither number is a multiple of the other.
@@ -77,14 +77,14 @@ def first_packing(world: int, experts: int) -> Packing:
 
 @dataclass(frozen=True)
 class MicroOpTimes:
-    """How long micro-ops of a layer take, averaged over ranks, so that all decide the same."""
+    """Durations of a layer's micro-ops, averaged over ranks, so that all decide the same."""
 
     all_to_all_s: float
     feed_forward_s: float
 
 
 def next_packing(packing: Packing, times: MicroOpTimes) -> Packing:
-    """The packing to try after one was measured: doubled while the device would wait for tokens.
+    """Return the packing to try after a measured one: doubled while the device would wait for tokens.
 
     Source: section 4.4.2, expert packing.
     """
@@ -94,8 +94,8 @@ def next_packing(packing: Packing, times: MicroOpTimes) -> Packing:
 
 
 def settled_packing(first: Packing, measure: Callable[[Packing], MicroOpTimes]) -> Packing:
-    """The packing at which doubling ends: the least whose feed-forward micro-op outlasts its all-to-all's,
-    or the largest there is."""
+    """Return the packing at which doubling ends: the least whose feed-forward micro-op takes longer than its
+    all-to-all's, or the largest possible one."""
     packing = first
     while (following := next_packing(packing, measure(packing))) != packing:
         packing = following
@@ -104,12 +104,12 @@ def settled_packing(first: Packing, measure: Callable[[Packing], MicroOpTimes]) 
 
 @dataclass(frozen=True)
 class ExpertBytes:
-    """What one expert of a layer takes of a device's memory while it is trained.
+    """Device memory of one expert of a layer during training.
 
     Attributes:
-        kept: of an expert that stays on the device, from step to step.
-        computing: besides, of one that stays, while its layer computes.
-        visiting: of one that comes from the host's memory, while it computes.
+        kept: bytes of a resident expert, from step to step.
+        computing: further bytes of a resident expert while its layer computes.
+        visiting: bytes of an expert from the host's memory while it computes.
     """
 
     kept: int
@@ -118,17 +118,17 @@ class ExpertBytes:
 
 
 def resident_experts(per_device: int, layers: int, expert: ExpertBytes, budget_bytes: int) -> int:
-    """How many of the experts that a device hosts of each layer stay in its memory; the others are in the
-    host's, and come by turns.
+    """Return the number of experts per device and layer that stay in the device's memory; the others are in
+    the host's, and are copied in turn.
 
-    Experts of all layers stay, while one layer computes at a time. One more than stay has to have room,
+    Experts of all layers stay, while one layer computes at a time. There must be room for one more expert,
     unless all stay.
 
-    Source: section 4.4.2, DRAM-offloading where the device's memory is short. The thesis says nothing of how
-    many stay; here, as many as can.
+    Source: section 4.4.2, DRAM-offloading on devices with little memory. The thesis does not specify the
+    number that stays; here it is the largest possible.
 
     Raises:
-        ValueError: there is no room for one expert that comes.
+        ValueError: there is no room for one expert from the host's memory.
     """
     of_each = layers * expert.kept + expert.computing
     if per_device * of_each <= budget_bytes:

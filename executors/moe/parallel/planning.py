@@ -1,4 +1,4 @@
-"""The order of a step's collectives as a plan, made from measured times and the same on all ranks."""
+"""Order of a step's collectives as a plan, made from measured times and the same on all ranks."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from executors.gang.group import DisagreementError
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.trace import MicroOpRecord
 
 
@@ -17,9 +17,9 @@ class MeasuredAllreduce:
     """An allreduce micro-op of a measured step.
 
     Attributes:
-        after: how many all-to-all micro-ops the step had submitted before this one was.
-        ready_s: when it was submitted, from the end of the last of them, if that had ended, else 0.
-        duration_s: how long it takes alone.
+        after: number of the step's all-to-all micro-ops submitted before this one.
+        ready_s: time of its submission, after the end of the last of them if that had ended, else 0.
+        duration_s: its duration when it runs alone.
     """
 
     after: int
@@ -28,12 +28,12 @@ class MeasuredAllreduce:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How the micro-ops of a step interleave.
+class StepPlan:
+    """Interleaving of the micro-ops of a step.
 
     Attributes:
-        after: for each allreduce micro-op of a step, in the order of submission, how many all-to-all
-            micro-ops of the step are issued before it. Never falls.
+        after: for each allreduce micro-op of a step, in the order of submission, number of the step's
+            all-to-all micro-ops that are issued before it. Never decreases.
     """
 
     after: tuple[int, ...]
@@ -46,20 +46,21 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """By which ranks see that they have the same plan."""
+        """Return a digest, by which ranks compare their plans."""
         return hashlib.sha256(json.dumps(self.after).encode()).hexdigest()[:16]
 
 
 def measured_step(
     records: Iterable[MicroOpRecord], began_s: float
 ) -> tuple[list[float], list[MeasuredAllreduce]]:
-    """What `plan_step` needs, from one rank's trace of a step that began so and had no plan yet."""
+    """Return the input of `plan_step`, from one rank's trace of a step that began at `began_s` without a
+    plan."""
     gaps_s: list[float] = []
     allreduces: list[MeasuredAllreduce] = []
     end_s = began_s  # of the all-to-alls so far
     for record in sorted(records, key=lambda record: record.submitted_s):
         after_s = max(record.submitted_s - end_s, 0.0)
-        if record.kind is Kind.ALL_TO_ALL:
+        if record.kind is CollectiveKind.ALL_TO_ALL:
             gaps_s.append(after_s)
             end_s = record.completed_s
         else:
@@ -68,16 +69,16 @@ def measured_step(
     return gaps_s, allreduces
 
 
-def plan_step(gaps_s: Sequence[float], allreduces: Sequence[MeasuredAllreduce]) -> Plan:
-    """Put each allreduce micro-op into the first gap between all-to-alls that it fits into, or behind all.
+def plan_step(gaps_s: Sequence[float], allreduces: Sequence[MeasuredAllreduce]) -> StepPlan:
+    """Place each allreduce micro-op in the first gap between all-to-alls that it fits into, or behind all.
 
-    An allreduce that does not end in its gap would hold an all-to-all up (section 4.4.1), so none is put
-    where it does not.
+    An allreduce that does not end in its gap would delay an all-to-all (section 4.4.1), so each is placed
+    where it ends in time.
 
     Args:
-        gaps_s: for each all-to-all micro-op of the step, how long it is submitted after the one before it has
-            ended; 0 if before that.
-        allreduces: in the order of submission.
+        gaps_s: for each all-to-all micro-op of the step, time from the end of the one before it to its
+            submission; 0 if it is submitted before that end.
+        allreduces: allreduce micro-ops in the order of submission.
     """
     after: list[int] = []
     gap, used_s = 0, 0.0
@@ -91,31 +92,31 @@ def plan_step(gaps_s: Sequence[float], allreduces: Sequence[MeasuredAllreduce]) 
                 break
             gap, used_s = gap + 1, 0.0
         after.append(gap)
-    return Plan(tuple(after))
+    return StepPlan(tuple(after))
 
 
 class PlannedOrder:
-    """The order of collectives as planned; decided by each rank alone, and the same on all of them.
+    """The planned order of collectives; decided by each rank alone, and the same on all of them.
 
     It follows from the order in which the program submits, which is the same on all ranks, and from the plan:
-    an allreduce micro-op is issued when so many all-to-alls as planned have been submitted before it, and at
-    once if there were more. So NCCL, where the thread hands micro-ops over long before they run, has one
-    order on all ranks (erratum I3), and one communicator runs them one after another. What a plan cannot
-    guarantee is that an all-to-all never waits behind more than one allreduce micro-op: if a gap is shorter
-    than it was measured, it waits for all that were put there.
+    an allreduce micro-op is issued when the planned number of all-to-alls has been submitted before it, and
+    at once if there were more. So NCCL, where the thread submits micro-ops to the device long before they
+    run, has one order on all ranks (erratum I3), and one communicator runs them one after another. A plan
+    cannot guarantee that an all-to-all never waits behind more than one allreduce micro-op: if a gap is
+    shorter than measured, it waits for all that were placed there.
 
     Until the first `begin_step`, and after the plan's last micro-op, the order is that of submission.
     """
 
     def __init__(self) -> None:
-        self._issue: queue.SimpleQueue[Kind] = queue.SimpleQueue()
-        self._plan = Plan(())
+        self._issue: queue.SimpleQueue[CollectiveKind] = queue.SimpleQueue()
+        self._plan = StepPlan(())
         self._all_to_alls = 0
         self._allreduces = 0
         self._deferred: deque[int] = deque()
 
-    def begin_step(self, plan: Plan) -> None:
-        """Use a plan for the step that begins; for the thread that submits, like all but `next`.
+    def begin_step(self, plan: StepPlan) -> None:
+        """Use a plan for the step that begins; for the thread that submits, like all methods except `next`.
 
         Raises:
             DisagreementError: the step before had fewer all-to-alls than its plan, and allreduces still wait.
@@ -128,14 +129,14 @@ class PlannedOrder:
         self._plan = plan
         self._all_to_alls = self._allreduces = 0
 
-    def submitted(self, kind: Kind, label: str) -> None:  # noqa: ARG002
-        """This rank has a micro-op to issue."""
-        if kind is Kind.ALL_TO_ALL:
+    def submitted(self, kind: CollectiveKind, label: str) -> None:  # noqa: ARG002
+        """See `Order`."""
+        if kind is CollectiveKind.ALL_TO_ALL:
             self._issue.put(kind)
             self._all_to_alls += 1
             while self._deferred and self._deferred[0] <= self._all_to_alls:
                 self._deferred.popleft()
-                self._issue.put(Kind.ALLREDUCE)
+                self._issue.put(CollectiveKind.ALLREDUCE)
             return
         planned = self._plan.after[self._allreduces] if self._allreduces < len(self._plan.after) else 0
         self._allreduces += 1
@@ -145,23 +146,23 @@ class PlannedOrder:
             self._issue.put(kind)
 
     def expected(self, count: int) -> None:
-        """Nothing: the plan knows."""
+        """Do nothing: the plan has it."""
 
-    def next(self, wait_s: float) -> Kind | None:
-        """What to issue next; None if nothing was submitted while waiting so long."""
+    def next(self, wait_s: float) -> CollectiveKind | None:
+        """Return the kind to issue next; None if none was submitted during the wait."""
         try:
             return self._issue.get(timeout=wait_s)
         except queue.Empty:
             return None
 
     def check(self) -> None:
-        """Nothing: other ranks are not heard of."""
+        """Do nothing: there are no messages from other ranks."""
 
-    def finished(self, kind: Kind) -> None:
-        """Nothing: other ranks do not wait for it."""
+    def finished(self, kind: CollectiveKind) -> None:
+        """Do nothing: other ranks do not wait for it."""
 
     def failed(self, reason: str) -> None:
-        """Nothing: other ranks find out by their time limits."""
+        """Do nothing: other ranks detect it by their timeouts."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources."""

@@ -1,4 +1,4 @@
-"""Which rows go where: the chunks in which tokens are sent to their experts."""
+"""Routes of rows: the chunks in which tokens are sent to their experts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Route:
-    """One chunk of a layer's rows, from one rank's view.
+class ChunkRoute:
+    """One chunk of a layer's rows, on one rank.
 
     Attributes:
-        rows: ``(sent,)`` int64, which of the rank's rows are in the chunk, by destination and expert; None
-            where the chunk is all of them, in order.
-        sent: how many go to each rank of the group.
-        received: how many come from each rank of the group.
-        order: ``(received,)`` int64, the received rows sorted by expert; None where they are.
+        rows: ``(sent,)`` int64, indices of the rank's rows in the chunk, by destination and expert; None if
+            the chunk has all of them, in order.
+        sent: number of rows to each rank of the group.
+        received: number of rows from each rank of the group.
+        order: ``(received,)`` int64, the received rows sorted by expert; None if they arrive so.
         counts: ``(hosted experts,)`` int64, received rows of each.
     """
 
@@ -27,13 +27,14 @@ class Route:
     counts: Tensor
 
 
-def routes(sent: Tensor, received: Tensor, chunks: int, device: torch.device) -> list[Route]:
-    """Cut each expert's rows into chunks, as equal in number as can be.
+def routes(sent: Tensor, received: Tensor, chunks: int, device: torch.device) -> list[ChunkRoute]:
+    """Cut each expert's rows into chunks of nearly equal numbers.
 
     Args:
-        sent: ``(ranks, hosted)`` int64 on the CPU, how many rows this rank has for each expert of each rank.
-        received: the same, how many each rank has for each expert of this one.
-        device: of the rows.
+        sent: ``(ranks, hosted)`` int64 on the CPU, number of this rank's rows for each expert of each rank.
+        received: ``(ranks, hosted)`` int64 on the CPU, number of each rank's rows for each expert of this
+            one.
+        device: device of the rows.
     """
     starts = (sent.flatten().cumsum(0) - sent.flatten()).view_as(sent)
     made = []
@@ -42,7 +43,7 @@ def routes(sent: Tensor, received: Tensor, chunks: int, device: torch.device) ->
         mine, theirs = ends - begins, received * (chunk + 1) // chunks - received * chunk // chunks
         arrives = (theirs.flatten().cumsum(0) - theirs.flatten()).view_as(theirs)
         made.append(
-            Route(
+            ChunkRoute(
                 rows=None if chunks == 1 else _spans(starts + begins, mine).to(device),
                 sent=mine.sum(1).tolist(),
                 received=theirs.sum(1).tolist(),
@@ -55,7 +56,7 @@ def routes(sent: Tensor, received: Tensor, chunks: int, device: torch.device) ->
 
 
 def _spans(starts: Tensor, lengths: Tensor) -> Tensor:
-    """The numbers of spans, one span after another."""
+    """Return the indices of spans, one span after another."""
     starts, lengths = starts.flatten(), lengths.flatten()
     skipped = starts - (lengths.cumsum(0) - lengths)
     return torch.arange(int(lengths.sum())) + skipped.repeat_interleave(lengths)

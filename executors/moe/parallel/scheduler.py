@@ -19,47 +19,48 @@ from executors.gang.group import DisagreementError
 from executors.gang.meeting import CollectiveLostError
 from executors.moe.parallel.lanes import Lanes
 from executors.moe.parallel.micro_ops import (
-    Kind,
+    CollectiveKind,
     Pending,
 )
-from executors.moe.parallel.trace import DeviceTimes, MicroOpRecord, Recording
+from executors.moe.parallel.trace import DeviceTimes, MicroOpRecord, MicroOpRecording
 
 _SLICE_S = 0.1
-"""How long the thread waits before it looks whether another rank is lost."""
+"""Interval at which the thread checks for the loss of another rank (s)."""
 _GRACE_S = 0.5
-"""For the order to say first who is late."""
+"""Extra time for the order to report a late rank first (s)."""
 _NOT_YET = "Operation timed out"
 
 _log = logging.getLogger(__name__)
 
 
 class Order(Protocol):
-    """In which order the micro-ops of the two kinds are issued. Within a kind, it is that of submission."""
+    """Order in which the micro-ops of the two kinds are issued. Within a kind, it is that of submission."""
 
-    def submitted(self, kind: Kind, label: str) -> None:
-        """This rank has a micro-op to issue. May be called by any thread."""
+    def submitted(self, kind: CollectiveKind, label: str) -> None:
+        """Record a new micro-op of this rank. May be called by any thread."""
 
     def expected(self, count: int) -> None:
-        """This rank will submit so many all-to-all micro-ops before long. May be called by any thread."""
+        """Record the number of all-to-all micro-ops that this rank will soon submit. May be called by any
+        thread."""
 
-    def next(self, wait_s: float) -> Kind | None:
-        """What to issue next; None if that is not decided yet after waiting so long."""
+    def next(self, wait_s: float) -> CollectiveKind | None:
+        """Return the kind to issue next; None if it is not decided after the wait."""
 
     def check(self) -> None:
-        """Raise if the run of all ranks is over."""
+        """Raise an error if the run of all ranks is over."""
 
-    def finished(self, kind: Kind) -> None:
-        """This rank has carried out a micro-op."""
+    def finished(self, kind: CollectiveKind) -> None:
+        """Record the end of a micro-op on this rank."""
 
     def failed(self, reason: str) -> None:
-        """This rank can carry out no more."""
+        """Record the failure of this rank."""
 
     def close(self) -> None:
-        """No more will come."""
+        """Close the order: no more micro-ops follow."""
 
 
 class Communication(Protocol):
-    """What issues a process's collectives."""
+    """Issues a process's collectives."""
 
     def all_to_all(
         self,
@@ -79,29 +80,29 @@ class Communication(Protocol):
 
     @property
     def error(self) -> Exception | None:
-        """Why no more collectives are issued, if so."""
+        """Error after which no more collectives are issued; None without one."""
 
     def expect_all_to_alls(self, count: int) -> None:
-        """Say that so many all-to-all micro-ops come before long."""
+        """Announce that a number of all-to-all micro-ops follows soon."""
 
     def close(self) -> None:
-        """Issue no more."""
+        """Issue no more collectives."""
 
 
 @contextmanager
-def failures_told(communication: Communication) -> Iterator[None]:
-    """For a step: DistributedDataParallel hides in an error of its own why a collective has failed, and has
-    collectives of its own, as in its second forward pass, which fail as Gloo or NCCL will have it: when the
-    time limit of its process group is over, if a rank is lost.
+def failures_named(communication: Communication) -> Iterator[None]:
+    """Raise the communication's own error for a failed step. DistributedDataParallel hides the reason of a
+    failed collective in its own error, and has collectives of its own, as in its second forward pass, which
+    after the loss of a rank fail only at the timeout of its process group.
 
     Raises:
-        CollectiveLostError, DisagreementError: in place of what was raised since.
+        CollectiveLostError, DisagreementError: replaces the error that was raised.
     """
     try:
         yield
     except RuntimeError as error:
         reason = str(error).strip().partition("\n")[0]
-        # Gloo has no type of error of its own.
+        # Gloo's errors have no type of their own.
         if communication.error is None and not isinstance(error, dist.DistError) and "gloo" not in reason:
             raise
     else:
@@ -114,38 +115,38 @@ def failures_told(communication: Communication) -> Iterator[None]:
 
 @dataclass(eq=False)
 class _MicroOp:
-    """A piece of a collective.
+    """A part of a collective.
 
     Attributes:
-        label: what it is; the same on all ranks.
-        ready: on a CUDA device, when what it needs has been computed.
-        size_bytes: what this rank sends of tokens, or adds up of gradients.
+        label: its name; the same on all ranks.
+        ready: on a CUDA device, event of the end of the computation of its input.
+        size_bytes: tokens that this rank sends, or gradients that it adds up.
         start: issues it.
-        finish: is called when that has ended; on a CUDA device, once it was handed over.
-        recording: is told when it has ended.
+        finish: called at its end; on a CUDA device, after its submission to the device.
+        recording: receives its record at its end.
     """
 
-    kind: Kind
+    kind: CollectiveKind
     label: str
     size_bytes: int
     start: Callable[[], list[Work]]
     finish: Callable[[], None]
     submitted_s: float
     ready: torch.cuda.Event | None = None
-    recording: Recording | None = None
+    recording: MicroOpRecording | None = None
     pending: Pending = field(default_factory=Pending)
 
 
 class CommunicationScheduler:
     """Issues the collectives of one process (thesis, section 4.4.2 and 4.6.1).
 
-    All ranks run the same program, so the submissions of each kind come in the same order everywhere; an
-    `Order` says how the two interleave, so all collectives may share a communicator (erratum I3). On CPUs one
-    micro-op is under way at a time. On CUDA devices the thread hands them over, each to run when the one
-    before has ended, without waiting itself, so there the order must be a `PlannedOrder`.
+    All ranks run the same program, so the submissions of each kind have the same order on all; an `Order`
+    determines how the two interleave, so all collectives may share a communicator (erratum I3). On CPUs, one
+    micro-op runs at a time. On CUDA devices, the thread submits them to the device, each to run after the one
+    before, without waiting itself, so the order must be a `PlannedOrder`.
 
-    Whatever goes wrong on any rank, each waiting call on every rank raises within `timeout_s` and a second:
-    a rank that ends is noticed at once, one that is stopped or late after that time.
+    After a failure on any rank, each waiting call on every rank raises within `timeout_s` and a second: the
+    end of a rank is detected at once, a stopped or late rank after that time.
     """
 
     def __init__(
@@ -154,15 +155,15 @@ class CommunicationScheduler:
         """Start the thread.
 
         Args:
-            timeout_s: how long a collective may take once it is issued.
-            trace: is told of each micro-op that has ended.
+            timeout_s: most time of a collective after its issue.
+            trace: receives the record of each micro-op at its end.
         """
         self._order = order
         self._rank = rank
         self._timeout_s = timeout_s
         self._trace = trace
-        self._recording: Recording | None = None
-        self._queues: dict[Kind, deque[_MicroOp]] = {kind: deque() for kind in Kind}
+        self._recording: MicroOpRecording | None = None
+        self._queues: dict[CollectiveKind, deque[_MicroOp]] = {kind: deque() for kind in CollectiveKind}
         self._changed = threading.Condition()
         self._error: Exception | None = None
         self._is_closing = False
@@ -187,7 +188,7 @@ class CommunicationScheduler:
         def start() -> list[Work]:
             return lanes.exchange(received, sent, received_splits, sent_splits)
 
-        return self._submit(Kind.ALL_TO_ALL, sent, start, label, sent.device)
+        return self._submit(CollectiveKind.ALL_TO_ALL, sent, start, label, sent.device)
 
     def allreduce(
         self, tensor: Tensor, group: ProcessGroup, label: str, through: torch.device | None = None
@@ -197,7 +198,7 @@ class CommunicationScheduler:
         The label, with the tensor's size, must be the same on all ranks.
 
         Args:
-            through: where the group adds up, if the tensor is in other memory: it is copied there when its
+            through: device of the group's sums, if the tensor is in other memory: it is copied there when its
                 turn comes, and back.
         """
         staged = tensor
@@ -217,29 +218,29 @@ class CommunicationScheduler:
                 staged = tensor
 
         label = f"{label}, {tensor.numel()} x {tensor.dtype}"
-        return self._submit(Kind.ALLREDUCE, tensor, start, label, through or tensor.device, finish)
+        return self._submit(CollectiveKind.ALLREDUCE, tensor, start, label, through or tensor.device, finish)
 
     @property
     def error(self) -> Exception | None:
-        """Why no more collectives are issued, if so."""
+        """Error after which no more collectives are issued; None without one."""
         return self._error
 
     def expect_all_to_alls(self, count: int) -> None:
-        """Have no further allreduce micro-op start before so many all-to-all micro-ops have been submitted
-        and have ended: they are so near that it would hold them up."""
+        """Delay further allreduce micro-ops until `count` more all-to-all micro-ops have been submitted and
+        have ended: an allreduce would delay them, since they follow soon."""
         self._order.expected(count)
 
     @contextmanager
-    def recording(self, device: torch.device) -> Iterator[Recording]:
-        """Record the micro-ops that are submitted in the block, which begins and ends with none under way."""
-        self._recording = Recording(device)
+    def recording(self, device: torch.device) -> Iterator[MicroOpRecording]:
+        """Record the micro-ops that are submitted in the block, which begins and ends while none runs."""
+        self._recording = MicroOpRecording(device)
         try:
             yield self._recording
         finally:
             self._recording = None
 
     def close(self) -> None:
-        """End the thread. What has not ended by then fails."""
+        """End the thread. Pending micro-ops fail."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -248,7 +249,7 @@ class CommunicationScheduler:
 
     def _submit(
         self,
-        kind: Kind,
+        kind: CollectiveKind,
         tensor: Tensor,
         start: Callable[[], list[Work]],
         label: str,
@@ -277,9 +278,9 @@ class CommunicationScheduler:
             while not self._is_closing:
                 kind = self._order.next(_SLICE_S)
                 if kind is None:
-                    self._lose_patience(quiet_since_s)
+                    self._check_wait(quiet_since_s)
                     continue
-                op = self._take(kind)
+                op = self._next_op(kind)
                 if op is None:
                     break
                 self._carry_out(op)
@@ -294,11 +295,11 @@ class CommunicationScheduler:
         with self._changed:
             self._error = error
             left = [op for queue in self._queues.values() for op in queue]
-            self._queues = {kind: deque() for kind in Kind}
+            self._queues = {kind: deque() for kind in CollectiveKind}
         for op in left:
             op.pending.settle(error)
 
-    def _lose_patience(self, quiet_since_s: float) -> None:
+    def _check_wait(self, quiet_since_s: float) -> None:
         with self._changed:
             queued = [queue[0] for queue in self._queues.values() if queue]
         for op in queued:
@@ -309,8 +310,9 @@ class CommunicationScheduler:
                     "rank 0, which decides, is stopped or cut off, or the plan is that of another step"
                 )
 
-    def _take(self, kind: Kind) -> _MicroOp | None:
-        """The next micro-op of a kind, waited for: another rank may have come first. It stays queued."""
+    def _next_op(self, kind: CollectiveKind) -> _MicroOp | None:
+        """Return the next micro-op of a kind, which stays queued; wait for it, since another rank may have
+        submitted it first."""
         with self._changed:
             while not self._queues[kind]:
                 if self._is_closing:
@@ -332,7 +334,7 @@ class CommunicationScheduler:
         except (CollectiveLostError, DisagreementError):
             raise
         except RuntimeError as error:
-            self._hear_why()
+            self._raise_reported()
             reason = str(error).strip().partition("\n")[0]
             raise CollectiveLostError(
                 f"rank {self._rank}: {op.kind} {op.label} has failed: another rank is gone or stopped: "
@@ -351,7 +353,7 @@ class CommunicationScheduler:
             self._trace.append(record)
         if op.recording is not None:
             op.recording.add(record, times)
-        with torch.cuda.stream(self._stream):  # so that a future that is set by it belongs to the stream
+        with torch.cuda.stream(self._stream):  # a future that is set by it then belongs to the stream
             op.pending.settle(None, None if times is None else times.ended)
 
     def _hand_over(self, op: _MicroOp, ready: torch.cuda.Event) -> DeviceTimes:
@@ -368,8 +370,9 @@ class CommunicationScheduler:
             ended.record(self._stream)
         return DeviceTimes(ready, started, ended)
 
-    def _hear_why(self) -> None:
-        """Others may know better why a collective has failed than this rank, which only sees that it has."""
+    def _raise_reported(self) -> None:
+        """Raise the error that another rank reports for a failed collective, since this rank detects only the
+        failure."""
         for _ in range(5):
             self._order.check()
             time.sleep(_SLICE_S)

@@ -1,4 +1,4 @@
-"""What the ranks have communicated, and when; for measurements and tests."""
+"""Records of the ranks' communication and its times; for measurements and tests."""
 
 import time
 from collections.abc import Iterable
@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 
 
 @dataclass(frozen=True)
 class MicroOpRecord:
-    """A micro-op as one rank saw it. Times are those of the machine's monotonic clock, so that ranks of one
-    machine compare; on CUDA devices, `completed_s` is when the micro-op was handed to the device, unless it
-    comes from a `Recording`.
+    """A micro-op on one rank. Times are on the machine's monotonic clock, so that ranks of one machine
+    compare; on CUDA devices, `completed_s` is the time of its submission to the device, unless it is from a
+    `MicroOpRecording`.
     """
 
     rank: int
-    kind: Kind
+    kind: CollectiveKind
     label: str
     size_bytes: int
     submitted_s: float
@@ -27,12 +27,12 @@ class MicroOpRecord:
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """When a CUDA device comes to the parts of a micro-op; events that can be timed.
+    """Times at which a CUDA device reaches the parts of a micro-op, as events.
 
     Attributes:
-        ready: what it needs has been computed.
-        started: nothing before it runs any more.
-        ended: it has ended.
+        ready: end of the computation of its input.
+        started: end of the micro-op before.
+        ended: its end.
     """
 
     ready: torch.cuda.Event
@@ -40,18 +40,18 @@ class DeviceTimes:
     ended: torch.cuda.Event
 
 
-class Recording:
-    """The micro-ops of a step, by the clock of the device that carries them out.
+class MicroOpRecording:
+    """Micro-ops of a step, by the clock of the device that runs them.
 
     Attributes:
-        began_s: when it has begun, as the machine's monotonic clock has it.
+        began_s: time of its start, on the machine's monotonic clock.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Begin.
+        """Start the recording.
 
         Args:
-            device: where the tensors of all micro-ops are.
+            device: device of the tensors of all micro-ops.
         """
         self._origin: torch.cuda.Event | None = None
         if device.type == "cuda":
@@ -61,12 +61,12 @@ class Recording:
         self.began_s = time.monotonic()
 
     def add(self, record: MicroOpRecord, times: DeviceTimes | None) -> None:
-        """A micro-op has ended, or was handed to a CUDA device; for the thread that issues."""
+        """Add a micro-op that has ended, or was submitted to a CUDA device; for the thread that issues."""
         self._added.append((record, times))
 
     def records(self) -> list[MicroOpRecord]:
-        """All micro-ops, once none is under way. Those of a CUDA device are waited for; their times are from
-        when the device came to the beginning, which counts as `began_s`."""
+        """Return all micro-ops, once none is pending. This waits for those of a CUDA device; their times
+        count from the start on the device, which is set to `began_s`."""
         return [record if times is None else self._timed(record, times) for record, times in self._added]
 
     def _timed(self, record: MicroOpRecord, times: DeviceTimes) -> MicroOpRecord:
@@ -81,13 +81,14 @@ class Recording:
 
 
 def overlaps(records: Iterable[MicroOpRecord]) -> list[tuple[MicroOpRecord, MicroOpRecord]]:
-    """Pairs of an all-to-all and an allreduce, of one rank or of two, that ran at the same time."""
+    """Return the pairs of an all-to-all and an allreduce, on one rank or on two, that ran at the same
+    time."""
     found = []
     running: list[MicroOpRecord] = []
     for record in sorted(records, key=lambda record: record.issued_s):
         running = [each for each in running if each.completed_s > record.issued_s]
         found += [
-            (record, each) if record.kind is Kind.ALL_TO_ALL else (each, record)
+            (record, each) if record.kind is CollectiveKind.ALL_TO_ALL else (each, record)
             for each in running
             if each.kind is not record.kind
         ]
@@ -96,13 +97,13 @@ def overlaps(records: Iterable[MicroOpRecord]) -> list[tuple[MicroOpRecord, Micr
 
 
 def waited_behind(records: Iterable[MicroOpRecord]) -> dict[MicroOpRecord, int]:
-    """For each all-to-all of one rank, how many allreduce micro-ops ran while it waited to be issued."""
+    """Return, for each all-to-all of one rank, the number of allreduce micro-ops that ran during its wait."""
     records = list(records)
-    allreduces = [record for record in records if record.kind is Kind.ALLREDUCE]
+    allreduces = [record for record in records if record.kind is CollectiveKind.ALLREDUCE]
     return {
         record: sum(
             each.completed_s > record.submitted_s and each.issued_s < record.issued_s for each in allreduces
         )
         for record in records
-        if record.kind is Kind.ALL_TO_ALL
+        if record.kind is CollectiveKind.ALL_TO_ALL
     }

@@ -1,4 +1,4 @@
-"""The rival: collectives as other systems issue them, without any order between the kinds."""
+"""Baseline for comparison: collectives as other systems issue them, without an order between the kinds."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,12 @@ from executors.moe.parallel.trace import MicroOpRecord
 
 
 class UnscheduledCommunication:
-    """All-to-alls and allreduces each one after another, and the kinds beside each other, where they share
-    the network (section 4.2.2: two streams that know nothing of each other). Their process groups must
-    differ.
+    """Issues all-to-alls and allreduces each one after another, and the kinds in parallel, sharing the
+    network (section 4.2.2: two independent streams). Their process groups must differ.
     """
 
     def __init__(self, rank: int, timeout_s: float, trace: list[MicroOpRecord] | None = None) -> None:
-        """Start; as for `CommunicationScheduler`."""
+        """Start both threads; see `CommunicationScheduler`."""
         self._tokens = CommunicationScheduler(PlannedOrder(), rank, timeout_s, trace)
         self._gradients = CommunicationScheduler(PlannedOrder(), rank, timeout_s, trace)
 
@@ -33,22 +32,22 @@ class UnscheduledCommunication:
         lanes: Lanes,
         label: str,
     ) -> Pending:
-        """As `CommunicationScheduler.all_to_all`."""
+        """See `CommunicationScheduler.all_to_all`."""
         return self._tokens.all_to_all(received, sent, received_splits, sent_splits, lanes, label)
 
     def allreduce(
         self, tensor: Tensor, group: ProcessGroup, label: str, through: torch.device | None = None
     ) -> Pending:
-        """As `CommunicationScheduler.allreduce`."""
+        """See `CommunicationScheduler.allreduce`."""
         return self._gradients.allreduce(tensor, group, label, through)
 
     @property
     def error(self) -> Exception | None:
-        """Why no more collectives are issued, if so."""
+        """Error after which no more collectives are issued; None without one."""
         return self._tokens.error or self._gradients.error
 
     def expect_all_to_alls(self, count: int) -> None:
-        """Nothing: no allreduce makes way."""
+        """Do nothing: allreduces are not delayed."""
 
     def close(self) -> None:
         """End both threads."""

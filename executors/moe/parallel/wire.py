@@ -15,7 +15,7 @@ class Wire:
     """One end of a connection. Any thread may send; one receives."""
 
     def __init__(self, connection: socket.socket) -> None:
-        # Or a message waits until the one before has been acknowledged, which the other end puts off.
+        # Otherwise a message waits for the acknowledgement of the one before, which the other end delays.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(None)
         self._socket = connection
@@ -23,11 +23,11 @@ class Wire:
         self._lock = threading.Lock()
 
     def fileno(self) -> int:
-        """For selectors."""
+        """Return the file descriptor, for selectors."""
         return self._socket.fileno()
 
     def send(self, *message: object) -> None:
-        """Send a message: a word, and what belongs to it.
+        """Send a message: a word and its values.
 
         Raises:
             OSError: the connection is broken.
@@ -37,7 +37,7 @@ class Wire:
             self._socket.sendall(line)
 
     def receive(self, wait_s: float) -> list[Sequence[Any]]:
-        """Messages that have come; waits for the first, but not longer than so.
+        """Return the messages that have arrived; wait for the first one until the timeout.
 
         Raises:
             OSError: the other end has closed the connection, or it is broken.
@@ -55,7 +55,7 @@ class Wire:
         return [json.loads(line) for line in lines]
 
     def close(self) -> None:
-        """Close the connection, also under a thread that receives."""
+        """Close the connection, also during a receive in another thread."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

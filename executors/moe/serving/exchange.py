@@ -1,10 +1,10 @@
-"""What the ranks of a service tell and send each other, in bounded time.
+"""Exchanges between the ranks of a service, in bounded time.
 
-Every rank makes each decision by itself, from numbers that all ranks have told all ranks: so no rank waits
-for another that decides, and there is no message with the decision. What the thesis sends to device 0 and
-back on the two all-to-alls of a layer (section 4.6.2) is in one small message to all: a layer's counts, which
-phase two needs of all ranks anyway, carry the estimate for the next layer. With each message goes a digest of
-all decisions before it, by which ranks that have decided differently are found before rows go astray.
+Every rank makes each decision by itself, from numbers that all ranks have sent to all ranks: so no rank waits
+for another's decision. The thesis sends values to device 0 and back on the two all-to-alls of a layer
+(section 4.6.2); here one small message to all has them: a layer's counts, which phase two needs of all ranks
+anyway, include the estimate for the next layer. Each message has a digest of all decisions before it, which
+detects ranks that have decided differently before rows go to wrong experts.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ from solvers.compiled import Ints
 
 
 class RankExchange:
-    """One rank's connections. All ranks must call the same methods in the same order.
+    """Connections of one rank. All ranks must call the same methods in the same order.
 
-    A rank that ends is noticed by the others at once; one that is stopped, or does not come, within the
-    timeout of the call that waits for it. Each call then raises CollectiveLostError.
+    The other ranks detect the exit of a rank at once, and a stopped or missing one within the timeout of the
+    waiting call. Each call then raises CollectiveLostError.
     """
 
     def __init__(self, group: ProcessGroup, lanes: Lanes, timeout_s: float) -> None:
@@ -44,11 +44,11 @@ class RankExchange:
         """Connect; all ranks must do so at the same time.
 
         Args:
-            device: of the rows that are sent.
-            timeout_s: how long a rank may be late.
+            device: device of the rows that are sent.
+            timeout_s: most time by which a rank may be late.
 
         Raises:
-            CollectiveLostError: one does not come.
+            CollectiveLostError: a rank does not connect.
         """
         timeout = timedelta(seconds=timeout_s)
         with lost_at("connecting for tokens", timeout_s), detecting_loss():
@@ -57,43 +57,43 @@ class RankExchange:
         return cls(group, Lanes(upward, downward), timeout_s)
 
     def note(self, decision: bytes) -> None:
-        """This rank has decided something that all ranks must decide alike."""
+        """Record a decision of this rank, which must be the same on all ranks."""
         self._decisions.update(decision)
 
-    def tell(self, where: str, numbers: Ints) -> Ints:
-        """Tell some numbers, and return those of all ranks.
+    def gather(self, where: str, numbers: Ints) -> Ints:
+        """Send some numbers to all ranks, and return those of all.
 
         Args:
-            where: in words, for errors.
+            where: place of the call, for errors.
             numbers: (numbers,) as many on all ranks.
 
         Returns:
             (ranks, numbers)
 
         Raises:
-            CollectiveLostError: a rank is gone, or late.
-            DisagreementError: a rank has noted other decisions.
+            CollectiveLostError: a rank is lost, or late.
+            DisagreementError: a rank has recorded other decisions.
         """
         digest = int.from_bytes(self._decisions.digest(), "big") >> 1
-        told = np.array(self._group.gather(where, [digest, *numbers.tolist()]), np.int64)
-        others = [rank for rank, theirs in enumerate(told[:, 0].tolist()) if theirs != told[0, 0]]
+        gathered = np.array(self._group.gather(where, [digest, *numbers.tolist()]), np.int64)
+        others = [rank for rank, theirs in enumerate(gathered[:, 0].tolist()) if theirs != gathered[0, 0]]
         if others:
             raise DisagreementError(
-                f"{where}: ranks {others} have decided otherwise than rank 0 since {self._last}: they differ "
-                "in their plan, their settings or their code"
+                f"{where}: ranks {others} have decided differently from rank 0 since {self._last}: they "
+                "differ in their plan, their settings or their code"
             )
         self._last = where
-        return told[:, 1:]
+        return gathered[:, 1:]
 
     def spread(self, where: str, content: bytes, size: int) -> bytes:
-        """What rank 0 has, on all ranks.
+        """Return rank 0's content on all ranks.
 
         Args:
-            content: counts on rank 0 alone.
-            size: of it in bytes, as all ranks know.
+            content: only rank 0's is used.
+            size: its size in bytes, which all ranks have.
 
         Raises:
-            CollectiveLostError: a rank is gone, or late.
+            CollectiveLostError: a rank is lost, or late.
         """
         held = torch.zeros(size, dtype=torch.uint8)
         if self.rank == 0:
@@ -105,15 +105,15 @@ class RankExchange:
         """Exchange rows by an all-to-all with uneven splits.
 
         Args:
-            rows: `(rows, hidden)`, in the order of the ranks that they go to.
-            sent: how many go to each rank.
-            received: how many come from each rank.
+            rows: `(rows, hidden)`, in the order of their destination ranks.
+            sent: number of rows to each rank.
+            received: number of rows from each rank.
 
         Returns:
-            `(rows, hidden)`, in the order of the ranks that they come from.
+            `(rows, hidden)`, in the order of their source ranks.
 
         Raises:
-            CollectiveLostError: a rank is gone, or late.
+            CollectiveLostError: a rank is lost, or late.
         """
         arrived = rows.new_empty(sum(received), *rows.shape[1:])
         with lost_at(where, self._timeout_s), detecting_loss():

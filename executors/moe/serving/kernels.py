@@ -1,4 +1,4 @@
-"""The kernels that place experts in a rank that serves: machine code, or the interpreter until there is some.
+"""Kernels that place experts in a serving rank: machine code, or the interpreter until that is compiled.
 
 `python -P -m executors.moe.serving.kernels SCHEME MOST_EXPERTS_PER_DEVICE RANKS EXPERTS` compiles them.
 """
@@ -19,10 +19,11 @@ _log = logging.getLogger(__name__)
 
 
 class ServiceKernels:
-    """Loads what another process has compiled, and interprets meanwhile: the placements are the same."""
+    """Loads kernels that another process compiles, and interprets them meanwhile: the placements are the
+    same."""
 
     def __init__(self, scheme: str, most_experts_per_device: int, ranks: int, experts: int) -> None:
-        """Load them, or have another process begin to compile them.
+        """Load them, or start another process that compiles them.
 
         Raises:
             ValueError: the experts of a layer do not fit on the devices.
@@ -38,11 +39,11 @@ class ServiceKernels:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether there is machine code that `change_over` is to put in place."""
+        """Whether there is machine code that `change_over` can install."""
         return self._loaded.is_set()
 
     def change_over(self) -> None:
-        """Have them run as machine code, if there is some by now. Called between two batches."""
+        """Switch to machine code, if it is compiled. Called between two batches."""
         if self.is_loaded:
             self._loaded.clear()
             change_over()
@@ -55,7 +56,7 @@ class ServiceKernels:
                 compiler.wait(COMPILED_WITHIN_S)
             except subprocess.TimeoutExpired:
                 compiler.kill()
-        # What could not be kept on disk is compiled here.
+        # Kernels that could not be cached on disk are compiled here.
         with compiling():
             _warm_up(*self._order)
         self._loaded.set()

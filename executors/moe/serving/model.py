@@ -1,4 +1,4 @@
-"""The model that a service serves: its experts with all ranks, the rest on each of them."""
+"""The model of a service: its experts spread over all ranks, the rest on each of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,13 +17,13 @@ from schemas.experts.workload import GatingRule
 
 
 class _ServedExperts(nn.Module):
-    """A layer's experts, called as if they were here."""
+    """A layer's experts, called as if they were local."""
 
     def __init__(self, service: ExpertService, layer: int, block: MoeBlock) -> None:
         super().__init__()
         self._layer = layer
         self._service = service
-        # A function, since the block is no part of its experts.
+        # A function, since the block is not a part of its experts.
         self._last_pass: Callable[[], LayerPass | None] = lambda: block.last_pass
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
@@ -32,14 +32,14 @@ class _ServedExperts(nn.Module):
         return self._service.apply(self._layer, rows, counts, last_pass.routing.first_expert)
 
 
-class ServedModel:
-    """A model whose experts are away from it: see `take_experts` and `serve_by`."""
+class ServingModel:
+    """A model without its experts: see `take_experts` and `serve_by`."""
 
     def __init__(self, module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
-        """Take a model with gated experts, on the CPU.
+        """Use a model with gated experts, on the CPU.
 
         Raises:
-            ValueError: it has no such layers, or an encoder and a decoder: their tokens share no path.
+            ValueError: it has no such layers, or an encoder and a decoder, whose tokens share no path.
         """
         if module.config.is_encoder_decoder:
             raise ValueError(
@@ -55,12 +55,12 @@ class ServedModel:
         self._service: ExpertService | None = None
 
     @classmethod
-    def load(cls, directory: Path) -> "ServedModel":
-        """Read a directory that `executors.moe.conversion.storage.save` has written, with a tokenizer.
+    def load(cls, directory: Path) -> "ServingModel":
+        """Read a directory of `executors.moe.conversion.storage.save`, with a tokenizer.
 
         Raises:
-            ValueError: a file is missing or does not fit, or it cannot be served; the message may name the
-                directory.
+            ValueError: a file is missing or does not fit, or the model cannot be served; the message may name
+                the directory.
         """
         module, _ = load(directory)
         return cls(module, load_tokenizer(directory, module))
@@ -72,7 +72,7 @@ class ServedModel:
 
     @property
     def longest_sequence_tokens(self) -> int | None:
-        """None where the model sets no bound."""
+        """Longest sequence (tokens); None if the model sets no bound."""
         longest = getattr(self.module.config.get_text_config(), "max_position_embeddings", None)
         return None if longest is None else int(longest)
 
@@ -84,7 +84,7 @@ class ServedModel:
         return str(self.tokenizer.decode([answer]))
 
     def gate_by(self, rule: GatingRule) -> None:
-        """Have tokens get as many experts as a rule says; weights of their outputs stay the model's.
+        """Set the number of experts per token by a rule; weights of their outputs stay the model's.
 
         Raises:
             ValueError: a layer has fewer experts than a token may get.
@@ -98,7 +98,7 @@ class ServedModel:
             block.gating = gating
 
     def router_bytes(self) -> bytes:
-        """The weights of all routers, by which ranks see that they serve the same model."""
+        """Return the weights of all routers, by which ranks compare their models."""
         return b"".join(
             each.detach().float().numpy().tobytes()
             for block in self._blocks
@@ -106,10 +106,10 @@ class ServedModel:
         )
 
     def take_experts(self, slots: int, device: torch.device) -> list[ExpertSlots]:
-        """Take the experts out of all layers, and move what is left of the model to the device.
+        """Remove the experts from all layers and return them, and move the rest of the model to the device.
 
         Args:
-            slots: on the device, of each layer.
+            slots: slots per layer on the device.
         """
         taken = []
         for block in self._blocks:
@@ -120,7 +120,7 @@ class ServedModel:
         return taken
 
     def serve_by(self, service: ExpertService) -> None:
-        """Have a service apply the experts."""
+        """Let a service apply the experts."""
         self._service = service
         for layer, block in enumerate(self._blocks):
             block.experts = _ServedExperts(service, layer, block)
@@ -130,11 +130,11 @@ class ServedModel:
         """Serve this rank's part of a batch, together with the others.
 
         Args:
-            sequences: tokens of each request; none where this rank has no part.
+            sequences: tokens of each request; empty if this rank has no part.
 
         Returns:
-            `(sequences, ...)` what the model gives for each: of a language model the logits after its last
-            token, of a classifier those of its classes. None where there is no sequence.
+            `(sequences, ...)` outputs of the model: of a language model the logits after the last
+            token, of a classifier those of its classes. None without sequences.
 
         Raises:
             CollectiveLostError, DisagreementError: see `ExpertService`.

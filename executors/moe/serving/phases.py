@@ -1,4 +1,4 @@
-"""The two phases of placing a layer's experts for a batch (thesis, section 4.5.2), beside what stands between
+"""The two phases of placing a layer's experts for a batch (thesis, section 4.5.2), and the placement between
 batches. Pure, and the same on all ranks."""
 
 from dataclasses import dataclass
@@ -14,23 +14,24 @@ from solvers.experts.schemes import Scheme, Settled
 from solvers.experts.splitting import device_loads
 
 _WORTH_SWAPPING = 0.05
-"""A placement that stands by command is left for a batch if the busiest device gets less by this share."""
+"""Least relative decrease of the busiest device's load for which a commanded placement is replaced for a
+batch."""
 
 
 @dataclass(frozen=True, eq=False)
-class Standing:
-    """Where the experts of a layer stand between batches.
+class StandingPlacement:
+    """Placement of a layer's experts between batches.
 
     Attributes:
-        is_commanded: whether the cell has said so. Otherwise it holds only until something is foretold.
+        is_commanded: whether the cell has commanded it. Otherwise it is valid only until there is a forecast.
     """
 
     placement: Placement
     is_commanded: bool = False
 
     @classmethod
-    def first(cls, experts: int, cluster: Cluster) -> "Standing":
-        """Before any command: an expert per device.
+    def first(cls, experts: int, cluster: Cluster) -> "StandingPlacement":
+        """Return the placement before any command: an expert per device.
 
         Raises:
             ValueError: there is no room for all experts.
@@ -39,27 +40,28 @@ class Standing:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    """A layer as it is when a batch comes.
+class LayerLayout:
+    """State of a layer when a batch arrives.
 
     Attributes:
-        loaded: what its devices hold by the batch before.
+        loaded: experts on its devices after the batch before.
     """
 
     scheme: Scheme
     cluster: Cluster
-    standing: Standing
+    standing: StandingPlacement
     loaded: Placement
 
     def plan(self, demand: Demand) -> Placement | None:
-        """Phase one: the placement before the gating network chooses; None if it is made only afterwards.
+        """Return the placement of phase one, before the gating network chooses; None if it is made only
+        afterwards.
 
-        With nothing foretold the standing placement is kept. One that the cell has commanded is also kept if
-        the scheme's own would serve what is foretold hardly better. Otherwise the devices are numbered so
-        that little has to be loaded.
+        Without a forecast, the standing placement is kept. A commanded one is also kept if the scheme's own
+        would be hardly better for the forecast. Otherwise the devices are numbered so that few experts have
+        to be loaded.
 
         Args:
-            demand: of all ranks, of total 0 where nothing is foretold.
+            demand: forecast of all ranks; total 0 without one.
         """
         planned = self.scheme.plan(demand, self.cluster)
         if planned is None:
@@ -71,13 +73,13 @@ class Layout:
         return self.scheme.fill(planned, demand.filled(), self.loaded)
 
     def settle(self, planned: Placement | None, demand: Demand, tokens: Ints) -> Settled:
-        """Phase two: the placement that holds, and what each replica takes. Where nothing was foretold there
-        is nothing to revise.
+        """Return the placement of phase two, and the load of each replica. Without a forecast, there is
+        nothing to revise.
 
         Args:
-            planned: what phase one has made.
-            demand: what it was made from.
-            tokens: (experts,) counted ones, of all ranks.
+            planned: placement of phase one.
+            demand: forecast that it was made from.
+            tokens: (experts,) counts of all ranks.
         """
         if planned is not None and not demand.total:
             return Settled(planned, self.scheme.split(planned, tokens), tokens, is_revised=False)
@@ -90,7 +92,7 @@ class Layout:
         return settled._replace(placement=placement, split=self.scheme.split(placement, settled.tokens))
 
     def _is_good_enough(self, planned: Placement, demand: Demand) -> bool:
-        """Whether a commanded placement serves a demand about as well as what is planned."""
+        """Return whether a commanded placement serves a demand about as well as the planned one."""
         if not self.standing.is_commanded:
             return False
         loads = demand.filled().loads

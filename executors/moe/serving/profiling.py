@@ -11,18 +11,18 @@ from solvers.experts.placement import Demand
 _HELD_BACK_PART = 4
 _MOST_HELD_BACK = 16
 _ACCURATE_TOP = 2
-"""An estimate is right if the two most popular experts are, in their order (section 4.7.3.2)."""
+"""Whether the two most popular experts must be right, in order, for a right estimate (section 4.7.3.2)."""
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """What the stage has brought.
+    """Results of the stage.
 
     Attributes:
-        profile: of all its batches.
-        accuracy: of the last of them, by a profile of those before: the fraction of batches and layers whose
-            top-2 list is estimated right. Layers count from the l-th on, as paths have l layers, or the last
-            where there are fewer. None where there were too few batches to hold any back.
+        profile: profile of all its batches.
+        accuracy: for the last batches, by a profile of the earlier ones: fraction of batches and layers with
+            a right top-2 estimate. Layers count from the l-th on, as paths have l layers, or only the last if
+            there are fewer. None if there were too few batches for a comparison.
     """
 
     profile: PathProfile
@@ -30,20 +30,20 @@ class Profiled:
 
     @property
     def paths(self) -> int:
-        """Sample paths of full length that are kept, over all layers."""
+        """Number of sample paths of full length, over all layers."""
         length = self.profile.length
         return sum(tables[length].keys.size for tables in self.profile.tables if len(tables) > length)
 
 
 class ProfileStage:
-    """Counts batches until there are enough. The same on all ranks, which are told of all tokens."""
+    """Counts batches until there are enough. The same on all ranks, which get the tokens of all."""
 
     def __init__(self, batches: int, profile: PathProfile, top: int | None) -> None:
         """
         Args:
-            batches: how many are profiled.
-            profile: is added to.
-            top: experts of each path that estimates count, as the scheme says.
+            batches: number of batches in the profile.
+            profile: profile that they are added to.
+            top: experts of each path that estimates count, from the scheme.
         """
         self._left = batches
         self._profile = profile
@@ -53,11 +53,11 @@ class ProfileStage:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is to be added."""
+        """Return whether the stage is complete."""
         return self._left <= 0
 
     def add(self, selections: Ints) -> None:
-        """Count a batch.
+        """Add a batch.
 
         Args:
             selections: (tokens, layers) of all ranks.
@@ -69,7 +69,7 @@ class ProfileStage:
         self._left -= 1
 
     def conclude(self) -> Profiled:
-        """What all batches have brought."""
+        """Return the results of all batches."""
         accuracy = None
         if self._held_back:
             estimator = PopularityEstimator(self._profile, self._top)
@@ -81,19 +81,19 @@ class ProfileStage:
         return Profiled(self._profile, accuracy)
 
 
-def is_foretold(foretold: Demand, tokens: Ints) -> bool:
-    """Whether the top-2 list of a layer is as foretold.
+def is_as_forecast(forecast: Demand, tokens: Ints) -> bool:
+    """Return whether the top-2 experts of a layer are as forecast.
 
     Args:
-        tokens: (experts,) counted ones.
+        tokens: (experts,) counts.
     """
-    return foretold.top(_ACCURATE_TOP) == Demand.of_counts(tokens).top(_ACCURATE_TOP)
+    return forecast.top(_ACCURATE_TOP) == Demand.of_counts(tokens).top(_ACCURATE_TOP)
 
 
 def _are_right(estimator: PopularityEstimator, batch: Ints) -> list[bool]:
     experts, layers = estimator.profile.experts, batch.shape[1]
     return [
-        is_foretold(
+        is_as_forecast(
             estimator.estimate(layer, batch[:, :layer]), np.bincount(batch[:, layer], minlength=experts)
         )
         for layer in range(min(estimator.profile.length, layers - 1), layers)

@@ -1,8 +1,8 @@
 """A rank of a service, from its first batch to its last.
 
-Between two batches all ranks exchange whether they are to end, and rank 0 what comes next: a batch, and its
-requests; a wait, which it repeats often enough that no rank takes the others for lost; a placement that the
-cell has commanded, so that all ranks have it at the same batch.
+Between two batches all ranks exchange whether they are to end, and rank 0 sends the next step: a batch, with
+its requests; a wait, which is repeated often enough that ranks are not counted as lost; a placement that the
+cell has commanded, so that all ranks apply it at the same batch.
 """
 
 import logging
@@ -27,10 +27,10 @@ from executors.moe.runner import MoeOrder
 from executors.moe.serving.answers import NewestAnswers
 from executors.moe.serving.exchange import RankExchange
 from executors.moe.serving.kernels import ServiceKernels
-from executors.moe.serving.model import ServedModel
-from executors.moe.serving.requests import Prompts, Schedule, Step, StepWord
+from executors.moe.serving.model import ServingModel
+from executors.moe.serving.requests import BatchSchedule, Prompts, ServiceStep, StepWord
 from executors.moe.serving.service import ExpertService, ServiceTerms
-from executors.moe.serving.statistics import Latencies, RoutedTokens, ServiceSummary
+from executors.moe.serving.statistics import Latencies, RoutingCounts, ServiceSummary
 from executors.node.files import write_folder
 from schemas.base import Record
 from schemas.experts.commands import LayerPlacement
@@ -43,8 +43,8 @@ SUMMARY, ANSWERS = "serving.json", "answers.jsonl"
 """Files of a service in its folder below the output root: a `ServiceSummary`, and its `NewestAnswers`."""
 _WORDS: tuple[StepWord, ...] = get_args(StepWord)
 _LONGEST_SILENCE_S = 60.0
-"""Longest time between two progress reports of the leader, even without news: the cell takes a run without
-reports for lost."""
+"""Longest time between two progress reports of the leader: the cell counts a run without reports as lost
+(s)."""
 _LONGEST_WAIT_S = 0.25
 _MICROSECONDS = 1e6
 _PLACEMENTS: TypeAdapter[tuple[LayerPlacement, ...]] = TypeAdapter(tuple[LayerPlacement, ...])
@@ -58,7 +58,7 @@ def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
 
 
 class Placed(Record):
-    """Experts of some layers are placed so from the next batch on: see `ExpertsPlaced`."""
+    """Placement of the experts of some layers from the next batch on: see `ExpertsPlaced`."""
 
     revision: int
     layers: tuple[LayerPlacement, ...]
@@ -72,7 +72,7 @@ class _BatchBoundary:
     batch_us: int
     """Duration of the batch before on this rank."""
     word: int = 0
-    """Next step; of rank 0, like all that follows."""
+    """Next step; set by rank 0, like all later fields."""
     count: int = 0
     revision: int = 0
     placement_bytes: int = 0
@@ -82,9 +82,9 @@ _FIELDS = len(fields(_BatchBoundary))
 
 
 class ExpertServing(Work[MoeOrder]):
-    """Serves until there is no request left, or the service is to end. See `Work`.
+    """Serves until all requests are answered, or the service is to end. See `Work`.
 
-    Its ranks raise DisagreementError where they serve other things, or have decided differently.
+    Its ranks raise DisagreementError if they serve different models, or have decided differently.
     """
 
     def __init__(self, rank: Rank[MoeOrder]) -> None:
@@ -97,9 +97,9 @@ class ExpertServing(Work[MoeOrder]):
         self._node_s = 0.0
         self._revision = 0
         self._last_s: float | None = None
-        """Duration of the batch before on this rank (s); None once that is sent."""
+        """Duration of the batch before on this rank (s); None once it is sent."""
         self._waited_s: list[float] = []
-        """Waiting times of its requests since they arrived (s)."""
+        """Waiting times of its requests since their arrival (s)."""
         self._is_profile_due = workload.profile_batches > 0
         self._batch = range(0)
         """The requests of the batch before."""
@@ -113,7 +113,7 @@ class ExpertServing(Work[MoeOrder]):
         form = with_columns(Prompts(), data.columns)
         self._dataset = DatasetRoot(order.dataset_root).open(data.path, form=form)
         with named_as_in_job(directory, workload.model):
-            self._model = model = ServedModel.load(directory)
+            self._model = model = ServingModel.load(directory)
             model.gate_by(workload.gating)
         longest = model.longest_sequence_tokens
         if longest is not None and workload.sequence_length > longest:
@@ -154,8 +154,8 @@ class ExpertServing(Work[MoeOrder]):
         self._numbers = np.zeros(-(-workload.batch_size // self._exchange.world), np.int64)
         """This rank's answers to its share of a batch, padded."""
         self._answers = NewestAnswers(self._model.word_of)
-        self._routed = RoutedTokens(self._service.layer_count, self._service.expert_count)
-        self._schedule = Schedule(
+        self._routed = RoutingCounts(self._service.layer_count, self._service.expert_count)
+        self._schedule = BatchSchedule(
             workload.requests, workload.total_samples, workload.batch_size, self._done, time.time()
         )
         if order.placement:
@@ -180,9 +180,9 @@ class ExpertServing(Work[MoeOrder]):
                 self.rank.inbox.wait(step.wait_s)
             self._report_news()
 
-    def _agree(self) -> Step | None:
-        """Return the next step of all ranks; None where they are to end."""
-        step, placed = Step("wait"), b""
+    def _agree(self) -> ServiceStep | None:
+        """Return the next step of all ranks; None if they are to end."""
+        step, placed = ServiceStep("wait"), b""
         revision = self._revision
         if self.rank.leads:
             step = self._schedule.step(self._done, time.time())
@@ -196,19 +196,19 @@ class ExpertServing(Work[MoeOrder]):
             placement_bytes=len(placed),
         )
         numbers = np.array([*vars(mine).values(), *self._numbers])
-        told = self._exchange.tell("the boundary of a batch", numbers)
-        all_told = [_BatchBoundary(*row[:_FIELDS]) for row in told.tolist()]
-        self._note_batch(max(each.batch_us for each in all_told) / _MICROSECONDS, told[:, _FIELDS:])
-        if any(each.is_released for each in all_told):
+        gathered = self._exchange.gather("the boundary of a batch", numbers)
+        boundaries = [_BatchBoundary(*row[:_FIELDS]) for row in gathered.tolist()]
+        self._note_batch(max(each.batch_us for each in boundaries) / _MICROSECONDS, gathered[:, _FIELDS:])
+        if any(each.is_released for each in boundaries):
             return None
-        leading = all_told[0]
+        leading = boundaries[0]
         if leading.placement_bytes:
             placed = self._exchange.spread("a placement", placed, leading.placement_bytes)
             self._stand(leading.revision, placed)
-        return Step(_WORDS[leading.word], leading.count, min(step.wait_s, self._longest_wait_s))
+        return ServiceStep(_WORDS[leading.word], leading.count, min(step.wait_s, self._longest_wait_s))
 
     def _commanded(self) -> tuple[int, bytes]:
-        """The newest revision that the cell has commanded, and what changes with it."""
+        """Return the newest revision that the cell has commanded, and its changes."""
         revision, layers = self._revision, {}
         for instruction in self.rank.inbox.take_instructions():
             placed = Placed.model_validate(instruction.data, strict=False)
@@ -226,7 +226,7 @@ class ExpertServing(Work[MoeOrder]):
         return True
 
     def _stand(self, revision: int, placed: bytes) -> None:
-        # What was routed until now goes with the placement that it was routed by.
+        # Routing until now is reported with the placement that it used.
         self._report_routed()
         self._service.stand(_PLACEMENTS.validate_json(placed))
         self._revision = revision
@@ -291,7 +291,7 @@ class ExpertServing(Work[MoeOrder]):
             self.rank.inbox.send(Progress(samples_done=self._done, node_s=self._node_s, leads=True))
 
     def _report_routed(self) -> None:
-        """Report what was routed since the last report, unless it is nothing or the profile stage lasts."""
+        """Report the routing since the last report, unless it is empty or the profile stage lasts."""
         if not self.rank.leads or self._service.profiled is None or not self._routed.batches:
             return
         now_s = time.monotonic()

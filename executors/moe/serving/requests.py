@@ -22,7 +22,7 @@ class Prompt:
     text: str
 
     def tokenize(self, tokenizer: Tokenizer, sequence_length: int) -> TextSequence:
-        """Its last `sequence_length` tokens; no loss is taken of them.
+        """Return its last `sequence_length` tokens; they bear no loss.
 
         Raises:
             ValueError: it has no token.
@@ -35,7 +35,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Lines with a `prompt` or a `text`; whatever else they have is not looked at. See `RecordForm`."""
+    """Lines with a `prompt` or a `text`; other fields are ignored. See `RecordForm`."""
 
     key: str = "prompt"
 
@@ -49,14 +49,14 @@ class Prompts:
 
 
 class Arrivals:
-    """When requests arrive: a Poisson process that the seed alone decides."""
+    """Arrival times of requests: a Poisson process that depends only on the seed."""
 
     def __init__(self, rate_per_s: float, seed: int, first: int) -> None:
         """
         Args:
-            first: the request with which the service begins; those before it are over.
+            first: first request of the service; those before it are over.
         """
-        # A number for each request, however it is drawn: so those before the first can be skipped.
+        # One random number per request, so that those before the first can be skipped.
         bits = np.random.PCG64(seed)
         bits.advance(first)
         self._draws = np.random.Generator(bits)
@@ -66,10 +66,10 @@ class Arrivals:
         self._offset = first
 
     def time_s(self, request: int) -> float:
-        """When a request arrives, since the service began.
+        """Return the arrival time of a request since the start of the service.
 
         Args:
-            request: by number, none that is forgotten.
+            request: its number, of a request that is not dropped.
         """
         while request - self._offset >= len(self._times_s):
             gaps_s = -np.log1p(-self._draws.random(_BLOCK)) / self._rate_per_s
@@ -79,13 +79,13 @@ class Arrivals:
         return self._times_s[request - self._offset]
 
     def forget(self, before: int) -> None:
-        """Requests before this one will not be asked for again."""
+        """Drop the requests before a number."""
         del self._times_s[: before - self._offset]
         self._offset = before
 
 
 class AtOnce:
-    """All requests are there from the beginning: the next batch comes when the last is done."""
+    """Requests that are all there from the beginning: each batch follows the one before."""
 
     def time_s(self, request: int) -> float:
         """See `Arrivals`."""
@@ -100,13 +100,13 @@ StepWord = Literal["wait", "serve", "over"]
 
 
 @dataclass(frozen=True)
-class Step:
+class ServiceStep:
     """Next step of a service.
 
     Attributes:
-        word: `serve` a batch, `wait` for a request, or it is `over`.
+        word: `serve` a batch, `wait` for a request, or `over`.
         count: requests of the batch.
-        wait_s: until something may have changed.
+        wait_s: longest wait until the next step.
     """
 
     word: StepWord
@@ -114,17 +114,17 @@ class Step:
     wait_s: float = 0.0
 
 
-class Schedule:
-    """Which requests make the next batch. Time is told."""
+class BatchSchedule:
+    """Composition of batches from requests. Times are arguments."""
 
     def __init__(
         self, requests: Requests, total: int | None, batch_size: int, first: int, begin_s: float
     ) -> None:
         """
         Args:
-            total: after so many it is over; None where only the time ends it.
-            first: the request with which the service begins.
-            begin_s: when it begins, Unix time.
+            total: number of requests after which it is over; None if only the time ends it.
+            first: first request of the service.
+            begin_s: start of the service, Unix time.
         """
         self._until_s = math.inf if requests.until_s is None else requests.until_s
         self._total = total
@@ -135,7 +135,7 @@ class Schedule:
             AtOnce() if requests.rate_per_s is None else Arrivals(requests.rate_per_s, requests.seed, first)
         )
 
-    def step(self, done: int, now_s: float) -> Step:
+    def step(self, done: int, now_s: float) -> ServiceStep:
         """Return the step after a number of requests.
 
         Args:
@@ -144,16 +144,16 @@ class Schedule:
         self._arrivals.forget(done)
         left = self._batch_size if self._total is None else min(self._batch_size, self._total - done)
         if left <= 0 or now_s >= self._until_s:
-            return Step("over")
+            return ServiceStep("over")
         count = 0
         while count < left and self._arrives_s(done + count) <= now_s:
             count += 1
         if count:
-            return Step("serve", count)
-        return Step("wait", wait_s=min(self._arrives_s(done), self._until_s) - now_s)
+            return ServiceStep("serve", count)
+        return ServiceStep("wait", wait_s=min(self._arrives_s(done), self._until_s) - now_s)
 
     def waited_s(self, requests: Sequence[int], now_s: float) -> list[float]:
-        """Since the arrival of each; empty where requests do not arrive by a rate."""
+        """Return the times since the arrival of requests; empty for requests without a rate."""
         if self._rate_per_s is None:
             return []
         return [now_s - self._arrives_s(request) for request in requests]

@@ -1,4 +1,4 @@
-"""Which rows go where: from a rank's rows by expert to rows by device and slot, and there by slot."""
+"""Routes of rows: from a rank's rows by expert to rows by device and slot, and there by slot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,11 @@ from solvers.experts.placement import Placement
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """The way of a layer's rows, as one rank sees it.
+    """Route of a layer's rows, on one rank.
 
     Attributes:
-        order: `(sent,)`, which of the rank's rows, sorted by expert, go: by device and then by slot.
+        order: `(sent,)`, indices of the rank's rows, sorted by expert, in the order of sending: by device and
+            then by slot.
         sent: rows to each rank.
         received: rows from each rank.
         arrangement: `(received,)`, the received rows sorted by slot of this rank's device.
@@ -29,15 +30,15 @@ class Route:
 
 
 def route_of(placement: Placement, sends: Ints, rank: int, slots: Sequence[int], size: int) -> Route:
-    """The route of one rank's rows.
+    """Return the route of one rank's rows.
 
     Args:
         sends: `(ranks, devices, slots)` rows from each rank to each slot of the placement.
-        slots: where the experts of the rank's device, in the order of the placement, are held there.
+        slots: slots of the device for its experts, in the order of the placement.
         size: slots of its device.
     """
     mine, theirs = sends[rank], sends[:, rank, :]
-    # Rows are sorted by expert: so in that order, by device for each, slots take one span after another.
+    # Rows are sorted by expert: in that order, and by device for each, slots have consecutive spans.
     by_expert = np.argsort(placement.experts.ravel(), kind="stable")
     lengths = mine.ravel()
     starts = np.empty_like(lengths)
@@ -57,13 +58,13 @@ def route_of(placement: Placement, sends: Ints, rank: int, slots: Sequence[int],
 
 
 def spread_evenly(tokens: Ints) -> Ints:
-    """(ranks, experts) as many tokens of each rank, but spread evenly over the experts whatever was chosen.
+    """Return counts (ranks, experts) with the same sum per rank, but spread evenly over the experts.
 
-    Added up over the ranks they differ by one at most, and the first experts have more: what `Scheme.settle`
-    splits where a scheme balances gating.
+    Sums over the ranks differ by one at most, and the first experts have more: `Scheme.settle` splits these
+    if a scheme balances gating.
 
     Args:
-        tokens: (ranks, experts) counted ones.
+        tokens: (ranks, experts) counts.
     """
     experts = tokens.shape[1]
     ends = np.cumsum(tokens.sum(axis=1))[:, None]
@@ -82,5 +83,5 @@ def _before(lengths: Ints) -> Ints:
 
 
 def _spans(starts: Ints, lengths: Ints) -> Ints:
-    """The numbers of spans, one span after another."""
+    """Return the indices of spans, one span after another."""
     return np.arange(int(lengths.sum())) + np.repeat(starts - _before(lengths), lengths)

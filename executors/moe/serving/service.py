@@ -1,11 +1,11 @@
-"""The way of a batch through the MoE layers of a service, as one rank sees it (thesis, section 4.5.2, 4.6.2).
+"""Path of a batch through the MoE layers of a service, on one rank (thesis, section 4.5.2, 4.6.2).
 
 At each layer, once the gating network has chosen:
 
-1. All ranks tell how many rows they have for each expert, and with it what they foretell of the next layer.
-2. Phase two: each decides alike whether the layer's placement holds, and if not, makes it anew.
-3. Phase one of the next layer begins on a thread of its own: it is placed, and its weights are loaded while
-   this layer computes, and the attention after it.
+1. All ranks exchange their numbers of rows for each expert, with their forecasts for the next layer.
+2. Phase two: each decides in the same way whether the layer's placement is kept, and if not, makes a new one.
+3. Phase one of the next layer begins on a thread of its own: it is placed, and its weights are loaded during
+   the computation of this layer and of the attention after it.
 4. Rows go to the replicas of their experts by an all-to-all with uneven splits, and come back by another.
 """
 
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from executors.moe.serving.exchange import RankExchange
-from executors.moe.serving.foresight import FORESIGHTS, History, nothing
-from executors.moe.serving.phases import Layout, Standing
-from executors.moe.serving.profiling import Profiled, ProfileStage, is_foretold
+from executors.moe.serving.forecasts import FORECASTS, History, without_forecast
+from executors.moe.serving.phases import LayerLayout, StandingPlacement
+from executors.moe.serving.profiling import Profiled, ProfileStage, is_as_forecast
 from executors.moe.serving.routes import route_of, spread_evenly
 from executors.moe.serving.slots import ExpertSlots
 from executors.moe.serving.statistics import LayerPassage
@@ -35,7 +35,7 @@ from solvers.experts.splitting import sends
 
 @dataclass(frozen=True)
 class ServiceTerms:
-    """How experts are placed; the same on all ranks."""
+    """Parameters of the placement of experts; the same on all ranks."""
 
     scheme: Scheme
     most_experts_per_device: int
@@ -45,30 +45,30 @@ class ServiceTerms:
 
 @dataclass(frozen=True, eq=False)
 class _Planned:
-    """Phase one of a layer, which may still be under way."""
+    """Phase one of a layer, which may still run."""
 
     demand: Demand
     placement: Future[Placement | None]
     loads: Future[int]
-    """Experts that were loaded; weights are there once it has ended."""
+    """Number of experts that were loaded; weights are there once it has ended."""
 
 
 class ExpertService:
-    """The MoE layers of one rank, from batch to batch. All ranks must go through the same batches.
+    """The MoE layers of one rank, from batch to batch. All ranks must process the same batches.
 
-    Every method that speaks with other ranks raises CollectiveLostError where one is gone or late, and
-    DisagreementError where one has decided otherwise; then the service is over.
+    Every method that exchanges with other ranks raises CollectiveLostError if one is lost or late, and
+    DisagreementError if one has decided differently; then the service is over.
 
     Attributes:
-        passages: how each layer of the last batch was passed.
-        profiled: what the profile stage has brought; None while it lasts.
+        passages: measurements of each layer in the last batch.
+        profiled: result of the profile stage; None while it lasts.
     """
 
     def __init__(self, exchange: RankExchange, layers: Sequence[ExpertSlots], terms: ServiceTerms) -> None:
-        """Have one expert on each device, or as near as that can be.
+        """Place one expert on each device, or nearly so.
 
         Args:
-            layers: in the order in which a batch comes to them, all with as many experts.
+            layers: in the order of a batch's pass, all with the same number of experts.
 
         Raises:
             ValueError: the experts of a layer do not fit on the devices, or the paths are too long.
@@ -82,10 +82,10 @@ class ExpertService:
         self._scheme = terms.scheme
         self._cluster = Cluster(exchange.world, terms.most_experts_per_device)
         self._history = History(len(layers), self._experts)
-        self._foresight = nothing(self._experts)
+        self._forecast = without_forecast(self._experts)
         profile = PathProfile(self._experts, len(layers), terms.path_length)
         self._stage = ProfileStage(terms.profile_batches, profile, terms.scheme.top)
-        first = Standing.first(self._experts, self._cluster)
+        first = StandingPlacement.first(self._experts, self._cluster)
         self._standing = [first] * len(layers)
         self._loaded = [first.placement] * len(layers)
         self._background = ThreadPoolExecutor(1, thread_name_prefix="experts")
@@ -100,16 +100,16 @@ class ExpertService:
 
     @property
     def layer_count(self) -> int:
-        """How many MoE layers there are."""
+        """Number of MoE layers."""
         return len(self._layers)
 
     @property
     def expert_count(self) -> int:
-        """Of each layer."""
+        """Number of experts of each layer."""
         return self._experts
 
     def check(self, placements: Sequence[LayerPlacement]) -> None:
-        """See whether experts can stand so.
+        """Check that a placement is possible.
 
         Raises:
             ValueError: there is no such layer, or it is placed on other devices or with other experts.
@@ -118,34 +118,34 @@ class ExpertService:
             self._checked(each)
 
     def stand(self, placements: Sequence[LayerPlacement]) -> None:
-        """Have the experts of some layers stand so from the next batch on, on all ranks at the same batch.
+        """Set the standing placement of some layers from the next batch on, on all ranks at the same batch.
 
         Raises:
             ValueError: see `check`.
         """
         checked = [(each.layer, self._checked(each)) for each in placements]
         for layer, placement in checked:
-            self._standing[layer] = Standing(placement, is_commanded=True)
+            self._standing[layer] = StandingPlacement(placement, is_commanded=True)
             self._hold(layer, placement)
             self._loaded[layer] = placement
             self._exchange.note(_bytes_of(placement))
 
     def begin(self, tokens: int) -> None:
-        """A batch comes, of which this rank has so many tokens."""
+        """Begin a batch with `tokens` tokens of this rank."""
         self._selections = []
         self.passages = []
-        foretold = self._foresight(0, np.empty((tokens, 0), np.int64))
-        told = self._exchange.tell("the beginning of a batch", _numbers(foretold))
-        self._plan(0, _demand_of(told))
+        forecast = self._forecast(0, np.empty((tokens, 0), np.int64))
+        gathered = self._exchange.gather("the beginning of a batch", _numbers(forecast))
+        self._plan(0, _demand_of(gathered))
 
     def apply(self, layer: int, rows: Tensor, counts: Tensor, first: Tensor) -> Tensor:
-        """Apply to each row the network of its expert, wherever that is.
+        """Apply to each row the network of its expert, on any rank.
 
         Args:
-            layer: as many have been passed before.
+            layer: number of layers that have been passed before.
             rows: `(pairs, hidden)` on the device, sorted by expert.
             counts: `(experts,)` int64, rows of each expert.
-            first: `(tokens,)` int64, the expert that each token has, or the first of two.
+            first: `(tokens,)` int64, the expert of each token, or the first of two.
 
         Returns:
             `(pairs, hidden)`.
@@ -157,15 +157,15 @@ class ExpertService:
         planned = self._take_plan()
         placement = planned.placement.result()
         exchange.note(_bytes_of(placement))
-        numbers = np.concatenate([[len(rows) - len(first)], own, _numbers(self._foretell(layer + 1))])
-        told = exchange.tell(f"the choices at MoE layer {layer}", numbers)
-        tokens = told[:, 1 : 1 + self._experts]
+        numbers = np.concatenate([[len(rows) - len(first)], own, _numbers(self._forecast_load(layer + 1))])
+        gathered = exchange.gather(f"the choices at MoE layer {layer}", numbers)
+        tokens = gathered[:, 1 : 1 + self._experts]
         counted = tokens.sum(axis=0)
         if self._scheme.balances_gating:
             tokens = spread_evenly(tokens)
         settled = self._layout(layer).settle(placement, planned.demand, tokens.sum(axis=0))
         exchange.note(_bytes_of(settled.placement))
-        self._plan(layer + 1, _demand_of(told[:, 1 + self._experts :]))
+        self._plan(layer + 1, _demand_of(gathered[:, 1 + self._experts :]))
         scheduled_s = time.monotonic()
         loads = planned.loads.result() + self._hold(layer, settled.placement)
         self._loaded[layer] = settled.placement
@@ -176,8 +176,8 @@ class ExpertService:
         self.passages.append(
             LayerPassage(
                 tokens=counted,
-                doubles=int(told[:, 0].sum()),
-                is_foretold=is_foretold(planned.demand, counted) if planned.demand.known else None,
+                doubles=int(gathered[:, 0].sum()),
+                is_as_forecast=is_as_forecast(planned.demand, counted) if planned.demand.known else None,
                 is_revised=settled.is_revised,
                 loads=loads,
                 busiest_tokens=int(settled.split.sum(axis=1).max()),
@@ -190,7 +190,7 @@ class ExpertService:
         return outputs
 
     def pass_idle(self, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Go through all layers without a token: other ranks' may come to experts of this one."""
+        """Pass all layers without a token: tokens of other ranks may need experts of this one."""
         for layer in range(self.layer_count):
             self.apply(
                 layer,
@@ -200,7 +200,7 @@ class ExpertService:
             )
 
     def end(self) -> None:
-        """The batch has passed all layers."""
+        """End a batch that has passed all layers."""
         if not self._stage.is_over:
             self._stage.add(self._everyones_selections())
             if self._stage.is_over:
@@ -250,28 +250,28 @@ class ExpertService:
             return 0
         return self._layers[layer].hold(placement.lists()[self._exchange.rank])
 
-    def _layout(self, layer: int) -> Layout:
-        return Layout(self._scheme, self._cluster, self._standing[layer], self._loaded[layer])
+    def _layout(self, layer: int) -> LayerLayout:
+        return LayerLayout(self._scheme, self._cluster, self._standing[layer], self._loaded[layer])
 
-    def _foretell(self, layer: int) -> Demand:
+    def _forecast_load(self, layer: int) -> Demand:
         if layer == self.layer_count:
-            return nothing(self._experts)(layer, np.empty((0, 0), np.int64))
-        return self._foresight(layer, np.stack(self._selections, axis=1))
+            return without_forecast(self._experts)(layer, np.empty((0, 0), np.int64))
+        return self._forecast(layer, np.stack(self._selections, axis=1))
 
     def _conclude_profile(self) -> None:
         self.profiled = self._stage.conclude()
-        make = FORESIGHTS[self._scheme.basis]
-        self._foresight = make(self.profiled.profile, self._history, self._scheme)
+        make = FORECASTS[self._scheme.basis]
+        self._forecast = make(self.profiled.profile, self._history, self._scheme)
 
     def _everyones_selections(self) -> Ints:
-        """(tokens, layers) of all ranks, in their order."""
+        """Return the selections (tokens, layers) of all ranks, in their order."""
         own = np.stack(self._selections, axis=1)
         where = "the selections of a batch that is profiled"
-        sizes = self._exchange.tell(where, np.array([len(own)]))[:, 0]
+        sizes = self._exchange.gather(where, np.array([len(own)]))[:, 0]
         padded = np.zeros((int(sizes.max()), self.layer_count), np.int64)
         padded[: len(own)] = own
-        told = self._exchange.tell(where, padded.ravel()).reshape(len(sizes), *padded.shape)
-        return np.concatenate([each[:size] for each, size in zip(told, sizes, strict=True)])
+        gathered = self._exchange.gather(where, padded.ravel()).reshape(len(sizes), *padded.shape)
+        return np.concatenate([each[:size] for each, size in zip(gathered, sizes, strict=True)])
 
     def _checked(self, placed: LayerPlacement) -> Placement:
         if placed.layer >= self.layer_count or len(placed.devices) != self._cluster.devices:
@@ -287,38 +287,38 @@ class ExpertService:
 
 
 def warm_up(terms: ServiceTerms, ranks: int, experts: int) -> None:
-    """Compile what is compiled on its first call, before other ranks wait for this one.
+    """Compile functions that are compiled on their first call, before other ranks wait for this one.
 
     Raises:
         ValueError: the experts of a layer do not fit on the devices.
     """
     cluster = Cluster(ranks, terms.most_experts_per_device)
-    first = Standing.first(experts, cluster)
-    layout = Layout(terms.scheme, cluster, first, first.placement)
+    first = StandingPlacement.first(experts, cluster)
+    layout = LayerLayout(terms.scheme, cluster, first, first.placement)
     tokens = np.arange(1, experts + 1)
-    foretold = Demand.of_counts(tokens[::-1].copy())
+    forecast = Demand.of_counts(tokens[::-1].copy())
     everyones = np.zeros((ranks, experts), np.int64)
     everyones[0] = tokens
     if terms.scheme.balances_gating:
         everyones = spread_evenly(everyones)
-    settled = layout.settle(layout.plan(foretold), foretold, tokens)
+    settled = layout.settle(layout.plan(forecast), forecast, tokens)
     sends(settled.placement, settled.split, everyones)
     profile = PathProfile(experts, 2, 1)
     profile.add(np.zeros((8, 2), np.int64))
-    FORESIGHTS[terms.scheme.basis](profile, History(2, experts), terms.scheme)(1, np.zeros((1, 1), np.int64))
+    FORECASTS[terms.scheme.basis](profile, History(2, experts), terms.scheme)(1, np.zeros((1, 1), np.int64))
 
 
 def _numbers(demand: Demand) -> Ints:
     return np.concatenate([[demand.total], demand.loads])
 
 
-def _demand_of(told: Ints) -> Demand:
-    """Of all ranks together.
+def _demand_of(rows: Ints) -> Demand:
+    """Return the combined demand of all ranks.
 
     Args:
-        told: (ranks, 1 + experts), what `_numbers` makes.
+        rows: (ranks, 1 + experts), made by `_numbers`.
     """
-    return Demand(told[:, 1:].sum(axis=0), int(told[:, 0].sum()))
+    return Demand(rows[:, 1:].sum(axis=0), int(rows[:, 0].sum()))
 
 
 def _bytes_of(placement: Placement | None) -> bytes:

@@ -1,4 +1,4 @@
-"""A layer's experts on one rank: weights of all in the host's memory, of some in slots on the device."""
+"""Experts of a layer on one rank: weights of all in the host's memory, of some in slots on the device."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,16 +13,17 @@ from solvers.experts.placement import FREE
 class ExpertSlots:
     """Slots on the device, each with the weights of one expert (thesis, section 4.6.2).
 
-    One thread at a time may `hold`, and none may while another computes with the same layer. An expert stays
+    Only one thread at a time may `hold`, and not while another computes with the same layer. An expert stays
     in its slot until the slot is needed.
     """
 
     def __init__(self, experts: nn.Module, slots: int, device: torch.device) -> None:
-        """Have all slots free.
+        """Start with all slots free.
 
         Args:
-            experts: all of the layer's, on the CPU; maps rows sorted by expert, and counts, to as many rows,
-                and has parameters stacked by expert, `(experts, ...)`, and no others. It is not to be moved.
+            experts: all of the layer's, on the CPU; maps rows sorted by expert, and counts, to the same
+                number of rows, and has only parameters stacked by expert, `(experts, ...)`. It must not be
+                moved.
         """
         self._experts = experts.requires_grad_(False)
         self._host: dict[str, Tensor] = {}
@@ -42,17 +43,17 @@ class ExpertSlots:
 
     @property
     def size(self) -> int:
-        """How many slots there are."""
+        """Number of slots."""
         return len(self._held)
 
     def hold(self, experts: Sequence[int]) -> int:
-        """Load those of some experts that are not there, in the place of others.
+        """Load those of some experts that are not there, instead of others.
 
         Returns:
-            how many were loaded.
+            number of experts loaded.
 
         Raises:
-            ValueError: there are more than slots.
+            ValueError: there are more experts than slots.
         """
         if len(experts) > self.size:
             raise ValueError(f"{len(experts)} experts for {self.size} slots on the device")
@@ -67,7 +68,7 @@ class ExpertSlots:
         return len(missing)
 
     def slots_of(self, experts: Sequence[int]) -> list[int]:
-        """Where experts are that are held."""
+        """Return the slots of held experts."""
         return [self._held.index(expert) for expert in experts]
 
     def compute(self, rows: Tensor, counts: Tensor) -> Tensor:
@@ -89,7 +90,8 @@ class ExpertSlots:
 
     @contextmanager
     def _copying(self) -> Iterator[None]:
-        """Copies go beside the computation, once what the slots held before is no longer computed with."""
+        """Let copies run parallel to the computation, after the computation with the slots' previous
+        experts."""
         if self._stream is None:
             yield
             return

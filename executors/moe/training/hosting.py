@@ -1,8 +1,8 @@
-"""The experts of a layer apart from it: a part of them hosted, with their part of an adapter.
+"""Experts of a layer without the layer: a part of them hosted, with their part of an adapter.
 
-A rank hosts some experts of each layer. So what belongs to experts is handled as tensors stacked by expert,
-`(experts, ...)`, of which a rank has its rows. In the whole model, PEFT keeps the two factors of an adapter
-on stacked weights as matrices for all experts together; `ExpertTensor` turns one form into the other.
+A rank hosts some experts of each layer. So tensors of experts are stacked by expert, `(experts, ...)`, and a
+rank has its rows. In the whole model, PEFT stores the two factors of an adapter on stacked weights as
+matrices for all experts together; `ExpertTensor` converts one form into the other.
 """
 
 import copy
@@ -21,24 +21,24 @@ from executors.moe.parallel.offloading import OffloadedExperts, place
 from executors.moe.parallel.packing import ExpertBytes
 
 Pieces = Sequence[nn.Parameter]
-"""A tensor of the hosted experts, stacked by expert: of those that stay on the device, if any, and of each of
-the others, in the host's memory."""
+"""A tensor of the hosted experts, stacked by expert: of the resident ones, if any, and of each of the others,
+in the host's memory."""
 _HALF_BYTES = torch.bfloat16.itemsize
 _OF_TRAINED = 4
-"""Times its size takes a parameter with its gradient and AdamW's two moments."""
+"""Size of a parameter with its gradient and AdamW's two moments, in sizes of the parameter."""
 _Form = Literal["stacked", "inward factor", "outward factor"]
 
 
 @dataclass(frozen=True)
 class ExpertTensor:
-    """A parameter of all experts of a layer, or what an optimizer keeps of one.
+    """A parameter of all experts of a layer, or an optimizer's tensor for one.
 
     Attributes:
-        name: in the whole model.
-        part: what the hosted experts call it.
-        form: how the whole model has it: `stacked`, as here; or as a factor of PEFT's, `(experts * rank,
-            in)` or `(out, rank * experts)`.
-        shape: in the whole model.
+        name: its name in the whole model.
+        part: its name in the hosted experts.
+        form: its form in the whole model: `stacked`, as here; or a factor of PEFT's, `(experts * rank, in)`
+            or `(out, rank * experts)`.
+        shape: its shape in the whole model.
         is_trained: whether it changes.
     """
 
@@ -49,8 +49,7 @@ class ExpertTensor:
     is_trained: bool
 
     def stacked(self, whole: Tensor, experts: int) -> Tensor:
-        """Of the whole model's form, the form stacked by expert: `(experts, rank, in)`, `(experts, out,
-        rank)`, or as it is."""
+        """Return the form stacked by expert: `(experts, rank, in)`, `(experts, out, rank)`, or unchanged."""
         if self.form == "inward factor":
             return whole.view(experts, -1, whole.shape[1])
         if self.form == "outward factor":
@@ -58,7 +57,7 @@ class ExpertTensor:
         return whole
 
     def whole(self, stacked: Tensor) -> Tensor:
-        """The way back."""
+        """Return the whole model's form: the inverse of `stacked`."""
         if self.form == "inward factor":
             return stacked.flatten(0, 1)
         if self.form == "outward factor":
@@ -67,17 +66,17 @@ class ExpertTensor:
 
 
 class HostedExperts(nn.Module):
-    """Some experts of a layer, and their part of a LoRA adapter: to weights `(experts, out, in)` is added a
-    scaled product of factors `(experts, out, rank)` and `(experts, rank, in)`, as PEFT does."""
+    """Some experts of a layer, and their part of a LoRA adapter: weights `(experts, out, in)` plus a scaled
+    product of factors `(experts, out, rank)` and `(experts, rank, in)`, as in PEFT."""
 
     def __init__(
         self, experts: nn.Module, factors: Mapping[str, tuple[Tensor, Tensor]], scaling: Mapping[str, float]
     ) -> None:
-        """Put both together.
+        """Combine experts and factors.
 
         Args:
-            factors: inward and outward, by the name of the weight; of weights that are adapted.
-            scaling: of the product, by the name of the weight.
+            factors: inward and outward factors, by the name of the adapted weight.
+            scaling: scaling of the product, by the name of the weight.
         """
         super().__init__()
         self.experts = experts
@@ -86,8 +85,8 @@ class HostedExperts(nn.Module):
         self._scaling = dict(scaling)
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """As `Experts.forward`, but outputs have the type of the rows under autocast, too: they travel side
-        by side with them, and so do their gradients."""
+        """Apply to each row the network of its expert, like `Experts.forward`. Outputs have the type of the
+        rows under autocast, too: they travel together with them, and so do their gradients."""
         adapted = {
             # An expert from the host's memory computes with copies, which are not parameters.
             name: torch.baddbmm(
@@ -100,16 +99,16 @@ class HostedExperts(nn.Module):
 
 
 class LayerExperts:
-    """The experts of one layer of a whole model, which are taken from it.
+    """Experts of one layer, removed from a whole model.
 
     Attributes:
-        count: how many the layer has.
+        count: number of the layer's experts.
         hidden: features of a token.
-        tensors: all that belongs to them.
+        tensors: all tensors of the experts.
     """
 
     def __init__(self, layer: str, block: MoeBlock) -> None:
-        """Take them.
+        """Remove them from a block.
 
         Args:
             layer: the block's dotted name in its model.
@@ -118,7 +117,7 @@ class LayerExperts:
         self.tensors: list[ExpertTensor] = []
         self._scaling: dict[str, float] = {}
         self._whole: dict[str, Tensor] = {}
-        # PEFT wraps a module once for each of its parameters that is adapted.
+        # PEFT wraps a module once for each of its adapted parameters.
         while isinstance(module, ParamWrapper):
             (adapter,) = module.active_adapters
             target = module.parameter_name
@@ -135,17 +134,17 @@ class LayerExperts:
         block.experts = nn.Identity()
 
     def take(self) -> dict[str, Tensor]:
-        """All tensors stacked by expert, by their `part`. They are let go here."""
+        """Remove and return all tensors stacked by expert, by their `part`."""
         taken = {each.part: each.stacked(self._whole[each.part], self.count) for each in self.tensors}
         self._whole = {}
         return taken
 
     def bytes_of_one(self, chunks: int, *, is_autocast: bool) -> ExpertBytes:
-        """What one of the experts takes of a device's memory.
+        """Return the device memory of one of the experts.
 
         Args:
-            chunks: in which a pass computes; of each, the weights that it computes with are kept from the
-                forward to the backward pass where they are not the parameters themselves.
+            chunks: chunks of a pass; for each, the weights of the computation are kept from the forward to
+                the backward pass if they are not the parameters themselves.
             is_autocast: whether products are computed in bfloat16.
         """
         sizes = {each.part: math.prod(each.shape) // self.count for each in self.tensors}
@@ -155,8 +154,8 @@ class LayerExperts:
         weights = sum(sizes[each.part] for each in self.tensors if each.form == "stacked")
         halves = weights * _HALF_BYTES if is_autocast else 0
         copies = halves or adapted
-        # Gradients are there twice while a chunk's are added up, and first in the type of the products. Those
-        # of adapted weights become gradients of factors.
+        # Gradients exist twice while a chunk's are added up, and first in the type of the products. Those of
+        # adapted weights become gradients of factors.
         computing = of_all + halves if of_trained else 0
         return ExpertBytes(
             kept=of_all + (_OF_TRAINED - 1) * of_trained + chunks * copies,
@@ -167,13 +166,13 @@ class LayerExperts:
     def host(
         self, hosted: Mapping[str, Tensor], resident: int, device: torch.device
     ) -> tuple[nn.Module, dict[str, Pieces]]:
-        """A module of so many experts as the tensors have, and its parameters by their `part`.
+        """Return a module of the experts in the tensors, and its parameters by their `part`.
 
-        An expert that is off-loaded is so as a whole, with its part of an adapter.
+        An off-loaded expert is off-loaded as a whole, with its part of an adapter.
 
         Args:
             hosted: tensors stacked by expert, by their `part`.
-            resident: how many of the experts stay on the device; the others are in the host's memory.
+            resident: number of experts that stay on the device; the others are in the host's memory.
         """
         parameters: dict[str, Pieces] = {
             each.part: [

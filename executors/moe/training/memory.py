@@ -1,4 +1,4 @@
-"""How much of a device's memory a rank's experts may take."""
+"""Device memory for a rank's experts."""
 
 from collections.abc import Iterable
 
@@ -6,26 +6,27 @@ import torch
 from torch import nn
 
 RESERVED_RATIO = 0.25
-"""Of what is free beside the dense part: for activations, tokens and gradients that travel, and what torch's
-allocator cannot use. What a step needs depends on the model and the batch: an operator may know better."""
+"""Share of the memory that the dense part leaves free: for activations, tokens and gradients in transit, and
+fragments of torch's allocator. The need of a step depends on the model and the batch, so the setting may be
+better."""
 _OF_TRAINED = 4
-"""Times its size takes what comes to a dense parameter: its gradient, the bucket in which that is averaged,
-and AdamW's two moments."""
+"""Memory of a dense parameter in training besides itself, in sizes of the parameter: its gradient, the bucket
+of its average, and AdamW's two moments."""
 
 
 def expert_budget(
     memory_gib: float | None, device: torch.device, dense: Iterable[nn.Parameter]
 ) -> int | None:
-    """Bytes on the device for the experts of all layers: parameters, gradients, AdamW's moments, and what a
-    layer computes with.
+    """Return the bytes on the device for the experts of all layers: parameters, gradients, AdamW's moments,
+    and the memory of a layer's computation.
 
     Args:
-        memory_gib: what the node's settings say, if anything.
-        device: which has the dense part, and nothing of the experts.
-        dense: what is trained beside experts.
+        memory_gib: the node's setting, if any.
+        device: device with the dense part, and without the experts.
+        dense: trained parameters besides those of experts.
 
     Returns:
-        None where memory is not short: on a CPU, if nothing is said.
+        None without a limit: on a CPU without the setting.
     """
     if memory_gib is not None:
         return int(memory_gib * 2**30)
@@ -36,9 +37,9 @@ def expert_budget(
 
 
 def budget_of_free(free_bytes: int, dense_bytes: int) -> int:
-    """Of the memory that is free once the dense part is on the device.
+    """Return the budget from the memory that is free with the dense part on the device.
 
     Args:
-        dense_bytes: of the parameters that are trained beside experts.
+        dense_bytes: bytes of the trained parameters besides those of experts.
     """
     return max(0, int((free_bytes - _OF_TRAINED * dense_bytes) * (1.0 - RESERVED_RATIO)))

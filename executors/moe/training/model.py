@@ -1,4 +1,4 @@
-"""A job's whole model: a dense one whose feed-forward networks become experts, or one that has experts."""
+"""The whole model of a job: a dense one whose feed-forward networks become experts, or one with experts."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from executors.moe.conversion import convert as conversions
 from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import DESCRIPTION, MoeDescription, load, load_whole, save
 from executors.moe.gating import Gating
-from executors.moe.training.objective import Label, NextToken, Objective, Translation
+from executors.moe.training.objective import Label, NextToken, TrainingObjective, Translation
 from schemas.experts.workload import Conversion, GatingRule, MoeTrainWorkload
 from schemas.lora import LoraHyperparameters
 
@@ -41,34 +41,34 @@ class MoeModel:
     """A model with gated experts of which all weights, or those of an adapter, are trained, in float32.
 
     Attributes:
-        description: what its configuration does not say.
+        description: properties that its configuration does not state.
     """
 
     module: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
-    objective: Objective
+    objective: TrainingObjective
     description: MoeDescription
 
     @property
     def longest_sequence_tokens(self) -> int | None:
-        """None where the model sets no bound."""
+        """Longest sequence (tokens); None if the model sets no bound."""
         return longest_sequence_tokens(self.module)
 
     def fill(self, trained: Mapping[str, Tensor]) -> None:
-        """Set all that is trained, by name."""
+        """Set all trained tensors, by name."""
         with torch.no_grad():
             for name, parameter in self.module.named_parameters():
                 if parameter.requires_grad:
                     parameter.copy_(trained[name])
 
     def adapter_files(self) -> ModelFiles | None:
-        """The adapter as PEFT loads it, by file name; None where all weights are trained."""
+        """Return the adapter's files in PEFT's format, by name; None if all weights are trained."""
         if not isinstance(self.module, PeftModel):
             return None
         return TrainableModel(self.module, self.tokenizer).files()
 
     def files(self) -> ModelFiles:
-        """The model as a service loads it, by file name; an adapter is added to its weights."""
+        """Return the model's files for a service, by name; an adapter is added to its weights."""
         whole = self.module
         if isinstance(whole, PeftModel):
             whole = cast(PreTrainedModel, whole.merge_and_unload())
@@ -81,10 +81,10 @@ class MoeModel:
 
 
 def records_of(directory: Path, name: str) -> RecordForm:
-    """The data that the model in a directory can be trained on.
+    """Return the form of records for training the model in a directory.
 
     Args:
-        name: of the model, as the job has it.
+        name: name of the model in the job.
 
     Raises:
         ModelError: it is neither a language model nor a classifier.
@@ -92,17 +92,17 @@ def records_of(directory: Path, name: str) -> RecordForm:
     with named_as_in_job(directory, name):
         config = read_any_config(directory)
         if config.is_encoder_decoder:
-            # It learns a completion from a prompt, and neither chats nor plain text.
+            # Its data has prompts with completions, and neither chats nor plain text.
             return TEXT_RECORDS
         check_config(directory, config)
         return labels_of(config) if is_classifier(config) else text_records(directory)
 
 
 def load_model(directory: Path, workload: MoeTrainWorkload) -> MoeModel:
-    """Load a model onto the CPU, the same on all ranks, with a new adapter on it if there is to be one.
+    """Load a model onto the CPU, the same on all ranks, with a new adapter if the job has one.
 
     Raises:
-        ModelError: it cannot be loaded, or converted, or gated so, or a target module matches nothing.
+        ModelError: it cannot be loaded, converted or gated so, or a target module matches nothing.
         OSError: a file cannot be read.
     """
     seed = workload.hyperparameters.seed
@@ -124,8 +124,8 @@ def load_model(directory: Path, workload: MoeTrainWorkload) -> MoeModel:
 
 def _with_experts(
     directory: Path, workload: MoeTrainWorkload
-) -> tuple[PreTrainedModel, conversions.Conversion | None]:
-    """A model whose layers are gated as the workload says, and how it was converted."""
+) -> tuple[PreTrainedModel, conversions.LayerConversion | None]:
+    """Return a model with gated layers as in the workload, and its conversion."""
     gating = _gating(workload.gating, Gating(workload.gating.mode))
     if (directory / DESCRIPTION).is_file():
         if workload.conversion is not None:
@@ -153,14 +153,14 @@ def _with_experts(
 
 
 def _gating(rule: GatingRule, present: Gating) -> Gating:
-    """Gating by a rule; the weights of the experts' outputs stay the model's."""
+    """Return the gating of a rule; the weights of the experts' outputs stay the model's."""
     if rule.threshold is None:
         return replace(present, mode=rule.mode)
     return replace(present, mode=rule.mode, threshold=rule.threshold)
 
 
-def _conversion(conversion: Conversion, seed: int) -> conversions.Conversion:
-    return conversions.Conversion(
+def _conversion(conversion: Conversion, seed: int) -> conversions.LayerConversion:
+    return conversions.LayerConversion(
         experts=conversion.experts,
         layers=conversion.every,
         noise=conversion.noise,
@@ -168,7 +168,7 @@ def _conversion(conversion: Conversion, seed: int) -> conversions.Conversion:
     )
 
 
-def objective_of(config: PretrainedConfig) -> Objective:
+def objective_of(config: PretrainedConfig) -> TrainingObjective:
     """Return the objective of a kind of model."""
     if config.is_encoder_decoder:
         return Translation(cast(int, config.decoder_start_token_id))
@@ -182,10 +182,10 @@ def adapt(module: PreTrainedModel, adapter: LoraHyperparameters, is_labelled: bo
 
     Args:
         is_labelled: whether it is a classifier, whose head is trained, too.
-        name: of the model, for errors.
+        name: name of the model, for errors.
 
     Raises:
-        ModelError: a target names nothing, or PEFT does not adapt what it names.
+        ModelError: a target matches nothing, or PEFT cannot adapt it.
     """
     modules = [each for each, _ in module.named_modules()]
     experts = [
@@ -200,7 +200,7 @@ def adapt(module: PreTrainedModel, adapter: LoraHyperparameters, is_labelled: bo
         raise ModelError(name, f"no such adapter: no layer is called {', '.join(unknown)}")
     config = LoraConfig(
         r=adapter.rank,
-        lora_alpha=cast(int, adapter.alpha),  # any number will do
+        lora_alpha=cast(int, adapter.alpha),  # any number is valid
         lora_dropout=adapter.dropout,
         # PEFT's "all-linear" leaves out experts, whose weights are not in linear layers.
         target_modules="all-linear"
@@ -213,5 +213,5 @@ def adapt(module: PreTrainedModel, adapter: LoraHyperparameters, is_labelled: bo
 
 
 def _named(target: str, names: Sequence[str]) -> list[str]:
-    """Return the names that a target stands for: the rule of PEFT."""
+    """Return the names that a target matches, by PEFT's rule."""
     return [name for name in names if name == target or name.endswith(f".{target}")]

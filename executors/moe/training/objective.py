@@ -1,4 +1,4 @@
-"""Objectives of training: batches as a model takes them, and their loss, for each kind of model."""
+"""Objectives of training: batches in a model's form, and their loss, for each kind of model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from executors.gang.batches import IGNORED, pad
 from executors.lora.batch import TokenSequence
 
 Call = Callable[..., Any]
-"""A Hugging Face model, or what wraps it."""
+"""A Hugging Face model, or its wrapper."""
 
 
-class Objective(Protocol):
+class TrainingObjective(Protocol):
     """Objective of a kind of model on sequences."""
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
-        """The sum of the losses of all that is predicted in the sequences, at least one; a scalar."""
+        """Return the sum of the losses of all predictions in the sequences, at least one; a scalar."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class NextToken:
     """Objective of a causal language model."""
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
-        """See `Objective`."""
+        """See `TrainingObjective`."""
         batch = pad(sequences, device)
         logits = call(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False).logits
         return _summed(logits[:, :-1].flatten(0, 1), batch.labels[:, 1:].flatten())
@@ -38,13 +38,13 @@ class Label:
     """Objective of a sequence classifier.
 
     Attributes:
-        pad_token_id: the token behind the end of a sequence, by which some models find its last one.
+        pad_token_id: token after the end of a sequence, by which some models find its last one.
     """
 
     pad_token_id: int
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
-        """See `Objective`."""
+        """See `TrainingObjective`."""
         input_ids, attention_mask = _side_by_side(
             [sequence.token_ids for sequence in sequences], self.pad_token_id, device
         )
@@ -54,17 +54,17 @@ class Label:
 
 @dataclass(frozen=True)
 class Translation:
-    """Objective of a model with an encoder, which reads the prompt, and a decoder, which gives the
+    """Objective of a model with an encoder, which reads the prompt, and a decoder, which writes the
     completion.
 
     Attributes:
-        start_token_id: with which the decoder begins.
+        start_token_id: first token of the decoder.
     """
 
     start_token_id: int
 
     def loss(self, call: Call, sequences: Sequence[TokenSequence], device: torch.device) -> Tensor:
-        """See `Objective`."""
+        """Return rows of tokens, padded on the right, and the mask of tokens: int64 `[rows, tokens]` each."""
         prompts = [sequence.token_ids[: sequence.loss_rows[0] + 1] for sequence in sequences]
         completions = [list(sequence.labels) for sequence in sequences]
         input_ids, attention_mask = _side_by_side(prompts, 0, device)

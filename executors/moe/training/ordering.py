@@ -1,4 +1,5 @@
-"""How the ranks of a job that trains come to one order of collectives, from step to step (erratum I3)."""
+"""Methods by which the ranks of a training job get one order of collectives, from step to step (erratum
+I3)."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -8,33 +9,33 @@ import torch
 
 from executors.gang.meeting import lost_at
 from executors.moe.parallel.exchange import agreed_plan
-from executors.moe.parallel.planning import Plan, PlannedOrder, measured_step, plan_step
+from executors.moe.parallel.planning import PlannedOrder, StepPlan, measured_step, plan_step
 from executors.moe.parallel.scheduler import CommunicationScheduler
 
 Ordering = Literal["agreed", "planned"]
-"""Agreed on as collectives come, or by a plan of a step that was measured."""
+"""`agreed`: ranks agree as collectives are submitted. `planned`: by a plan of a measured step."""
 MEASURED_STEP = 3
-"""Which step is measured: DistributedDataParallel makes its buckets anew before the second, which therefore
+"""Step that is measured: DistributedDataParallel rebuilds its buckets before the second, which therefore
 takes longer."""
 
 
 class StepOrder(Protocol):
-    """What has to be done for the order of the collectives of a step."""
+    """Maintenance of the order of the collectives, step by step."""
 
     def step(self) -> AbstractContextManager[None]:
-        """For the forward and the backward pass of a step, on all ranks.
+        """Run the forward and the backward pass of a step within the block, on all ranks.
 
         Raises:
-            CollectiveLostError: a rank is gone.
-            DisagreementError: the step of a rank is not that of the others.
+            CollectiveLostError: a rank is lost.
+            DisagreementError: the step of a rank differs from that of the others.
         """
 
     def packed(self) -> None:
-        """Experts were packed anew: steps have other collectives from now on."""
+        """React to repacked experts: later steps have other collectives."""
 
 
 class AgreedSteps:
-    """Nothing: ranks agree on the order as collectives come."""
+    """An order that ranks agree on as collectives are submitted, without maintenance."""
 
     def step(self) -> AbstractContextManager[None]:
         """See `StepOrder`."""
@@ -45,11 +46,11 @@ class AgreedSteps:
 
 
 class PlannedSteps:
-    """One of the first steps, and one of the first since experts were packed anew, is measured; all follow
-    rank 0's plan of it from the next step on. Until then the order is that of submission.
+    """An order by plans. One of the first steps, and one of the first after each repacking, is measured; all
+    ranks follow rank 0's plan of it from the next step on. Before, the order is that of submission.
 
     Attributes:
-        plan: of the next step.
+        plan: plan of the next step.
     """
 
     def __init__(
@@ -61,8 +62,8 @@ class PlannedSteps:
     ) -> None:
         """
         Args:
-            order: by which the scheduler issues.
-            timeout_s: how long a rank may be late.
+            order: order of the scheduler.
+            timeout_s: most time by which a rank may be late.
         """
         self._order = order
         self._scheduler = scheduler
@@ -72,7 +73,7 @@ class PlannedSteps:
 
     def packed(self) -> None:
         """See `StepOrder`."""
-        self.plan = Plan(())
+        self.plan = StepPlan(())
         self._steps = 0
 
     @contextmanager

@@ -24,24 +24,24 @@ from executors.moe.training.packing import PackingController, begin_packing
 from executors.moe.training.reporting import RoutingReporter
 from executors.moe.training.samples import order_of
 from executors.moe.training.spread import Connections, SpreadModel
-from executors.moe.training.trainer import FIRST_MOMENT, ORDER, SECOND_MOMENT, Share, Trainer
+from executors.moe.training.trainer import FIRST_MOMENT, ORDER, SECOND_MOMENT, ExpertTrainer, SampleShare
 from schemas.experts.workload import MoeTrainWorkload
 
 ORDER_TENSORS = "order.safetensors"
 ADAPTER_FOLDER = "adapter"
-"""In the folder of the result, which is a whole model."""
+"""Folder in the result, which is a whole model."""
 _EXPERTS_OF_A_TOKEN = 2
 
 _log = logging.getLogger(__name__)
 
 
 def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
-    """Run a rank of a job that trains."""
+    """Run a rank of a training job."""
     live(MoeOrder, ExpertTraining, order_json, connection)
 
 
-class ExpertTraining(GangTraining[MoeOrder, Share]):
-    """See `GangTraining`. Each rank hosts a part of the experts: a `Trainer` has its part of the state."""
+class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
+    """See `GangTraining`. Each rank hosts a part of the experts: an `ExpertTrainer` has its part."""
 
     HAS_BACKGROUND_COLLECTIVES = True
     RESUMES_UNREPORTED = False
@@ -75,7 +75,7 @@ class ExpertTraining(GangTraining[MoeOrder, Share]):
         )
         self._trainer = trainer = self._new_trainer(group)
         self._reporter = RoutingReporter(self.rank, trainer.layers, trainer.packing.experts)
-        # On a CUDA device the clock does not show how long micro-ops take.
+        # On a CUDA device the clock does not measure micro-ops.
         is_fixed = workload.experts_per_device is not None or device.type == "cuda"
         self._controller = PackingController(trainer.packing, is_fixed=is_fixed)
         self._steps = 0
@@ -99,10 +99,10 @@ class ExpertTraining(GangTraining[MoeOrder, Share]):
     def is_finished(self) -> bool:
         return self._trainer.is_finished
 
-    def share(self, rank: int, world: int) -> Share:  # noqa: ARG002 -- connected
+    def share(self, rank: int, world: int) -> SampleShare:  # noqa: ARG002 -- connected
         return self._trainer.share()
 
-    def step(self, group: ProcessGroup, own: Share, loss_tokens: int) -> None:  # noqa: ARG002 -- connected
+    def step(self, group: ProcessGroup, own: SampleShare, loss_tokens: int) -> None:  # noqa: ARG002 -- connected
         trainer = self._trainer
         self._reporter.add(trainer.step(own, loss_tokens), self.saved_samples)
         self._steps += 1
@@ -129,10 +129,10 @@ class ExpertTraining(GangTraining[MoeOrder, Share]):
         whole = {name: tensor for tensors in (state or {}).values() for name, tensor in tensors.items()}
         if state is not None:
             self._trainer.check(whole)
-        self._trainer.take(whole)
+        self._trainer.restore(whole)
 
     def result(self, state: State) -> JobResult:
-        # This rank's own model has no experts but those that it hosts.
+        # This rank's own model has only the experts that it hosts.
         model = load_model(self._directory, self._workload)
         model.fill(state[MODEL_TENSORS])
         adapter = model.adapter_files()
@@ -141,7 +141,7 @@ class ExpertTraining(GangTraining[MoeOrder, Share]):
             return JobResult(folders)
         return JobResult({**folders, ADAPTER_FOLDER: adapter}, ADAPTER_FOLDER)
 
-    def _new_trainer(self, group: ProcessGroup) -> Trainer:
+    def _new_trainer(self, group: ProcessGroup) -> ExpertTrainer:
         workload, model, dataset = self._workload, self._model, self.dataset
         assert dataset is not None, "it was prepared"
         hyperparameters = workload.hyperparameters
@@ -165,7 +165,7 @@ class ExpertTraining(GangTraining[MoeOrder, Share]):
                 raise ValueError(f"{dataset.name}, record {sample + 1}: {error}") from error
 
         order = order_of(workload, len(dataset), len(spread.layers))
-        return Trainer(hyperparameters, model, order, tokens_of, spread, self._connections, group)
+        return ExpertTrainer(hyperparameters, model, order, tokens_of, spread, self._connections, group)
 
 
 def _check_model(workload: MoeTrainWorkload, model: MoeModel) -> None:

@@ -1,4 +1,4 @@
-"""Reports of how a training job has routed tokens to experts."""
+"""Reports of the routing of tokens to experts in a training job."""
 
 import logging
 import time
@@ -12,14 +12,14 @@ _log = logging.getLogger(__name__)
 
 
 class RoutingReporter:
-    """Adds up the routing of batches, and reports it. Rank 0 alone reports."""
+    """Adds up the routing of batches, and reports it. Only rank 0 reports."""
 
     def __init__(self, rank: Rank[MoeOrder], layers: int, experts: int) -> None:
-        """Have no batch yet.
+        """Start without batches.
 
         Args:
-            layers: with experts.
-            experts: of each layer.
+            layers: number of layers with experts.
+            experts: number of experts of each layer.
         """
         self._rank = rank
         self._routed = RoutedBatches(layers, experts)
@@ -35,14 +35,14 @@ class RoutingReporter:
         """Add a batch, and report if `report_interval_s` has passed.
 
         Args:
-            saved_samples: of the newest checkpoint.
+            saved_samples: samples of the newest checkpoint.
         """
         self._routed.add(routing)
         if time.monotonic() - self._reported_s >= self._rank.order.report_interval_s:
             self.flush(saved_samples)
 
     def flush(self, saved_samples: int) -> None:
-        """Report what was not reported yet."""
+        """Report the routing since the last report."""
         now_s, batches = time.monotonic(), self._routed.batches
         if not (self._rank.leads and self._fits and batches):
             return

@@ -1,4 +1,4 @@
-"""How all ranks together have routed a batch: its balance loss, its complexity, and reports of it."""
+"""Routing of a batch by all ranks together: its balance loss, its complexity, and its reports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +14,14 @@ from schemas.experts.reports import LayerRouting
 
 @dataclass(frozen=True, eq=False)
 class BatchRouting:
-    """Counts of a batch, of one rank's share or of all: those of all ranks are the sum of their `vector`s.
+    """Counts of a batch, for one rank's share or for all: those of all ranks are the sum of their `vector`s.
 
     Attributes:
-        loss: the sum over all that is predicted.
-        pairs: `(layers, experts)`, tokens that went to each; one with two experts counts for both.
-        first_of_singles: `(layers, experts)`, tokens of which it is the only expert.
-        first_of_all: `(layers, experts)`, tokens of which it is the first.
-        ratios: `(layers, batch)`, of each sample's tokens the ratio with two experts (Eq. 5.5).
+        loss: sum of the losses of all predictions.
+        pairs: `(layers, experts)`, tokens of each expert; one with two experts counts for both.
+        first_of_singles: `(layers, experts)`, tokens with this expert only.
+        first_of_all: `(layers, experts)`, tokens with this expert as the first.
+        ratios: `(layers, batch)`, ratio of each sample's tokens with two experts (Eq. 5.5).
         lengths: `(batch,)`, tokens of each sample.
     """
 
@@ -34,7 +34,7 @@ class BatchRouting:
 
     @classmethod
     def nothing(cls, layers: int, experts: int, batch: int) -> "BatchRouting":
-        """Of a rank that has no sample."""
+        """Return the counts of a rank without samples."""
         pairs, singles, firsts = (np.zeros((layers, experts)) for _ in range(3))
         return cls(0.0, pairs, singles, firsts, np.zeros((layers, batch)), np.zeros(batch))
 
@@ -42,11 +42,11 @@ class BatchRouting:
     def of_share(
         cls, passes: Sequence[LayerPass], experts: int, batch: int, places: range, loss: float
     ) -> "BatchRouting":
-        """Of one rank.
+        """Return the counts of one rank.
 
         Args:
-            passes: of each layer, over the samples of the share.
-            places: of these samples in the batch.
+            passes: passes of each layer, over the samples of the share.
+            places: places of these samples in the batch.
         """
         routing = cls.nothing(len(passes), experts, batch)
         own = slice(places.start, places.stop)
@@ -61,12 +61,13 @@ class BatchRouting:
 
     @property
     def vector(self) -> Tensor:
-        """All of it, float64 on the CPU, to be added up over ranks."""
+        """Return all counts, float64 on the CPU, to be added up over ranks."""
         parts = [np.array([self.loss]), *(part.ravel() for part in self._parts)]
         return torch.from_numpy(np.concatenate(parts))
 
     def summed(self, vector: Tensor) -> "BatchRouting":
-        """Of all ranks, from the sum of their vectors, which have the form of this one's."""
+        """Return the counts of all ranks, from the sum of their vectors, which have the form of this
+        one's."""
         loss, *rest = np.split(
             vector.numpy(), np.cumsum([1, *(part.size for part in self._parts)])[:-1].tolist()
         )
@@ -75,18 +76,18 @@ class BatchRouting:
 
     @property
     def doubles(self) -> NDArray[np.float64]:
-        """`(layers,)` tokens with two experts."""
+        """Return the `(layers,)` tokens with two experts."""
         doubles: NDArray[np.float64] = self.first_of_all.sum(1) - self.first_of_singles.sum(1)
         return doubles
 
     def balance_loss(self, passes: Sequence[LayerPass]) -> Tensor:
-        """A rank's part of the sum of the layers' balance losses over the batch of all ranks: the parts of
-        all ranks add up to `executors.moe.block.auxiliary_loss` of the batch in one process.
+        """Return a rank's part of the sum of the layers' balance losses over the batch of all ranks: the
+        parts of all ranks add up to `executors.moe.block.auxiliary_loss` of the batch in one process.
 
-        Eq. 5.4 has E sum_e f_e p_e, where fractions f bear no gradient, and means p are of all tokens.
+        Eq. 5.4 has E sum_e f_e p_e, where fractions f bear no gradient, and means p are over all tokens.
 
         Args:
-            passes: of this rank's share; this routing is that of all.
+            passes: passes of this rank's share; these counts are those of all.
         """
         parts = []
         for layer, each in enumerate(passes):
@@ -105,7 +106,7 @@ class BatchRouting:
 
 
 class RoutedBatches:
-    """What was routed since the last report."""
+    """Routing since the last report."""
 
     def __init__(self, layers: int, experts: int) -> None:
         self._pairs = np.zeros((layers, experts), np.int64)
@@ -113,13 +114,13 @@ class RoutedBatches:
         self.batches = 0
 
     def add(self, routing: BatchRouting) -> None:
-        """Count a batch of all ranks."""
+        """Add a batch of all ranks."""
         self._pairs += routing.pairs.astype(np.int64)
         self._doubles += routing.doubles.astype(np.int64)
         self.batches += 1
 
     def take(self) -> tuple[LayerRouting, ...]:
-        """The counts by layer, which begin anew."""
+        """Remove and return the counts by layer."""
         taken = tuple(
             LayerRouting(tokens=tuple(tokens), doubles=doubles)
             for tokens, doubles in zip(self._pairs.tolist(), self._doubles.tolist(), strict=True)

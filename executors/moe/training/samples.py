@@ -1,4 +1,4 @@
-"""Which samples a step takes: the same on all ranks, and on however many."""
+"""Samples of a step: the same on all ranks, for any number of ranks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -17,27 +17,27 @@ class SampleOrder(Protocol):
     """The order of a dataset's samples in training."""
 
     def batch(self, samples_done: int) -> Sequence[int]:
-        """Record numbers of the step after so many samples; empty when all work is done."""
+        """Return the record numbers of the step after some samples; empty when all work is done."""
 
     def record(self, samples: Sequence[int], ratios: NDArray[np.float64], tokens: NDArray[np.int64]) -> None:
-        """How a batch was routed: see `Curriculum.record`."""
+        """Record the routing of a batch: see `Curriculum.record`."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint has to keep."""
+        """Return the tensors for a checkpoint."""
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` has told."""
+        """Continue from the tensors of a checkpoint."""
 
 
 def order_of(workload: MoeTrainWorkload, records: int, layers: int) -> SampleOrder:
-    """The order that a job asks for."""
+    """Return the order that a job requests."""
     if workload.hyperparameters.curriculum:
         return ByComplexity(workload, records, layers)
     return Shuffled(workload, records)
 
 
 class Shuffled:
-    """Each epoch in an order of its own, which the seed decides; batches go on from one epoch to the next."""
+    """A new order for each epoch, which depends on the seed; batches continue from one epoch to the next."""
 
     def __init__(self, workload: MoeTrainWorkload, records: int) -> None:
         self._workload = workload
@@ -45,34 +45,35 @@ class Shuffled:
 
     def batch(self, samples_done: int) -> Sequence[int]:
         """See `SampleOrder`."""
-        told, work = self._workload.hyperparameters, self._workload.work_samples
-        return global_batch(self._records, told.seed, samples_done, told.global_batch_size, work)
+        hyperparameters, work = self._workload.hyperparameters, self._workload.work_samples
+        return global_batch(
+            self._records, hyperparameters.seed, samples_done, hyperparameters.global_batch_size, work
+        )
 
     def record(self, samples: Sequence[int], ratios: NDArray[np.float64], tokens: NDArray[np.int64]) -> None:
-        """Nothing: the order does not depend on it."""
+        """Do nothing: the order does not depend on it."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Nothing: the seed and the samples done say all."""
+        """Return no tensors: the order follows from the seed and the samples done."""
         return {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class ByComplexity:
-    """Samples in the order of their complexity, ordered anew before each epoch; batches end with it."""
+    """Samples in the order of their complexity, sorted again before each epoch; batches end with it."""
 
     def __init__(self, workload: MoeTrainWorkload, records: int, layers: int) -> None:
-        told = workload.hyperparameters
-        self._curriculum = Curriculum(records, layers, told.seed)
+        hyperparameters = workload.hyperparameters
+        self._curriculum = Curriculum(records, layers, hyperparameters.seed)
         self._work_samples = workload.work_samples
-        self._batch_size = told.global_batch_size
+        self._batch_size = hyperparameters.global_batch_size
         self._epoch = -1
         self._order = np.zeros(records, np.int64)
 
     def batch(self, samples_done: int) -> Sequence[int]:
-        """See `SampleOrder`. To be asked for each batch in its turn: what is recorded meanwhile counts from
-        the next epoch on."""
+        """See `SampleOrder`. Must be called for each batch in order: records count from the next epoch on."""
         epoch, place = divmod(samples_done, len(self._order))
         if epoch != self._epoch:
             self._epoch = epoch
@@ -85,7 +86,8 @@ class ByComplexity:
         self._curriculum.record(np.array(samples, np.int64), ratios, tokens)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Complexity as last recorded, and the order of the present epoch, which came of what was before."""
+        """Return the complexity as last recorded, and the order of the present epoch, which is from earlier
+        records."""
         return {
             "vectors": torch.from_numpy(self._curriculum.vectors.copy()),
             "tokens": torch.from_numpy(self._curriculum.tokens.copy()),

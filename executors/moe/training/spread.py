@@ -1,4 +1,4 @@
-"""A model spread over ranks: each hosts some experts of each layer, and has all that is not experts."""
+"""A model spread over ranks: each hosts some experts of each layer, and all other parameters."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,10 +33,10 @@ from executors.moe.training.ordering import AgreedSteps, Ordering, PlannedSteps,
 
 @dataclass(frozen=True)
 class Micro:
-    """In which parts collectives are issued; the same on all ranks.
+    """Sizes of the parts in which collectives are issued; the same on all ranks.
 
     Attributes:
-        partition_bytes: the most of an allreduce micro-op.
+        partition_bytes: most bytes of an allreduce micro-op.
         chunks: micro-ops of each all-to-all.
     """
 
@@ -45,10 +45,10 @@ class Micro:
 
     @classmethod
     def of(cls, micro_op_mb: float, rank_tokens: int, token_bytes: int) -> "Micro":
-        """Parts of so many megabytes at most.
+        """Return parts of at most `micro_op_mb` megabytes.
 
         Args:
-            rank_tokens: (token, expert) pairs of a rank in a step, at most.
+            rank_tokens: most (token, expert) pairs of a rank in a step.
         """
         partition_bytes = max(int(micro_op_mb * 2**20), torch.float64.itemsize)
         exchanged_bytes = rank_tokens * token_bytes
@@ -57,11 +57,11 @@ class Micro:
 
 
 class Connections:
-    """One rank's connections, and the thread that issues what goes over them.
+    """Connections of one rank, and the thread that issues its collectives.
 
     Attributes:
         scheduler: issues collectives.
-        steps: what each step has to do for their order.
+        steps: maintenance of the order, by step.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Connections:
         """Connect; all ranks must do so at the same time, in the default process group.
 
         Args:
-            host: where the others reach this rank.
-            timeout_s: how long a rank may be late.
-            ordering: how they come to one order of collectives. By default it is agreed on CPUs, and planned
-                on CUDA devices, where collectives are handed over long before they run (erratum I3).
-            trace: is told of each micro-op that has ended.
+            host: address at which the others reach this rank.
+            timeout_s: most time by which a rank may be late.
+            ordering: method for one order of collectives. Default: agreed on CPUs, and planned on CUDA
+                devices, where collectives are submitted long before they run (erratum I3).
+            trace: receives the record of each micro-op at its end.
 
         Raises:
             CollectiveLostError, DisagreementError: see `AgreedOrder.connect`.
@@ -100,26 +100,26 @@ class Connections:
 
     @property
     def everyone(self) -> dist.ProcessGroup:
-        """All ranks."""
+        """Process group of all ranks."""
         group = dist.group.WORLD
         assert group is not None, "the process group was formed"
         return group
 
     def close(self) -> None:
-        """End the thread, once all ranks are done with each other."""
+        """End the thread, once all ranks have finished their collectives."""
         self.scheduler.close()
 
 
 class SpreadModel:
-    """One rank's part of a model whose experts are spread.
+    """One rank's part of a model with distributed experts.
 
     Attributes:
-        packing: which rank hosts what.
-        layers: the experts of each MoE layer, as the whole model has them.
-        call: the model, as a pass calls it.
-        dense: all that is trained beside experts, by name; the same on all ranks.
-        resident: how many of the experts that a rank hosts of each layer stay on its device; the others are
-            in the host's memory. The same on all ranks.
+        packing: assignment of experts to ranks.
+        layers: experts of each MoE layer, in the form of the whole model.
+        call: the model, as called in a pass.
+        dense: all trained parameters besides those of experts, by name; the same on all ranks.
+        resident: number of a rank's experts of each layer that stay on its device; the others are in the
+            host's memory. The same on all ranks.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class SpreadModel:
         tokens: int,
         expert_memory_gib: float | None = None,
     ) -> None:
-        """Take a whole model apart, on all ranks at the same time.
+        """Divide a whole model, on all ranks at the same time.
 
         Args:
-            tokens: (token, expert) pairs of a rank in a step, at most.
+            tokens: most (token, expert) pairs of a rank in a step.
             expert_memory_gib: see `expert_budget`.
 
         Raises:
-            PeerLostError: a rank does not come.
+            PeerLostError: a rank does not connect.
             ValueError: a device has no room for one expert. All ranks raise it.
         """
         self._connections = connections
@@ -156,7 +156,7 @@ class SpreadModel:
         span = packing.hosted(connections.rank)
         self._hosted: list[dict[str, Pieces]] = [{} for _ in self.layers]
         for index, layer in enumerate(self.layers):
-            # Copies, so that the whole can be let go.
+            # Copies, so that the whole model can be freed.
             self._host(
                 index,
                 {
@@ -168,7 +168,7 @@ class SpreadModel:
 
     @property
     def experts(self) -> int:
-        """Of each layer."""
+        """Number of experts of each layer."""
         return self.packing.experts
 
     @property
@@ -177,14 +177,15 @@ class SpreadModel:
         return self.resident < self.packing.per_device
 
     def trained_experts(self) -> Iterator[tuple[ExpertTensor, Pieces]]:
-        """What is trained of the experts here, layer by layer."""
+        """Yield the trained tensors of the experts here, layer by layer."""
         for layer, hosted in zip(self.layers, self._hosted, strict=True):
             for tensor in layer.tensors:
                 if tensor.is_trained:
                     yield tensor, hosted[tensor.part]
 
     def take_times(self) -> MicroOpTimes | None:
-        """Means over this rank's passes since the last call, and over layers; None without any pass."""
+        """Remove and return mean times over this rank's passes since the last call, and over layers; None
+        without any pass."""
         times = [each for layer in self._parallel if (each := layer.take_times()) is not None]
         if not times:
             return None
@@ -193,17 +194,17 @@ class SpreadModel:
         )
 
     def pack(self, packing: Packing, moments: dict[nn.Parameter, tuple[Tensor, Tensor]]) -> None:
-        """Host experts by another packing, on all ranks at the same time, and choose anew which of them stay
+        """Host experts by another packing, on all ranks at the same time, and choose again which of them stay
         on the device.
 
-        DistributedDataParallel stays as it is, since it has nothing of the experts.
+        DistributedDataParallel stays unchanged, since it has no parameters of the experts.
 
         Args:
-            moments: what an optimizer keeps of each parameter. Those of the experts before are taken out of
-                it, layer by layer, and those of the experts from now on put in.
+            moments: an optimizer's moments of each parameter. Those of the experts before are removed, layer
+                by layer, and those of the experts from now on added.
 
         Raises:
-            CollectiveLostError: a rank is gone.
+            CollectiveLostError: a rank is lost.
         """
         before, was_offloading = self.packing, self.is_offloading
         with lost_at("packing experts anew", self._connections.timeout_s):
@@ -212,7 +213,7 @@ class SpreadModel:
             for index, layer in enumerate(self.layers):
                 leaving = self._take(index, moments, through_host)
                 arrived = iter(exchange_experts(leaving, before, packing, self._connections.rank))
-                # Layer by layer, so that there are never two packings' experts of all layers.
+                # Layer by layer, to avoid two packings' experts of all layers at a time.
                 del leaving
                 self._host(index, {each.part: next(arrived) for each in layer.tensors})
                 for part in (each.part for each in layer.tensors if each.is_trained):
@@ -224,8 +225,7 @@ class SpreadModel:
     def _take(
         self, index: int, moments: dict[nn.Parameter, tuple[Tensor, Tensor]], through_host: bool
     ) -> list[Tensor]:
-        """A layer's tensors, stacked by expert, and then both moments of each that is trained; they are let
-        go here."""
+        """Remove and return a layer's tensors, stacked by expert, then both moments of each trained one."""
         hosted, self._hosted[index] = self._hosted[index], {}
         self._blocks[index].experts = nn.Identity()
         taken = [_whole(hosted[each.part], through_host) for each in self.layers[index].tensors]
@@ -236,7 +236,7 @@ class SpreadModel:
         return taken
 
     def _connect(self, packing: Packing) -> None:
-        """Choose which experts stay on the device, and form groups."""
+        """Choose the experts that stay on the device, and form groups."""
         connections = self._connections
         self.resident = packing.per_device
         if self._budget_bytes is not None:
@@ -274,7 +274,7 @@ class SpreadModel:
         if not self.dense:
             return module
         leave_out_of_averages(module, self._parallel)
-        # All ranks have loaded the same: nothing needs to be sent.
+        # All ranks have loaded the same weights: none need to be sent.
         wrapped = DistributedDataParallel(module, forward_sync_buffers=False, init_sync=False)
         connections = self._connections
         GradientAverage(
@@ -284,12 +284,12 @@ class SpreadModel:
 
 
 def _whole(pieces: Sequence[Tensor], through_host: bool) -> Tensor:
-    """A tensor of the hosted experts from its pieces."""
+    """Return a tensor of the hosted experts from its pieces."""
     return put_together(pieces) if through_host else pieces[0].detach()
 
 
 def _placed_like(stacked: Tensor, pieces: Sequence[Tensor]) -> list[Tensor]:
-    """What an optimizer keeps, where its parameters are."""
+    """Return an optimizer's tensors in the memory of their parameters."""
     return [
         part.to(piece.device) if len(pieces) == 1 else part.to(piece.device, copy=True)
         for part, piece in zip(split_like(stacked, pieces), pieces, strict=True)

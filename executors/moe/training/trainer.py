@@ -19,7 +19,7 @@ from executors.moe.block import take_passes
 from executors.moe.parallel.exchange import agreed_times
 from executors.moe.parallel.offloading import put_together, split_like
 from executors.moe.parallel.packing import Packing
-from executors.moe.parallel.scheduler import failures_told
+from executors.moe.parallel.scheduler import failures_named
 from executors.moe.training.hosting import ExpertTensor
 from executors.moe.training.model import MoeModel
 from executors.moe.training.packing import PackingController
@@ -29,16 +29,16 @@ from executors.moe.training.spread import Connections, SpreadModel
 from schemas.experts.workload import MoeHyperparameters
 
 FIRST_MOMENT, SECOND_MOMENT = "exp_avg.", "exp_avg_sq."
-"""Before a parameter's name: what AdamW keeps of it."""
+"""Prefixes of a parameter's name for AdamW's moments."""
 ORDER = "order."
-"""Before what the order of the samples keeps."""
+"""Prefix of the tensors of the sample order."""
 
 
 class Sequences(Protocol):
     """The data in tokens."""
 
     def __call__(self, sample: int) -> TokenSequence:
-        """One sample, by its number.
+        """Return the tokens of one sample, by its number.
 
         Raises:
             ValueError: it leaves nothing to predict.
@@ -46,14 +46,14 @@ class Sequences(Protocol):
 
 
 @dataclass(frozen=True)
-class Share:
+class SampleShare:
     """One rank's part of a global batch.
 
     Attributes:
-        samples: of the whole batch, by number.
-        places: of this rank's in the batch; none where there are fewer samples than ranks.
-        sequences: in these places; of a rank without any, the first of the batch, which is passed through the
-            model but does not count, since all ranks take part in each pass.
+        samples: numbers of the samples of the whole batch.
+        places: places of this rank's samples in the batch; empty with fewer samples than ranks.
+        sequences: sequences at these places; for a rank without any, the first of the batch, which is passed
+            through the model but does not count, since all ranks take part in each pass.
     """
 
     samples: Sequence[int]
@@ -62,12 +62,12 @@ class Share:
 
     @property
     def loss_tokens(self) -> int:
-        """How many tokens are predicted that count."""
+        """Number of predicted tokens that count."""
         return sum(sequence.loss_tokens for sequence in self.sequences) if self.places else 0
 
 
-class Trainer:
-    """A rank's part of a model, AdamW's moments of it, and a place in the data.
+class ExpertTrainer:
+    """A rank's part of a model, AdamW's moments of it, and a position in the data.
 
     The loss of a step is the mean over all tokens that are predicted in the global batch, plus the balance
     loss of that batch (Eq. 5.4), as one process would compute both. Gradients are averaged over ranks, so a
@@ -76,8 +76,8 @@ class Trainer:
 
     Attributes:
         samples_done: samples trained.
-        steps: taken, since the very beginning.
-        loss: of the last step, the model's own; None before the first of all.
+        steps: steps since the start of the job.
+        loss: the model's own loss in the last step; None before the first of all.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class Trainer:
         connections: Connections,
         group: ProcessGroup,
     ) -> None:
-        """Begin at the first sample.
+        """Start at the first sample.
 
         Args:
-            model: of which `spread` is this rank's part.
+            model: whole model; `spread` is this rank's part of it.
         """
-        self._told = hyperparameters
+        self._hyperparameters = hyperparameters
         self._module, self._objective = model.module, model.objective
         self._order = order
         self._sequences = sequences
@@ -112,48 +112,50 @@ class Trainer:
 
     @property
     def packing(self) -> Packing:
-        """Which rank hosts which experts."""
+        """Assignment of experts to ranks."""
         return self._spread.packing
 
     @property
     def resident(self) -> int:
-        """How many of the experts that a rank hosts of each layer stay on its device."""
+        """Number of a rank's experts of each layer that stay on its device."""
         return self._spread.resident
 
     @property
     def layers(self) -> int:
-        """With experts."""
+        """Number of layers with experts."""
         return len(self._spread.layers)
 
     @property
     def is_finished(self) -> bool:
-        """Whether all of the work is done."""
+        """Whether all work is done."""
         return not self._order.batch(self.samples_done)
 
-    def share(self) -> Share:
-        """Return what this rank trains in the next step.
+    def share(self) -> SampleShare:
+        """Return this rank's part of the next step.
 
         Raises:
             ValueError: a record leaves nothing to predict.
         """
         samples = self._order.batch(self.samples_done)
         places = share(len(samples), self._group.rank, self._group.world)
-        return Share(samples, places, [self._sequences(samples[place]) for place in places or range(1)])
+        return SampleShare(samples, places, [self._sequences(samples[place]) for place in places or range(1)])
 
-    def step(self, own: Share, loss_tokens: int) -> BatchRouting:
-        """Take a step together with the other ranks, and return how all of them have routed the batch.
+    def step(self, own: SampleShare, loss_tokens: int) -> BatchRouting:
+        """Run a step together with the other ranks, and return the routing of the batch by all of them.
 
         Args:
             own: this rank's share.
-            loss_tokens: of the global batch.
+            loss_tokens: tokens of the global batch.
 
         Raises:
-            CollectiveLostError, DisagreementError: the ranks cannot go on together.
-            DivergedError: the step would spoil the model. All ranks raise it.
+            CollectiveLostError, DisagreementError: the ranks cannot continue together.
+            DivergedError: loss or gradient is not finite. All ranks raise it, and leave the model unchanged.
         """
-        # Masks depend on the place in the data alone, and on no step before.
+        # Masks depend only on the position in the data, and not on earlier steps.
         torch.manual_seed(
-            derive_seed(self._told.seed, "dropout", self.samples_done + own.places.start, self._group.rank)
+            derive_seed(
+                self._hyperparameters.seed, "dropout", self.samples_done + own.places.start, self._group.rank
+            )
         )
         with self._connections.steps.step():
             routing = self._differentiate(own, loss_tokens)
@@ -164,13 +166,13 @@ class Trainer:
         return routing
 
     def adjust(self, controller: PackingController, step: int) -> Packing | None:
-        """Measure and pack, where the controller wants it after so many steps of this group of ranks.
+        """Measure and repack, if the controller requests it after a step of this group of ranks.
 
         Returns:
-            The new packing; None where it stays.
+            The new packing; None if it is unchanged.
 
         Raises:
-            CollectiveLostError: a rank is gone.
+            CollectiveLostError: a rank is lost.
         """
         if controller.discards_after(step):
             self._spread.take_times()
@@ -181,7 +183,7 @@ class Trainer:
         with lost_at(where, self._connections.timeout_s):
             times = agreed_times(times)
         following = controller.decide(self.packing, times)
-        # Rank 0 decides, whatever others make of the same times.
+        # Rank 0 decides, so that the same times cannot lead to different decisions.
         (per_device, *_), *_ = self._group.gather("the packing of experts", [following.per_device])
         following = Packing(self.packing.world, self.packing.experts, per_device)
         if following == self.packing:
@@ -190,23 +192,23 @@ class Trainer:
         return following
 
     def pack(self, packing: Packing) -> None:
-        """Host experts by another packing, with what AdamW keeps of them, on all ranks at the same time.
+        """Host experts by another packing, with AdamW's moments of them, on all ranks at the same time.
 
         Raises:
-            CollectiveLostError: a rank is gone.
+            CollectiveLostError: a rank is lost.
         """
-        del self._optimizer  # which has the experts as they were
+        del self._optimizer  # it refers to the experts before
         self._spread.pack(packing, self._moments)
         self._prepare_optimizer()
 
     # The state of all ranks together
 
     def collect(self) -> dict[str, Tensor] | None:
-        """On rank 0, all that is trained and what AdamW keeps of it, as in the whole model, and the order of
-        the samples, on the CPU; None elsewhere. All ranks must do so at the same time.
+        """Return, on rank 0, all trained tensors with AdamW's moments, in the form of the whole model, and
+        the order of the samples, on the CPU; None elsewhere. All ranks must do so at the same time.
 
         Raises:
-            CollectiveLostError: a rank is gone.
+            CollectiveLostError: a rank is lost.
         """
         where, group = "collecting the model", self.packing.group(0)
         whole = {ORDER + name: tensor for name, tensor in self._order.tensors().items()}
@@ -218,14 +220,14 @@ class Trainer:
                 whole[prefix + expert.name] = expert.whole(torch.cat(parts)).contiguous()
         return whole if self._group.rank == 0 else None
 
-    def take(self, whole: Mapping[str, Tensor]) -> None:
-        """Go on from what `collect` has given, on all ranks at the same time, and on however many.
+    def restore(self, whole: Mapping[str, Tensor]) -> None:
+        """Continue from a result of `collect`, on all ranks at the same time, with any number of ranks.
 
         Args:
-            whole: counts on rank 0 alone; see `check`.
+            whole: only rank 0's is used; see `check`.
 
         Raises:
-            CollectiveLostError: a rank is gone.
+            CollectiveLostError: a rank is lost.
         """
         where, is_source = "spreading the model", self._group.rank == 0
 
@@ -248,10 +250,10 @@ class Trainer:
                     piece.copy_(part)
 
     def check(self, whole: Mapping[str, Tensor]) -> None:
-        """See that tensors are of this model and adapter.
+        """Check that tensors are of this model and adapter.
 
         Raises:
-            ValueError: they are not.
+            ValueError: they are of another one.
         """
         shapes = {name: tuple(tensor.shape) for name, tensor in self._dense_tensors()}
         shapes |= {prefix + expert.name: expert.shape for prefix, expert, _ in self._expert_tensors()}
@@ -262,16 +264,16 @@ class Trainer:
             raise ValueError(f"the tensors do not fit the model: {', '.join(odd[:5])}")
 
     def move_to(self, samples_done: int, steps: int, loss: float | None) -> None:
-        """Set what the tensors do not say."""
+        """Set the position, which is not in the tensors."""
         self.samples_done, self.steps, self.loss = samples_done, steps, loss
         self._prepare_optimizer()
 
     # Parts of a step
 
-    def _differentiate(self, own: Share, loss_tokens: int) -> BatchRouting:
-        """The forward and the backward pass."""
+    def _differentiate(self, own: SampleShare, loss_tokens: int) -> BatchRouting:
+        """Run the forward and the backward pass."""
         batch = len(own.samples)
-        with failures_told(self._connections.scheduler):
+        with failures_named(self._connections.scheduler):
             loss = self._summed_loss(own)
         passes = list(take_passes(self._module).values())
         layers, experts = self.layers, self._spread.experts
@@ -283,15 +285,15 @@ class Trainer:
         routing = routing.summed(vector)
         part = loss * 0.0
         if own.places:
-            part = loss / loss_tokens + self._told.balance_weight * routing.balance_loss(passes)
+            part = loss / loss_tokens + self._hyperparameters.balance_weight * routing.balance_loss(passes)
         del passes
         for parameter in self._moments:
             parameter.grad = None
-        with failures_told(self._connections.scheduler):
+        with failures_named(self._connections.scheduler):
             (part * self._group.world).backward()
         return routing
 
-    def _summed_loss(self, own: Share) -> Tensor:
+    def _summed_loss(self, own: SampleShare) -> Tensor:
         device = self._connections.device
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             return self._objective.loss(self._spread.call, own.sequences, device)
@@ -303,17 +305,17 @@ class Trainer:
                 f"the training has diverged: loss {loss}, gradient norm {norm} after {self.samples_done} "
                 "samples"
             )
-        if norm > self._told.max_gradient_norm:
+        if norm > self._hyperparameters.max_gradient_norm:
             for parameter in self._moments:
                 if parameter.grad is not None:
-                    parameter.grad.mul_(self._told.max_gradient_norm / norm)
+                    parameter.grad.mul_(self._hyperparameters.max_gradient_norm / norm)
         self._optimizer.step()
         self.loss = loss
 
     def _gradient_norm(self) -> float:
-        """Over all parameters, the same number on all ranks."""
+        """Return the norm over all parameters, the same number on all ranks."""
         replicas = self.packing.world // self.packing.group_size
-        # Expert by expert, since float64 copies of all experts of a layer may find no room.
+        # Expert by expert, since float64 copies of all experts of a layer may not fit.
         squares = sum(
             _squares(gradient)
             for _, pieces in self._spread.trained_experts()
@@ -333,7 +335,10 @@ class Trainer:
 
     def _prepare_optimizer(self) -> None:
         self._optimizer = torch.optim.AdamW(
-            self._moments, lr=self._told.learning_rate, weight_decay=self._told.weight_decay, fused=True
+            self._moments,
+            lr=self._hyperparameters.learning_rate,
+            weight_decay=self._hyperparameters.weight_decay,
+            fused=True,
         )
         for parameter, (first, second) in self._moments.items():
             self._optimizer.state[parameter] = {
@@ -361,5 +366,5 @@ def _gradients(parameters: Iterable[nn.Parameter]) -> Iterator[Tensor]:
 
 
 def _squares(tensors: Iterable[Tensor]) -> float:
-    """The sum of their squares, one tensor after another; they are on one device."""
+    """Return the sum of the squares of tensors on one device, one tensor after another."""
     return float(sum(each.double().square().sum() for each in tensors))

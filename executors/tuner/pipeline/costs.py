@@ -1,4 +1,4 @@
-"""What the layers of a model cost, measured."""
+"""Measured costs of the layers of a model."""
 
 import time
 from statistics import median
@@ -14,18 +14,19 @@ _WARM_ROUNDS = 2
 def measured_costs(
     structure: Structure, device: torch.device, *, sequences: int = 4, tokens: int = 64, rounds: int = 5
 ) -> list[float]:
-    """Seconds that each layer takes forwards and backwards, for `cut`; the head counts with the last layer.
+    """Measure the seconds that each layer takes forwards and backwards, for `cut`; the last layer includes
+    the head.
 
-    Measure once for a model and a kind of device, and give the same numbers to all ranks (Ymir, section 6.1:
-    the partition is profiled offline). One layer at a time is on the device. Adapters are left out, which
-    are alike in all layers.
+    Measure once per model and kind of device, and use the same numbers on all ranks (Ymir, section 6.1: the
+    partition is profiled offline). One layer at a time is on the device. Adapters, which are alike in all
+    layers, are left out.
 
     Args:
-        structure: of the model, with no stage placed; its parameters are loaded here.
+        structure: structure of the model, with no stage placed; its parameters are loaded here.
         device: to measure on.
-        sequences: in a micro-batch.
-        tokens: of each sequence; all but one bear loss.
-        rounds: of which the median is taken.
+        sequences: sequences per micro-batch.
+        tokens: tokens per sequence; all but one bear loss.
+        rounds: measurements per layer, of which the median is returned.
     """
     layers = structure.layers
     weights = StageWeights(structure, [range(n, n + 1) for n in range(len(layers))], device)

@@ -1,7 +1,7 @@
-"""Where the supported families of models keep their parts, and how a part of their forward is run.
+"""Module names of the supported families of models, and the steps of a part of their forward.
 
-The steps are those of transformers' own ``forward``, in the same order, so that a stage computes bit by bit
-what the whole model would.
+The steps are those of transformers' own ``forward``, in the same order, so that a stage's results are bit by
+bit those of the whole model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ from executors.lora.batch import PackedBatch
 
 @dataclass(frozen=True)
 class Family:
-    """The anatomy of a decoder, as dotted names of its modules.
+    """Structure of a decoder, as dotted names of its modules.
 
     Attributes:
         layers: the list of decoder layers.
         tokens: embeddings of tokens.
-        positions: learned embeddings of positions, added to those of tokens; None where there are none.
-        rotary: what computes rotary positions, on every stage; None where positions are learned.
-        norm: what follows the last layer, before the head.
+        positions: learned embeddings of positions, added to those of tokens; None without any.
+        rotary: module that computes rotary positions, on every stage; None if positions are learned.
+        norm: norm between the last layer and the head.
     """
 
     layers: str
@@ -34,11 +34,11 @@ class Family:
 
     @property
     def beginning(self) -> tuple[str, ...]:
-        """What the first stage has besides its layers."""
+        """Return the modules of the first stage besides its layers."""
         return (self.tokens,) if self.positions is None else (self.tokens, self.positions)
 
     def embed(self, model: PreTrainedModel, batch: PackedBatch) -> Tensor:
-        """Hidden states ``[1, T, features]`` of a batch of T tokens."""
+        """Return the hidden states ``[1, T, features]`` of a batch of T tokens."""
         hidden = model.get_submodule(self.tokens)(batch.input_ids)
         if self.positions is not None:
             hidden = hidden + model.get_submodule(self.positions)(batch.position_ids)
@@ -47,7 +47,7 @@ class Family:
     def run(
         self, model: PreTrainedModel, layers: Sequence[nn.Module], hidden: Tensor, batch: PackedBatch
     ) -> Tensor:
-        """Take hidden states ``[1, T, features]`` through some layers."""
+        """Run hidden states ``[1, T, features]`` through some layers."""
         extra: dict[str, Any] = {}
         if self.rotary is not None:
             rotary = model.get_submodule(self.rotary)
@@ -64,7 +64,7 @@ class Family:
         return hidden
 
     def outputs(self, model: PreTrainedModel, hidden: Tensor, rows: Tensor) -> Tensor:
-        """What goes into the head, ``[rows, features]``, of some rows of what the last layer gives."""
+        """Return the inputs of the head, ``[rows, features]``, for some rows of the last layer's output."""
         return cast(Tensor, model.get_submodule(self.norm)(hidden)[0, rows])
 
 
@@ -90,4 +90,4 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3": _LLAMA,
     "gpt2": _GPT2,
 }
-"""By the ``model_type`` of a model's configuration."""
+"""Families, by the ``model_type`` of a model's configuration."""

@@ -1,4 +1,4 @@
-"""How the ranks of a pipeline talk: messages between neighbours, and what all of them exchange."""
+"""Communication of the ranks of a pipeline: messages between neighbours, and exchanges of all ranks."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ from executors.gang.meeting import PeerLostError
 
 
 class StageLostError(PeerLostError):
-    """Another rank of the pipeline is gone, or does not answer in time."""
+    """Another rank of the pipeline is lost, or does not answer in time."""
 
 
 class Channel:
-    """Messages of one kind, in the order in which they are sent between each two ranks.
+    """Messages of one kind, in order between each two ranks.
 
-    Each kind has a process group of its own. On NCCL a group's messages between two ranks run one after
-    another, so activations that nobody takes yet would hold up the gradients that must come first.
+    Each kind has a process group of its own. On NCCL, a group's messages between two ranks run one after
+    another, so activations that are not yet received would delay the gradients that must come first.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class Channel:
         self._receiving: Work | None = None
 
     def send(self, tensor: Tensor, rank: int) -> None:
-        """Send to another rank without waiting for it to take it.
+        """Send a tensor to another rank without waiting for its receipt.
 
         Raises:
-            StageLostError: the rank is gone, or has not taken what was sent to it long before.
+            StageLostError: the rank is lost, or has not received a much earlier message.
         """
         tensor = tensor.contiguous()
-        # Under 1F1B a stage is never further ahead of another than the pipeline is long, so this waits for
-        # messages only that were taken already. It bounds how many tensors are kept.
+        # Under 1F1B, a stage is ahead of another by at most the length of the pipeline, so this waits only
+        # for messages that are received already. It bounds the number of tensors that are kept.
         while len(self._sent) >= 2 * self._world:
             self._wait_for_oldest()
 
@@ -53,13 +53,13 @@ class Channel:
             assert work is not None, "this process is in the group"
             self._sent.append((work, tensor, rank))
 
-        self._attempt(start, f"rank {rank} of the pipeline is gone or takes no {self._name}")
+        self._attempt(start, f"rank {rank} of the pipeline is gone or receives no {self._name}")
 
     def receive(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, rank: int) -> Tensor:
         """Wait for a tensor from another rank.
 
         Raises:
-            StageLostError: none has come in time.
+            StageLostError: no tensor arrives in time.
         """
         tensor = torch.empty(*shape, dtype=dtype, device=device)
 
@@ -72,16 +72,16 @@ class Channel:
         return tensor
 
     def flush(self) -> None:
-        """Wait until all that was sent is taken.
+        """Wait until all sent tensors are received.
 
         Raises:
-            StageLostError: something was not in time.
+            StageLostError: a tensor is not received in time.
         """
         while self._sent:
             self._wait_for_oldest()
 
     def exchange(self, values: Sequence[float]) -> list[list[float]]:
-        """Tell all ranks some numbers, as many as they tell, and return those of each rank.
+        """Send some numbers to all ranks, the same count on each, and return those of each rank.
 
         Raises:
             StageLostError: a rank does not answer.
@@ -107,7 +107,7 @@ class Channel:
             )
 
     def close(self) -> None:
-        """Let go of the group and of all that is under way in it."""
+        """Release the group and cancel its pending operations."""
         self._sent.clear()
         self._receiving = None
         self._group = self._peers = None
@@ -116,7 +116,7 @@ class Channel:
         rank = self._sent[0][2]
         self._attempt(
             lambda: self._sent[0][0].wait(timedelta(seconds=self._timeout_s)),
-            f"rank {rank} of the pipeline is gone or takes no {self._name}",
+            f"rank {rank} of the pipeline is gone or receives no {self._name}",
         )
         self._sent.popleft()
 
@@ -133,21 +133,22 @@ class Channel:
             raise
         except RuntimeError as error:
             reason = _first_line(error)
-        # Raised out here, since Gloo's connections close only when nothing refers to the group: the frames
-        # of the first error would, and then the other ranks would not see that this one leaves.
+        # Raised outside of the handler: Gloo's connections close only when the group has no references. The
+        # frames of the first error would keep one, and the other ranks would not detect that this rank
+        # leaves.
         raise StageLostError(f"{failure} within {self._timeout_s:g} s: {reason}")
 
 
 class StageGroup:
-    """The process groups of a task's pipelines: Gloo on CPUs, NCCL for activations, gradients and what
-    several pipelines add up on CUDA devices.
+    """The process groups of a task's pipelines: Gloo on CPUs; on CUDA devices NCCL for activations, gradients
+    and sums over pipelines.
 
     Attributes:
         activations: hidden states, from each stage to the next.
         gradients: of the hidden states, from each stage to the one before.
         control: small numbers and states in host memory, used by the training thread.
-        beside: likewise, used by the threads that prepare the next task and finish the one before while
-            another trains; separate, since collectives of one group must come in the same order on all ranks.
+        background: like `control`, for the threads that prepare the next task and finish the one before while
+            another trains; separate, since collectives of one group must have the same order on all ranks.
     """
 
     def __init__(
@@ -160,14 +161,14 @@ class StageGroup:
         join_timeout_s: float,
         peer_timeout_s: float,
     ) -> None:
-        """Connect; all ranks must do so at the same time, and have no other default process group.
+        """Connect; all ranks must do so at the same time, without another default process group.
 
         Args:
-            store: kept, since on the leader it may be the one that the others are connected to.
+            store: kept open, since the leader's may serve the connections of the others.
             stages: ranks of each pipeline, which are neighbours; `world` is a multiple of it.
 
         Raises:
-            StageLostError: a rank does not come.
+            StageLostError: a rank does not connect.
         """
         join_timeout = timedelta(seconds=join_timeout_s)
         heavy = "nccl" if device.type == "cuda" else "gloo"
@@ -175,7 +176,7 @@ class StageGroup:
         def connect(ranks: Sequence[int] | None, backend: str) -> ProcessGroup | None:
             timeout = timedelta(seconds=peer_timeout_s)
             group = dist.new_group(ranks, timeout=timeout, backend=backend)
-            # For a group that this rank is not in, there is a mark instead.
+            # A placeholder stands for a group without this rank.
             return group if isinstance(group, ProcessGroup) else None
 
         try:
@@ -197,25 +198,25 @@ class StageGroup:
         except RuntimeError as error:
             _disconnect()
             raise StageLostError(
-                f"rank {rank}: not all {world} ranks of the pipeline have come within {join_timeout_s:g} s: "
-                f"{_first_line(error)}"
+                f"rank {rank}: not all {world} ranks of the pipeline have joined within "
+                f"{join_timeout_s:g} s: {_first_line(error)}"
             ) from error
         self.rank = rank
         self.world = world
         self.stages = stages
         self._store = store
-        self.activations, self.gradients, self.control, self.beside = channels
+        self.activations, self.gradients, self.control, self.background = channels
 
     def close(self) -> None:
-        """Disconnect: whoever waits for this rank sees it go. The process may join another pipeline."""
-        for channel in (self.activations, self.gradients, self.control, self.beside):
+        """Disconnect: ranks that wait for this one get an error. The process may join another pipeline."""
+        for channel in (self.activations, self.gradients, self.control, self.background):
             channel.close()
         _disconnect()
 
 
 def _disconnect() -> None:
     if dist.is_initialized():
-        with suppress(RuntimeError):  # what is left of a group that never came together
+        with suppress(RuntimeError):  # the rest of a group that never connected
             dist.destroy_process_group()
 
 

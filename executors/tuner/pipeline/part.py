@@ -13,17 +13,16 @@ from executors.tuner.pipeline.structure import Structure
 
 
 class StageLayout:
-    """Which piece of a task's flat vectors belongs to a stage.
+    """Piece of a task's flat vectors that belongs to a stage.
 
-    An adapter's vector goes through the model layer by layer, and the head comes last, so a stage's part of
-    it is one piece.
+    An adapter's vector is ordered by layer, with the head last, so a stage's part is one piece.
 
     Attributes:
-        task: whose adapter it is.
-        start: where the piece begins in the whole vector.
-        layout: of the piece alone.
-        norm_pieces: (start, stop) of each decoder layer within the piece, and of the head: what gradient
-            norms are computed of.
+        task: task of the adapter.
+        start: offset of the piece in the whole vector.
+        layout: layout of the piece alone.
+        norm_pieces: (start, stop) of each decoder layer within the piece, and of the head: the units of
+            gradient norms.
     """
 
     def __init__(self, task: LoraTask, structure: Structure, layers: range) -> None:
@@ -40,7 +39,7 @@ class StageLayout:
         self.task = task
         self.start = whole.factors(sites[0])[0].start if sites else whole.shared_size
         head = base.head_tensors if layers.stop == len(structure.layers) else {}
-        # Named in full, these layers are the only ones that match.
+        # The full names match only these layers.
         self.layout = AdapterLayout(task.model_copy(update={"target_modules": sites}), own, head)
         each_layer = (structure.sites_of(range(layer, layer + 1)) for layer in layers)
         pieces = [self._piece(names) for names in each_layer]
@@ -53,7 +52,8 @@ class StageLayout:
         return self.layout.size
 
     def cut(self, state: TaskState) -> TaskState:
-        """The state with this stage's pieces for its vectors, which share memory with the whole ones."""
+        """Return the state with this stage's pieces as its vectors, which share memory with the whole
+        ones."""
         piece = slice(self.start, self.start + self.size)
         return replace(
             state,
@@ -70,22 +70,22 @@ class StageLayout:
         return pairs[0][0].start, last.start + last.rank * last.features
 
 
-class TaskPart:
-    """A stage's adapter matrices while they are trained. What it computes is what the engine would.
+class StagePart:
+    """A stage's adapter matrices in training. Its results are those of the engine.
 
     Attributes:
-        layout: which piece of the task it is.
+        layout: piece of the task.
         adapter: the piece on the device, with its optimizer.
     """
 
     def __init__(self, layout: StageLayout, piece: TaskState, device: torch.device) -> None:
-        """Bring a piece of a state to the device."""
+        """Copy a piece of a state to the device."""
         self.layout = layout
         self.adapter = TrainedAdapter(layout.task, layout.layout, piece, device)
 
     def squared_norms(self) -> list[float]:
-        """Of the gradient, for each decoder layer and the head: added up in float64, so that the norm of the
-        whole does not depend on where the model is cut."""
+        """Return the squared norms of the gradient by decoder layer, then of the head, summed in float64: the
+        norm of the whole does not depend on the partition of the model."""
         pieces = [self.adapter.gradient[start:stop] for start, stop in self.layout.norm_pieces]
         if not pieces:
             return []
@@ -103,6 +103,6 @@ class TaskPart:
         return host
 
     def serve(self, stream: torch.cuda.Stream) -> None:
-        """Say that another stream will use this part than the one on which it was brought here."""
+        """Mark this part as used by another stream than the one that copied it to the device."""
         for tensor in (*self.adapter.tensors, self.adapter.gradient):
             tensor.record_stream(stream)

@@ -1,4 +1,4 @@
-"""How a model's layers are cut into stages, and which rank runs which stage."""
+"""Partition of a model's layers into stages, and of stages to ranks."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -9,24 +9,25 @@ Direction = Literal["forward", "reverse"]
 
 
 class PartitionError(ValueError):
-    """A model that cannot be cut as asked."""
+    """A model that cannot be cut as requested."""
 
 
 def cut(costs: Sequence[float], stages: int) -> tuple[range, ...]:
-    """Cut layers into neighbouring stages so that the most expensive stage is as cheap as can be.
+    """Cut layers into neighbouring stages with the least cost of the most expensive stage.
 
     A pipeline is as fast as its slowest stage. Exact, by dynamic programming in O(stages * layers^2). Of
     equally good cuts, the one with the fewest layers in the last stage, then in the one before, and so on.
 
     Args:
-        costs: of each layer, in any unit; embeddings count with the first layer, the head with the last.
-        stages: how many.
+        costs: cost of each layer, in any unit; embeddings count with the first layer, the head with the last.
+        stages: number of stages.
 
     Returns:
         the layers of each stage; every stage has at least one.
 
     Raises:
-        PartitionError: there are more stages than layers, or fewer than one; a cost is negative or no number.
+        PartitionError: there are more stages than layers, or fewer than one; a cost is negative or not a
+            number.
     """
     layers = len(costs)
     if not 1 <= stages <= layers:
@@ -34,7 +35,8 @@ def cut(costs: Sequence[float], stages: int) -> tuple[range, ...]:
     if not all(cost >= 0 for cost in costs):
         raise PartitionError("the cost of a layer is negative or not a number")
     up_to = [0.0, *accumulate(costs)]
-    # worst[end]: the most expensive stage of the best cut of the first `end` layers into so many stages.
+    # worst[end]: cost of the most expensive stage in the best cut of the first `end` layers, for the present
+    # number of stages.
     worst = up_to[:]
     starts: list[list[int]] = []
     for stage in range(1, stages):
@@ -55,5 +57,5 @@ def cut(costs: Sequence[float], stages: int) -> tuple[range, ...]:
 
 
 def stage_of(rank: int, stages: int, direction: Direction) -> int:
-    """The stage that a rank runs for tasks of a direction; likewise the rank that runs a stage."""
+    """Return the stage that a rank runs for tasks of a direction; also the rank that runs a stage."""
     return rank if direction == "forward" else stages - 1 - rank

@@ -1,4 +1,4 @@
-"""One stage's forward and backward of a micro-batch."""
+"""Forward and backward pass of a micro-batch on one stage."""
 
 import torch
 from torch import Tensor
@@ -12,8 +12,8 @@ class StagePasses:
     """Runs micro-batches through the layers of one stage.
 
     Attributes:
-        is_first: whether it takes tokens, and not another stage's hidden states.
-        is_last: whether it gives logits, and not hidden states.
+        is_first: whether the input is tokens, and not another stage's hidden states.
+        is_last: whether the output is logits, and not hidden states.
     """
 
     def __init__(self, structure: Structure, layers: range, device: torch.device) -> None:
@@ -29,7 +29,7 @@ class StagePasses:
         Args:
             batch: the micro-batch, of T tokens.
             received: hidden states of the stage before, ``[1, T, features]``; None for the first stage.
-            adapter: what the stage's layers add.
+            adapter: adapter of the stage's layers.
 
         Returns:
             hidden states like ``received``; of the last stage float32 logits of the rows that bear loss.
@@ -50,19 +50,19 @@ class StagePasses:
         received: Tensor | None,
         adapter: Adapted,
     ) -> Tensor | None:
-        """Run a micro-batch back.
+        """Run the backward pass of a micro-batch.
 
         Args:
-            output: what the stage gave, or, of the last one, its loss.
-            gradient: of it; None for a loss.
+            output: output of the stage's forward pass, or, of the last stage, its loss.
+            gradient: gradient of the output; None for a loss.
             batch: the micro-batch.
-            received: what the stage took.
-            adapter: what its layers added: activations that were not kept are computed with it again.
+            received: input of the stage.
+            adapter: adapter of its layers, with which activations that were not kept are computed again.
 
         Returns:
             the gradient of ``received``; None for the first stage.
         """
-        # A first stage without an adapter gives states that depend on nothing that is trained.
+        # Without an adapter, the output of a first stage depends on no trained parameter.
         if output.requires_grad:
             with adapters_placed(self._structure.base, [adapter], batch):
                 output.backward(gradient)

@@ -1,4 +1,4 @@
-"""The processes of a pipeline: each joins with its rank, and holds its part of the base model."""
+"""Processes of a pipeline: each joins as a rank, and holds its part of the base model."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,25 +20,25 @@ from executors.tuner.pipeline.trace import Trace
 class Pipeline:
     """One rank of a pool of processes that train tasks together, one stage each.
 
-    It outlives tasks: a switch loads adapter, moments and data, and no process, model or connection. Close it
-    when the process leaves or anything fails: the others see that at once.
+    It outlives tasks: a switch loads adapter, moments and data, but no process, model or connection. Close it
+    when the process leaves or anything fails: the others detect that at once.
 
-    The ranks may be those of several pipelines, of `stages` neighbours each, which share a task's batches.
+    The ranks may form several pipelines of `stages` neighbours each, which share a task's batches.
 
     Attributes:
-        rank: this process's, from 0.
-        world: how many ranks there are.
-        stages: of each pipeline.
-        position: this rank's in its pipeline, from 0.
-        replica: the number of its pipeline, from 0.
-        device: where this rank computes.
+        rank: rank of this process, from 0.
+        world: number of ranks.
+        stages: stages of each pipeline.
+        position: place of this rank in its pipeline, from 0.
+        replica: number of its pipeline, from 0.
+        device: device of this rank.
         structure: the entire model.
         partition: the layers of each stage.
         weights: the stages that are held; None if the whole model is.
         group: the connections.
-        trace: what this rank did when.
-        loads: brings tasks to the device beside the training.
-        stores: finishes tasks and brings them to host memory beside the training of the next.
+        trace: spans of this rank's work.
+        loads: loads tasks to the device during the training.
+        stores: finishes tasks and copies them to host memory during the training of the next.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Pipeline:
 
     @property
     def replicas(self) -> int:
-        """How many pipelines there are."""
+        """Number of pipelines."""
         return self.world // self.stages
 
     def __enter__(self) -> Self:
@@ -77,25 +77,25 @@ class Pipeline:
         self.close()
 
     def stage(self, direction: Direction) -> int:
-        """The stage that this rank runs for tasks of a direction."""
+        """Return the stage that this rank runs for tasks of a direction."""
         return stage_of(self.position, self.stages, direction)
 
     def rank_of(self, stage: int, direction: Direction) -> int:
-        """The rank that runs a stage in this rank's pipeline."""
+        """Return the rank that runs a stage in this rank's pipeline."""
         return self.replica * self.stages + stage_of(stage, self.stages, direction)
 
     def read(self, stage: int) -> Mapping[str, Tensor] | None:
-        """A stage's parameters in host memory, as `hold` needs them; None if it is held."""
+        """Read a stage's parameters into host memory, for `hold`; None if it is held."""
         if self.weights is None or self.weights.holds(stage):
             return None
         return self.weights.read(stage)
 
     def hold(self, stage: int, tensors: Mapping[str, Tensor] | None) -> None:
-        """Have a stage on the device, in place of others if there is no room for both.
+        """Place a stage on the device, instead of others if there is no room for both.
 
         Args:
-            stage: which.
-            tensors: what `read` gave for it.
+            stage: number of the stage.
+            tensors: result of `read` for it.
         """
         if self.weights is None or self.weights.holds(stage):
             return
@@ -105,7 +105,7 @@ class Pipeline:
         self.weights.place(stage, self.weights.read(stage) if tensors is None else tensors)
 
     def agree(self, wish: int) -> int:
-        """The highest of the numbers that all ranks say; for example, whether anybody wants to stop.
+        """Return the highest number of all ranks; for example, whether any rank requests an end.
 
         Raises:
             StageLostError: a rank does not answer.
@@ -113,7 +113,7 @@ class Pipeline:
         return int(max(wishes[0] for wishes in self.group.control.exchange([wish])))
 
     def close(self) -> None:
-        """Leave. Tasks that are still being finished are not."""
+        """Leave the pipeline. Tasks that are being finished are dropped."""
         self.loads.close()
         self.stores.close()
         self.group.close()
@@ -134,29 +134,28 @@ def join_pipeline(
     device_memory_bytes: int | None = None,
     traced: bool = True,
 ) -> Pipeline:
-    """Load this rank's part of a model and meet the others; all ranks do so, with the same arguments.
+    """Load this rank's part of a model and connect; all ranks do so, with the same arguments.
 
     Args:
-        store: a store of torch.distributed that all ranks reach, with no keys of an earlier pipeline in it.
-        rank: from 0 to ``world - 1``.
-        world: ranks.
-        stages: of each pipeline; `world` must be a multiple of it, which several pipelines share. As many as
-            there are ranks if not given.
-        directory: of the base model.
-        device: of this rank.
-        host: an address of this machine, over whose network interface the ranks connect.
-        join_timeout_s: how long to wait for ranks that still load.
-        peer_timeout_s: how long to wait for any message later; longer than the longest step.
-        layer_costs: of each layer, to cut by, as `measured_costs` gives; its parameters if not given.
-        device_memory_bytes: what parameters of the base may take on this rank's device. If the stages for
-            both directions fit, both are kept there, and else one at a time. If not given, half of what is
-            free on a CUDA device, since activations need room as well, and no limit on a CPU.
+        store: a store of torch.distributed that all ranks reach, without keys of an earlier pipeline.
+        rank: rank from 0 to ``world - 1``.
+        world: number of ranks.
+        stages: stages of each pipeline; `world` must be a multiple of it. Default: the number of ranks.
+        directory: directory of the base model.
+        device: device of this rank.
+        host: address of this machine, whose network interface the ranks use.
+        join_timeout_s: time to wait for ranks that still load.
+        peer_timeout_s: time to wait for any later message; must exceed the longest step.
+        layer_costs: cost of each layer, as returned by `measured_costs`; default: its parameters.
+        device_memory_bytes: limit of the base's parameters on this rank's device. If the stages for both
+            directions fit, both are kept there, and else one at a time. Default: half of the free memory on a
+            CUDA device, since activations need room as well, and no limit on a CPU.
         traced: whether to keep a trace.
 
     Raises:
         PartitionError: the model cannot be cut so, or a stage does not fit the memory.
-        BaseModelError: there is no such model, or it cannot be cut.
-        StageLostError: another rank does not come in time.
+        BaseModelError: the model does not exist or cannot be cut.
+        StageLostError: another rank does not connect in time.
         OSError: the host is another machine.
     """
     device = torch.device(device)

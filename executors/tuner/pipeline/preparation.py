@@ -1,4 +1,4 @@
-"""What is done for a job ahead of its training: all that needs neither the device nor another rank."""
+"""Preparation of a job ahead of its training: all work that needs neither the device nor another rank."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,14 +20,14 @@ from executors.tuner.pipeline.structure import Structure
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """How a job is trained over a pipeline; the same on all ranks.
+    """Training of a job over a pipeline; the same on all ranks.
 
     Attributes:
         task: the job; its batch size is that of a step.
-        micro_batches: into how many parts a pipeline cuts its share of a step's batch; fewer if it has fewer
-            sequences. It idles for (stages - 1) / (micro_batches + stages - 1) of a step.
-        direction: which rank runs the first stage.
-        frozen_layers: so many of the first layers have no adapter.
+        micro_batches: parts of a pipeline's share of a step's batch; fewer if it has fewer sequences. The
+            pipeline idles for (stages - 1) / (micro_batches + stages - 1) of a step.
+        direction: order of the stages over the ranks.
+        frozen_layers: number of first layers without an adapter.
         checkpoints_activations: whether activations within layers are computed again in the backward pass.
     """
 
@@ -47,13 +47,13 @@ class PreparedTask:
     """A job in this rank's host memory, ready to be brought to the device.
 
     Attributes:
-        plan: how it is trained.
+        plan: plan of its training.
         data: its data, open; closed with the task.
-        structure: of the model, with the layers that may have an adapter.
-        layouts: of all stages.
+        structure: structure of the model, with the layers that may have an adapter.
+        layouts: layouts of all stages.
         piece: this rank's piece of its state, pinned if the device is a GPU.
-        first_batch: the sequences of its next step.
-        weights: parameters of the base that this rank must exchange for it; None if they are held.
+        first_batch: sequences of its next step.
+        weights: parameters of the base that this rank must load for it; None if they are held.
     """
 
     plan: PipelinePlan
@@ -68,16 +68,16 @@ class PreparedTask:
 def prepare_task(
     pipeline: Pipeline, plan: PipelinePlan, data: TokenizedFile, state: TaskState | None = None
 ) -> PreparedTask:
-    """Do all for a job that needs no device and no other rank, so that it can be done ahead in any thread.
+    """Prepare a job without the device and other ranks, so that any thread may do it ahead.
 
     Args:
-        pipeline: that will train it.
-        plan: how.
+        pipeline: pipeline that will train it.
+        plan: plan of its training.
         data: its data, which every rank opens for itself.
-        state: whole, the same on every rank; a job that has not begun if not given.
+        state: whole state, the same on every rank; None for a job without progress.
 
     Raises:
-        ValueError: the job does not suit the base model, or the state or the data are not its own.
+        ValueError: the job does not fit the base model, or the state or the data are of another job.
     """
     structure, layouts = _laid_out(pipeline, plan)
     if state is None:
@@ -93,14 +93,14 @@ def prepare_task(
 def prepare_from_leader(
     pipeline: Pipeline, plan: PipelinePlan, data: TokenizedFile, state: TaskState | None, channel: Channel
 ) -> PreparedTask:
-    """Like `prepare_task`, but only rank 0 has the state. All ranks do so at the same time.
+    """Prepare a job like `prepare_task`, with the state on rank 0 only. All ranks do so at the same time.
 
     Args:
-        channel: over which it goes.
+        channel: channel of the state.
 
     Raises:
-        StageLostError: another rank is gone.
-        ValueError: as for `prepare_task`.
+        StageLostError: another rank is lost.
+        ValueError: see `prepare_task`.
     """
     structure, layouts = _laid_out(pipeline, plan)
     piece = scatter_state(state, layouts, pipeline.rank, pipeline.world, plan.direction, channel)
@@ -108,14 +108,15 @@ def prepare_from_leader(
 
 
 def upcoming(state: TaskState, records: int) -> tuple[list[int], Cursor]:
-    """Indices of the records of a job's next step, and the cursor behind them: those of the engine."""
+    """Return the indices of the records of a job's next step, and the cursor behind them: those of the
+    engine."""
     task = state.task
     count = min(task.batch_size, task.total_samples - state.samples_done)
     return take(records, task.seed, state.cursor, count)
 
 
 def read_batch(state: TaskState, data: TokenizedFile) -> tuple[TokenSequence, ...]:
-    """The sequences of a job's next step.
+    """Return the sequences of a job's next step.
 
     Raises:
         ValueError: a record leaves nothing to predict.

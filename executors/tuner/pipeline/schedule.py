@@ -1,8 +1,8 @@
-"""In which order a stage runs the micro-batches of a step: one forward, one backward (1F1B).
+"""Order of the micro-batches of a step on a stage: one forward, one backward (1F1B).
 
-As PipeDream-Flush and Megatron-LM have it (Narayanan et al. 2021, arXiv 2104.04473, section 2.2). A stage
-idles as long as under GPipe, but keeps the activations of at most as many micro-batches as there are stages
-from it to the last, where GPipe keeps those of all. For LoRA they are most of the memory of a step.
+The schedule of PipeDream-Flush and Megatron-LM (Narayanan et al. 2021, arXiv 2104.04473, section 2.2). A
+stage idles as long as under GPipe, but keeps the activations of at most as many micro-batches as there are
+stages from it to the last, where GPipe keeps those of all. For LoRA they are most of the memory of a step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,14 +13,14 @@ Item = TypeVar("Item")
 
 
 class Action(NamedTuple):
-    """What a stage does next."""
+    """Next action of a stage."""
 
     kind: Literal["forward", "backward"]
     micro_batch: int
 
 
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Iterator[Action]:
-    """The actions of a stage in one step: each micro-batch once forwards and once backwards, in order."""
+    """Yield the actions of a stage in one step: each micro-batch once forwards and once backwards."""
     ahead = min(stages - 1 - stage, micro_batches)
     for number in range(ahead):
         yield Action("forward", number)
@@ -32,7 +32,8 @@ def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> Ite
 
 
 def split(sequences: Sequence[Item], micro_batches: int) -> list[Sequence[Item]]:
-    """Cut a batch into neighbours, as equal in number as can be; into fewer if it has fewer sequences."""
+    """Cut a batch into parts of neighbours with nearly equal counts; into fewer parts if it has fewer
+    sequences."""
     if not sequences:
         return []
     count = min(micro_batches, len(sequences))

@@ -1,4 +1,4 @@
-"""Work beside the training: a thread, and on CUDA also a stream of its own."""
+"""Work during the training: a thread, and on CUDA also a stream of its own."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,15 +10,15 @@ Result = TypeVar("Result")
 
 
 class Sideline:
-    """Runs actions one after another while the calling thread trains on.
+    """Runs actions one after another while the calling thread trains.
 
-    On a CPU the thread alone has torch's copies and products run beside those of the training, since they
-    release the interpreter. On CUDA the copies go through a stream of their own, so that the device's copy
-    engines work while its processors compute.
+    On a CPU, torch's copies and products in the thread run parallel to those of the training, since they
+    release the interpreter. On CUDA, the copies have a stream of their own, so that the device's copy engines
+    work while its processors compute.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
-        # A new thread has torch's default of CPU threads, and sums may depend on how many there are.
+        # A new thread has torch's default number of CPU threads, and sums may depend on that number.
         self._executor = ThreadPoolExecutor(
             max_workers=1,
             thread_name_prefix=name,
@@ -28,8 +28,8 @@ class Sideline:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def submit(self, action: Callable[[], Result]) -> "Future[Result]":
-        """Have an action run after all that the calling thread has asked of the device so far. When its
-        result is there, so is all that it asked of the device."""
+        """Run an action after all device work that the calling thread has submitted so far. The result is
+        complete only after all device work of the action."""
         stream = self._stream
         if stream is None:
             return self._executor.submit(action)
@@ -45,5 +45,6 @@ class Sideline:
         return self._executor.submit(run)
 
     def close(self) -> None:
-        """Drop what has not begun. What has begun ends by itself, at the latest when its peers are gone."""
+        """Drop actions that have not begun. An action that has begun ends by itself, at the latest when its
+        peers are gone."""
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -32,7 +32,7 @@ from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import STAGES_PER_PIPELINE
 
 _MICRO_BATCHES = 2 * STAGES_PER_PIPELINE
-"""Of a step, where it has so many sequences: a pipeline then idles for 3 of 11 parts of it."""
+"""Micro-batches per step, if it has as many sequences: a pipeline then idles for 3 of 11 parts of it."""
 
 
 class Stages:
@@ -50,13 +50,13 @@ class Stages:
         device: torch.device,
         find_successor: "FindSuccessor[Stages]" = lambda: None,
     ) -> None:
-        """See how the model is cut.
+        """Check the partition of the model.
 
         Args:
-            find_successor: the task that is to take the ranks over, once the node knows of one.
+            find_successor: returns the task that is to take over the ranks, once the node has it.
 
         Raises:
-            JobError: it cannot be.
+            JobError: the model cannot be cut.
         """
         self.jobs = opened.jobs
         (self._job,) = opened.jobs
@@ -76,11 +76,11 @@ class Stages:
         self._task: PipelineTask | None = None
         self._successions: Successions[Stages] | None = None
         self._before: Future[StoredTask] | None = None
-        """The end of the task from which the ranks were taken over."""
+        """End of the task from which the ranks were taken over."""
 
     @property
     def is_joined(self) -> bool:
-        """See `Team`; likewise all below."""
+        """See `Team`, also for all methods below."""
         return self._pipeline is not None
 
     @property
@@ -98,21 +98,21 @@ class Stages:
             self._settings.join_timeout_s,
             self._settings.peer_timeout_s,
         )
-        # Nobody reads a trace here, and on CUDA each of its spans waits for the device.
+        # The trace is not used here, and on CUDA each of its spans waits for the device.
         trace = Trace(self._membership.rank, self._device, enabled=False)
         self._pipeline = Pipeline(self._structure, self._partition, None, group, self._device, trace)
 
     def agree(self) -> None:
         pipeline = self._connected
         prepared = self.prepare(pipeline, "forward", pipeline.group.control)
-        self._take(pipeline, load_task(pipeline, prepared))
+        self._adopt(pipeline, load_task(pipeline, prepared))
 
     def prepare(self, pipeline: Pipeline, direction: Direction, channel: Channel) -> PreparedTask:
-        """Do all for the task that can be done before it is loaded; all ranks do so at the same time.
+        """Prepare the task before it is loaded; all ranks do so at the same time.
 
         Raises:
-            JobError: they have not the same data.
-            StageLostError: one is gone.
+            JobError: their data differ.
+            StageLostError: a rank is lost.
         """
         agree_on_positions(lambda numbers: _gathered(channel, numbers), self.jobs)
         job, state = self._job, None
@@ -135,7 +135,7 @@ class Stages:
         if self._successions is not None:
             self._successions.settle()
         if self._before is not None:
-            with suppress(Exception):  # it is told where it is written
+            with suppress(Exception):  # the error is reported by the thread that stores the task
                 self._before.result()
         pipeline.close()
         self._pipeline = self._task = self._successions = None
@@ -144,7 +144,7 @@ class Stages:
         return _gathered(self._connected.group.control, numbers)
 
     def begin(self, active: Sequence[Job]) -> None:
-        """There is one phase."""
+        """Do nothing: there is one phase."""
 
     @property
     def micro_batch_size(self) -> int:
@@ -167,7 +167,7 @@ class Stages:
         number = self._job.iterations
         raise_if_diverged("loss", result.loss, number)
         raise_if_diverged("gradient norm", result.gradient_norm, number)
-        successions.hear(result.signals[len(signals) :])
+        successions.receive(result.signals[len(signals) :])
         return Step((result.loss,), result.signals[: len(signals)], step_s, result.exchange_s)
 
     def rehearse(self) -> None:
@@ -201,7 +201,7 @@ class Stages:
         successor, prepared = self._successions.prepared()
         new, stored = switch(old, prepared)
         self._pipeline = self._task = self._successions = None
-        successor._take(pipeline, new)
+        successor._adopt(pipeline, new)
         successor._before = stored
 
         def end() -> StoredTask:
@@ -222,7 +222,7 @@ class Stages:
 
     @property
     def _share_size(self) -> int:
-        """Sequences of a step that a pipeline has, at most."""
+        """Return the most sequences of a step that a pipeline has."""
         return -(-self._job.batch_size * STAGES_PER_PIPELINE // self._membership.world)
 
     @property
@@ -239,7 +239,7 @@ class Stages:
         assert self._task is not None, "the ranks have agreed"
         return self._task
 
-    def _take(self, pipeline: Pipeline, task: PipelineTask) -> None:
+    def _adopt(self, pipeline: Pipeline, task: PipelineTask) -> None:
         self._pipeline, self._task = pipeline, task
         self._successions = Successions(pipeline, task.plan.direction, self._find_successor)
 

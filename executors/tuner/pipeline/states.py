@@ -1,7 +1,7 @@
-"""A job's state, gathered from the stages and scattered to them.
+"""State of a job, gathered from the stages and scattered to them.
 
-It is the engine's `TaskState`, so a checkpoint of a pipeline resumes in the engine and the other way round.
-A stage's piece of it is a `TaskState` too, with the stage's pieces for its vectors.
+It is the engine's `TaskState`, so a checkpoint of a pipeline resumes in the engine and vice versa. A stage's
+piece of it is a `TaskState` too, with the stage's pieces as its vectors.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from executors.lora.checkpoint import TrainingState
+from executors.lora.checkpoint import TaskTrainingState
 from executors.lora.dataset import Cursor
 from executors.lora.task import TaskState
 from executors.tuner.pipeline.group import Channel
@@ -31,24 +31,24 @@ def gather_state(
     direction: Direction,
     channel: Channel,
 ) -> TaskState | None:
-    """Put a job's state together; all ranks must do so at the same time.
+    """Combine a job's state; all ranks must do so at the same time.
 
     Args:
-        piece: this rank's; of its vectors nothing is used.
+        piece: this rank's piece; its vectors are not used.
         vectors: parameters and both moments of this rank's stage, float32 ``[3, size]`` in host memory.
-        layouts: of all stages.
-        rank: this process's.
-        direction: in which the job runs.
+        layouts: layouts of all stages.
+        rank: rank of this process.
+        direction: direction of the job.
         channel: for host memory.
 
     Returns:
         the state on rank 0; None on others.
 
     Raises:
-        StageLostError: another rank is gone.
+        StageLostError: another rank is lost.
     """
     if rank != LEADER:
-        # Another pipeline has the same.
+        # Other pipelines have the same vectors.
         if vectors.shape[1] and rank < len(layouts):
             channel.send(vectors, LEADER)
             channel.flush()
@@ -72,32 +72,32 @@ def scatter_state(
     direction: Direction,
     channel: Channel,
 ) -> TaskState:
-    """Give each rank its stage's piece of a state that rank 0 has; all ranks must do so at the same time.
+    """Send each rank its stage's piece of rank 0's state; all ranks must do so at the same time.
 
     Args:
-        state: on rank 0; None on others.
-        layouts: of all stages.
-        rank: this process's.
-        world: all ranks, of one pipeline or of several.
-        direction: in which the job will run.
+        state: whole state on rank 0; None on others.
+        layouts: layouts of all stages.
+        rank: rank of this process.
+        world: number of ranks of all pipelines.
+        direction: direction of the job.
         channel: for host memory.
 
     Returns:
         this rank's piece.
 
     Raises:
-        StageLostError: another rank is gone.
+        StageLostError: another rank is lost.
         ValueError: rank 0 has no state, or it does not fit the base model and the task.
     """
     stages = len(layouts)
     if rank == LEADER:
         if state is None or len(state.parameters) != sum(layout.size for layout in layouts):
             raise ValueError(f"{layouts[0].task.job_id}: rank {LEADER} has no state that fits the task")
-        told = _describe(state)
-        content = torch.frombuffer(bytearray(told), dtype=torch.uint8)
+        described = _describe(state)
+        content = torch.frombuffer(bytearray(described), dtype=torch.uint8)
         for other in range(1, world):
             piece = layouts[stage_of(other % stages, stages, direction)].cut(state)
-            channel.send(torch.tensor([len(told)]), other)
+            channel.send(torch.tensor([len(described)]), other)
             channel.send(content, other)
             if len(piece.parameters):
                 vectors = (piece.parameters, piece.first_moment, piece.second_moment)
@@ -114,7 +114,7 @@ def scatter_state(
 
 
 def _describe(state: TaskState) -> bytes:
-    training = TrainingState(
+    training = TaskTrainingState(
         task=state.task,
         optimizer_steps=state.optimizer_steps,
         micro_batches=state.micro_batches,
@@ -127,7 +127,7 @@ def _describe(state: TaskState) -> bytes:
 
 
 def _piece(described: bytes, vectors: Tensor) -> TaskState:
-    training = TrainingState.model_validate_json(described)
+    training = TaskTrainingState.model_validate_json(described)
     parameters, first_moment, second_moment = vectors
     return TaskState(
         task=training.task,

@@ -1,8 +1,8 @@
 """The entire structure of the base model on every rank, with the parameters of some stages only.
 
-"Each machine maintains the entire model structure and partial model parameters" (Ymir, section 6.2). What is
-not held lies on torch's meta device, where it has a shape and no memory. So every rank can lay out a whole
-adapter, and read and write whole checkpoints, whatever it holds.
+"Each machine maintains the entire model structure and partial model parameters" (Ymir, section 6.2).
+Parameters that are not held are on torch's meta device: they have a shape, but no memory. So every rank can
+lay out a whole adapter, and read and write whole checkpoints, with any stages.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,13 +26,13 @@ _BASE_LAYER = ".base_layer."
 
 @dataclass(frozen=True)
 class Structure:
-    """A base model and its anatomy.
+    """A base model and its module names.
 
     Attributes:
-        base: as the engine has it. If it was built by `load_structure`, its parameters are on the meta device
-            until a stage is placed.
-        family: the anatomy of the model.
-        dtype: of the parameters and of the hidden states between stages.
+        base: the engine's base model. If it was built by `load_structure`, its parameters are on the meta
+            device until a stage is placed.
+        family: module names of the model.
+        dtype: type of the parameters and of the hidden states between stages.
     """
 
     base: SharedBase
@@ -40,22 +40,22 @@ class Structure:
     dtype: torch.dtype
 
     def frozen(self, layers: int) -> "Structure":
-        """The same model with no adapters on its first `layers` layers.
+        """Return the model without adapters on its first `layers` layers.
 
         Raises:
-            ValueError: it has no more than those.
+            ValueError: it has no more layers.
         """
         return replace(self, base=self.base.frozen(layers))
 
     @property
     def layers(self) -> Sequence[nn.Module]:
-        """The decoder layers."""
+        """Decoder layers."""
         modules = self.base.model.get_submodule(self.family.layers)
         assert isinstance(modules, nn.ModuleList), "all supported families keep their layers in a list"
         return list(modules)
 
     def modules_of(self, layers: range) -> tuple[str, ...]:
-        """Dotted names of the modules of the stage that has these layers."""
+        """Return the dotted names of the modules of the stage with these layers."""
         inner = tuple(f"{self.family.layers}.{number}" for number in layers)
         beginning = self.family.beginning if layers.start == 0 else ()
         last = layers.stop == len(self.layers)
@@ -63,12 +63,13 @@ class Structure:
         return (*beginning, *inner, *ending)
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        """Logits ``[rows, classes]`` of some rows of what the last layer gives, ``[1, T, features]``."""
+        """Return the logits ``[rows, classes]`` of some rows of the last layer's output, ``[1, T,
+        features]``."""
         model = self.base.model
         return self.base.objective.logits(model, self.family.outputs(model, hidden, rows))
 
     def sites_of(self, layers: range) -> tuple[str, ...]:
-        """Names of the linear layers in some decoder layers, in the model's order."""
+        """Return the names of the linear layers in some decoder layers, in the model's order."""
         inside = tuple(f"{self.family.layers}.{number}." for number in layers)
         return tuple(name for name in self.base.sites if name.startswith(inside))
 
@@ -76,11 +77,11 @@ class Structure:
 def load_structure(directory: Path, device: torch.device) -> Structure:
     """Check the files of a model and build it without its parameters: bfloat16 on CUDA, float32 on a CPU.
 
-    A probe cannot run on it, so only families whose parts are known are taken.
+    The probe cannot run without parameters, so only families with known modules are accepted.
 
     Raises:
-        BaseModelError: there is no such model, it or its tokenizer is unfit (see `load_base`), or it is of a
-            family that cannot be cut.
+        BaseModelError: the model is missing, it or its tokenizer is unfit (see `load_base`), or its family
+            cannot be cut.
     """
     config = read_config(directory)
     if is_classifier(config):
@@ -92,10 +93,10 @@ def load_structure(directory: Path, device: torch.device) -> Structure:
 
 
 def structure_of(base: SharedBase) -> Structure:
-    """The structure of a model that is loaded as a whole.
+    """Return the structure of a model that is loaded as a whole.
 
     Raises:
-        BaseModelError: it is of a family that cannot be cut.
+        BaseModelError: its family cannot be cut.
     """
     family = _family(base.directory, base.model.config.model_type)
     return Structure(base, family, next(base.model.parameters()).dtype)
@@ -110,18 +111,18 @@ def _family(directory: Path, model_type: str) -> Family:
 
 
 def _place_rotary(model: PreTrainedModel, family: Family, device: torch.device) -> None:
-    # Its frequencies are in no file: they follow from the configuration, and every stage needs them.
+    # The frequencies are in no file: they follow from the configuration, and every stage needs them.
     if family.rotary is not None:
         rotary = type(model.get_submodule(family.rotary))
         model.set_submodule(family.rotary, rotary(model.config).to(device))
 
 
 class StageWeights:
-    """The parameters of the stages that a rank holds.
+    """Parameters of the stages that a rank holds.
 
     A rank that runs stage s of forward tasks runs stage S + 1 - s of reverse ones, so it needs two stages in
-    turn. Both are kept on the device if they fit; otherwise the one that comes is read into host memory ahead
-    of the switch (`read`), and takes the place of the one that went (`drop`, `place`).
+    turn. Both are kept on the device if they fit; otherwise the next one is read into host memory ahead of
+    the switch (`read`), and replaces the one before (`drop`, `place`).
 
     Attributes:
         partition: the layers of each stage.
@@ -131,7 +132,7 @@ class StageWeights:
         """Find the parameters in the model's files.
 
         Raises:
-            BaseModelError: a parameter is in none of them under its own name.
+            BaseModelError: no file has a parameter under its own name.
         """
         self.partition = tuple(partition)
         self._structure = structure
@@ -141,11 +142,11 @@ class StageWeights:
         self._held: dict[int, dict[str, Tensor]] = {}
 
     def holds(self, stage: int) -> bool:
-        """Whether a stage can be run."""
+        """Return whether the parameters of a stage are on the device."""
         return stage in self._held
 
     def size_bytes(self, stages: set[int]) -> int:
-        """Device memory that the parameters of some stages take; tied ones count once."""
+        """Return the device memory of the parameters of some stages (bytes); tied ones count once."""
         model = self._structure.base.model
         sizes = {
             self._file_names[name]: model.get_parameter(name).numel() * self._structure.dtype.itemsize
@@ -173,7 +174,8 @@ class StageWeights:
         return tensors
 
     def place(self, stage: int, tensors: Mapping[str, Tensor]) -> None:
-        """Bring a stage to the device, from what `read` gave; what another stage has there is shared."""
+        """Copy a stage to the device from the result of `read`; parameters of other stages there are
+        shared."""
         model = self._structure.base.model
         known = {name: tensor for held in self._held.values() for name, tensor in held.items()}
         held: dict[str, Tensor] = {}
@@ -187,14 +189,14 @@ class StageWeights:
         self._held[stage] = held
 
     def drop(self, stage: int) -> None:
-        """Take a stage off the device."""
+        """Remove a stage from the device."""
         del self._held[stage]
         model = self._structure.base.model
         for name in self._parameters(stage):
             _set_parameter(model, name, torch.empty_like(model.get_parameter(name), device="meta"))
 
     def tensors(self, stage: int) -> Iterator[Tensor]:
-        """The parameters of a held stage, on the device."""
+        """Yield the parameters of a held stage, on the device."""
         yield from self._held[stage].values()
 
     def _parameters(self, stage: int) -> list[str]:
@@ -207,10 +209,10 @@ class StageWeights:
 
 
 def parameter_costs(structure: Structure) -> list[int]:
-    """Costs of the layers for `cut`: their parameters, and for the last one also those of the head.
+    """Return the costs of the layers for `cut`: their parameters; the last one includes those of the head.
 
-    A matrix product costs as many multiplications for each token as the matrix has elements. Embeddings cost
-    none. The head runs only on tokens that bear loss, so it counts too much where these are few.
+    A matrix product costs one multiplication per token and element of the matrix. Embeddings cost nothing.
+    The head runs only on tokens that bear loss, so its cost is too high if these are few.
     """
     costs = [sum(parameter.numel() for parameter in layer.parameters()) for layer in structure.layers]
     head = structure.base.model.get_submodule(structure.base.objective.head_name)
@@ -219,10 +221,10 @@ def parameter_costs(structure: Structure) -> list[int]:
 
 
 def partition_by_parameters(structure: Structure, stages: int) -> tuple[range, ...]:
-    """Cut a model so that the largest stage is as small as can be.
+    """Cut a model so that the largest stage is as small as possible.
 
     Raises:
-        PartitionError: it has fewer layers than there are to be stages.
+        PartitionError: it has fewer layers than stages.
     """
     return cut(parameter_costs(structure), stages)
 
@@ -235,8 +237,8 @@ def _tensor_files(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _file_names(base: SharedBase, files: Mapping[str, Path]) -> dict[str, str]:
-    """The name in the files of each parameter: tied ones have one of theirs, and some files leave out the
-    model's own prefix."""
+    """Return the file name of each parameter: tied ones share one of their names, and some files leave out
+    the model's own prefix."""
     tied: dict[int, list[str]] = {}
     for name, parameter in base.model.named_parameters(remove_duplicate=False):
         tied.setdefault(id(parameter), []).append(name)

@@ -1,7 +1,7 @@
-"""How the task that follows on the ranks of a pipeline is prepared beside the one that still trains.
+"""Preparation of the next task on the ranks of a pipeline while the present one trains.
 
-All ranks must begin to prepare it, and leave the old task, at the same step. So each says with every step
-what it knows of the next task, and acts on what all have said: the sums are the same on all of them.
+All ranks must begin to prepare it, and leave the present task, at the same step. So each rank sends its
+progress with the next task along with every step, and acts on the sums, which are the same on all ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
-from executors.tuner.openings import Opening
+from executors.tuner.background_opening import BackgroundOpening
 from executors.tuner.pipeline.group import Channel
 from executors.tuner.pipeline.partition import Direction
 from executors.tuner.pipeline.pool import Pipeline
@@ -18,26 +18,26 @@ from executors.tuner.team import Succession
 
 
 class Prepares(Protocol):
-    """A task that can take a pipeline over."""
+    """A task that can take over a pipeline."""
 
     def prepare(self, pipeline: Pipeline, direction: Direction, channel: Channel) -> PreparedTask:
-        """Do all for it that can be done before it is loaded."""
+        """Prepare the task before it is loaded."""
 
 
 T = TypeVar("T", bound=Prepares)
-FindSuccessor = Callable[[], Opening[T] | None]
-"""The opening of the next task; None while this rank knows of none."""
+FindSuccessor = Callable[[], BackgroundOpening[T] | None]
+"""Returns the opening of the next task; None while this rank has none."""
 
 
 class Successions(Generic[T]):
-    """What one rank knows of the next task of its pipeline.
+    """Progress of one rank with the next task of its pipeline.
 
     Attributes:
-        stage: what all ranks know, as of the last step.
+        stage: progress common to all ranks, as of the last step.
     """
 
     def __init__(self, pipeline: Pipeline, direction: Direction, find: "FindSuccessor[T]") -> None:
-        """Nothing is known yet; the present task runs in `direction`."""
+        """Start without a next task; the present task runs in `direction`."""
         self.stage: Succession = "none"
         self._pipeline = pipeline
         self._direction: Direction = "reverse" if direction == "forward" else "forward"
@@ -45,8 +45,8 @@ class Successions(Generic[T]):
         self._preparing: Future[PreparedTask] | None = None
 
     def signals(self) -> tuple[float, float, float, float]:
-        """What this rank says with a step: whether it knows the next task, and whether that is in vain, has
-        been opened, and has been prepared."""
+        """Signals that this rank sends with a step: whether the next task is known, will not begin, is open,
+        is prepared."""
         opening, preparing = self._find(), self._preparing
         if opening is None:
             return 0.0, 0.0, 0.0, 0.0
@@ -56,9 +56,9 @@ class Successions(Generic[T]):
         in_vain = opening.is_in_vain or has_failed
         return 1.0, float(in_vain), float(opening.is_open), float(is_prepared)
 
-    def hear(self, sums: Sequence[float]) -> None:
-        """What all ranks have said with a step, added up. Some may have learned of the next task before
-        others."""
+    def receive(self, sums: Sequence[float]) -> None:
+        """Receive the sums of all ranks' signals of a step. Ranks may receive the next task at different
+        steps."""
         known, in_vain, opened, prepared = sums
         world = self._pipeline.world
         if not known or in_vain:
@@ -68,18 +68,18 @@ class Successions(Generic[T]):
         if opened == world and self._preparing is None:
             successor, pipeline = self._opened(), self._pipeline
             self._preparing = pipeline.loads.submit(
-                lambda: successor.prepare(pipeline, self._direction, pipeline.group.beside)
+                lambda: successor.prepare(pipeline, self._direction, pipeline.group.background)
             )
 
     def prepared(self) -> tuple[T, PreparedTask]:
-        """The next task, where it is `ready`."""
+        """Return the next task, if it is `ready`."""
         assert self._preparing is not None, "it is ready"
         return self._opened(), self._preparing.result()
 
     def settle(self) -> None:
-        """Wait until nothing is done for the next task any more."""
+        """Wait for the end of all preparations of the next task."""
         if self._preparing is not None:
-            with suppress(Exception):  # the next task will see for itself
+            with suppress(Exception):  # the next task raises its own error
                 self._preparing.result()
 
     def _opened(self) -> T:

@@ -1,4 +1,4 @@
-"""One job's training over the stages of a pipeline, as each rank sees it."""
+"""Training of one job over the stages of a pipeline, on each rank."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from executors.lora.adapted_pass import Adapted
 from executors.lora.batch import PackedBatch, TokenSequence, pack
 from executors.lora.task import TaskState
 from executors.tuner.pipeline.group import Channel
-from executors.tuner.pipeline.part import TaskPart
+from executors.tuner.pipeline.part import StagePart
 from executors.tuner.pipeline.passes import StagePasses
 from executors.tuner.pipeline.pool import Pipeline
 from executors.tuner.pipeline.preparation import PreparedTask, read_batch, upcoming
@@ -25,19 +25,19 @@ from executors.tuner.pipeline.states import gather_state
 from executors.tuner.training import InTraining, InUse, activations_checkpointed
 
 _FINGERPRINT_BYTES = 6
-"""Fits the 53 bits that a float64 keeps."""
+"""Bytes that fit the 53 bits of a float64."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step came to, the same on all ranks but for `exchange_s`.
+    """Result of a step, the same on all ranks except for `exchange_s`.
 
     Attributes:
         loss: mean token loss of the batch before the update.
-        gradient_norm: L2 norm over all stages before clipping. If it is not finite, nothing was updated on
-            any rank.
-        signals: what the ranks had to say, added up.
-        exchange_s: how long this rank was told and told the others, waiting for them included.
+        gradient_norm: L2 norm over all stages before clipping. If it is not finite, no rank has updated its
+            part.
+        signals: sums of the ranks' signals.
+        exchange_s: time that this rank needed to exchange values, including waits (s).
     """
 
     loss: float
@@ -47,13 +47,13 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """How a job does on some sequences, without dropout.
+class SequenceEvaluation:
+    """Evaluation of a job on some sequences, without dropout.
 
     Attributes:
         loss: mean token loss.
-        right: predicted tokens that are right.
-        tokens: that are predicted.
+        right: tokens that are predicted correctly.
+        tokens: tokens that are predicted.
     """
 
     loss: float
@@ -62,27 +62,27 @@ class Evaluation:
 
 
 def load_task(pipeline: Pipeline, prepared: PreparedTask) -> "PipelineTask":
-    """Bring a prepared job to the device; it is this rank's part of it that can `step`."""
+    """Copy a prepared job to the device, and return this rank's part of it."""
     stage = pipeline.stage(prepared.plan.direction)
     with pipeline.trace.span("load", prepared.plan.task.job_id, prepared.piece.micro_batches):
         pipeline.hold(stage, prepared.weights)
-        part = TaskPart(prepared.layouts[stage], prepared.piece, pipeline.device)
+        part = StagePart(prepared.layouts[stage], prepared.piece, pipeline.device)
     return PipelineTask(pipeline, prepared, part)
 
 
 class PipelineTask:
-    """A job that is trained. All ranks call the same methods in the same order.
+    """A job in training. All ranks call the same methods in the same order.
 
     A step trains ``batch_size`` sequences, like a step of the engine, cut into micro-batches whose gradients
     add up. The loss is the mean over the tokens that are predicted in the whole batch.
 
     Attributes:
-        pipeline: that trains it.
-        plan: how it is trained.
-        computed_s: when this rank last ended the passes of a step, by the monotonic clock.
+        pipeline: pipeline that trains it.
+        plan: plan of its training.
+        computed_s: time of this rank's last end of the passes of a step, on the monotonic clock.
     """
 
-    def __init__(self, pipeline: Pipeline, prepared: PreparedTask, part: TaskPart) -> None:
+    def __init__(self, pipeline: Pipeline, prepared: PreparedTask, part: StagePart) -> None:
         self.pipeline = pipeline
         self.plan = prepared.plan
         self.computed_s = time.monotonic()
@@ -103,7 +103,7 @@ class PipelineTask:
 
     @property
     def job_id(self) -> str:
-        """Of the job."""
+        """Id of the job."""
         return self.plan.task.job_id
 
     @property
@@ -118,28 +118,28 @@ class PipelineTask:
 
     @property
     def next_is_last(self) -> bool:
-        """Whether the next step uses the last samples: the one to take by `switch`, if another job waits."""
+        """Whether the next step uses the last samples: if another job waits, `switch` takes it."""
         left = self.plan.task.total_samples - self.samples_done
         return 0 < left <= self.plan.task.batch_size
 
     @property
-    def part(self) -> TaskPart:
+    def part(self) -> StagePart:
         """This rank's piece of the adapter."""
         return self._part
 
     def divide(self, micro_batches: int) -> None:
-        """Cut batches into so many parts from now on; the same on all ranks."""
+        """Set the number of micro-batches for later steps; the same on all ranks."""
         self.plan = replace(self.plan, micro_batches=micro_batches)
 
     def step(self, signals: Sequence[float] = ()) -> StepResult:
         """Train one batch.
 
         Args:
-            signals: what this rank has to say to all; as many numbers as the others have.
+            signals: numbers that this rank sends to all, the same count on each rank.
 
         Raises:
-            StageLostError: another rank is gone.
-            ValueError: all samples are used, or the ranks do not train the same.
+            StageLostError: another rank is lost.
+            ValueError: all samples are used, or the ranks train different tasks.
         """
         self.accumulate()
         return self.update(self.pipeline.group.control, signals)
@@ -147,10 +147,10 @@ class PipelineTask:
     def accumulate(self) -> None:
         """Run this pipeline's share of the next batch forwards and backwards; the first half of a step.
 
-        This rank is done with it as soon as its own last micro-batch is; other ranks may not be.
+        Returns after this rank's own last micro-batch; other ranks may still run.
 
         Raises:
-            StageLostError: another rank is gone.
+            StageLostError: another rank is lost.
             ValueError: all samples are used.
         """
         if self.finished:
@@ -164,7 +164,7 @@ class PipelineTask:
         self.computed_s = time.monotonic()
 
     def _run(self, places: Sequence[Sequence[int]]) -> None:
-        """Run micro-batches of the sequences with these places in the batch."""
+        """Run micro-batches, given by the places of their sequences in the batch."""
         group, trace, passes = self.pipeline.group, self.pipeline.trace, self._passes
         step = self._standing.micro_batches
         batches = [self._packed([self._batch[place] for place in part]) for part in places]
@@ -202,12 +202,12 @@ class PipelineTask:
         """Exchange gradient norms with all ranks and update this rank's part; the second half of a step.
 
         Args:
-            channel: over which to exchange.
+            channel: channel of the exchange.
             signals: see `step`.
 
         Raises:
-            StageLostError: another rank is gone.
-            ValueError: the ranks do not train the same.
+            StageLostError: another rank is lost.
+            ValueError: the ranks train different tasks.
         """
         started_s = time.monotonic()
         pipeline = self.pipeline
@@ -215,37 +215,37 @@ class PipelineTask:
         norms = self._part.squared_norms()
         most = max(len(layout.norm_pieces) for layout in self._layouts)
         padding = [0.0] * (most - len(norms))
-        told = channel.exchange([self._fingerprint(), self._loss, *signals, *norms, *padding])
+        gathered = channel.exchange([self._fingerprint(), self._loss, *signals, *norms, *padding])
         exchange_s = time.monotonic() - started_s
-        if len({numbers[0] for numbers in told}) > 1:
+        if len({numbers[0] for numbers in gathered}) > 1:
             raise ValueError(f"{self.job_id}: the ranks differ in the task, its data or their progress")
-        # Only last stages have a loss. All pipelines have the same gradient by now.
-        loss = math.fsum(numbers[1] for numbers in told)
+        # Only last stages have a loss. All pipelines have the same gradient here.
+        loss = math.fsum(numbers[1] for numbers in gathered)
         first = 2 + len(signals)
-        sums = tuple(math.fsum(numbers[2 + index] for numbers in told) for index in range(len(signals)))
+        sums = tuple(math.fsum(numbers[2 + index] for numbers in gathered) for index in range(len(signals)))
         norm = math.sqrt(
-            math.fsum(number for numbers in told[: pipeline.stages] for number in numbers[first:])
+            math.fsum(number for numbers in gathered[: pipeline.stages] for number in numbers[first:])
         )
         with pipeline.trace.span("update", self.job_id, self._standing.micro_batches):
             self._part.adapter.update_as_part(norm)
         self._advance(updated=math.isfinite(norm))
         return StepResult(loss, norm, sums, exchange_s)
 
-    def evaluate(self, sequences: Sequence[TokenSequence]) -> Evaluation:
-        """Measure loss and accuracy on some sequences, without dropout; nothing is changed.
+    def evaluate(self, sequences: Sequence[TokenSequence]) -> SequenceEvaluation:
+        """Measure loss and accuracy on some sequences, without dropout; the task stays unchanged.
 
         Args:
             sequences: the same on all ranks, at least one.
 
         Raises:
-            StageLostError: another rank is gone.
+            StageLostError: another rank is lost.
             ValueError: there is no sequence.
         """
         if not sequences:
             raise ValueError(f"{self.job_id}: nothing to evaluate on")
         passes, adapter = self._passes, InUse(self._part.adapter)
         loss, right = 0.0, 0
-        # No more sequences at once than in training, which is known to fit.
+        # At most as many sequences at once as in training, which are sure to fit.
         at_once = -(-len(self._share(self.plan.task.batch_size)) // self.plan.micro_batches) or 1
         mine = self._share(len(sequences))
         for part in split(mine, -(-len(mine) // at_once)):
@@ -258,24 +258,24 @@ class PipelineTask:
                 right += int((output.argmax(-1) == batch.labels).sum())
             else:
                 self.pipeline.group.activations.send(output, self._neighbour(1))
-        told = self.pipeline.group.control.exchange([loss, right])
+        gathered = self.pipeline.group.control.exchange([loss, right])
         tokens = sum(sequence.loss_tokens for sequence in sequences)
-        return Evaluation(
-            loss=math.fsum(numbers[0] for numbers in told) / tokens,
-            right=int(math.fsum(numbers[1] for numbers in told)),
+        return SequenceEvaluation(
+            loss=math.fsum(numbers[0] for numbers in gathered) / tokens,
+            right=int(math.fsum(numbers[1] for numbers in gathered)),
             tokens=tokens,
         )
 
     def state(self) -> TaskState | None:
-        """The whole state, gathered to rank 0, for a checkpoint while the job goes on; None on other ranks.
+        """Gather the whole state to rank 0, for a checkpoint during training; None on other ranks.
 
         Raises:
-            StageLostError: another rank is gone.
+            StageLostError: another rank is lost.
         """
         return self.store(self.pipeline.group.control)
 
     def store(self, channel: Channel) -> TaskState | None:
-        """Like `state`, over a given channel."""
+        """Gather the state like `state`, over a given channel."""
         with self.pipeline.trace.span("store", self.job_id, self._standing.micro_batches):
             vectors = self._part.to_host()
         return gather_state(
@@ -287,7 +287,7 @@ class PipelineTask:
         self._data.dataset.close()
 
     def adopt(self) -> None:
-        """On CUDA, tell the allocator that the calling thread's stream uses what another one brought."""
+        """On CUDA, mark memory that another stream has filled as used by the calling thread's stream."""
         if self.pipeline.device.type == "cuda":
             stream = torch.cuda.current_stream(self.pipeline.device)
             self._part.serve(stream)
@@ -299,7 +299,7 @@ class PipelineTask:
         return self.pipeline.rank_of(self._stage + distance, self.plan.direction)
 
     def _share(self, count: int) -> range:
-        """Which of so many sequences this pipeline takes."""
+        """Return the places of this pipeline's share of `count` sequences."""
         return share(count, self.pipeline.replica, self.pipeline.replicas)
 
     def _in_training(self, places: Sequence[int]) -> Adapted:
@@ -324,7 +324,7 @@ class PipelineTask:
         return pack([sequences], self.pipeline.device)
 
     def _fingerprint(self) -> float:
-        """A number that differs, but for chance, if anything differs that decides a step."""
+        """Return a hash of all values that a step depends on."""
         standing = self._standing
         text = f"{self.plan!r} {standing.dataset_digest} {standing.cursor} {standing.micro_batches}"
         digest = blake2b(text.encode(), digest_size=_FINGERPRINT_BYTES).digest()

@@ -1,4 +1,4 @@
-"""What each rank did when, and what of it was lost between two tasks."""
+"""Trace of the ranks' work, and the time that is lost between two tasks."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,23 +13,23 @@ Kind = Literal["forward", "backward", "update", "store", "load"]
 
 @dataclass(frozen=True)
 class Span:
-    """One thing that a rank did for a task; times in seconds on a clock that all ranks share."""
+    """One action of a rank for a task; times in seconds on a clock that all ranks share."""
 
     rank: int
     job_id: str
     step: int
-    """How many steps the task had taken before; the last one again for what follows it."""
+    """Number of steps before; work after the last step has its number."""
     kind: Kind
     start_s: float
     end_s: float
 
 
 class Trace:
-    """The spans of one rank.
+    """Spans of one rank.
 
-    The default clock is CLOCK_MONOTONIC, which all processes of a Linux machine share. On CUDA each span of
-    computation waits for the device at its end, or it would show when work was asked for; pass
-    ``enabled=False`` to train without that.
+    The default clock is CLOCK_MONOTONIC, which all processes of a Linux machine share. On CUDA, each span of
+    computation waits for the device at its end; without that it would show only the submission of the work.
+    Pass ``enabled=False`` to train without these waits.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Trace:
 
     @contextmanager
     def span(self, kind: Kind, job_id: str, step: int) -> Iterator[None]:
-        """Note how long the block takes."""
+        """Record the duration of the block."""
         if not self._enabled:
             yield
             return
@@ -61,13 +61,13 @@ class Trace:
 
 @dataclass(frozen=True)
 class TrainingGap:
-    """What a switch between two tasks cost the training.
+    """Time that training lost in a switch between two tasks.
 
     Attributes:
         between_s: from the end of the last backward of the old task on any rank to the start of the first
             forward of the new one on any rank. Negative if the new task began before the old one ended.
         idle_s: for each rank, from its own last backward of the old task to its own first forward of the new
-            one: what it did not compute meanwhile.
+            one.
         last_and_first_s: from the first forward of the old task's last step to the last backward of the new
             task's first step.
     """
@@ -78,7 +78,7 @@ class TrainingGap:
 
     @property
     def mean_idle_s(self) -> float:
-        """Over the ranks."""
+        """Mean over the ranks (s)."""
         return sum(self.idle_s) / len(self.idle_s)
 
 
@@ -86,7 +86,7 @@ def training_gap(spans: Iterable[Span], old: str, new: str) -> TrainingGap:
     """Find the gap between the last step of one task and the first of another, from the spans of all ranks.
 
     Args:
-        spans: of all ranks, in any order; the tasks may have other steps as well.
+        spans: spans of all ranks, in any order; the tasks may have other steps as well.
         old: the job that trained before.
         new: the job that trained after it.
 

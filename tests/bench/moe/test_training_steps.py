@@ -3,16 +3,16 @@
 import pytest
 
 from bench.moe.training_steps import RankStep, merged, step_times
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.trace import MicroOpRecord
 
 
 def exchange(rank: int, label: str, submitted_s: float, issued_s: float, completed_s: float) -> MicroOpRecord:
-    return MicroOpRecord(rank, Kind.ALL_TO_ALL, label, 1, submitted_s, issued_s, completed_s)
+    return MicroOpRecord(rank, CollectiveKind.ALL_TO_ALL, label, 1, submitted_s, issued_s, completed_s)
 
 
 def average(rank: int, submitted_s: float, issued_s: float, completed_s: float) -> MicroOpRecord:
-    return MicroOpRecord(rank, Kind.ALLREDUCE, "bucket 0", 1, submitted_s, issued_s, completed_s)
+    return MicroOpRecord(rank, CollectiveKind.ALLREDUCE, "bucket 0", 1, submitted_s, issued_s, completed_s)
 
 
 def step(*records: MicroOpRecord) -> RankStep:

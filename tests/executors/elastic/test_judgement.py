@@ -106,8 +106,8 @@ def test_a_state_of_another_runner_is_refused(runner: ElasticRunner) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "why"),
     [
-        ("MILLRACE_MODEL_ROOT", "/nowhere", "model root /nowhere is no folder"),
-        ("MILLRACE_DATASET_ROOT", "/nowhere", "dataset root /nowhere is no folder"),
+        ("MILLRACE_MODEL_ROOT", "/nowhere", "model root /nowhere is not a folder"),
+        ("MILLRACE_DATASET_ROOT", "/nowhere", "dataset root /nowhere is not a folder"),
         ("MILLRACE_WORKER_HOST", "192.0.2.1", "no network interface here has the address 192.0.2.1"),
     ],
 )

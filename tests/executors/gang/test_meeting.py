@@ -137,5 +137,5 @@ def test_a_note_of_another_rank_ends_the_wait(folder: JobFolder) -> None:
 
 
 def test_a_rank_does_not_wait_longer_than_its_timeout(folder: JobFolder) -> None:
-    with pytest.raises(PeerFailedError, match=r"not all 2 ranks of generation 1 have come in 0\.02 s"):
+    with pytest.raises(PeerFailedError, match=r"not all 2 ranks of generation 1 have joined in 0\.02 s"):
         Assembly(folder, _HOST).come_together(membership(1), 0.02, is_wanted=lambda: True)

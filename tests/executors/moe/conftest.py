@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bench.network.links import loopback
 from bench.network.ranks import RunningRanks, Work, run_ranks
-from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.conversion.storage import MoeDescription, save
 from executors.moe.gating import Gating
 from executors.moe.settings import MoeSettings
@@ -28,7 +28,7 @@ def moe_settings(llama_directory: Path, tmp_path_factory: pytest.TempPathFactory
     (root / "datasets").mkdir()
     write_dataset(root / "datasets" / PROMPTS, 24)
     model = AutoModelForCausalLM.from_pretrained(llama_directory)
-    conversion = Conversion(experts=EXPERTS, noise=0.5)
+    conversion = LayerConversion(experts=EXPERTS, noise=0.5)
     gating = Gating("top2")
     convert(model, conversion, gating)
     save(model, MoeDescription(gating=gating, conversion=conversion), root / "models" / MODEL)

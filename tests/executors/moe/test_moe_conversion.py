@@ -26,7 +26,7 @@ from transformers import (
 
 from executors.lora.model_kind import BaseModelError
 from executors.moe.block import auxiliary_loss, moe_blocks, set_gating, take_passes
-from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.conversion.drop_in import adopt
 from executors.moe.conversion.storage import MoeDescription, load, save
 from executors.moe.gating import Gating
@@ -130,7 +130,7 @@ def test_experts_without_noise_compute_what_the_dense_model_did(
 ) -> None:
     model = make().eval()
     dense = logits(model, padded)
-    convert(model, Conversion(experts=4, noise=0.0), Gating(mode))
+    convert(model, LayerConversion(experts=4, noise=0.0), Gating(mode))
 
     torch.testing.assert_close(logits(model, padded), dense)
     assert len(take_passes(model)) == 4
@@ -139,7 +139,7 @@ def test_experts_without_noise_compute_what_the_dense_model_did(
 @DENSE
 def test_padding_is_not_routed(make: MakeModel) -> None:
     model = make().eval()
-    convert(model, Conversion(experts=4), Gating("top1"))
+    convert(model, LayerConversion(experts=4), Gating("top1"))
     logits(model, padded=True)
 
     for routed in take_passes(model).values():
@@ -148,7 +148,7 @@ def test_padding_is_not_routed(make: MakeModel) -> None:
 
 def test_generation_with_a_cache_routes_the_new_tokens_alone() -> None:
     model = gpt2().eval()
-    convert(model, Conversion(experts=4, noise=0.0), Gating("top2"))
+    convert(model, LayerConversion(experts=4, noise=0.0), Gating("top2"))
     mask = torch.ones(3, 9, dtype=torch.long)
     mask[1, :4] = 0
     generated = model.generate(
@@ -162,7 +162,7 @@ def test_generation_with_a_cache_routes_the_new_tokens_alone() -> None:
 @DENSE
 def test_every_second_layer_can_be_converted(make: MakeModel) -> None:
     model = make()
-    convert(model, Conversion(experts=2, layers="alternate"), Gating("top1"))
+    convert(model, LayerConversion(experts=2, layers="alternate"), Gating("top1"))
     numbers = [[int(part) for part in name.split(".") if part.isdigit()] for name in moe_blocks(model)]
     assert numbers == [[1], [3]]
 
@@ -172,7 +172,7 @@ def test_experts_are_drawn_from_the_seed(initialization: str) -> None:
     def weights(seed: int) -> Tensor:
         torch.manual_seed(11)
         model = gpt2()
-        convert(model, Conversion(experts=4, initialization=initialization, seed=seed), Gating("top1"))
+        convert(model, LayerConversion(experts=4, initialization=initialization, seed=seed), Gating("top1"))
         return model.get_parameter("transformer.h.2.mlp.experts.up_proj").detach()
 
     assert torch.equal(weights(1), weights(1))
@@ -183,12 +183,12 @@ def test_experts_are_drawn_from_the_seed(initialization: str) -> None:
 def test_dense_experts_stay_near_the_network_that_they_replace_and_random_ones_do_not() -> None:
     model = gpt2()
     dense = model.get_parameter("transformer.h.2.mlp.c_fc.weight").detach().t().clone()
-    convert(model, Conversion(experts=4, noise=0.01), Gating("top1"))
+    convert(model, LayerConversion(experts=4, noise=0.01), Gating("top1"))
     experts = model.get_parameter("transformer.h.2.mlp.experts.up_proj").detach()
     assert float((experts - dense).std() / dense.std()) == pytest.approx(0.01, rel=0.1)
 
     model = gpt2()
-    convert(model, Conversion(experts=4, initialization="random"), Gating("top1"))
+    convert(model, LayerConversion(experts=4, initialization="random"), Gating("top1"))
     experts = model.get_parameter("transformer.h.2.mlp.experts.up_proj").detach()
     assert float(experts.std()) == pytest.approx(model.config.initializer_range, rel=0.1)
 
@@ -229,7 +229,7 @@ def test_a_model_comes_back_from_files(make: MakeModel, dtype: torch.dtype, tmp_
     if make in (mixtral, switch):
         adopt(model, gating)
     else:
-        conversion = Conversion(experts=4, layers="alternate", noise=0.5)
+        conversion = LayerConversion(experts=4, layers="alternate", noise=0.5)
         convert(model, conversion, gating)
     save(model, MoeDescription(gating=gating, conversion=conversion), tmp_path)
     loaded, description = load(tmp_path)
@@ -260,7 +260,7 @@ def test_hugging_face_loads_a_saved_model_of_its_own_kind(make: MakeModel, tmp_p
 def saved(make: MakeModel, folder: Path) -> Path:
     """A model of a kind with experts, or of a dense one that was converted."""
     model, gating = make(), Gating("top1")
-    conversion = None if make in (mixtral, switch) else Conversion(experts=4)
+    conversion = None if make in (mixtral, switch) else LayerConversion(experts=4)
     if conversion is None:
         adopt(model, gating)
     else:
@@ -349,7 +349,7 @@ def test_experts_are_adapted_by_peft(make: MakeModel, tmp_path: Path) -> None:
     def converted() -> PreTrainedModel:
         torch.manual_seed(11)
         model = make().eval()
-        convert(model, Conversion(experts=4), Gating("adaptive", 0.1))
+        convert(model, LayerConversion(experts=4), Gating("adaptive", 0.1))
         return model
 
     inward = next(iter(moe_blocks(converted()).values())).experts.inward_name
@@ -374,7 +374,7 @@ def test_experts_are_adapted_by_peft(make: MakeModel, tmp_path: Path) -> None:
 
 def test_gating_can_be_changed_for_inference() -> None:
     model = gpt2().eval()
-    convert(model, Conversion(experts=4), Gating("top2"))
+    convert(model, LayerConversion(experts=4), Gating("top2"))
     set_gating(model, Gating("top1"))
     logits(model)
     assert all(not routed.routing.is_double.any() for routed in take_passes(model).values())
@@ -386,8 +386,8 @@ def test_models_that_cannot_be_converted_or_adopted_are_refused() -> None:
     with pytest.raises(
         ValueError, match="'opt' cannot be converted to experts; these can: bert, gpt2, llama"
     ):
-        convert(opt, Conversion(), Gating("top1"))
+        convert(opt, LayerConversion(), Gating("top1"))
     with pytest.raises(ValueError, match="'opt' has no experts, as mixtral, switch_transformers models have"):
         adopt(opt, Gating("top1"))
     with pytest.raises(ValueError, match="top2 gating needs at least 2 experts, not 1"):
-        convert(gpt2(), Conversion(experts=1), Gating("top2"))
+        convert(gpt2(), LayerConversion(experts=1), Gating("top2"))

@@ -141,9 +141,9 @@ def test_a_threshold_outside_zero_to_one_is_refused(threshold: float) -> None:
 
 
 def test_unknown_modes_and_weights_are_refused() -> None:
-    with pytest.raises(ValueError, match="'top3' is none of top1, top2, adaptive"):
+    with pytest.raises(ValueError, match="'top3' is not one of top1, top2, adaptive"):
         Gating("top3")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'equal' are none of normalized, probability"):
+    with pytest.raises(ValueError, match="'equal' are not one of normalized, probability"):
         Gating("top1", weights="equal")  # type: ignore[arg-type]
 
 

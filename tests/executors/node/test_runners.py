@@ -71,7 +71,7 @@ def test_what_the_lora_runner_cannot_do_without_is_looked_for_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MILLRACE_DATASET_ROOT", str(tmp_path / "none"))
-    with pytest.raises(UnfitError, match="is no folder"):
+    with pytest.raises(UnfitError, match="is not a folder"):
         find_runners(settings("lora"))
     monkeypatch.setenv("MILLRACE_DATASET_ROOT", str(tmp_path))
     monkeypatch.setenv("MILLRACE_BASE_MODEL_DIR", str(tmp_path))

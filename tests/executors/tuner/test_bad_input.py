@@ -185,7 +185,7 @@ def test_a_node_without_a_base_model_or_data_does_not_start(
     tuner_settings: TunerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MILLRACE_DATASET_ROOT", str(tmp_path / "none"))
-    with pytest.raises(UnfitError, match=r"dataset root .*none is no folder"):
+    with pytest.raises(UnfitError, match=r"dataset root .*none is not a folder"):
         FineTuning()
     monkeypatch.setenv("MILLRACE_DATASET_ROOT", str(tmp_path))
     monkeypatch.setenv("MILLRACE_BASE_MODEL_DIR", str(tmp_path))

@@ -49,18 +49,18 @@ def until(condition) -> None:
 def test_a_prepared_loader_is_taken_once(loaders: PreparedLoaders) -> None:
     loaders.prepare(workload(), drop_s=1_060.0)
     loaders.prepare(workload(), drop_s=1_060.0)
-    assert loaders.give_up() == 1
+    assert loaders.drop_expired() == 1
     prepared = loaders.take(workload())
-    assert loaders.give_up() == 0
+    assert loaders.drop_expired() == 0
     assert loaders.take(workload()) is not prepared
 
 
 def test_a_loader_that_nobody_takes_is_given_up(loaders: PreparedLoaders, clock: Clock) -> None:
     loaders.prepare(workload(), drop_s=1_030.0)
     clock.now_s = 1_029.0
-    assert loaders.give_up() == 1
+    assert loaders.drop_expired() == 1
     clock.now_s = 1_030.0
-    assert loaders.give_up() == 0
+    assert loaders.drop_expired() == 0
 
 
 def test_what_was_missing_when_it_was_prepared_may_have_come_since(
@@ -102,9 +102,9 @@ def test_what_was_checked_ahead_is_not_read_again(tuner_settings: TunerSettings,
     assert asked[0] is not None
     with pytest.raises(DatasetError, match="line 1: not JSON"):
         root.open("bad.jsonl", find)
-    indexer.give_up(1_029.0)
+    indexer.drop_expired(1_029.0)
     assert len(list((tmp_path / "indices").iterdir())) == 1
-    indexer.give_up(1_030.0)
+    indexer.drop_expired(1_030.0)
     assert not list((tmp_path / "indices").iterdir())
 
 
@@ -129,7 +129,7 @@ def test_a_signal_prepares_the_next_job(loaders: PreparedLoaders) -> None:
     restore = prewarm_on_signal(loaders, lambda: workload(), keep_s=10.0**6)
     try:
         os.kill(os.getpid(), signal.SIGUSR1)
-        until(lambda: loaders.give_up() == 1)
+        until(lambda: loaders.drop_expired() == 1)
         assert len(loaders.take(workload()).training) == 48
     finally:
         restore()

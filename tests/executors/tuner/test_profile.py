@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from executors.lora.base_model import SharedBase
-from executors.tuner.embedding import Groups, dummy_distribution, embed, mean_features, source_predictions
+from executors.tuner.embedding import (
+    ParameterGroups,
+    dummy_distribution,
+    embed,
+    mean_features,
+    source_predictions,
+)
 from schemas.fleet import RunStarted
 from schemas.lora import Dataset
 from schemas.merging.reports import MAX_EMBEDDING, ProfileReported, TaskEvaluated
@@ -86,7 +92,7 @@ def test_what_counts_is_how_many_records_there_are_not_how_many_were_declared(wo
 def test_the_embedding_is_the_mean_of_squared_gradients(base: SharedBase, worker: LoneWorker) -> None:
     sample = sequences(worker, count=3)
     found = embed(base, sample, time.monotonic() + 60.0)
-    groups = Groups.of(base)
+    groups = ParameterGroups.of(base)
     expected = torch.zeros(groups.length, dtype=torch.float64)
     for sequence in sample:
         ids = torch.tensor([sequence.token_ids])
@@ -129,8 +135,8 @@ def test_all_jobs_of_a_base_have_embeddings_of_one_length(base: SharedBase, work
         embed(base, sequences(worker, dataset), time.monotonic() + 60.0)
         for dataset in ("pairs.jsonl", "other.jsonl")
     ]
-    assert {len(each.fisher) for each in found} == {Groups.of(base).length}
-    assert Groups.of(base).length <= MAX_EMBEDDING
+    assert {len(each.fisher) for each in found} == {ParameterGroups.of(base).length}
+    assert ParameterGroups.of(base).length <= MAX_EMBEDDING
     assert {len(each.features) for each in found} == {32}
     assert found[0].fisher != found[1].fisher
 

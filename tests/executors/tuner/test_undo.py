@@ -74,7 +74,9 @@ def test_who_has_progress_does_not_learn_in_a_merge(worker: LoneWorker, mode: Tr
     orders = [order(each, generation=2, resume_iterations=done.get(each, 0)) for each in ("a", "b")]
     reports = worker.run(assigned("n1", *orders, mode=mode, generation=2), 4)
     (failed,) = reports_of(reports, RunFailed, job)
-    assert "mode: who learns in a merge has no progress before it, this job has 5 iterations" in failed.error
+    assert (
+        "mode: the receiver of a merge has no progress before it, this job has 5 iterations" in failed.error
+    )
     assert worker.files.kept_samples(order(job)) == 30
 
 

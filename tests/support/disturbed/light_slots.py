@@ -31,7 +31,7 @@ class LightSlots:
     def judge(self, command: Command) -> Objection | None:
         if not isinstance(command, SlotAssigned) or command == self._slot:
             return None
-        return self._calendar.judge(command, self._slot, self._machine.time_s)
+        return self._calendar.objection(command, self._slot, self._machine.time_s)
 
     def apply(self, command: Command) -> None:
         if isinstance(command, SlotAssigned) and command != self._slot:

@@ -36,7 +36,7 @@ IMPOSSIBLE = {
 
 
 def judged(slot: SlotAssigned, present: SlotAssigned | None = PRESENT) -> Objection | None:
-    return SlotCalendar().judge(slot, present, NOW_S)
+    return SlotCalendar().objection(slot, present, NOW_S)
 
 
 @pytest.mark.parametrize("present", [None, PRESENT], ids=["first", "next"])
@@ -71,7 +71,7 @@ class Obedient:
 
     def told(self, slot: int, start_s: float, length_s: float, now_s: float) -> bool:
         command = assignment(order("j", 8), slot=slot, start_s=start_s, length_s=length_s)
-        if self.calendar.judge(command, self.present, now_s) is not None:
+        if self.calendar.objection(command, self.present, now_s) is not None:
             return False
         self.present = command
         return True

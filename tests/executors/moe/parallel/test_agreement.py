@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executors.gang.group import DisagreementError
-from executors.moe.parallel.agreement import Agreement, Grant
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.agreement import Agreement, IssueGrant
+from executors.moe.parallel.micro_ops import CollectiveKind
 
-A, R = Kind.ALL_TO_ALL, Kind.ALLREDUCE
+A, R = CollectiveKind.ALL_TO_ALL, CollectiveKind.ALLREDUCE
 
 
 def test_an_allreduce_is_granted_once_all_ranks_have_it() -> None:
@@ -18,7 +18,7 @@ def test_an_allreduce_is_granted_once_all_ranks_have_it() -> None:
     agreement.submitted(0, R, "gradient")
     assert agreement.grant() is None
     agreement.submitted(1, R, "gradient")
-    assert agreement.grant() == Grant(R, 1)
+    assert agreement.grant() == IssueGrant(R, 1)
 
 
 def test_an_all_to_all_is_granted_once_one_rank_has_it_and_before_allreduces() -> None:
@@ -26,13 +26,13 @@ def test_an_all_to_all_is_granted_once_one_rank_has_it_and_before_allreduces() -
     for rank in range(2):
         agreement.submitted(rank, R, "gradient")
     agreement.submitted(1, A, "tokens")
-    assert agreement.grant() == Grant(A, 1)
+    assert agreement.grant() == IssueGrant(A, 1)
     assert agreement.grant() is None
     agreement.submitted(0, A, "tokens")
     agreement.finished(0, A)
     assert agreement.grant() is None  # it still runs on rank 1
     agreement.finished(1, A)
-    assert agreement.grant() == Grant(R, 1)
+    assert agreement.grant() == IssueGrant(R, 1)
 
 
 def test_an_all_to_all_waits_for_the_allreduce_under_way_on_all_ranks_and_for_no_other() -> None:
@@ -40,12 +40,12 @@ def test_an_all_to_all_waits_for_the_allreduce_under_way_on_all_ranks_and_for_no
     for rank in range(2):
         for part in range(3):
             agreement.submitted(rank, R, f"part {part}")
-    assert agreement.grant() == Grant(R, 1)
+    assert agreement.grant() == IssueGrant(R, 1)
     agreement.submitted(0, A, "tokens")
     agreement.finished(0, R)
     assert agreement.grant() is None
     agreement.finished(1, R)
-    assert agreement.grant() == Grant(A, 1)
+    assert agreement.grant() == IssueGrant(A, 1)
 
 
 def test_no_allreduce_is_granted_while_a_rank_expects_an_all_to_all() -> None:
@@ -57,17 +57,17 @@ def test_no_allreduce_is_granted_while_a_rank_expects_an_all_to_all() -> None:
     assert not agreement.is_idle
     for rank in range(2):
         agreement.submitted(rank, A, "tokens")
-    assert agreement.grant() == Grant(A, 1)
+    assert agreement.grant() == IssueGrant(A, 1)
     for rank in range(2):
         agreement.finished(rank, A)
-    assert agreement.grant() == Grant(R, 1)
+    assert agreement.grant() == IssueGrant(R, 1)
 
 
 def test_several_all_to_alls_that_wait_are_granted_at_once() -> None:
     agreement = Agreement(2)
     for chunk in range(3):
         agreement.submitted(0, A, f"chunk {chunk}")
-    assert agreement.grant() == Grant(A, 3)
+    assert agreement.grant() == IssueGrant(A, 3)
 
 
 def test_ranks_that_do_not_do_the_same_are_told_what_differs() -> None:
@@ -96,12 +96,15 @@ def test_it_says_who_has_not_come() -> None:
     seed=st.integers(0, 2**32),
 )
 def test_whatever_the_ranks_pace_all_ends_and_the_kinds_never_run_at_once(
-    world: int, program: list[Kind], seed: int
+    world: int, program: list[CollectiveKind], seed: int
 ) -> None:
     random = Random(seed)
     agreement = Agreement(world)
     submitted = [0] * world  # of the program
-    granted, finished = dict.fromkeys(Kind, 0), [dict.fromkeys(Kind, 0) for _ in range(world)]
+    granted, finished = (
+        dict.fromkeys(CollectiveKind, 0),
+        [dict.fromkeys(CollectiveKind, 0) for _ in range(world)],
+    )
     while True:
         while (grant := agreement.grant()) is not None:
             other = A if grant.kind is R else R
@@ -114,7 +117,7 @@ def test_whatever_the_ranks_pace_all_ends_and_the_kinds_never_run_at_once(
         for rank in range(world):
             if submitted[rank] < len(program):
                 steps.append((rank, None))
-            for kind in Kind:
+            for kind in CollectiveKind:
                 has = program[: submitted[rank]].count(kind)
                 if finished[rank][kind] < min(granted[kind], has):
                     steps.append((rank, kind))
@@ -128,4 +131,4 @@ def test_whatever_the_ranks_pace_all_ends_and_the_kinds_never_run_at_once(
             agreement.finished(rank, kind)
             finished[rank][kind] += 1
     assert agreement.is_idle
-    assert all(each[kind] == program.count(kind) for each in finished for kind in Kind)
+    assert all(each[kind] == program.count(kind) for each in finished for kind in CollectiveKind)

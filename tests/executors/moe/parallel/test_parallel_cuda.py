@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.trace import overlaps, waited_behind
 from tests.executors.moe.conftest import RunRanks
 from tests.executors.moe.parallel.test_parallel_training import records
@@ -38,7 +38,7 @@ def test_outputs_and_gradients_equal_plain_ddp(run: RunRanks, world: int, chunks
         assert result["outputs"] < 1e-12
         assert result["gradients"] < 1e-12
     trace = [record for result in results for record in records(result)]
-    assert {record.kind for record in trace} == (set(Kind) if world > 1 else set())
+    assert {record.kind for record in trace} == (set(CollectiveKind) if world > 1 else set())
     assert overlaps(trace) == []
 
 

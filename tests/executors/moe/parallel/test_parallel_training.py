@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.trace import MicroOpRecord, overlaps, waited_behind
 from tests.executors.moe.conftest import RunRanks
 from tests.support import parallel_scenarios as scenarios
 
 
 def records(result: dict[str, Any]) -> list[MicroOpRecord]:
-    return [MicroOpRecord(**record | {"kind": Kind(record["kind"])}) for record in result["trace"]]
+    return [MicroOpRecord(**record | {"kind": CollectiveKind(record["kind"])}) for record in result["trace"]]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,9 @@ def test_outputs_and_gradients_equal_plain_ddp(
         assert result["outputs"] < 1e-14
         assert result["gradients"] < 1e-14
     trace = [record for result in results for record in records(result)]
-    assert {record.kind for record in trace} == (set(Kind) if experts > per_device else {Kind.ALLREDUCE})
+    assert {record.kind for record in trace} == (
+        set(CollectiveKind) if experts > per_device else {CollectiveKind.ALLREDUCE}
+    )
     assert overlaps(trace) == []
 
 
@@ -72,8 +74,8 @@ def test_a_step_by_a_plan_has_the_gradients_of_one_without_and_the_planned_order
         assert result["orders"] == results[0]["orders"]
         assert all(gradients == result["gradients"][0] for gradients in result["gradients"])
         kinds = result["orders"][3]
-        assert kinds.count(Kind.ALL_TO_ALL) == last
-        assert kinds == [Kind.ALL_TO_ALL] * last + [Kind.ALLREDUCE] * (len(kinds) - last)
+        assert kinds.count(CollectiveKind.ALL_TO_ALL) == last
+        assert kinds == [CollectiveKind.ALL_TO_ALL] * last + [CollectiveKind.ALLREDUCE] * (len(kinds) - last)
         assert result["orders"][1] != kinds
 
 

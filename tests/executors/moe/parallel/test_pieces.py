@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executors.moe.parallel.gradients import DEFAULT_PARTITION_BYTES, partition
-from executors.moe.parallel.micro_ops import Kind, part_bytes
+from executors.moe.parallel.micro_ops import CollectiveKind, part_bytes
 from executors.moe.parallel.routes import routes
 from executors.moe.parallel.trace import MicroOpRecord, overlaps, waited_behind
 
@@ -84,16 +84,16 @@ def test_chunks_have_each_row_once_and_sort_what_arrives_by_expert(
 
 
 def record(
-    kind: Kind, submitted_s: float, issued_s: float, completed_s: float, rank: int = 0
+    kind: CollectiveKind, submitted_s: float, issued_s: float, completed_s: float, rank: int = 0
 ) -> MicroOpRecord:
     return MicroOpRecord(rank, kind, "", 0, submitted_s, issued_s, completed_s)
 
 
 def test_an_overlap_is_of_both_kinds_and_of_any_two_ranks() -> None:
-    tokens = record(Kind.ALL_TO_ALL, 0.0, 1.0, 3.0)
-    other_tokens = record(Kind.ALL_TO_ALL, 0.0, 2.0, 3.0)
-    gradient = record(Kind.ALLREDUCE, 0.0, 2.0, 4.0, rank=1)
-    later = record(Kind.ALLREDUCE, 0.0, 4.0, 5.0)
+    tokens = record(CollectiveKind.ALL_TO_ALL, 0.0, 1.0, 3.0)
+    other_tokens = record(CollectiveKind.ALL_TO_ALL, 0.0, 2.0, 3.0)
+    gradient = record(CollectiveKind.ALLREDUCE, 0.0, 2.0, 4.0, rank=1)
+    later = record(CollectiveKind.ALLREDUCE, 0.0, 4.0, 5.0)
     found = overlaps([later, gradient, other_tokens, tokens])
     assert set(found) == {(tokens, gradient), (other_tokens, gradient)}
     assert len(found) == 2
@@ -101,6 +101,9 @@ def test_an_overlap_is_of_both_kinds_and_of_any_two_ranks() -> None:
 
 
 def test_an_all_to_all_waits_behind_allreduces_that_run_before_its_issue() -> None:
-    before, meanwhile = record(Kind.ALLREDUCE, 0.0, 0.0, 1.0), record(Kind.ALLREDUCE, 0.0, 1.0, 3.0)
-    tokens = record(Kind.ALL_TO_ALL, 2.0, 3.0, 4.0)
+    before, meanwhile = (
+        record(CollectiveKind.ALLREDUCE, 0.0, 0.0, 1.0),
+        record(CollectiveKind.ALLREDUCE, 0.0, 1.0, 3.0),
+    )
+    tokens = record(CollectiveKind.ALL_TO_ALL, 2.0, 3.0, 4.0)
     assert waited_behind([before, meanwhile, tokens]) == {tokens: 1}

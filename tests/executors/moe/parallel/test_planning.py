@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executors.gang.group import DisagreementError
-from executors.moe.parallel.micro_ops import Kind
+from executors.moe.parallel.micro_ops import CollectiveKind
 from executors.moe.parallel.planning import (
     MeasuredAllreduce,
-    Plan,
     PlannedOrder,
+    StepPlan,
     measured_step,
     plan_step,
 )
 from executors.moe.parallel.trace import MicroOpRecord
 
-A, R = Kind.ALL_TO_ALL, Kind.ALLREDUCE
+A, R = CollectiveKind.ALL_TO_ALL, CollectiveKind.ALLREDUCE
 
 gaps = st.lists(st.integers(0, 6), max_size=4)
 allreduces = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(1, 4)), max_size=4).map(
@@ -25,7 +25,7 @@ allreduces = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integer
 )
 
 
-def issued(order: PlannedOrder) -> list[Kind]:
+def issued(order: PlannedOrder) -> list[CollectiveKind]:
     kinds = []
     while (kind := order.next(0.0)) is not None:
         kinds.append(kind)
@@ -83,7 +83,7 @@ def fits(gaps_s: list[int], measured: list[MeasuredAllreduce], after: tuple[int,
 
 def test_an_allreduce_is_issued_after_so_many_all_to_alls_as_planned() -> None:
     order = PlannedOrder()
-    order.begin_step(Plan((2, 2)))
+    order.begin_step(StepPlan((2, 2)))
     for kind in (A, R, R, A, A):
         order.submitted(kind, "")
     assert issued(order) == [A, A, R, R, A]
@@ -91,7 +91,7 @@ def test_an_allreduce_is_issued_after_so_many_all_to_alls_as_planned() -> None:
 
 def test_an_allreduce_that_comes_later_than_planned_is_issued_at_once() -> None:
     order = PlannedOrder()
-    order.begin_step(Plan((1,)))
+    order.begin_step(StepPlan((1,)))
     for kind in (A, A, R):
         order.submitted(kind, "")
     assert issued(order) == [A, A, R]
@@ -106,20 +106,20 @@ def test_without_a_plan_the_order_is_that_of_submission() -> None:
 
 def test_a_step_with_fewer_all_to_alls_than_planned_is_refused() -> None:
     order = PlannedOrder()
-    order.begin_step(Plan((3,)))
+    order.begin_step(StepPlan((3,)))
     order.submitted(A, "")
     order.submitted(R, "")
     with pytest.raises(
         DisagreementError, match="1 all-to-all micro-ops, but its plan has allreduces after 3"
     ):
-        order.begin_step(Plan(()))
+        order.begin_step(StepPlan(()))
 
 
 def test_a_plan_that_changes_the_order_of_allreduces_is_refused() -> None:
     with pytest.raises(ValueError, match="must not fall"):
-        Plan((2, 1))
+        StepPlan((2, 1))
 
 
 def test_plans_are_told_apart_by_their_digests() -> None:
-    assert Plan((1, 2)).digest == Plan((1, 2)).digest
-    assert Plan((1, 2)).digest != Plan((1, 3)).digest
+    assert StepPlan((1, 2)).digest == StepPlan((1, 2)).digest
+    assert StepPlan((1, 2)).digest != StepPlan((1, 3)).digest

@@ -27,6 +27,6 @@ def test_a_rank_that_decides_otherwise_is_found_by_all(run_survivors: RunRanks) 
     for result in seen(run_survivors, "disagrees", [0, 1, 2]):
         assert result["kind"] == "DisagreementError"
         assert result["message"] == (
-            "the beginning of a batch: ranks [1] have decided otherwise than rank 0 since the choices at MoE "
-            "layer 1: they differ in their plan, their settings or their code"
+            "the beginning of a batch: ranks [1] have decided differently from rank 0 since the choices at "
+            "MoE layer 1: they differ in their plan, their settings or their code"
         )

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from torch import Tensor, int64, nn, tensor, zeros
 
-from executors.moe.serving.foresight import FORESIGHTS, History
-from executors.moe.serving.phases import Layout, Standing
+from executors.moe.serving.forecasts import FORECASTS, History
+from executors.moe.serving.phases import LayerLayout, StandingPlacement
 from executors.moe.serving.profiling import ProfileStage
 from executors.moe.serving.slots import ExpertSlots
 from executors.moe.serving.statistics import Percentiles
@@ -14,19 +14,19 @@ from solvers.experts.placement import Cluster, Demand, Placement
 from solvers.experts.schemes import SCHEMES
 
 CLUSTER = Cluster(devices=4, most_per_device=2)
-FIRST = Standing.first(4, CLUSTER)
+FIRST = StandingPlacement.first(4, CLUSTER)
 UNKNOWN = Demand.of_counts(np.zeros(4, np.int64))
 SKEWED = Demand.of_counts(np.array([70, 10, 10, 10]))
 FITTING = Placement.of_lists([[0], [0, 1], [0, 2], [0, 3]], 4, 2)
 
 
-def layout(scheme: str, standing: Standing = FIRST) -> Layout:
-    return Layout(SCHEMES[scheme], CLUSTER, standing, FIRST.placement)
+def layout(scheme: str, standing: StandingPlacement = FIRST) -> LayerLayout:
+    return LayerLayout(SCHEMES[scheme], CLUSTER, standing, FIRST.placement)
 
 
 @pytest.mark.parametrize("scheme", sorted(set(SCHEMES) - {"without_estimation"}))
 def test_with_nothing_foretold_what_stands_is_kept_and_not_revised(scheme: str) -> None:
-    here = layout(scheme, Standing(FITTING, is_commanded=True))
+    here = layout(scheme, StandingPlacement(FITTING, is_commanded=True))
     assert here.plan(UNKNOWN) is FITTING
     settled = here.settle(FITTING, UNKNOWN, np.array([1, 0, 0, 90]))
     assert (settled.placement, settled.is_revised) == (FITTING, False)
@@ -41,12 +41,12 @@ def test_a_placement_for_what_is_foretold_takes_the_place_of_the_first_one() -> 
 
 
 def test_a_commanded_placement_is_kept_where_the_schemes_own_would_serve_hardly_better() -> None:
-    here = layout("balanced", Standing(FITTING, is_commanded=True))
+    here = layout("balanced", StandingPlacement(FITTING, is_commanded=True))
     planned = here.plan(SKEWED)
     assert planned is not None
     assert [free for free in FITTING.held() & ~planned.held() if free.any()] == []
     assert (planned.held() & ~FITTING.held()).sum() == 1  # In the slot that was free.
-    assert layout("lina", Standing(FITTING, is_commanded=True)).plan(SKEWED) is FITTING
+    assert layout("lina", StandingPlacement(FITTING, is_commanded=True)).plan(SKEWED) is FITTING
     turned = here.plan(Demand.of_counts(SKEWED.loads[::-1].copy()))
     assert turned is not None
     assert turned.replicas()[0] < FITTING.replicas()[0]
@@ -75,7 +75,7 @@ def test_history_fades() -> None:
         history.add(0, np.array([8, 0]))
     for _ in range(40):
         history.add(0, np.array([0, 8]))
-    loads = FORESIGHTS["history"](PathProfile(2, 1), history, SCHEMES["eplb"])(0, np.empty((0, 0))).loads
+    loads = FORECASTS["history"](PathProfile(2, 1), history, SCHEMES["eplb"])(0, np.empty((0, 0))).loads
     assert loads[1] > 9 * loads[0] > 0
 
 

@@ -4,33 +4,33 @@ from itertools import pairwise
 
 import pytest
 
-from executors.moe.serving.requests import Arrivals, Prompts, Schedule, Step
+from executors.moe.serving.requests import Arrivals, BatchSchedule, Prompts, ServiceStep
 from schemas.experts.workload import Requests
 from schemas.lora import Dataset
 
 DATASET = Dataset(path="p", samples=10)
 
 
-def schedule(total: int | None = 10, first: int = 0, **fields: object) -> Schedule:
+def schedule(total: int | None = 10, first: int = 0, **fields: object) -> BatchSchedule:
     requests = Requests.model_validate({"dataset": DATASET} | fields)
-    return Schedule(requests, total, batch_size=4, first=first, begin_s=1_000.0)
+    return BatchSchedule(requests, total, batch_size=4, first=first, begin_s=1_000.0)
 
 
 def test_without_a_rate_each_batch_is_full_until_the_last() -> None:
     plan = schedule()
     assert [plan.step(done, 1_000.0) for done in (0, 4, 8, 10)] == [
-        Step("serve", 4),
-        Step("serve", 4),
-        Step("serve", 2),
-        Step("over"),
+        ServiceStep("serve", 4),
+        ServiceStep("serve", 4),
+        ServiceStep("serve", 2),
+        ServiceStep("over"),
     ]
     assert plan.waited_s(range(4), 1_001.0) == []
 
 
 def test_a_service_without_an_end_goes_on_until_its_time() -> None:
     plan = schedule(total=None, until_s=1_050.0)
-    assert plan.step(10**9, 1_049.0) == Step("serve", 4)
-    assert plan.step(10**9, 1_050.0) == Step("over")
+    assert plan.step(10**9, 1_049.0) == ServiceStep("serve", 4)
+    assert plan.step(10**9, 1_050.0) == ServiceStep("over")
 
 
 def test_those_that_have_arrived_are_served_and_others_waited_for() -> None:
@@ -40,14 +40,14 @@ def test_those_that_have_arrived_are_served_and_others_waited_for() -> None:
     waiting = plan.step(0, 1_000.0)
     assert waiting.word == "wait"
     assert waiting.wait_s == pytest.approx(times_s[0] - 1_000.0)
-    assert plan.step(0, times_s[1]) == Step("serve", 2)
+    assert plan.step(0, times_s[1]) == ServiceStep("serve", 2)
     assert plan.waited_s(range(2), times_s[1] + 1.0) == pytest.approx([times_s[1] - times_s[0] + 1.0, 1.0])
     assert plan.step(2, times_s[1]).wait_s == pytest.approx(times_s[2] - times_s[1])
-    assert plan.step(2, times_s[1] + 1e6) == Step("serve", 4)
+    assert plan.step(2, times_s[1] + 1e6) == ServiceStep("serve", 4)
 
 
 def test_a_wait_is_no_longer_than_the_service() -> None:
-    assert schedule(rate_per_s=1e-3, until_s=1_003.0).step(0, 1_000.0) == Step("wait", wait_s=3.0)
+    assert schedule(rate_per_s=1e-3, until_s=1_003.0).step(0, 1_000.0) == ServiceStep("wait", wait_s=3.0)
 
 
 def test_arrivals_are_a_poisson_process_that_the_seed_decides() -> None:

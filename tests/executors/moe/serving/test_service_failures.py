@@ -65,7 +65,7 @@ def test_a_service_whose_other_node_never_comes_fails_in_time(fleet: Fleet) -> N
     fleet.until(fleet.is_over("j", "n1"))
     (failure,) = fleet.reports(RunFailed)
     assert not failure.permanent
-    assert failure.error == "not all 2 ranks of generation 1 have come in 0.5 s"
+    assert failure.error == "not all 2 ranks of generation 1 have joined in 0.5 s"
 
 
 def test_ranks_with_other_requests_do_not_serve_together(fleet: Fleet, tmp_path: Any) -> None:

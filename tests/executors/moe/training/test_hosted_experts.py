@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from executors.moe.block import MoeBlock, moe_blocks
-from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.experts import Experts
 from executors.moe.gating import Gating
 from executors.moe.parallel.packing import ExpertBytes
@@ -27,7 +27,7 @@ def layer_of(adapted: list[str]) -> tuple[str, MoeBlock, nn.Module]:
         vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2
     )
     model: nn.Module = LlamaForCausalLM(config)
-    convert(model, Conversion(experts=EXPERTS, initialization="random"), Gating("top2"))
+    convert(model, LayerConversion(experts=EXPERTS, initialization="random"), Gating("top2"))
     if adapted:
         model = get_peft_model(model, LoraConfig(r=3, target_modules=[], target_parameters=adapted))
         for name, parameter in model.named_parameters():

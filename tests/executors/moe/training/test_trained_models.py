@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from executors.gang.models import ModelError
 from executors.lora.records import LabelledRecords, TextRecords
 from executors.moe.block import moe_blocks
-from executors.moe.conversion.convert import Conversion, convert
+from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.conversion.storage import MoeDescription, load, save
 from executors.moe.gating import Gating
 from executors.moe.training.model import load_model, records_of
@@ -139,7 +139,7 @@ def test_a_masked_language_model_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_with_fewer_experts_than_a_token_may_get_is_refused(tmp_path: Path) -> None:
     directory = directory_of("llama", tmp_path / "m")
-    model, conversion, gating = module_of("llama"), Conversion(experts=1), Gating("top1")
+    model, conversion, gating = module_of("llama"), LayerConversion(experts=1), Gating("top1")
     convert(model, conversion, gating)
     save(model, MoeDescription(gating=gating, conversion=conversion), directory)
     assert load_model(directory, workload(gating={"mode": "top1"})).description.gating.mode == "top1"

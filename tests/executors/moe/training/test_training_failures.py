@@ -170,7 +170,7 @@ def test_a_job_whose_other_node_never_comes_fails_in_time(fleet: Fleet) -> None:
     fleet.until(fleet.is_over("j", "n1"))
     (failure,) = fleet.reports(RunFailed)
     assert not failure.permanent
-    assert failure.error == "not all 2 ranks of generation 1 have come in 0.5 s"
+    assert failure.error == "not all 2 ranks of generation 1 have joined in 0.5 s"
 
 
 def test_ranks_with_other_data_or_another_model_do_not_train_together(fleet: Fleet, tmp_path: Any) -> None:

@@ -16,7 +16,7 @@ from executors.lora.dataset import DatasetRoot
 from executors.lora.model_kind import records_in
 from executors.lora.records import TEXT_RECORDS
 from executors.node.runner import UnfitError
-from executors.tuner.embedding import Groups, embed, mean_features, source_predictions
+from executors.tuner.embedding import ParameterGroups, embed, mean_features, source_predictions
 from executors.tuner.indexing import Indexer, IndexFiles
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
@@ -89,7 +89,7 @@ def test_the_embedding_is_of_the_backbone_by_the_base_models_head(
         for name, parameter in plain.named_parameters()
         if parameter.dim() >= 2 and not name.startswith(head)
     }
-    groups = Groups.of(base)
+    groups = ParameterGroups.of(base)
     assert len(groups.parameters) == len(matrices)
     expected = torch.zeros(groups.length, dtype=torch.float64)
     for sequence in sample:

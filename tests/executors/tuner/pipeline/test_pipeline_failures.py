@@ -120,7 +120,7 @@ def test_a_rank_that_never_comes_is_waited_for_no_longer_than_set(
         ranks.processes[1].kill()
         word = ranks.word(0, timeout_s=20.0)
     assert word["type"] == "StageLostError"
-    assert "rank 0: not all 2 ranks of the pipeline have come within 1 s" in word["text"]
+    assert "rank 0: not all 2 ranks of the pipeline have joined within 1 s" in word["text"]
 
 
 def test_more_stages_than_layers_are_refused_on_all_ranks(

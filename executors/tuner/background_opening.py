@@ -1,4 +1,4 @@
-"""Tasks that are opened beside the training of those before them (pipeline switch, Ymir, section 6.2)."""
+"""Opening of tasks during the training of the tasks before them (pipeline switch, Ymir, section 6.2)."""
 
 import threading
 from collections.abc import Callable
@@ -9,11 +9,11 @@ import torch
 T = TypeVar("T", covariant=True)
 
 
-class Opening(Generic[T]):
-    """A task that is being opened, by a thread of its own."""
+class BackgroundOpening(Generic[T]):
+    """A task that a thread of its own opens."""
 
     def __init__(self, load: Callable[[], T], is_halted: Callable[[], bool]) -> None:
-        """Begin; `is_halted` says whether it was told to end."""
+        """Start; `is_halted` returns whether the task is to end."""
         self._load = load
         self._is_halted = is_halted
         self._opened: T | None = None
@@ -23,16 +23,16 @@ class Opening(Generic[T]):
 
     @property
     def is_open(self) -> bool:
-        """Whether it can begin."""
+        """Whether the task can begin."""
         return self._opened is not None
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether it will not begin: it cannot be opened, or is to end."""
+        """Whether the task will not begin: its opening failed, or it is to end."""
         return self._error is not None or self._is_halted()
 
     def result(self) -> T:
-        """What was opened, waited for; raises what opening it has raised."""
+        """Wait for the opened task and return it; raises the error of the opening."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -41,7 +41,7 @@ class Opening(Generic[T]):
 
     def _run(self) -> None:
         try:
-            # The thread has torch's default otherwise, and takes cores from the training.
+            # Otherwise the thread has torch's default number of threads, and takes cores from the training.
             torch.set_num_threads(1)
             self._opened = self._load()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Opens tasks and profile runs, for ranks that share the work as the job asks for."""
+"""Opening of tasks and profile runs, for ranks that share the work as the job requests."""
 
 from dataclasses import replace
 
@@ -9,17 +9,17 @@ from executors.tuner.messages import ProfilePart, TaskPart
 from executors.tuner.opening import OpenTask, open_job, open_task
 from executors.tuner.pipeline.stages import Stages
 from executors.tuner.pipeline.succession import FindSuccessor
+from executors.tuner.rank_resources import RankResources
 from executors.tuner.replicas import Replicas
-from executors.tuner.surroundings import Surroundings
 from executors.tuner.team import Team
 from schemas.merging.commands import TransferMode
 from schemas.merging.workload import MAX_ITERATIONS
 
 
-class Crews:
-    """What a rank has for all of its tasks: base model and data."""
+class TaskOpener:
+    """Base model and data of a rank, for all of its tasks."""
 
-    def __init__(self, base: SharedBase, loaders: PreparedLoaders, surroundings: Surroundings) -> None:
+    def __init__(self, base: SharedBase, loaders: PreparedLoaders, surroundings: RankResources) -> None:
         self._base = base
         self._loaders = loaders
         self._around = surroundings
@@ -32,8 +32,8 @@ class Crews:
 
         Raises:
             JobError: a job cannot be trained.
-            UnfitMergeError: the jobs do not fit together.
-            StaleWriterError: a later generation has taken the jobs over.
+            UnfitMergeError: the jobs cannot be merged.
+            StaleWriterError: a later generation runs the jobs.
         """
         command, membership = part.command, part.membership
         opened = open_task(
@@ -50,11 +50,11 @@ class Crews:
         """Open a job for its profile run.
 
         Raises:
-            FieldError: it does not fit the base model, or its data is unfit.
+            FieldError: the job does not fit the base model, or its data is unfit.
         """
         order = part.command.order
         job = open_job(order, self._base, self._loaders)
-        # It may have more steps than the job would.
+        # A profile run may take more steps than the job.
         total = MAX_ITERATIONS * job.batch_size
         job = replace(job, task=job.task.model_copy(update={"total_samples": total}))
         return self._team("normal", OpenTask([job], None), part.membership, 1, lambda: None)

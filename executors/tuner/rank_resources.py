@@ -1,4 +1,4 @@
-"""What a rank gives each of its tasks."""
+"""Objects of a rank that all its tasks use."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ from executors.tuner.settings import TunerSettings
 
 
 @dataclass
-class Surroundings:
-    """What a rank gives each of its tasks.
+class RankResources:
+    """Objects of a rank that all its tasks use.
 
     Attributes:
-        stepped_s: when the last step of any of them ended, by the monotonic clock; None before the first.
+        stepped_s: end of the last step of any task, on the monotonic clock; None before the first.
     """
 
     cell: str
