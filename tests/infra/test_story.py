@@ -233,7 +233,7 @@ def test_a_refund_takes_what_it_gives_back_from_the_revenue():
 
 def test_a_decision_under_an_id_that_no_cell_gives_is_refused(bench):
     forged = replace(next(d for d in bench.decisions if isinstance(d.outcome, JobAdmitted)), id="elsewhere")
-    with pytest.raises(InvalidRecordError, match="elsewhere is no id"):
+    with pytest.raises(InvalidRecordError, match="elsewhere is not an id"):
         Story("j").take_decision(forged)
 
 
