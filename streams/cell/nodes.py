@@ -6,7 +6,7 @@ runner that the zone's policy commands, or, where the zone's jobs share a base m
 whose policy has no commands gets no reports of its nodes: they count as up.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, Literal, Protocol
 
@@ -61,6 +61,9 @@ class NodeStates(Protocol):
     def is_open(self, node: str, although_leaving: bool = False) -> bool:
         """Return whether anything new may be planned on a node, see `NodePool`."""
 
+    def due_to_leave(self, nodes: Container[str]) -> dict[str, float | None]:
+        """Return the due times of those of some nodes that are to leave, see `NodePool`."""
+
 
 class NodePool:
     """Nodes of one cell."""
@@ -100,6 +103,11 @@ class NodePool:
         """
         is_leaving = node in self.leaving and not although_leaving
         return not (node in self._down or node in self._cordoned or is_leaving)
+
+    def due_to_leave(self, nodes: Container[str]) -> dict[str, float | None]:
+        """Return when those of some nodes must be free that are to leave, in the order of that decision; None
+        for a node that leaves whenever it is free."""
+        return {node: departure.by_s for node, departure in self.leaving.items() if node in nodes}
 
     def is_cordoned(self, node: str) -> bool:
         """Return whether an operator has cordoned a node."""

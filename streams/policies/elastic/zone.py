@@ -117,11 +117,8 @@ class ElasticZone:
             self._open_or_close(change.node)
         self._workforce.has_changed = True
         if change.status in ("down", "restarted"):
-            for job in self._workforce.jobs_on(change.node):
-                if job.run_on(change.node) in change.runs:
-                    continue
-                why = Why[ResizeReason]("node_lost", {"node": change.node, "status": change.status})
-                self._workforce.lose(job, change.node, why)
+            why = Why[ResizeReason]("node_lost", {"node": change.node, "status": change.status})
+            self._workforce.lose_runs(self._workforce.jobs_on(change.node), change.node, why, change.runs)
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
         return self._choose(lent_by(self._workforce.cluster, servers), count).servers
@@ -244,8 +241,7 @@ class ElasticZone:
     def _wanted(self) -> dict[str, float | None]:
         """Nodes that are to leave, with the times by which they are due; the next tick clears them
         together."""
-        leaving = self._states.leaving
-        return {node: departure.by_s for node, departure in leaving.items() if node in self._nodes}
+        return self._states.due_to_leave(self._nodes)
 
     @property
     def _wanted_own(self) -> list[str]:
@@ -254,7 +250,7 @@ class ElasticZone:
 
     def _is_borrowed(self, node: str) -> bool:
         """Return whether a node is on loan and not reclaimed."""
-        return node in self._loans and node not in self._wanted
+        return node in self._loans and node not in self._states.leaving
 
     def _vacate(self) -> None:
         """Clear the servers that are to leave. For servers that are not due, no job is preempted."""

@@ -90,10 +90,7 @@ class ExpertsZone:
         self._ranks.has_changed = self._ranks.has_news = True
         if change.status in ("down", "restarted"):
             why = Why[ChangeReason]("node_lost", {"node": change.node, "status": change.status})
-            for job in self._jobs_on(change.node):
-                if job.run_on(change.node) in change.runs:
-                    continue
-                self._ranks.lose(job, change.node, why)
+            self._ranks.lose_runs(self._jobs_on(change.node), change.node, why, change.runs)
         self._vacate()
 
     def choose_returns(self, servers: Sequence[str], count: int, due_s: float) -> Sequence[str]:  # noqa: ARG002
@@ -205,8 +202,7 @@ class ExpertsZone:
     @property
     def _wanted(self) -> dict[str, float | None]:
         """Nodes that are to leave, with the times by which they are due."""
-        leaving = self._states.leaving
-        return {node: departure.by_s for node, departure in leaving.items() if node in self._gpus.nodes}
+        return self._states.due_to_leave(self._gpus.nodes)
 
     def _vacate(self) -> None:
         """Close nodes that are to leave, except those that jobs need, and preempt their jobs: at once if the

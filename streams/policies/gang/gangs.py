@@ -4,7 +4,7 @@ A policy decides on which nodes a job has how many processes. Everything after t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from schemas.facts import NO_FACTS, Fact
@@ -94,6 +94,12 @@ class Gangs(ABC, Generic[G, R]):
             self.put_back(job, why)
         if node in job.leaving:
             self._cleared(job, node)
+
+    def lose_runs(self, jobs: Iterable[G], node: str, why: Why[R], held: Collection[str]) -> None:
+        """Note that a node has lost its processes of jobs, except for the runs that it continues."""
+        for job in jobs:
+            if job.run_on(node) not in held:
+                self.lose(job, node, why)
 
     def leave(self, job: G, nodes: Mapping[str, int], generation: int) -> None:
         """Note that nodes are to end their processes of a generation."""

@@ -185,7 +185,7 @@ class MergingZone:
             **self._runs.describe(),
             "tasks": {id: task.describe() for id, task in self._runs.all.items()},
             "nodes": self._gpus.describe(),
-            "leaving": [node for node in self._states.leaving if node in self._gpus.nodes],
+            "leaving": list(self._states.due_to_leave(self._gpus.nodes)),
             "turns": self._runs.turns.state(),
             **self._planning.describe(),
             "knowledge": self._knowledge.describe(),
