@@ -13,7 +13,7 @@ from schemas.clock import ClockTicked
 from schemas.jobs import JobSubmitted
 from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.fleet import Calendar, Fleet
-from solvers.auction.market.vendors import vendor_options
+from solvers.auction.market.window import vendor_options
 from solvers.auction.offline.instance import Instance, OfferedTask
 
 

@@ -20,7 +20,7 @@ from schemas.lora import LoraWorkload
 from schemas.solves import SolveFinished
 from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.fleet import Calendar, Fleet
-from solvers.auction.market.vendors import vendor_options
+from solvers.auction.market.window import vendor_options
 from solvers.auction.mechanism.auctioneer import Appraisal
 from solvers.auction.mechanism.mechanism import Request
 from solvers.compiled import Floats, Ints
