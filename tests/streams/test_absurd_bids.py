@@ -10,8 +10,8 @@ from functools import cache
 import pytest
 
 from infra.commands.options import CELLS_DIRECTORY
+from schemas.auction.bids import BidTerms, DeadlineTerms
 from schemas.auction.settings import AuctionPolicy
-from schemas.auction.terms import BidTerms, DeadlineTerms
 from schemas.base import HOURS_PER_DAY
 from schemas.clock import ClockTicked
 from schemas.decisions import JobAdmitted, JobQuoted, JobWithdrawn

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from schemas.auction.quotes import VendorQuoted
+from schemas.auction.bids import VendorQuoted
 from schemas.lora import LoraWorkload
 from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.market import Market

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from schemas.auction.bids import Task, bid_micros_of
-from schemas.auction.quotes import VendorLeft, VendorQuoted
+from schemas.auction.bids import Task, VendorLeft, VendorQuoted, bid_micros_of
 from schemas.base import Event
 from schemas.cells import CellConfigured, Zone
 from schemas.clock import ClockTicked

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from schemas.auction.bids import Task
-from schemas.auction.quotes import QuoteAccepted, VendorLeft, VendorQuoted
+from schemas.auction.bids import QuoteAccepted, Task, VendorLeft, VendorQuoted
 from schemas.base import Event, Outcome
 from schemas.decisions import EventIgnored
 from schemas.facts import Fact, Facts
