@@ -14,7 +14,7 @@ from infra.kafka.docker import docker_answers, docker_kafka
 from infra.kafka.local import LocalKafka
 from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.kafka.storage import DataDirectory
-from schemas.extras import require_extra
+from schemas.errors import require_extra
 from schemas.kafka_connection import KafkaConnection, KafkaSettings
 from schemas.services import described_fault
 from streams.kafka.administration import Administration

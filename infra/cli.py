@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import typer
 
-from schemas.errors import EXIT_INTERRUPTED, ReadableError
-from schemas.extras import missing_extra
+from schemas.errors import EXIT_INTERRUPTED, ReadableError, missing_extra
 from schemas.interpreters import isolate_children
 from schemas.text import plain
 

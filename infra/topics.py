@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from schemas.access import DEFAULT_GROUPS, topic_rights
 from schemas.kafka_connection import KafkaConnection
-from schemas.roles import ROLES, Role
+from schemas.kind import ROLES, Role
 from schemas.topics import TopicSpec
 from streams.kafka.administration import Administration
 from streams.kafka.faults import BrokerError, TopicError

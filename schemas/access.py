@@ -7,7 +7,7 @@ a bid, the node of a heartbeat or the cell (docs/security.md).
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from schemas.roles import Role
+from schemas.kind import Role
 from schemas.topics import (
     COMMANDS,
     DECISIONS,

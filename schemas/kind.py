@@ -7,13 +7,16 @@ only `schemas` and the policy's own types; parts that only some processes need a
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
 from pydantic import Field
 
 from schemas.base import Event, Kinded, OpenUnion, Outcome
 from schemas.cells import PolicySettings as PolicySettings
-from schemas.roles import Role
+
+Role = Literal["users", "vendors", "inference", "operators", "nodes", "worker", "solver", "auditor"]
+"""Role of a client of Kafka."""
+ROLES: tuple[Role, ...] = get_args(Role)
 
 Reference = str
 """`module:attribute`, imported by the processes that need it."""

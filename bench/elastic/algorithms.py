@@ -44,7 +44,7 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
     """Measure `reclaim_ms`, and preemptions relative to the optimum and the rivals, for reclaims of 1 to 100
     of 500 servers."""
     # Pyomo takes a second to import.
-    from solvers.elastic.reclaim_optimum import reclaim_optimum
+    from bench.elastic.reclaim_optimum import reclaim_optimum
 
     counts = QUICK_COUNTS if quick else COUNTS
     instances = QUICK_INSTANCES if quick else INSTANCES

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from bench.elastic.goodput import family_at, tuned_speedup
 from infra.workloads.elastic.abilities import Abilities, ScalingRange, linear
 from infra.workloads.elastic.calibrated import generate_requests
 from infra.workloads.elastic.cluster import TRAINING_GPU, ElasticCluster
@@ -13,7 +14,6 @@ from schemas.elastic.settings import (
     Scenario,
     SchemeName,
 )
-from solvers.elastic.goodput import family_at, tuned_speedup
 
 ScalingName = Literal["linear", "tuned"]
 

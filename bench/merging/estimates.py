@@ -28,8 +28,7 @@ from schemas.merging.reports import ProfileReported
 from schemas.merging.settings import MergingPolicy
 from schemas.merging.workload import TuningWorkload
 from solvers.merging.errors import GainErrors, IterationErrors
-from solvers.merging.estimate import estimate
-from solvers.merging.gain import PairEffects
+from solvers.merging.estimator import estimate
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 from streams.policies.merging.knowledge import Knowledge
 
@@ -89,7 +88,7 @@ def _gains(backbones: Sequence[Backbone]) -> tuple[list[Measurement], Table]:
     rows: list[tuple[float | str | None, ...]] = []
     every, other_half = GainErrors(), GainErrors()
     for backbone in backbones:
-        forecasts = foretold_gains(backbone.merges, PairEffects())
+        forecasts = foretold_gains(backbone.merges)
         pairs = [(t.gain, m.gain, m) for t, m in zip(forecasts, backbone.merges, strict=True)]
         parts = {
             "all": pairs,

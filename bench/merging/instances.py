@@ -9,8 +9,7 @@ from bench.merging.measured import Profiles, WorkloadJob
 from schemas.merging.problems import MAX_TRANSFERS, JobKind, MergeProblem, StepTime, Transfer, Unit
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import MAX_SPEEDS
-from solvers.merging.lookup_table import Configuration, LookupTable
-from solvers.merging.step_times import faster_only
+from solvers.merging.lookup_table import Configuration, LookupTable, faster_only
 from streams.policies.merging.speeds import allowed_sizes
 
 INTERVAL_S = 120.0

@@ -18,8 +18,7 @@ from bench.merging.curves import Curve
 from bench.merging.measured import Profiles, WorkloadJob
 from bench.merging.measured_truth import workload_of
 from schemas.merging.estimates import MAX_OUTCOMES, PastMerge
-from solvers.merging.gain import GainForecast, GainModel, GainOutcome
-from solvers.merging.pairs import Candidate, MergeMode
+from solvers.merging.pairs import Candidate, GainForecast, GainOutcome, MergeMode, forecast_gains
 from streams.policies.merging.kind_of_jobs import task_key
 
 MODES: tuple[MergeMode, ...] = ("temporal", "spatial")
@@ -115,7 +114,7 @@ def visible(merges: Sequence[KnownMerge], target: KnownMerge) -> list[KnownMerge
     return [other for other in merges if other.tasks != target.tasks]
 
 
-def foretold_gains(merges: Sequence[KnownMerge], model: GainModel) -> list[GainForecast]:
+def foretold_gains(merges: Sequence[KnownMerge]) -> list[GainForecast]:
     """Forecast the gain of each merge, from the merges that it may use. Merges of one pair share a fit."""
     by_pair: dict[frozenset[str], list[int]] = {}
     for index, merge in enumerate(merges):
@@ -123,7 +122,7 @@ def foretold_gains(merges: Sequence[KnownMerge], model: GainModel) -> list[GainF
     found: dict[int, GainForecast] = {}
     for indices in by_pair.values():
         seen = [GainOutcome(other.candidate, other.gain) for other in visible(merges, merges[indices[0]])]
-        answers = model.forecast(seen, [merges[index].candidate for index in indices])
+        answers = forecast_gains(seen, [merges[index].candidate for index in indices])
         found |= dict(zip(indices, answers, strict=True))
     return [found[index] for index in range(len(merges))]
 

@@ -17,7 +17,7 @@ from bench.runs import Experiment
 from bench.suite import Suite, SuitePart, SuiteRun, by_size
 from infra.errors import CommandError
 from schemas.merging.settings import SchemeName
-from solvers.merging.schemes import RIVALS
+from solvers.merging.rivals import RIVALS
 
 MODELS = ("roberta-base", "vit")
 SCHEMES: tuple[SchemeName, ...] = ("srtf", "tiresias", "optimus", "pollux", "themis", "titan")

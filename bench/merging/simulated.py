@@ -27,7 +27,7 @@ from schemas.merging.reports import TaskEvaluated
 from schemas.merging.settings import MAX_SPEEDS, MemoryRow, MergingPolicy
 from schemas.merging.workload import MergingTerms, TuningWorkload
 from schemas.solves import SolveFinished
-from solvers.merging.schemes import RIVALS
+from solvers.merging.rivals import RIVALS
 
 CELL, ZONE = "bench", "tuning"
 _USERS = 64

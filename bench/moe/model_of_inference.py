@@ -12,19 +12,17 @@ import numpy as np
 
 from bench.moe.inference_rank import HIDDEN
 from bench.moe.routing import counts_of
+from bench.moe.timing import LayerCosts, LayerTime, layer_time, loads_to_swap_in
 from executors.moe.serving.forecasts import FORECASTS, History, LoadForecast, without_forecast
 from executors.moe.serving.phases import LayerLayout, StandingPlacement
 from executors.moe.serving.profiling import is_as_forecast
 from executors.moe.serving.routes import spread_evenly
 from schemas.experts.workload import PUBLISHED_PATH_LENGTH, PUBLISHED_PER_DEVICE
 from solvers.compiled import Ints
-from solvers.experts.moves import loads_to_swap_in
 from solvers.experts.paths import PathProfile
 from solvers.experts.placement import Cluster, Demand
-from solvers.experts.revision import NEVER
-from solvers.experts.schemes import SCHEMES
+from solvers.experts.schemes import NEVER, SCHEMES
 from solvers.experts.splitting import device_loads, sends
-from solvers.experts.timing import LayerCosts, LayerTime, layer_time
 
 _BYTES_PER_NUMBER = 4
 _DECISIONS = 9

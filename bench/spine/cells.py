@@ -4,9 +4,8 @@ import random
 from collections.abc import Iterator
 from typing import cast
 
-from schemas.auction.quotes import VendorQuoted
+from schemas.auction.bids import BidTerms, VendorQuoted
 from schemas.auction.settings import AuctionPolicy
-from schemas.auction.terms import BidTerms
 from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.codec import Envelope

@@ -16,10 +16,8 @@ import numpy as np
 from bench.figures import Measurement, Result, Table
 from bench.spine.calibration import Calibration, calibrated
 from bench.spine.cells import CELL, SLOT_S, UNIT
-from schemas.auction.bids import Task
-from schemas.auction.quotes import VendorQuoted
+from schemas.auction.bids import BidTerms, Task, VendorQuoted
 from schemas.auction.settings import AuctionPolicy
-from schemas.auction.terms import BidTerms
 from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import MAX_NODE_SLOTS, CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.codec import Envelope

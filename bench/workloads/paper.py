@@ -20,9 +20,7 @@ from bench.workloads.throughput import (
 from bench.workloads.vendors import UNIT_MICROS, draw_quotes, shortest_delay_s
 from infra.workloads.auction.bids import AuctionWorkload
 from infra.workloads.timed import TimedEvent
-from schemas.auction.bids import Task
-from schemas.auction.quotes import VendorQuoted
-from schemas.auction.terms import BidTerms
+from schemas.auction.bids import BidTerms, Task, VendorQuoted
 from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.jobs import JobSubmitted

@@ -109,7 +109,7 @@ def task_samples_per_s(gpu_type: str, shape: LoraShape) -> float:
 
 
 def task_memory_gib(shape: LoraShape) -> float:
-    """Return r_i, as in solvers/auction/market/memory.py but for GPT-2's layers, plus the allocator's
+    """Return r_i, as in solvers/auction/market/demand.py but for GPT-2's layers, plus the allocator's
     overhead.
 
     Per token and layer: inputs of both norms, query and attention output (4 h), keys and values (2 h), and

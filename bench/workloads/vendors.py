@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from schemas.auction.quotes import VendorQuoted
+from schemas.auction.bids import VendorQuoted
 
 UNIT_MICROS = 1_000_000
 """One unit of money."""

@@ -24,7 +24,7 @@ from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, Runner, RunnerContext
 from executors.processes.forked_process import warm_up
 from schemas.commands import Command
-from schemas.extras import require_extra
+from schemas.errors import require_extra
 
 _POLL_S = 0.02
 _RUNS = TypeAdapter(list[RunState])

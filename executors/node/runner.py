@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from executors.node.room import Room
 from executors.node.settings import ExecutorSettings
 from schemas.commands import Command
-from schemas.extras import MissingExtraError
+from schemas.errors import MissingExtraError
 from schemas.fleet import FleetEvent
 from schemas.services import SETTINGS_FAULTS, described_fault
 

@@ -24,7 +24,7 @@ from infra.log.target import Target
 from infra.views.sentences import sentence
 from infra.views.text import units
 from infra.views.words import describe, happening
-from schemas.auction.quotes import QUOTES, VendorLeft, VendorQuoted
+from schemas.auction.bids import QUOTES, VendorLeft, VendorQuoted
 from schemas.changes import CellChange
 from schemas.codec import Decision
 from schemas.decisions import EventWithoutEffect, JobAdmitted, JobQuoted, JobRejected

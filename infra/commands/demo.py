@@ -26,7 +26,7 @@ from infra.deployment.deployment import interrupted_by_sigterm
 from infra.errors import CommandError
 from infra.progress import Progress
 from infra.workloads.arrivals import arrivals_of
-from schemas.extras import require_extra
+from schemas.errors import require_extra
 from solvers.compiled import interpreting
 
 

@@ -19,7 +19,7 @@ from infra.commands.options import (
 from infra.commands.output import console, print_json, remark
 from infra.errors import CommandError
 from infra.topics import Grant, apply_grants, describe_topics, ensure_topics, grants
-from schemas.roles import ROLES, Role
+from schemas.kind import ROLES, Role
 from schemas.topics import topics
 
 app = typer.Typer(help="Create, list and check the topics and their access rights.", no_args_is_help=True)

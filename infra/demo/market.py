@@ -17,8 +17,8 @@ from infra.views.text import counted, first_of, time_s_of
 from infra.workloads.arrivals import Arrival
 from infra.workloads.auction.bids import BidDemands, BidDraw, draw_quotes
 from infra.workloads.timed import TimedEvent
+from schemas.auction.bids import BidTerms
 from schemas.auction.evidence import JobReplanned, evidence_of
-from schemas.auction.terms import BidTerms
 from schemas.cells import ThroughputRow, Zone
 from schemas.changes import ZoneConfigured
 from schemas.codec import Decision, Envelope

@@ -24,8 +24,7 @@ from schemas.commands import Command
 from schemas.decisions import JobCompleted, JobOutcome, JobRefunded, JobRejected
 from schemas.fleet import FleetEvent
 from schemas.jobs import JobSubmitted
-from schemas.kind import Terms, Workload
-from schemas.roles import Role
+from schemas.kind import Role, Terms, Workload
 
 _POLL_S = 0.2
 _DRAIN_S = 5.0

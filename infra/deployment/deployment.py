@@ -31,8 +31,8 @@ from schemas.codec import InvalidRecordError, decode_event
 from schemas.decisions import NodeMoved
 from schemas.interpreters import python_command
 from schemas.kafka_connection import KafkaConnection
+from schemas.kind import ROLES, Role
 from schemas.kinds import KINDS
-from schemas.roles import ROLES, Role
 from schemas.topics import DECISIONS, LEDGER, topics
 from streams.kafka.reader import ReadError
 from streams.worker.cells_file import CellsFile

@@ -15,7 +15,7 @@ from infra.errors import CommandError
 from infra.kafka.settings import broker_settings
 from infra.lender.settings import LenderSettings
 from schemas.cells import CellConfigured
-from schemas.extras import MissingExtraError, require_extra
+from schemas.errors import MissingExtraError, require_extra
 from schemas.kafka_connection import KafkaConnection
 from schemas.kinds import KINDS
 from schemas.services import SETTINGS_FAULTS, ServiceSettings, described_fault

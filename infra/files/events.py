@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from infra.files.entries import Entry, read_entries
 from infra.workloads.timed import TimedEvent
-from schemas.auction.quotes import VendorLeft, VendorQuoted
+from schemas.auction.bids import VendorLeft, VendorQuoted
 from schemas.base import MAX_TIME_S, Event, kind_of
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked

@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from infra.kafka.properties import LOOPBACK
 from schemas.kafka_connection import KafkaConnection, SaslMechanism
-from schemas.roles import ROLES, Role
+from schemas.kind import ROLES, Role
 from streams.kafka.configuration import command_line_tool
 
 

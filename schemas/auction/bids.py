@@ -1,11 +1,81 @@
-"""Requests to an auction zone, by the types of its own workload and terms."""
+"""Terms of jobs and of requests for quotes in an auction zone, and the prices of labour vendors."""
 
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Annotated, ClassVar, Literal, Protocol, Self
 
-from schemas.auction.terms import BidTerms, DeadlineTerms
-from schemas.kind import Terms, Workload
+from pydantic import Field
+
+from schemas.base import Event, Identifier, Micros, Outcome, UnixTime
+from schemas.kind import InputTopic, Terms, Workload
 from schemas.lora import LoraWorkload
+
+QUOTES = InputTopic(
+    name="quotes",
+    summary="Prices and delays of pre-processing, from labour vendors.",
+    writers="vendors",
+    writer_field="vendor",
+)
+
+Delay = Annotated[float, Field(ge=0, le=31_536_000)]
+
+
+class BidTerms(Terms):
+    """The most that a user would pay for a workload that is done in time."""
+
+    kind: Literal["bid"] = "bid"
+    bid_micros: Micros
+    """Bid (b_i)."""
+    deadline_s: UnixTime
+    """Deadline (d_i): the last slot of a plan ends no later than this."""
+
+    @property
+    def latest_s(self) -> float:
+        """The deadline."""
+        return self.deadline_s
+
+    @property
+    def offered_micros(self) -> int:
+        """The bid."""
+        return self.bid_micros
+
+
+class DeadlineTerms(Terms):
+    """The deadline for which a quote is requested."""
+
+    kind: Literal["deadline"] = "deadline"
+    deadline_s: UnixTime
+    """Deadline (d_i)."""
+
+
+class VendorQuoted(Event):
+    """A standing quote: price q_in and delay h_in as affine functions of the data size. The latest one
+    applies."""
+
+    TYPE: ClassVar = "millrace.vendor.quoted.v1"
+
+    vendor: Identifier
+    fixed_price_micros: Micros
+    price_per_thousand_samples_micros: Micros
+    fixed_delay_s: Delay
+    delay_per_thousand_samples_s: Delay
+
+
+class VendorLeft(Event):
+    """A vendor withdraws its quote; bids decided before are not affected."""
+
+    TYPE: ClassVar = "millrace.vendor.left.v1"
+
+    vendor: Identifier
+
+
+class QuoteAccepted(Outcome):
+    """A labour vendor's standing quote, or its withdrawal, applies to every later bid."""
+
+    TYPE: ClassVar = "millrace.vendor.quote_accepted.v1"
+
+    zone: Identifier
+    vendor: Identifier
+    reason: Literal["quoted", "left"]
 
 
 class Asked(Protocol):

@@ -11,15 +11,15 @@ from types import MappingProxyType
 from typing import Any
 
 from solvers.elastic.cluster_parts import (
+    Group,
     Kind,
     Part,
     PlacementTrial,
     Server,
-    class_of,
+    ServerClass,
     emptied_first,
 )
 from solvers.elastic.demand import Pool
-from solvers.elastic.server_class import Group, ServerClass
 
 _NO_PARTS: Mapping[Kind, Part] = MappingProxyType({})
 
@@ -289,10 +289,6 @@ class Cluster:
     def gpus_per_worker(self, job_id: str) -> int:
         """Return the GPUs per worker of a job that has workers."""
         return next(iter(self._jobs[job_id].values())).gpus_per_worker
-
-    def is_one_class(self, job_id: str) -> bool:
-        """Return whether all workers of a job are in one pool and equally fast."""
-        return len({class_of(part) for part in self._jobs[job_id].values()}) == 1
 
     def state(self) -> dict[str, Any]:
         """Return the state without the servers themselves, in types that msgpack writes."""

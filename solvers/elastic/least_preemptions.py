@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.compiled import Bools, Floats, Ints, kernel
-from solvers.elastic.hosting import Hosting, hosting_of
-from solvers.elastic.lent import Lent
+from solvers.elastic.lent import Hosting, Lent, hosting_of
 
 _SAME_COST = 1e-9
 """Tolerance within which costs are equal: they are sums of fractions in different orders."""

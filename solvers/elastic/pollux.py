@@ -1,16 +1,15 @@
 """Pollux (OSDI '21), as the thesis adapts it: the allocation of the highest goodput, by a genetic search."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from solvers.common.genetic import Options, search
-from solvers.compiled import Floats, Ints
-from solvers.elastic.allocation import POOLS, Allocation, flexible_pool_of
-from solvers.elastic.demand import Demand, Grant, Pool
+from solvers.compiled import Ints
+from solvers.elastic.demand import POOLS, Allocation, Demand, Grant, Pool, flexible_pool_of
 
 WAITING_SPEEDUP = 0.1
 """Speedup of a waiting job in the harmonic mean, which would be zero with any speedup of zero."""
@@ -22,25 +21,13 @@ MOST_OPTIONS = 20_000
 MOST_GENES = 16_000_000
 """Most genes that all searches of a round draw, one per job of each choice. One takes about 5 ns."""
 
-Term = Callable[[Floats], Floats]
-"""Function of jobs' speedups to terms whose sum rises with a generalised mean of all speedups."""
-
-
-def harmonic_term(speedups: Floats) -> Floats:
-    """Return the terms of the generalised mean with exponent -1, with which Pollux was evaluated."""
-    return -1.0 / np.maximum(speedups, WAITING_SPEEDUP)
-
-
-def arithmetic_term(speedups: Floats) -> Floats:
-    """Return the terms of the generalised mean with exponent 1: goodput only, regardless of waiting jobs."""
-    return speedups
-
 
 @dataclass(frozen=True)
 class Pollux:
-    """Allocation that maximises the mean speedup: each job's goodput over that with its fair share.
+    """Allocation that maximises the harmonic mean of speedups: each job's goodput over that with its fair
+    share.
 
-    A job's goodput is its `Demand.speedup`, so that curve states whether it tunes its batch (see `goodput`).
+    A job's goodput is its `Demand.speedup`, so that curve states whether it tunes its batch.
     A fair share is 1/J of the GPUs that J jobs have or may get, within the job's bounds. As the thesis adapts
     it, no running job gets less than its base demand, and there are 250 generations where Pollux has 100, too
     few for a large cluster (section 3.7.4).
@@ -64,7 +51,6 @@ class Pollux:
     seed: int
     generations: int = 250
     population: int = 100
-    term: Term = harmonic_term
     restart_s: float = 30.0
 
     def allocate(
@@ -138,7 +124,7 @@ class Pollux:
             pools=np.repeat(pools, of_sections),
             gpus=(workers - given) * np.repeat([job.gpus_per_worker for job in jobs], of_jobs),
             siblings=siblings,
-            values=self.term(speed / fair_speed),
+            values=-1.0 / np.maximum(speed / fair_speed, WAITING_SPEEDUP),
         )
         return options, workers
 

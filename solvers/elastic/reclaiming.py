@@ -49,18 +49,6 @@ def random_choice(seed: int) -> Choice:
     return choose
 
 
-def preemption_costs(lent: Lent) -> dict[str, float]:
-    """Return the cost of each server before any is picked: the sum, over the jobs that its loss would
-    preempt, of 1 / (number of servers that host the job) (Table 3.1, last column; erratum L1)."""
-    costs = dict.fromkeys((server.server_id for server in lent.servers), 0.0)
-    for job in lent.jobs:
-        spare = sum(job.workers.values()) - job.min_workers
-        for server_id, workers in job.workers.items():
-            if workers > spare and server_id in costs:
-                costs[server_id] += 1 / len(job.all_workers())
-    return costs
-
-
 def _check(lent: Lent, count: int) -> None:
     if not 0 <= count <= len(lent.servers):
         raise ValueError(f"{count} servers are requested, and {len(lent.servers)} are on loan")

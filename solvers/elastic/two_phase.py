@@ -7,16 +7,13 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import ClassVar
 
-from solvers.elastic.allocation import POOLS
-from solvers.elastic.demand import Demand, Grant, Pool
+from solvers.elastic.demand import POOLS, Demand, Grant, Pool, whole_gpus
 from solvers.elastic.knapsack import MOST_CELLS, ItemGroup, best_choice
 
 MOST_STEPS = 50_000_000
 """Most items x capacity of one knapsack: a quarter of a second, however many jobs have wide ranges."""
 MOST_ITEMS = 2**17
 """Most items of one knapsack whose time does not depend on the capacity."""
-_WHOLE = 1e-9
-"""Tolerance below a whole number: fractions of GPUs are sums of thirds and the like."""
 
 
 class TwoPhase:
@@ -200,7 +197,7 @@ def _capacity(running: Sequence[Demand], free_gpus: Mapping[Pool, float]) -> dic
     for demand in running:
         if demand.flexible_pool is not None:
             held[demand.flexible_pool] += (demand.workers - demand.min_workers) * demand.gpus_per_worker
-    return {pool: math.floor(free_gpus.get(pool, 0.0) + held[pool] + _WHOLE) for pool in POOLS}
+    return {pool: whole_gpus(free_gpus.get(pool, 0.0) + held[pool]) for pool in POOLS}
 
 
 def _start(waiting: Sequence[Demand], left: dict[Pool, int]) -> list[tuple[Demand, Pool]]:

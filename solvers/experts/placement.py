@@ -218,16 +218,6 @@ class Placement:
         """Return the experts on each device."""
         return [[expert for expert in row if expert != FREE] for row in self.experts.tolist()]
 
-    def planned_loads(self, demand: Demand) -> Floats:
-        """Return the load of each device for a demand, (devices,), if the shares are followed."""
-        if demand.loads.size != self.count:
-            raise ValueError(f"the demand is for {demand.loads.size} experts, the placement has {self.count}")
-        parts = np.where(self.experts == FREE, 0.0, demand.loads[self.experts] * self.shares)
-        loads = np.zeros(self.devices)
-        for slot in range(self.slots):  # One after another: the order of a sum decides its rounding.
-            loads += parts[:, slot]
-        return loads
-
     def to_json(self) -> dict[str, Any]:
         """Return the placement as values of JSON, for `from_json`."""
         return {"count": self.count, "experts": self.experts.tolist(), "shares": self.shares.tolist()}

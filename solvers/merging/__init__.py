@@ -1,2 +1,1 @@
-"""Ymir: estimates of fine-tuning jobs, merges of jobs that help each other, and allocation of GPUs (Gao et
-al., ICS '24)."""
+"""Ymir (Gao et al., ICS '24): estimates of fine-tuning jobs, merges of jobs, and allocation of GPUs."""

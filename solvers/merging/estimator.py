@@ -1,20 +1,23 @@
-"""YmirEstimator: estimates of jobs and of their merges for the task merger (Ymir, section 4, Figure 7).
+"""Estimates of jobs and of their merges for the task merger (Ymir, section 4, Figure 7).
 
-Its parts, and their alternatives:
+The iterations that a job alone needs to its accuracy target are those of the first of these sources that
+exists:
 
-- Transferability: the score S(A, B). A cell computes it, by `Task2Vec` or `Task2Feat` (a zone's setting
-  `transferability`), since it is plain arithmetic on measurements of profile runs. LEEP needs a run of the
-  model of A on the data of B, and so serves for comparison only (`transferability`).
-- Gain: `gains`, a `GainModel`. - Loss curve: `fit`. - Iterations: `accuracy_target` alone, `targets` merged.
-A flat loss (Eq. 2, `iterations`) ends no job here, and
-  serves for comparison only.
-- Time: `lookup_table`, which a cell keeps, as it is plain arithmetic too.
+1. earlier jobs of the same kind;
+2. the evaluation of the profile run after an epoch, if the target was met in it;
+3. the share of their allowed iterations that jobs of the same task in other settings needed for their
+   targets: with another learning rate, curve, accuracy and target differ;
+4. that share for jobs of other tasks;
+5. the limit of the job itself, so that an unknown job is not forecast to end early.
 
-It fits curves and regressions, so it runs in a solver process. It is a pure function of its arguments.
+Eq. 2 forecasts when a loss is flat, which ends no job here: a loss curve only shows whether a job may be
+merged. Scores of transferability and step times are plain arithmetic that a cell does itself
+(`transferability`, `lookup_table`). Estimates fit curves and regressions, so they are made in a solver
+process. They are a pure function of their arguments.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import statistics
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import fsum
 
@@ -24,30 +27,26 @@ from schemas.merging.estimates import (
     EstimateProblem,
     EstimateSolution,
     Evidence,
+    FinishedKind,
     KindEstimate,
     KindFacts,
     MergeMode,
     PastMerge,
     TransferEstimate,
 )
-from solvers.merging.accuracy_target import Evaluation, TargetedJob, epochs_to_target
-from solvers.merging.evidence import PastMerges, Saving
-from solvers.merging.gain import GainModel, GainOutcome, PairEffects
-from solvers.merging.loss_curve import CurveFit, UnusableTrace, fit_loss_curve
-from solvers.merging.merged_target import (
+from solvers.merging.evidence import (
     WATCHED_EPOCHS,
     MergeQuestion,
     MergeResult,
-    TargetForecast,
+    PastMerges,
+    Saving,
     forecast_targets,
 )
-from solvers.merging.pairs import Candidate
+from solvers.merging.loss_curve import LossCurve, fit_loss_curve
+from solvers.merging.pairs import Candidate, GainOutcome, forecast_gains
 
 Pair = tuple[MergeMode, int, int]
 """Mode, and the indices of donor and receiver among the kinds."""
-TargetModel = Callable[[Sequence[MergeResult], Sequence[MergeQuestion]], list[TargetForecast]]
-Prior = Callable[[float], float]
-"""Function of a score to the part of its iterations that a receiver needs."""
 
 _LEAST_RATIO = 0.02
 _TO_FIND_OUT = 8
@@ -56,7 +55,7 @@ _PRIOR_OUTCOMES = 4.0
 """Weight of the evidence of embeddings, in outcomes."""
 _RATIO_OF_EQUALS = 0.3
 _RATIO_OF_STRANGERS = 1.3
-_REMEMBERED_FIT: CurveFit = lru_cache(256)(fit_loss_curve)
+_fit = lru_cache(256)(fit_loss_curve)
 """Fit with a cache: a zone requests the same kinds repeatedly, and their profiles do not change."""
 _MOST_SCORE = 100.0
 _GAINS = (-0.999, 100.0)
@@ -67,8 +66,6 @@ all estimates of a zone."""
 _MOST_NEEDED = 3.0
 """Largest cost of a failed merge, as a part of the receiver's iterations: that of a job that needs one epoch
 alone. With a larger one, a single merge of a very short job would end all merging."""
-_SETTING = "own"
-"""Setting of the job itself: any two kinds of a task differ in their settings."""
 
 
 def ratio_by_similarity(score: float) -> float:
@@ -78,136 +75,136 @@ def ratio_by_similarity(score: float) -> float:
     return _RATIO_OF_EQUALS + distance * (_RATIO_OF_STRANGERS - _RATIO_OF_EQUALS)
 
 
-@dataclass(frozen=True)
-class YmirEstimator:
-    """Estimator with replaceable parts."""
+def estimate(problem: EstimateProblem, time_limit_s: float) -> EstimateSolution:
+    """Return all requested estimates. Pairs of kinds without a sound loss curve are left out.
 
-    gains: GainModel = field(default_factory=PairEffects)
-    fit: CurveFit = _REMEMBERED_FIT
-    targets: TargetModel = forecast_targets
-    prior: Prior = ratio_by_similarity
+    Args:
+        time_limit_s: not used, since all estimates take a second at most.
+    """
+    del time_limit_s
+    kinds = tuple(_alone(facts, problem.finished) for facts in problem.kinds)
+    sound = [index for index, kind in enumerate(kinds) if kind.fault is None]
+    return EstimateSolution(kinds=kinds, transfers=tuple(_transfers(problem, kinds, sound)))
 
-    def answer(self, problem: EstimateProblem) -> EstimateSolution:
-        """Return all estimates for a zone. Pairs of kinds without a sound loss curve are left out."""
-        kinds = tuple(self._alone(facts, problem) for facts in problem.kinds)
-        sound = [index for index, kind in enumerate(kinds) if kind.fault is None]
-        return EstimateSolution(kinds=kinds, transfers=tuple(self._transfers(problem, kinds, sound)))
 
-    def _alone(self, facts: KindFacts, problem: EstimateProblem) -> KindEstimate:
-        """Return the duration of a job of a kind.
+def _alone(facts: KindFacts, finished: Sequence[FinishedKind]) -> KindEstimate:
+    """Return the duration of a job of a kind. Without an accuracy target, it uses all allowed iterations,
+    since nothing else ends it."""
+    fit = _fit(facts.losses)
+    if facts.target_accuracy is None:
+        iterations = facts.most_iterations
+    elif facts.finished_iterations is not None:
+        iterations = round(facts.finished_iterations)
+    else:
+        iterations = round(_iterations_to_target(facts, facts.target_accuracy, finished))
+    return KindEstimate(
+        iterations=min(max(iterations, 1), facts.most_iterations),
+        fault=None if isinstance(fit, LossCurve) else fit,
+        task=facts.task,
+    )
 
-        Without an accuracy target, it uses all allowed iterations, since nothing else ends it. Otherwise the
-        estimate follows earlier jobs of the kind; or is an epoch, if the profile run met the target in it; or
-        uses the share of their allowed iterations that other jobs needed. While no job has ended, it is all
-        allowed iterations, so that an unknown job is not forecast to end early.
-        """
-        curve = self.fit(facts.losses)
-        fault = curve.fault if isinstance(curve, UnusableTrace) else None
-        if facts.target_accuracy is None:
-            iterations = facts.most_iterations
-        elif facts.finished_iterations is not None:
-            iterations = round(facts.finished_iterations)
-        else:
-            most = float(facts.most_iterations)
-            asked = TargetedJob(facts.task, _SETTING, facts.target_accuracy, most, _seen(facts))
-            # For other jobs, only the share of the way at which they met their targets is kept.
-            others = [
-                TargetedJob(other.task, "other", 1.0, 1.0, (Evaluation(other.share, 1.0),))
-                for other in problem.finished
-            ]
-            iterations = round(epochs_to_target(asked, others).epochs)
-        return KindEstimate(
-            iterations=min(max(iterations, 1), facts.most_iterations), fault=fault, task=facts.task
+
+def _iterations_to_target(facts: KindFacts, target: float, finished: Sequence[FinishedKind]) -> float:
+    """Return the iterations until a job of a kind without finished jobs has met its target, at most those
+    that it is allowed."""
+    shown = 0
+    if facts.accuracy_after_epoch is not None:
+        shown = facts.iterations_per_epoch
+        if facts.accuracy_after_epoch >= target:
+            return shown
+    of_task = [kind for kind in finished if kind.task == facts.task]
+    needed = _typical_share(of_task or finished) * facts.most_iterations
+    return min(max(needed, shown), facts.most_iterations)
+
+
+def _typical_share(finished: Sequence[FinishedKind]) -> float:
+    """Return the median share of allowed iterations; a task with many kinds counts once."""
+    shares: dict[str, list[float]] = {}
+    for kind in finished:
+        shares.setdefault(kind.task, []).append(kind.share)
+    return statistics.median(map(statistics.median, shares.values())) if shares else 1.0
+
+
+def _transfers(
+    problem: EstimateProblem, kinds: Sequence[KindEstimate], sound: Sequence[int]
+) -> list[TransferEstimate]:
+    """Return the estimates of every pair in every requested mode."""
+    scores = {(pair.donor, pair.receiver): _clipped(pair.score) for pair in problem.scores}
+    pairs: list[Pair] = []
+    for mode in problem.modes:
+        pairs += [(mode, a, b) for a in sound for b in sound if mode == "temporal" or a <= b]
+    asked = pairs + [(mode, b, a) for mode, a, b in pairs if mode == "spatial"]
+    candidates = {pair: _candidate(problem, pair, scores) for pair in asked}
+    results = _results(problem)
+    gains, ratios = _gains(problem, candidates), _ratios(problem, results, kinds, candidates)
+    past = PastMerges(results, problem.watched_epochs)
+    savings = dict(zip(candidates, past.savings(list(candidates.values())), strict=True))
+    told = []
+    for mode, a, b in pairs:
+        learners = [(mode, a, b), (mode, b, a)] if mode == "spatial" else [(mode, a, b)]
+        is_known = all(problem.kinds[pair[2]].finished_iterations is not None for pair in learners)
+        evidence: Evidence = "none"
+        if is_known:
+            seen = {candidates[pair]: savings[pair] for pair in learners}
+            evidence = past.evidence(seen, [ratios[pair] for pair in learners])
+        receiver, donor = learners[0], learners[-1]
+        told.append(
+            TransferEstimate(
+                mode=mode,
+                donor=a,
+                receiver=b,
+                receiver_gain=gains[receiver],
+                receiver_ratio=ratios[receiver],
+                donor_gain=gains[donor] if mode == "spatial" else 0.0,
+                donor_ratio=ratios[donor] if mode == "spatial" else 1.0,
+                evidence=evidence,
+                receiver_bound=_bound(savings[receiver]),
+                donor_bound=_bound(savings[donor]) if mode == "spatial" else None,
+            )
         )
-
-    def _transfers(
-        self, problem: EstimateProblem, kinds: Sequence[KindEstimate], sound: Sequence[int]
-    ) -> list[TransferEstimate]:
-        """Return the estimates of every pair in every requested mode."""
-        scores = {(pair.donor, pair.receiver): _clipped(pair.score) for pair in problem.scores}
-        pairs: list[Pair] = []
-        for mode in problem.modes:
-            pairs += [(mode, a, b) for a in sound for b in sound if mode == "temporal" or a <= b]
-        asked = pairs + [(mode, b, a) for mode, a, b in pairs if mode == "spatial"]
-        candidates = {pair: _candidate(problem, pair, scores) for pair in asked}
-        results = _results(problem)
-        gains, ratios = self._gains(problem, candidates), self._ratios(problem, results, kinds, candidates)
-        past = PastMerges(results, problem.watched_epochs)
-        savings = dict(zip(candidates, past.savings(list(candidates.values())), strict=True))
-        told = []
-        for mode, a, b in pairs:
-            learners = [(mode, a, b), (mode, b, a)] if mode == "spatial" else [(mode, a, b)]
-            is_known = all(problem.kinds[pair[2]].finished_iterations is not None for pair in learners)
-            evidence: Evidence = "none"
-            if is_known:
-                seen = {candidates[pair]: savings[pair] for pair in learners}
-                evidence = past.evidence(seen, [ratios[pair] for pair in learners])
-            receiver, donor = learners[0], learners[-1]
-            told.append(
-                TransferEstimate(
-                    mode=mode,
-                    donor=a,
-                    receiver=b,
-                    receiver_gain=gains[receiver],
-                    receiver_ratio=ratios[receiver],
-                    donor_gain=gains[donor] if mode == "spatial" else 0.0,
-                    donor_ratio=ratios[donor] if mode == "spatial" else 1.0,
-                    evidence=evidence,
-                    receiver_bound=_bound(savings[receiver]),
-                    donor_bound=_bound(savings[donor]) if mode == "spatial" else None,
-                )
-            )
-        return told
-
-    def _gains(self, problem: EstimateProblem, candidates: Mapping[Pair, Candidate]) -> dict[Pair, float]:
-        gained = [
-            GainOutcome(_merge_of(past), _within(past.gain, _GAINS))
-            for past in problem.outcomes
-            if past.gain is not None
-        ]
-        forecasts = self.gains.forecast(gained, list(candidates.values()))
-        return {
-            pair: min(max(gain.gain, -MAX_GAIN), MAX_GAIN)
-            for pair, gain in zip(candidates, forecasts, strict=True)
-        }
-
-    def _ratios(
-        self,
-        problem: EstimateProblem,
-        results: Sequence[MergeResult],
-        kinds: Sequence[KindEstimate],
-        candidates: Mapping[Pair, Candidate],
-    ) -> dict[Pair, float]:
-        """Return the expected part of its iterations that each receiver needs, with merges that fail."""
-        questions = [
-            MergeQuestion(
-                candidate,
-                _within(kinds[receiver].iterations / problem.kinds[receiver].iterations_per_epoch, _EPOCHS),
-            )
-            for (_, _, receiver), candidate in candidates.items()
-        ]
-        losses = {
-            mode: _loss_shown([one for one in results if one.merge.mode == mode]) for mode in problem.modes
-        }
-        trust = len(results) / (len(results) + _PRIOR_OUTCOMES)
-        ratios = {}
-        targets = self.targets(results, questions)
-        for (pair, candidate), target in zip(candidates.items(), targets, strict=True):
-            if problem.kinds[pair[2]].target_accuracy is None:
-                ratios[pair] = 1.0  # it may become better, but does not end sooner
-                continue
-            ratio = 1.0 - target.saved_epochs / target.own_epochs
-            if candidate.score is not None:
-                ratio = trust * ratio + (1.0 - trust) * self.prior(candidate.score)
-            ratios[pair] = _as_ratio(ratio + losses[candidate.mode])
-        return ratios
+    return told
 
 
-def _seen(facts: KindFacts) -> tuple[Evaluation, ...]:
-    """Return the evaluations of the profile run on the way to the target, by iterations."""
-    if facts.accuracy_after_epoch is None:
-        return ()
-    return (Evaluation(facts.iterations_per_epoch, facts.accuracy_after_epoch),)
+def _gains(problem: EstimateProblem, candidates: Mapping[Pair, Candidate]) -> dict[Pair, float]:
+    gained = [
+        GainOutcome(_merge_of(past), _within(past.gain, _GAINS))
+        for past in problem.outcomes
+        if past.gain is not None
+    ]
+    forecasts = forecast_gains(gained, list(candidates.values()))
+    return {
+        pair: min(max(gain.gain, -MAX_GAIN), MAX_GAIN)
+        for pair, gain in zip(candidates, forecasts, strict=True)
+    }
+
+
+def _ratios(
+    problem: EstimateProblem,
+    results: Sequence[MergeResult],
+    kinds: Sequence[KindEstimate],
+    candidates: Mapping[Pair, Candidate],
+) -> dict[Pair, float]:
+    """Return the expected part of its iterations that each receiver needs, with merges that fail."""
+    questions = [
+        MergeQuestion(
+            candidate,
+            _within(kinds[receiver].iterations / problem.kinds[receiver].iterations_per_epoch, _EPOCHS),
+        )
+        for (_, _, receiver), candidate in candidates.items()
+    ]
+    losses = {mode: _loss_shown([one for one in results if one.merge.mode == mode]) for mode in problem.modes}
+    trust = len(results) / (len(results) + _PRIOR_OUTCOMES)
+    ratios = {}
+    targets = forecast_targets(results, questions)
+    for (pair, candidate), target in zip(candidates.items(), targets, strict=True):
+        if problem.kinds[pair[2]].target_accuracy is None:
+            ratios[pair] = 1.0  # it may become better, but does not end sooner
+            continue
+        ratio = 1.0 - target.saved_epochs / target.own_epochs
+        if candidate.score is not None:
+            ratio = trust * ratio + (1.0 - trust) * ratio_by_similarity(candidate.score)
+        ratios[pair] = _as_ratio(ratio + losses[candidate.mode])
+    return ratios
 
 
 def _results(problem: EstimateProblem) -> list[MergeResult]:
@@ -277,3 +274,23 @@ def _clipped(score: float) -> float:
 def _within(value: float, bounds: tuple[float, float]) -> float:
     least, most = bounds
     return min(max(value, least), most)
+
+
+def smallest() -> EstimateProblem:
+    """Return a problem of two kinds, and a former merge of them."""
+    return EstimateProblem.model_validate_json(
+        """
+        {"modes": ["temporal", "spatial"],
+         "kinds": [{"task": "a", "dataset_samples": 800, "losses": [2.0, 1.5, 1.2, 1.0, 0.9, 0.85, 0.8, 0.78],
+                    "iterations_per_epoch": 100, "most_iterations": 1000, "accuracy_before": 0.1,
+                    "target_accuracy": 0.8, "finished_iterations": 300, "finished_accuracy": 0.8},
+                   {"task": "b", "dataset_samples": 800, "losses": [2.0, 1.6, 1.3, 1.1, 1.0, 0.95, 0.9, 0.88],
+                    "iterations_per_epoch": 100, "most_iterations": 1000, "accuracy_before": 0.1,
+                    "target_accuracy": 0.8, "finished_iterations": null, "finished_accuracy": null}],
+         "finished": [{"task": "a", "share": 0.3}],
+         "scores": [{"donor": 0, "receiver": 1, "score": -0.1}, {"donor": 1, "receiver": 0, "score": -0.1}],
+         "outcomes": [{"mode": "temporal", "donor": "a", "donor_samples": 800, "receiver": "b",
+                       "receiver_samples": 800, "score": -0.1, "gain": 0.05, "target": 0.8, "best": 0.82,
+                       "epochs": 1.0, "own_epochs": 3.0}]}
+        """
+    )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from solvers.merging.sizes import size_within
+from solvers.merging.scheme import size_within
 
 
 class Finished(NamedTuple):

@@ -8,7 +8,7 @@ So L falls monotonically towards b0. If a trace has no such curve, the fit retur
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,25 +53,7 @@ class LossCurve:
         return 1.0 / ((self.quadratic * iteration + self.linear) * iteration + self.constant) + self.floor
 
 
-class FittedCurve(NamedTuple):
-    curve: LossCurve
-    residual: float
-    """Root of the mean squared difference to the trace, in normalised loss."""
-
-
-class UnusableTrace(NamedTuple):
-    """Trace without a curve; the job may still run, unmerged."""
-
-    fault: LossFault
-
-
-class CurveFit(Protocol):
-    """Function that fits a curve to a trace, such as `fit_loss_curve`."""
-
-    def __call__(self, losses: Sequence[float], /) -> FittedCurve | UnusableTrace: ...
-
-
-def fit_loss_curve(losses: Sequence[float]) -> FittedCurve | UnusableTrace:
+def fit_loss_curve(losses: Sequence[float]) -> LossCurve | LossFault:
     """Fit Eq. 3 by bounded least squares, robust against single outliers.
 
     The squares have many local minima, so the search has several starts. For a fixed b0, the other
@@ -80,6 +62,9 @@ def fit_loss_curve(losses: Sequence[float]) -> FittedCurve | UnusableTrace:
 
     Args:
         losses: training loss of each iteration, from the first on, in any unit.
+
+    Returns:
+        The curve, or the reason why the trace has none: its job may still run, unmerged.
     """
     reason = _unusable(losses)
     if reason is not None:
@@ -103,19 +88,19 @@ def fit_loss_curve(losses: Sequence[float]) -> FittedCurve | UnusableTrace:
     quadratic, linear, constant, floor = (float(value) for value in fit.x)
     curve = LossCurve(quadratic / len(trace) ** 2, linear / len(trace), constant, floor)
     if curve.loss(1) <= curve.loss(len(trace)):
-        return UnusableTrace("flat_loss_curve")
-    return FittedCurve(curve, float(np.sqrt(np.mean((_curve(fit.x, parts) - trace) ** 2))))
+        return "flat_loss_curve"
+    return curve
 
 
-def _unusable(losses: Sequence[float]) -> UnusableTrace | None:
+def _unusable(losses: Sequence[float]) -> LossFault | None:
     if len(losses) < FEWEST_LOSSES:
-        return UnusableTrace("too_few_losses")
+        return "too_few_losses"
     if not np.isfinite(losses).all():
-        return UnusableTrace("loss_not_finite")
+        return "loss_not_finite"
     if min(losses) < 0:
-        return UnusableTrace("loss_negative")
+        return "loss_negative"
     if max(losses) == 0:
-        return UnusableTrace("losses_all_zero")
+        return "losses_all_zero"
     quarter = len(losses) // 4
     first = np.asarray(losses[:quarter], dtype=np.float64)
     last = np.asarray(losses[-quarter:], dtype=np.float64)
@@ -125,7 +110,7 @@ def _unusable(losses: Sequence[float]) -> UnusableTrace | None:
     steps = np.diff(np.asarray(losses, dtype=np.float64))
     error = float(np.median(np.abs(steps))) / quarter**0.5
     if fall <= _STANDARD_ERRORS * error or fall <= 0:
-        return UnusableTrace("losses_scatter")
+        return "losses_scatter"
     return None
 
 

@@ -18,13 +18,10 @@ import numpy as np
 
 from schemas.merging.commands import TransferMode
 from schemas.merging.problems import MergeProblem, MergeSolution, Share
-from solvers.merging.growth import grow_shares
-from solvers.merging.incumbent import incumbent
 from solvers.merging.offers import Offers, UnitPrices, offers_of
 from solvers.merging.options import PlanOptions, options_of
-from solvers.merging.pricing import bound_at, first_bound, first_prices
-from solvers.merging.program import Column, choose
-from solvers.merging.relaxation import RelaxedPlan, relax
+from solvers.merging.pricing import bound_at, first_bound, first_prices, grow_shares
+from solvers.merging.program import Column, RelaxedPlan, choose, incumbent, relax
 
 MOST_COLUMNS = 1_600
 """Columns found by a round: with so many, solving the relaxation takes some hundredths of a second."""

@@ -22,6 +22,10 @@ from threadpoolctl import threadpool_limits
 
 MergeMode = Literal["temporal", "spatial"]
 
+SCALE: Final = 0.005
+"""Scale of gains. Gains well below half a percent are compared by their difference, gains well above by their
+ratio: asinh(G / SCALE) is nearly linear below and nearly logarithmic above. Otherwise the few gains of tens
+of percent would decide the sign of all others."""
 MOST_OUTCOMES: Final = 400
 """Most outcomes of a fit. Its time is cubic in their number, or in that of effects if smaller: 0.5 s for so
 many."""
@@ -225,3 +229,61 @@ def _most_likely(
         logs = minimize(loss, logs, jac=True, method="L-BFGS-B", bounds=bounds).x
     variances = np.exp(logs)
     return variances[:-1], float(variances[-1])
+
+
+class GainOutcome(NamedTuple):
+    """Finished merge, from the view of its receiver."""
+
+    merge: Candidate
+    gain: float
+    """Gain G, above -1."""
+
+
+class GainForecast(NamedTuple):
+    gain: float
+    """Median of the forecast G."""
+    probability: float
+    """Probability of G >= 0."""
+
+
+def forecast_gains(outcomes: Sequence[GainOutcome], asked: Sequence[Candidate]) -> list[GainForecast]:
+    """Forecast the transfer gain of merges, each for its receiver (Ymir, section 4.1, Eq. 1).
+
+        G = (P_AB - P_B) / P_B
+
+    P_B is the best accuracy of B alone, P_AB the best one of B merged with A. The paper fits a straight line
+    to the score S(A, B). `regress` adds the outcomes of other pairs with the two tasks, and their sizes and
+    targets: on the measured curves it predicts the sign correctly far more often. The tasks' own first epochs
+    and their learning rates did not improve it and are left out.
+
+    Args:
+        outcomes: oldest first.
+        asked: pairs, in any order.
+
+    Returns:
+        One forecast per pair. Without any outcome: no gain, with even chances.
+
+    Raises:
+        ValueError: a gain or a score is not finite, or a gain is not above -1.
+    """
+    _check(outcomes)
+    if not asked:
+        return []
+    seen = [(merge, math.asinh(gain / SCALE)) for merge, gain in outcomes]
+    # Outside the observed range, the exponential of an extrapolated effect is meaningless.
+    least = min((gain for _, gain in outcomes), default=0.0)
+    most = max((gain for _, gain in outcomes), default=0.0)
+    return [_forecast_of(prediction, least, most) for prediction in regress(seen, asked)]
+
+
+def _check(outcomes: Sequence[GainOutcome]) -> None:
+    for outcome in outcomes:
+        score = 0.0 if outcome.merge.score is None else outcome.merge.score
+        if not (math.isfinite(outcome.gain) and outcome.gain > -1 and math.isfinite(score)):
+            raise ValueError(f"gains must be finite and above -1, and scores finite: {outcome}")
+
+
+def _forecast_of(prediction: Prediction, least: float, most: float) -> GainForecast:
+    # asinh of any possible gain is far below 700, so sinh of the clipped value does not overflow.
+    low, high = (math.asinh(bound / SCALE) for bound in (min(least, 0.0), max(most, 0.0)))
+    return GainForecast(SCALE * math.sinh(min(max(prediction.mean, low), high)), prediction.positive)

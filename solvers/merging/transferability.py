@@ -68,11 +68,6 @@ class Task2Feat:
         return 1.0 - _cosine_distance(donor, receiver)
 
 
-def spatial_score(transferability: Transferability, one: Embedding, other: Embedding) -> float:
-    """Return S of A || B: the mean of both directions."""
-    return (transferability.score(one, other) + transferability.score(other, one)) / 2.0
-
-
 def leep(source_probabilities: ArrayLike, target_labels: ArrayLike) -> float:
     """Return LEEP: the mean log-likelihood of B's labels, given the predicted classes of A.
 

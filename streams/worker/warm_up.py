@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterable
 from pkgutil import resolve_name
 
-from schemas.background import stay_in_background
 from schemas.codec import Envelope
 from schemas.kinds import KINDS
+from schemas.services import stay_in_background
 from streams.cell.cell import Cell, LedgerEvent
 from streams.installation import install_policies
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.extras import libraries_of_extras, missing_extra
+from schemas.errors import libraries_of_extras, missing_extra
 from tests.support.wheel import ROOT, HostileFolder, install_wheel
 
 CELLS = ROOT / "infra" / "cells"

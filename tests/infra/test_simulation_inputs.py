@@ -10,7 +10,7 @@ from infra.cli import run
 from infra.commands.options import CELLS_DIRECTORY
 from infra.files.entries import EntriesFileError
 from infra.files.events import read_timed_events
-from schemas.auction.quotes import VendorLeft, VendorQuoted
+from schemas.auction.bids import VendorLeft, VendorQuoted
 from schemas.changes import NodeRegistered, NodeRetired
 from schemas.jobs import JobQuoteRequested, JobWithdrawalRequested
 

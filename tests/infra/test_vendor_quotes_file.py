@@ -6,7 +6,7 @@ import pytest
 
 from infra.files.entries import EntriesFileError
 from infra.files.events import read_vendor_quotes
-from schemas.auction.quotes import VendorLeft, VendorQuoted
+from schemas.auction.bids import VendorLeft, VendorQuoted
 
 GOOD = """\
 - cell: c

@@ -19,7 +19,7 @@ from infra.deployment.folders import Folders
 from infra.kafka.local import LocalKafka
 from infra.log.publisher import EventPublisher
 from infra.log.target import Target
-from schemas.auction.terms import BidTerms
+from schemas.auction.bids import BidTerms
 from schemas.base import Event, Outcome
 from schemas.codec import Decision, decode_decision
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded, JobRejected, NodeStatusChanged

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 from infra.broker import LocalKafka
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.access import DEFAULT_GROUPS, topic_rights
-from schemas.roles import ROLES
+from schemas.kind import ROLES
 from schemas.topics import topics
 from streams.kafka.administration import Administration
 from streams.kafka.configuration import command_line_tool

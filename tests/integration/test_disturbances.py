@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Producer
 
-from schemas.auction.quotes import VendorQuoted
-from schemas.auction.terms import BidTerms, DeadlineTerms
+from schemas.auction.bids import BidTerms, DeadlineTerms, VendorQuoted
 from schemas.base import Event
 from schemas.clock import ClockTicked
 from schemas.decisions import JobAdmitted, JobCompleted, JobRejected, NodeStatusChanged

@@ -24,7 +24,7 @@ from infra.demo.merging import tuning_workload, write_tasks
 from infra.demo.models import MODEL
 from infra.deployment.folders import Folders
 from infra.log.publisher import PublishError
-from schemas.auction.terms import BidTerms
+from schemas.auction.bids import BidTerms
 from schemas.decisions import JobCompleted, JobRefunded, JobRejected
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHyperparameters
 from schemas.experts.workload import ExpertsTerms

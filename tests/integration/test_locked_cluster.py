@@ -18,7 +18,7 @@ from infra.cli import run
 from infra.kafka.credentials import write_certificates
 from infra.topics import apply_grants, ensure_topics, grants
 from schemas.kafka_connection import KafkaConnection
-from schemas.roles import ROLES
+from schemas.kind import ROLES
 from schemas.topics import topics
 from streams.kafka.faults import BrokerError
 from streams.solver.service import SolverService, SolverSettings

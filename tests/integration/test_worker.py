@@ -19,7 +19,7 @@ from bench.spine.slow_bids import MarketShape, TaskShape, bid_for, configuration
 from infra.broker import LocalKafka
 from infra.cli import run
 from infra.topics import ensure_topics
-from schemas.auction.terms import DeadlineTerms
+from schemas.auction.bids import DeadlineTerms
 from schemas.base import MAX_TIME_S
 from schemas.clock import ClockTicked
 from schemas.codec import decode_decision

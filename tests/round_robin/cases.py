@@ -22,7 +22,7 @@ from infra.views.tables import board_view
 from infra.views.words import describe, happening
 from infra.workloads.drawing import draw_jobs
 from infra.workloads.timed import TimedEvent
-from schemas.auction.terms import BidTerms
+from schemas.auction.bids import BidTerms
 from schemas.base import Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked

@@ -40,7 +40,7 @@ def ran(program: str, sources: Path, cache: Path) -> subprocess.CompletedProcess
 def cache_folders(sources: Path, cache: Path) -> list[str]:
     """Where a fresh process keeps the compiled code of two packages below `sources`."""
     program = (
-        "from solvers.auction.market.price_order import _move_risen; "
+        "from solvers.auction.market.node_slots import _move_risen; "
         "from solvers.elastic.doubled import doubled; "
         "print(_move_risen.stats.cache_path, doubled.stats.cache_path)"
     )

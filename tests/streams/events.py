@@ -1,8 +1,7 @@
 """Small builders of events for the tests of the streams."""
 
-from schemas.auction.quotes import VendorQuoted
+from schemas.auction.bids import BidTerms, VendorQuoted
 from schemas.auction.settings import AuctionPolicy
-from schemas.auction.terms import BidTerms
 from schemas.base import Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked

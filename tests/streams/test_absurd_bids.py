@@ -10,14 +10,15 @@ from functools import cache
 import pytest
 
 from infra.commands.options import CELLS_DIRECTORY
+from schemas.auction.bids import BidTerms, DeadlineTerms
 from schemas.auction.settings import AuctionPolicy
-from schemas.auction.terms import BidTerms, DeadlineTerms
 from schemas.base import HOURS_PER_DAY
 from schemas.clock import ClockTicked
 from schemas.decisions import JobAdmitted, JobQuoted, JobWithdrawn
 from schemas.jobs import JobQuoteRequested, JobSubmitted, JobWithdrawalRequested
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
-from solvers.auction.posted.levels import RISE_PER_SHARE, Levels, least_level
+from solvers.auction.posted.constants import RISE_PER_SHARE
+from solvers.auction.posted.levels import Levels, least_level
 from solvers.auction.posted.prices import PostedPrices
 from streams.cell.cell import Cell
 from streams.worker.cells_file import load_cells

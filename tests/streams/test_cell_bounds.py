@@ -6,9 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from schemas.auction.quotes import VendorLeft, VendorQuoted
+from schemas.auction.bids import BidTerms, DeadlineTerms, VendorLeft, VendorQuoted
 from schemas.auction.settings import AuctionPolicy
-from schemas.auction.terms import BidTerms, DeadlineTerms
 from schemas.base import MAX_MICROS, MAX_TIME_S, Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, ThroughputRow, Zone
 from schemas.clock import ClockTicked

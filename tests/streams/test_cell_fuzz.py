@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from schemas.auction.batches import BatchSolution, SolvedPlan
+from schemas.auction.bids import QuoteAccepted, VendorLeft, VendorQuoted
 from schemas.auction.evidence import JobReplanned, ZonePriced
-from schemas.auction.quotes import QuoteAccepted, VendorLeft, VendorQuoted
 from schemas.auction.settings import TitanPolicy
 from schemas.base import MAX_MICROS, MAX_TIME_S, Event
 from schemas.cells import CellConfigured, Node, ThroughputRow

@@ -9,7 +9,7 @@ from schemas.base import Event
 from schemas.decisions import JobWithdrawn
 from solvers.auction.offline.hindsight import instances_of
 from solvers.auction.offline.instance import OfferedTask
-from solvers.auction.offline.optimum import offline_optimum
+from solvers.auction.offline.schedule_free import offline_optimum
 from tests.support.cells import Bench, bid, configuration, tick, vendor, vendor_left, withdraw, zone
 from tests.support.histories import recorded
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from bench.spine.cells import bid as usual_bid
 from bench.spine.cells import configuration as usual_configuration
 from schemas.auction.batches import SolvedPlan
-from schemas.auction.quotes import VendorQuoted
+from schemas.auction.bids import VendorQuoted
 from schemas.auction.settings import MAX_BATCH_NODE_SLOTS, AuctionPolicy, TitanPolicy
 from schemas.cells import (
     LEAST_LIVE_JOBS_BYTES,

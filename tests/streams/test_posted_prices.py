@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemas.auction.bids import VendorQuoted
 from schemas.auction.evidence import JobReplanned
-from schemas.auction.quotes import VendorQuoted
 from schemas.auction.settings import AuctionPolicy
 from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import CellConfigured, Tariff

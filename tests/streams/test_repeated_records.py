@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from schemas.auction.quotes import VendorQuoted
+from schemas.auction.bids import VendorQuoted
 from schemas.base import Event
 from schemas.codec import Decision, Envelope
 from schemas.fleet import CommandRefused

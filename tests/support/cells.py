@@ -4,10 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.auction.batches import BatchSolution, SolvedPlan
+from schemas.auction.bids import BidTerms, DeadlineTerms, VendorLeft, VendorQuoted
 from schemas.auction.evidence import JobReplanned
-from schemas.auction.quotes import VendorLeft, VendorQuoted
 from schemas.auction.settings import AuctionPolicy
-from schemas.auction.terms import BidTerms, DeadlineTerms
 from schemas.base import HOURS_PER_DAY, Event, Outcome
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked

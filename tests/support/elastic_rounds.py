@@ -7,8 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from solvers.elastic.demand import Demand, Grant, Pool
-from solvers.elastic.speedup import imperfect_speedup, linear_speedup
+from solvers.elastic.demand import Demand, Grant, Pool, linear_speedup
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,12 @@ def rounds(draw: st.DrawFn, max_jobs: int = 10) -> Round:
         "loaned": math.fsum([8 / 3] * draw(st.integers(0, 9))),
     }
     return Round(tuple(waiting), tuple(running), free_gpus)
+
+
+def imperfect_speedup(min_workers: int, max_workers: int) -> tuple[float, ...]:
+    """The curve on which every worker beyond the base demand adds four fifths (thesis, section 3.7.2)."""
+    base = linear_speedup(min_workers)
+    return base + tuple(min_workers + 0.8 * more for more in range(1, max_workers - min_workers + 1))
 
 
 @st.composite

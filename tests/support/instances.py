@@ -9,8 +9,7 @@ import numpy as np
 from solvers.auction.market.fleet import Fleet
 from solvers.auction.market.market import Placement
 from solvers.auction.market.window import VendorOption
-from solvers.auction.offline.feasibility import violations, welfare_micros
-from solvers.auction.offline.instance import Instance, OfferedTask, PlannedTask
+from solvers.auction.offline.instance import Instance, OfferedTask, PlannedTask, violations, welfare_micros
 from tests.support.markets import demand, fleet
 
 FIRST_SLOT = 3

@@ -19,8 +19,8 @@ from schemas.merging.settings import MergingPolicy
 from schemas.merging.workload import MergingTerms, Target, TuningHyperparameters, TuningWorkload
 from schemas.solves import SolveFinished, SolveRequested
 from solvers.merging.careful import plan
-from solvers.merging.estimate import estimate
-from solvers.merging.rival import allocate
+from solvers.merging.estimator import estimate
+from solvers.merging.rivals import allocate
 from tests.support.twins import ZONE, TwinBench
 
 CELL, MODEL = "c", "tiny"

@@ -7,7 +7,7 @@ import sysconfig
 from importlib import metadata
 from pathlib import Path
 
-from schemas.extras import libraries_of_extras
+from schemas.errors import libraries_of_extras
 from schemas.interpreters import python_command
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ from copy import copy
 from typing import Any
 
 from bench.auction.misreports.worlds import CELL, SLOT_S, DeclaredTask, Other, World
+from schemas.auction.bids import DeadlineTerms
 from schemas.auction.evidence import evidence_of
-from schemas.auction.terms import DeadlineTerms
 from schemas.base import Event, Outcome
 from schemas.clock import ClockTicked
 from schemas.codec import Envelope

@@ -9,8 +9,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from schemas.auction.quotes import VendorQuoted
-from schemas.auction.terms import BidTerms
+from schemas.auction.bids import BidTerms, VendorQuoted
 from schemas.base import HOURS_PER_DAY
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, ThroughputRow, Zone
 from schemas.jobs import JobSubmitted

@@ -29,9 +29,8 @@ from schemas.solves import SolveFinished
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Placement
 from solvers.auction.market.window import VendorOption
-from solvers.auction.offline.feasibility import broken_plans, overfull_node_slots
 from solvers.auction.offline.hindsight import instances_of
-from solvers.auction.offline.instance import Instance, PlannedTask
+from solvers.auction.offline.instance import Instance, PlannedTask, broken_plans, overfull_node_slots
 from streams.cell.cell import Cell, LedgerEvent
 
 

@@ -11,11 +11,11 @@ from schemas.base import Event
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from solvers.auction.baselines.on_arrival import cheapest_vendor
+from solvers.auction.forecast import clearing_prices
 from solvers.auction.mechanism.mechanism import Request
-from solvers.auction.offline.clearing import clearing_prices
 from solvers.auction.offline.hindsight import instances_of
 from solvers.auction.offline.instance import Instance
-from solvers.auction.offline.optimum import offline_optimum
+from solvers.auction.offline.schedule_free import offline_optimum
 
 
 def hindsight_of(cell: CellConfigured, workload: AuctionWorkload) -> Instance:

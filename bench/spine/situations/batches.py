@@ -7,8 +7,8 @@ from bench.spine.cells import CELL, SLOT_S, UNIT
 from bench.spine.situations import ZONE, CellHistory, Situation
 from bench.spine.slow_bids import MarketShape, TaskShape, bid_for, configuration
 from schemas.auction.batches import BatchProblem, BatchSolution, SolvedPlan
+from schemas.auction.bids import DeadlineTerms
 from schemas.auction.settings import TitanPolicy
-from schemas.auction.terms import DeadlineTerms
 from schemas.cells import CellConfigured
 from schemas.clock import ClockTicked
 from schemas.fleet import NodeOffline

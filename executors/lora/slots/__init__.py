@@ -3,7 +3,7 @@
 from executors.lora.slots.settings import LoraSettings
 from executors.node.runner import Runner, RunnerContext, UnfitError
 from schemas.commands import Command
-from schemas.extras import require_extra
+from schemas.errors import require_extra
 from schemas.lora_commands import RunCancelled, SlotAssigned
 
 

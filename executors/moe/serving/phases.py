@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.compiled import Ints
-from solvers.experts.filling import fill_loaded
-from solvers.experts.fixed import place_one_per_device
-from solvers.experts.moves import near
+from solvers.experts.moves import fill_loaded, near
 from solvers.experts.placement import Cluster, Demand, Placement
+from solvers.experts.published import place_one_per_device
 from solvers.experts.schemes import Scheme, Settled
 from solvers.experts.splitting import device_loads
 

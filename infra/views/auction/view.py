@@ -7,8 +7,8 @@ from infra.views.policy import PolicyView
 from infra.views.sentences import sentence
 from infra.views.text import units, written
 from schemas.auction.batches import BatchSolution
+from schemas.auction.bids import BidTerms
 from schemas.auction.evidence import AuctionEvidence, JobReplanned, evidence_of
-from schemas.auction.terms import BidTerms
 from schemas.base import Event, Outcome, Record
 from schemas.decisions import JobAdmitted, JobQuoted, JobRejected
 from schemas.lora import LoraWorkload

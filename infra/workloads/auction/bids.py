@@ -12,9 +12,8 @@ from statistics import fmean, median
 
 from infra.workloads.arrivals import Arrival
 from infra.workloads.timed import TimedEvent, WorkloadError, check_time
-from schemas.auction.quotes import VendorQuoted
+from schemas.auction.bids import BidTerms, VendorQuoted
 from schemas.auction.settings import AuctionPolicy
-from schemas.auction.terms import BidTerms
 from schemas.base import Event
 from schemas.cells import CellConfigured, GpuType, ThroughputRow, Zone
 from schemas.jobs import JobSubmitted

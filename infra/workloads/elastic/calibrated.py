@@ -2,7 +2,7 @@
 
 The trace is not public. The targets are figures of the thesis: the jobs' running times, demands and rhythm,
 and the results of the baseline (Table 3.5, row 1). The results of other schemes were not used;
-docs/workloads.md has the figures that are reached.
+docs/results/workloads.md has the figures that are reached.
 """
 
 import math

@@ -1,11 +1,14 @@
-"""Part of a market that one task may use, and the obstacles in it."""
+"""Part of a market that one task may use, the vendors that prepare its data, and the obstacles in it."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from solvers.auction.market.demand import Demand
+from schemas.auction.bids import VendorQuoted
+from schemas.lora import LoraWorkload
+from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.market import Market
 from solvers.auction.market.node_slots import count_room, slots_until_done
 from solvers.compiled import Floats, Ints
@@ -139,3 +142,34 @@ def earliest_last_slot(market: Market, demand: Demand, options: Sequence[VendorO
         return None
     slots = slots_until_done(market.node_slots(delay, market.horizon_slots), demand)
     return None if slots < 0 else market.first_slot + delay + slots - 1
+
+
+def vendor_options(
+    quotes: Mapping[str, VendorQuoted], workload: LoraWorkload, slot_s: float
+) -> list[VendorOption]:
+    """Return every vendor's price and delay for a task, by vendor; one option without vendor if it needs
+    none.
+
+    Raises:
+        UnjudgeableError: the task needs pre-processing and no vendor quotes.
+    """
+    if not workload.needs_preprocessing:
+        return [VendorOption(None, 0, 0)]
+    if not quotes:
+        raise UnjudgeableError("no_vendor")
+    return [
+        VendorOption(vendor, _price_micros(quote, workload), _delay_slots(quote, workload, slot_s))
+        for vendor, quote in sorted(quotes.items())
+    ]
+
+
+def _price_micros(quote: VendorQuoted, workload: LoraWorkload) -> int:
+    # Whole numbers only: the product may exceed the range of a float.
+    return quote.fixed_price_micros - (
+        -quote.price_per_thousand_samples_micros * workload.dataset.samples // 1_000
+    )
+
+
+def _delay_slots(quote: VendorQuoted, workload: LoraWorkload, slot_s: float) -> int:
+    delay_s = quote.fixed_delay_s + quote.delay_per_thousand_samples_s * workload.dataset.samples / 1_000
+    return math.ceil(delay_s / slot_s)

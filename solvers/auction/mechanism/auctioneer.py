@@ -8,9 +8,8 @@ the prices of resources move.
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
-from solvers.auction.market.carry_over import carry_over_use
 from solvers.auction.market.demand import Demand
-from solvers.auction.market.market import Market, Placement
+from solvers.auction.market.market import Market, Placement, carry_over_use
 from solvers.auction.market.window import (
     Binding,
     RoomCount,
@@ -21,8 +20,15 @@ from solvers.auction.market.window import (
     room_for,
 )
 from solvers.auction.mechanism.certificate import WelfareSums
-from solvers.auction.mechanism.mechanism import Charge, Mechanism, Price, Request
-from solvers.auction.mechanism.prices import Counted, PostedBasis, Prices
+from solvers.auction.mechanism.mechanism import (
+    Charge,
+    Counted,
+    Mechanism,
+    PostedBasis,
+    Price,
+    Prices,
+    Request,
+)
 from solvers.auction.mechanism.search import Schedule, describe
 
 

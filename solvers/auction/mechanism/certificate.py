@@ -91,8 +91,8 @@ class DualBound:
 
         Args:
             at_least_micros: lower bound on the sum of the rises by weak duality, after an admission: the
-                welfare of the plan less mu_i (docs/auction.md). The sum is below it only by rounding of
-                amounts near the largest possible.
+                welfare of the plan less mu_i (docs/auction/certificate.md). The sum is below it only by
+                rounding of amounts near the largest possible.
         """
         self.micros += max(math.ceil(math.fsum(rises)), at_least_micros)
 

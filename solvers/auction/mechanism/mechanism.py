@@ -1,12 +1,13 @@
-"""Mechanism of a policy: the plan for a task, and its price."""
+"""Interfaces in which policies differ: how a plan is found, its price, and how prices of resources move."""
 
 import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from solvers.auction.market.demand import Demand
-from solvers.auction.market.market import Market
+from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption, Window
 from solvers.auction.mechanism.search import Schedule
 
@@ -90,3 +91,124 @@ class Mechanism(Protocol):
 
     def charge(self, price: Price) -> Charge:
         """Return the payment of a bid above this price: at most the price, rounded up to the micro."""
+
+
+class Counted(NamedTuple):
+    """Contribution of a bid to the certificate, and to the data from which prices are learned.
+
+    It is kept with an admitted job, so that a withdrawal can take it back.
+    """
+
+    gain_micros: int = 0
+    """Contribution mu_il of the bid to the dual bound, besides its rises of prices."""
+    net_micros: int = 0
+    """Bid less the least cost of vendor and operation of any plan."""
+    compute_units: float = 0.0
+    """Least compute of any plan: see `posted/room.py`."""
+    memory_units: float = 0.0
+    """Least memory of any plan."""
+    window_slots: int = 0
+    """Number of slots in which it might run."""
+    slot: int = 0
+    """First slot that could be planned when it was counted."""
+    base_part: float = 1.0
+    """Base level of prices before its award, as a part of the level after it: see `posted/levels.py`."""
+    guard_part: float = 1.0
+    """Guard level before its award, as a part of the level after it."""
+    sold_units: float = 0.0
+    """Awarded units at that time: the parts of compute and memory in a unit change."""
+
+
+class Prices(Protocol):
+    """Prices of one zone."""
+
+    @property
+    def bound_micros(self) -> int:
+        """Value of the dual point: no schedule of the counted bids has more welfare."""
+
+    def advance(self) -> None:
+        """Update the prices after the market's window has moved."""
+
+    def count_bid(self, bid_micros: int, request: Request, window: Window | None) -> Counted:
+        """Count a bid in the bound.
+
+        Args:
+            window: the request's part of the market; None if no plan could do the work in time.
+        """
+
+    def lost(self, counted: Counted) -> None:
+        """Count the loss of a counted bid."""
+
+    def rise(self, schedule: Schedule, demand: Demand, counted: Counted, welfare_micros: int) -> float:
+        """Raise prices for an award before its room is taken, and return b-bar_il, by which replanning raises
+        them later."""
+
+    def awarded(self, schedule: Schedule, demand: Demand, bid_micros: int, counted: Counted) -> Counted:
+        """Count an award that has its room, and return the contribution to keep for a withdrawal."""
+
+    def withdrawn(self, counted: Counted) -> None:
+        """Subtract a withdrawn bid, admitted or waiting."""
+
+    def released(self, placement: Placement, demand: Demand) -> None:
+        """Count future node-slots released by a job that still counts in the planned welfare: other jobs may
+        use them."""
+
+    def replan(
+        self,
+        demand: Demand,
+        window: Window,
+        priced: AbstractSet[tuple[int, int]],
+        density_micros: float,
+        budget_steps: int,
+    ) -> Schedule | None:
+        """Find a plan for the rest of an admitted task, take its room, and raise the prices of the node-slots
+        that are not in `priced`."""
+
+    @property
+    def basis(self) -> "PostedBasis | None":
+        """Values that determine prices; None if prices follow from settings and awards only."""
+
+    def of_class(self, index: int) -> "ClassPrice":
+        """Return the prices of the future node-slots of a class of nodes."""
+
+    def take_over(self, before: "Prices") -> None:
+        """Take over from prices of the zone with other nodes, window or settings, or of another kind. The
+        bound then covers all bids so far."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the mutable state, in types that msgpack writes."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore the state of prices of an equal zone."""
+
+
+class PostedBasis(NamedTuple):
+    """Values that determine posted prices: see `posted/`."""
+
+    base_micros_per_unit: float
+    guard_micros_per_unit: float
+    compute_part: float
+    """Part of compute in the price of a unit; the rest is for memory."""
+    span_slots: int
+    remembered_slots: float
+    """Slots from which demand is estimated; older ones count less, and each by its expected demand."""
+    expected_slots: float
+    """Expected demand of the span ahead, in slots of mean demand, if all of it were like its busiest stretch
+    that begins now."""
+    believed_part: float
+    """Part of the differences between hours of the day that counts in it, from 0 to 1."""
+    expected_by_hour: tuple[float, ...]
+    """Expected demand of a slot that begins in each hour of the day (UTC), as a part of the mean."""
+    asked_share: float
+    """Recent demand per slot, at any price, as a part of the zone's capacity."""
+    fall: float
+    """Part by which prices may fall in a slot."""
+
+
+class ClassPrice(NamedTuple):
+    """Prices in micros per node-slot over the window of a class of nodes."""
+
+    mean_compute_micros: float
+    highest_compute_micros: float
+    mean_memory_micros: float
+    highest_memory_micros: float

@@ -5,15 +5,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from schemas.auction.bids import Task, bid_micros_of
-from schemas.auction.quotes import VendorLeft, VendorQuoted
+from schemas.auction.bids import Task, VendorLeft, VendorQuoted, bid_micros_of
 from schemas.base import Event
 from schemas.cells import CellConfigured, Zone
 from schemas.clock import ClockTicked
 from schemas.jobs import JobSubmitted
 from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.fleet import Calendar, Fleet
-from solvers.auction.market.vendors import vendor_options
+from solvers.auction.market.window import vendor_options
 from solvers.auction.offline.instance import Instance, OfferedTask
 
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from solvers.auction.market.window import Window
-from solvers.auction.offline.groups import VIEWS, NodeGroups, constraining
 from solvers.auction.offline.instance import Instance, OfferedTask
-from solvers.auction.offline.master import Master, PlanColumn
-from solvers.auction.offline.pricing import node_slot_costs, price, window_of
+from solvers.auction.offline.master import VIEWS, Master, NodeGroups, PlanColumn, constraining
+from solvers.auction.offline.solution import node_slot_costs, price, window_of
 from solvers.compiled import Floats
 
 LP_GAP = 1e-4

@@ -1,4 +1,7 @@
-"""Integral plans on nodes: greedy plans, then large fractions of a relaxation, then local improvements."""
+"""Integral plans on nodes: greedy plans, then large fractions of a relaxation, then local improvements.
+
+Plans on classes of nodes are converted to plans on nodes task by task, or by vector packing.
+"""
 
 import math
 import random
@@ -6,11 +9,22 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from solvers.auction.offline.instance import Instance, PlannedTask
+import numpy as np
+
+from solvers.auction.market.demand import Demand
+from solvers.auction.market.fleet import GIB_QUANTUM
+from solvers.auction.market.market import Placement
+from solvers.auction.market.window import VendorOption
+from solvers.auction.offline.instance import Instance, OfferedTask, PlannedTask
 from solvers.auction.offline.master import PlanColumn
-from solvers.auction.offline.placing import PlacedTasks
 from solvers.auction.offline.relaxation import CandidateTask, Relaxation, Relaxed
-from solvers.compiled import Floats
+from solvers.compiled import Floats, Ints
+
+Size = tuple[int, int]
+"""Samples and memory quanta."""
+
+MOST_STEPS = 3_000
+"""Most steps of the search for one slot and class; beyond it, a packing counts as not found."""
 
 THRESHOLDS = (0.999, 0.7, 0.5, math.inf)
 """Fractions of the relaxation from which on plans are placed first, with one attempt per threshold."""
@@ -19,6 +33,218 @@ SPANS_SLOTS = (2, 4, 8, 16)
 GIVEN_UP = 0.7
 NOISE = 0.2
 """Deviation of the logarithm of the gains by which a neighbour orders its tasks."""
+
+
+def pack(items: Sequence[Size], nodes: Sequence[Size]) -> list[int] | None:
+    """Return a node for each item such that all nodes have enough room; None if no packing was found.
+
+    The largest item goes first, to the first node with room (first fit decreasing). If that fails, a
+    depth-first search continues for `MOST_STEPS`. Of nodes with equal room, one is tried.
+    """
+    most = [max(node[part] for node in nodes) or 1 for part in (0, 1)] if nodes else [1, 1]
+    order = sorted(
+        range(len(items)), key=lambda item: (-max(items[item][0] / most[0], items[item][1] / most[1]), item)
+    )
+    left = [list(node) for node in nodes]
+    where = [-1] * len(items)
+    next_node = [0] * len(items)
+    depth = steps = 0
+    while depth < len(order):
+        item = order[depth]
+        samples, quanta = items[item]
+        if where[item] >= 0:
+            left[where[item]][0] += samples
+            left[where[item]][1] += quanta
+            where[item] = -1
+        steps += 1
+        found = -1
+        for node in range(next_node[depth], len(left)):
+            room = left[node]
+            if room[0] >= samples and room[1] >= quanta and room not in left[:node]:
+                found = node
+                break
+        if found < 0 or steps > MOST_STEPS:
+            if depth == 0 or steps > MOST_STEPS:
+                return None
+            next_node[depth] = 0
+            depth -= 1
+            continue
+        left[found][0] -= samples
+        left[found][1] -= quanta
+        where[item] = found
+        next_node[depth] = found + 1
+        depth += 1
+        if depth < len(order):
+            next_node[depth] = 0
+    return where
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """Plan of a task by classes."""
+
+    option: VendorOption
+    columns: Ints
+    classes: Ints
+    value_micros: int
+
+
+class PlacedTasks:
+    """Room of an instance with placed tasks. The tasks of a slot are packed again where that helps."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.value_micros = 0
+        """Total value of the placed plans."""
+        self._instance = instance
+        self._free_samples = np.floor(instance.free_samples).astype(np.int64)
+        self._free_quanta = np.floor(instance.free_gib * GIB_QUANTUM).astype(np.int64)
+        self._rows: dict[tuple[int, int], dict[int, int]] = {}
+        """Row of each task, by column and class, and by the index of the task."""
+        self._placed: dict[int, _Placed] = {}
+        """Placed plans, by the index of the task."""
+
+    def copy(self) -> "PlacedTasks":
+        """Return an independent copy."""
+        copy = PlacedTasks(self._instance)
+        copy.value_micros = self.value_micros
+        copy._free_samples, copy._free_quanta = self._free_samples.copy(), self._free_quanta.copy()
+        copy._rows = {place: dict(rows) for place, rows in self._rows.items()}
+        copy._placed = dict(self._placed)
+        return copy
+
+    def holds(self, task: int) -> bool:
+        """Return whether a task has a plan."""
+        return task in self._placed
+
+    def running(self, first: int, stop: int) -> list[int]:
+        """Return the tasks that run in some of the columns from `first` to before `stop`, ascending."""
+        return sorted(
+            {task for (column, _), rows in self._rows.items() if first <= column < stop for task in rows}
+        )
+
+    def barred(self, task: OfferedTask, columns: slice) -> Floats:
+        """Return 0 where some node has room for a slot of the task, else infinity, (slots, classes)."""
+        demand, fleet = task.demand, self._instance.fleet
+        quanta = _quanta(demand)
+        barred = np.full((columns.stop - columns.start, len(fleet.classes)), np.inf)
+        for index, node_class in enumerate(fleet.classes):
+            samples = int(demand.samples[index])
+            if samples:
+                nodes = slice(node_class.start, node_class.stop)
+                fits = (self._free_samples[columns, nodes] >= samples) & (
+                    self._free_quanta[columns, nodes] >= quanta
+                )
+                barred[fits.any(axis=1), index] = 0.0
+        return barred
+
+    def place(self, task: int, option: VendorOption, columns: Ints, classes: Ints, value_micros: int) -> bool:
+        """Give a task a node of the class that its plan has in each column.
+
+        Returns:
+            Whether every slot has room for it; if not, it gets nothing.
+        """
+        demand = self._instance.tasks[task].demand
+        done: list[tuple[int, int]] = []
+        for column, index in zip(columns.tolist(), classes.tolist(), strict=True):
+            if not self._take(task, demand, column, index):
+                for place in done:
+                    self._give_back(task, demand, *place)
+                return False
+            done.append((column, index))
+        self._placed[task] = _Placed(option, columns, classes, value_micros)
+        self.value_micros += value_micros
+        return True
+
+    def give_up(self, task: int) -> None:
+        """Release the room of a task."""
+        placed = self._placed.pop(task)
+        demand = self._instance.tasks[task].demand
+        for column, index in zip(placed.columns.tolist(), placed.classes.tolist(), strict=True):
+            self._give_back(task, demand, column, index)
+        self.value_micros -= placed.value_micros
+
+    def plans(self) -> list[PlannedTask]:
+        """Return the placed plans, in the order of the instance's tasks."""
+        first = self._instance.first_slot
+        return [
+            PlannedTask(
+                job_id=self._instance.tasks[task].job_id,
+                option=placed.option,
+                placement=Placement(
+                    tuple((placed.columns + first).tolist()),
+                    tuple(
+                        self._rows[column, index][task]
+                        for column, index in zip(
+                            placed.columns.tolist(), placed.classes.tolist(), strict=True
+                        )
+                    ),
+                ),
+            )
+            for task, placed in sorted(self._placed.items())
+        ]
+
+    def _take(self, task: int, demand: Demand, column: int, index: int) -> bool:
+        node_class = self._instance.fleet.classes[index]
+        nodes = slice(node_class.start, node_class.stop)
+        samples, quanta = int(demand.samples[index]), _quanta(demand)
+        left_samples = self._free_samples[column, nodes] - samples
+        left_quanta = self._free_quanta[column, nodes] - quanta
+        fits = np.flatnonzero((left_samples >= 0) & (left_quanta >= 0))
+        if not fits.size:
+            return self._pack_again(task, column, index)
+        # Best fit: the node whose scarcer remaining resource, as a part of a node, is smallest.
+        left = np.minimum(
+            left_samples[fits] / node_class.capacity_samples,
+            left_quanta[fits] / (node_class.capacity_gib * GIB_QUANTUM),
+        )
+        row = node_class.start + int(fits[left.argmin()])
+        self._free_samples[column, row] -= samples
+        self._free_quanta[column, row] -= quanta
+        self._rows.setdefault((column, index), {})[task] = row
+        return True
+
+    def _give_back(self, task: int, demand: Demand, column: int, index: int) -> None:
+        row = self._rows[column, index].pop(task)
+        self._free_samples[column, row] += int(demand.samples[index])
+        self._free_quanta[column, row] += _quanta(demand)
+
+    def _pack_again(self, task: int, column: int, index: int) -> bool:
+        """Pack the tasks of a slot on the class again, with one more."""
+        node_class = self._instance.fleet.classes[index]
+        there = self._rows.get((column, index), {})
+        tasks = [*there, task]
+        sizes = [self._size(member, index) for member in tasks]
+        room = [
+            [int(self._free_samples[column, row]), int(self._free_quanta[column, row])]
+            for row in range(node_class.start, node_class.stop)
+        ]
+        for size, member in zip(sizes, there, strict=False):
+            place = there[member] - node_class.start
+            room[place][0] += size[0]
+            room[place][1] += size[1]
+        if any(sum(s[part] for s in sizes) > sum(r[part] for r in room) for part in (0, 1)):
+            return False
+        where = pack(sizes, [(samples, quanta) for samples, quanta in room])
+        if where is None:
+            return False
+        for size, place in zip(sizes, where, strict=True):
+            room[place][0] -= size[0]
+            room[place][1] -= size[1]
+        nodes = slice(node_class.start, node_class.stop)
+        self._free_samples[column, nodes] = [samples for samples, _ in room]
+        self._free_quanta[column, nodes] = [quanta for _, quanta in room]
+        self._rows[column, index] = {
+            member: node_class.start + place for member, place in zip(tasks, where, strict=True)
+        }
+        return True
+
+    def _size(self, task: int, index: int) -> Size:
+        demand = self._instance.tasks[task].demand
+        return int(demand.samples[index]), _quanta(demand)
+
+
+def _quanta(demand: Demand) -> int:
+    return math.ceil(demand.memory_gib * GIB_QUANTUM)
 
 
 @dataclass(frozen=True)

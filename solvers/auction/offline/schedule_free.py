@@ -1,7 +1,7 @@
 """Problem P as printed (Eqs. 4 to 4h), with a variable per task, slot and node: exact, for small sizes.
 
-Equal nodes can be swapped without any change, a symmetry that branch and bound detects only in part; use
-`columns.py` for larger instances.
+Equal nodes can be swapped without any change, a symmetry that branch and bound detects only in part;
+`offline_optimum` uses `columns.py` for larger instances.
 """
 
 import itertools
@@ -18,17 +18,28 @@ from pyomo.core.expr import LinearExpression
 
 from solvers.auction.market.market import Placement
 from solvers.auction.market.window import Window
-from solvers.auction.offline.feasibility import keep_what_fits, welfare_micros
-from solvers.auction.offline.instance import Instance, OfferedTask, PlannedTask
-from solvers.auction.offline.pricing import price, window_of
+from solvers.auction.offline.columns import solve_by_columns
+from solvers.auction.offline.instance import (
+    Instance,
+    OfferedTask,
+    PlannedTask,
+    keep_what_fits,
+    welfare_micros,
+)
 from solvers.auction.offline.rounding import greedy_plans
-from solvers.auction.offline.solution import Solution
+from solvers.auction.offline.solution import Solution, price, window_of
 from solvers.compiled import Ints
 
 LARGEST_COEFFICIENT = 1_000.0
 """Largest coefficient of the objective: HiGHS's absolute tolerances are meant for such numbers."""
 BOUND_TOLERANCE = 1e-6
 """Relative error of HiGHS's bound."""
+
+MOST_SCHEDULE_FREE_NODE_SLOTS = 20_000
+"""Most tasks x slots of their windows x nodes for problem P as printed. Its solution is exact in the end,
+while columns leave the gap between the relaxation and integral plans."""
+SCHEDULE_FREE_SHARE = 0.7
+"""Share of the time; the rest is for columns, if the gap is still open."""
 
 
 def solve_schedule_free(instance: Instance, time_limit_s: float, relative_gap: float) -> Solution:
@@ -204,3 +215,26 @@ def _plans(instance: Instance, tasks: Sequence[_ModelledTask], chosen: Any) -> I
 
 def _sum(coefficients: Sequence[float], variables: Sequence[Any]) -> LinearExpression:
     return LinearExpression(linear_coefs=list(coefficients), linear_vars=list(variables))
+
+
+def offline_optimum(instance: Instance, time_limit_s: float, relative_gap: float = 0.01) -> Solution:
+    """Return the best plans and the least bound found for an instance, by the form that suits its size.
+
+    Args:
+        time_limit_s: total limit.
+        relative_gap: (bound - welfare) / welfare at which to stop.
+    """
+    started_s = time.perf_counter()
+    nodes = len(instance.fleet.nodes)
+    node_slots = sum(nodes * (task.last_slot - task.first_slot + 1) for task in instance.tasks)
+    if node_slots > MOST_SCHEDULE_FREE_NODE_SLOTS:
+        return solve_by_columns(instance, time_limit_s, relative_gap)
+    exact = solve_schedule_free(instance, SCHEDULE_FREE_SHARE * time_limit_s, relative_gap)
+    if exact.status == "optimal":
+        return exact
+    left_s = time_limit_s - (time.perf_counter() - started_s)
+    by_columns = solve_by_columns(instance, left_s, relative_gap)
+    better = max(exact, by_columns, key=lambda solution: solution.welfare_micros)
+    bound_micros = min(exact.bound_micros, by_columns.bound_micros)
+    seconds = time.perf_counter() - started_s
+    return Solution.of(instance, better.plans, bound_micros, relative_gap, seconds)

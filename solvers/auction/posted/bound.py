@@ -2,7 +2,7 @@
 
 Any prices make a point of the dual D_1 (Eq. 6) once mu_i covers constraint 6a (erratum P8), whatever was
 charged. At a constant price g per unit, no plan of bid i costs less than `a_i + g u_i`, where a_i is the
-least cost of vendor and operation, and u_i the least units of a plan (`units.py`). So
+least cost of vendor and operation, and u_i the least units of a plan (`room.py`). So
 
     sum of max(0, b_i - a_i - g u_i) + g x units of all node-slots that a bid could use
 
@@ -14,9 +14,9 @@ each. One price for all time would be a loose bound after a week. So time is div
 horizon, each with a price for the bids that arrived in it. A node-slot that bids of two periods could use
 costs the higher of both prices.
 
-The welfare of admitted plans is at most the bound, one by one (docs/auction.md): a plan l of bid i has
-welfare b_i - q - e <= b_i - a_i <= mu_i + g u_i, and takes at least u_i units. All plans together take at
-most the capacity, if released room that may be used again counts again.
+The welfare of admitted plans is at most the bound, one by one (docs/auction/certificate.md): a plan l of bid
+i has welfare b_i - q - e <= b_i - a_i <= mu_i + g u_i, and takes at least u_i units. All plans together take
+at most the capacity, if released room that may be used again counts again.
 """
 
 import math
@@ -24,7 +24,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from solvers.auction.posted.density_classes import MOST_CLASSES, class_of, least_ratio_of
+from solvers.auction.density_classes import MOST_CLASSES, class_of, least_ratio_of
 
 COMPUTE_PARTS = (1.0, 0.5, 0.0)
 """Part of compute in the price of a unit, for each of the points; the rest is on memory."""

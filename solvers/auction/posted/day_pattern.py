@@ -18,19 +18,16 @@ import numpy as np
 
 from schemas.base import HOURS_PER_DAY
 from solvers.auction.market.fleet import Calendar
+from solvers.auction.posted.constants import (
+    DOUBT_S,
+    HOUR_S,
+    LONGEST_PAUSE_DAYS,
+    MEMORY_DAYS,
+    MOST_SUSTAINED,
+    QUIETEST_PART,
+)
 from solvers.auction.posted.demand_curve import power
-from solvers.auction.posted.room import MOST_SUSTAINED
 from solvers.compiled import Floats, kernel
-
-_HOUR_S = 3_600.0
-_MEMORY_DAYS = 3
-"""Number of days over which hours are averaged and comparisons fade."""
-_LONGEST_PAUSE_DAYS = 2
-"""Longest pause after which the present day continues; after a longer one, it counts as incomplete."""
-_DOUBT_S = 3 * _HOUR_S
-"""Time over which comparisons of slots with the pattern fade."""
-_QUIETEST = 1 / 64
-"""Least expected demand of an hour, as a part of the mean: never 0."""
 
 
 class DayPattern:
@@ -43,14 +40,14 @@ class DayPattern:
         """Demand of a slot that begins in each hour, as a part of the mean of a day's hours, averaged over
         the latest days, (hours,)."""
         self._days = np.zeros(HOURS_PER_DAY, np.int64)
-        """Number of averaged days, at most `_MEMORY_DAYS`, (hours,)."""
+        """Number of averaged days, at most `MEMORY_DAYS`, (hours,)."""
         self._sums: Floats = np.zeros(4)
         """Faded sums over compared hours: their count; and, of the differences of hour and average from the
         mean, the squares of the average's, the products, and the squares of the hour's."""
         self._mean_units = 0.0
         """Mean demand of a slot over those days."""
         self._mean_days = 0
-        """Number of days of that mean, at most `_MEMORY_DAYS`."""
+        """Number of days of that mean, at most `MEMORY_DAYS`."""
         self._lately: Floats = np.zeros(2)
         """Faded sums over compared slots, of the differences from the mean: the squares of the hour's, and
         the products with the slot's."""
@@ -95,7 +92,7 @@ class DayPattern:
             room_units: capacity of the zone in a slot.
         """
         units = min(units, MOST_SUSTAINED * room_units)  # a burst is no pattern
-        if slots * self._calendar.slot_s > _LONGEST_PAUSE_DAYS * HOURS_PER_DAY * _HOUR_S:
+        if slots * self._calendar.slot_s > LONGEST_PAUSE_DAYS * HOURS_PER_DAY * HOUR_S:
             self._day = -1
             self._lately[:] = 0.0
         else:
@@ -134,25 +131,25 @@ class DayPattern:
 
     def _end_of_hour(self, slot: int) -> int:
         """Return the first slot that begins in another hour."""
-        end_s = (math.floor(self._calendar.start_s(slot) / _HOUR_S) + 1) * _HOUR_S
+        end_s = (math.floor(self._calendar.start_s(slot) / HOUR_S) + 1) * HOUR_S
         last = self._calendar.slot_at(end_s)
         return last + (self._calendar.start_s(last) < end_s)
 
     def _pass(self, slot: int, slots: int, units: float) -> None:
         """Advance by slots of one hour, each with the same demand."""
         start_s = self._calendar.start_s(slot)
-        day, hour = divmod(math.floor(start_s / _HOUR_S), HOURS_PER_DAY)
+        day, hour = divmod(math.floor(start_s / HOUR_S), HOURS_PER_DAY)
         if day != self._day:
             if self._is_whole and self._day >= 0:
                 self._end_day()
             self._day = day
-            since_s = start_s - day * HOURS_PER_DAY * _HOUR_S
-            self._is_whole = since_s < max(_HOUR_S, self._calendar.slot_s)
+            since_s = start_s - day * HOURS_PER_DAY * HOUR_S
+            self._is_whole = since_s < max(HOUR_S, self._calendar.slot_s)
             self._units[:], self._slots[:] = 0.0, 0
         self._units[hour] += slots * units
         self._slots[hour] += slots
         if self._mean_units > 0:
-            kept = _DOUBT_S / (_DOUBT_S + self._calendar.slot_s)
+            kept = DOUBT_S / (DOUBT_S + self._calendar.slot_s)
             kept_of_all = power(kept, slots)
             usual = float(self._shape[hour]) - 1
             # The deviation of a slot is at most that of the busiest hour: one large bid must not end a
@@ -174,11 +171,11 @@ class DayPattern:
         if again.any():
             before, now = (self._shape - 1)[again], (per_slot / mean - 1)[again]
             products = (before * before, before * now, now * now)
-            self._sums *= 1 - 1 / _MEMORY_DAYS
+            self._sums *= 1 - 1 / MEMORY_DAYS
             self._sums += (float(again.sum()), *(math.fsum(each.tolist()) for each in products))
-        self._days[seen] = np.minimum(self._days[seen] + 1, _MEMORY_DAYS)
+        self._days[seen] = np.minimum(self._days[seen] + 1, MEMORY_DAYS)
         self._shape[seen] += (per_slot[seen] / mean - self._shape[seen]) / self._days[seen]
-        self._mean_days = min(self._mean_days + 1, _MEMORY_DAYS)
+        self._mean_days = min(self._mean_days + 1, MEMORY_DAYS)
         self._mean_units += (mean - self._mean_units) / self._mean_days
 
     def _update_weight(self) -> None:
@@ -191,7 +188,7 @@ class DayPattern:
             squares, product_lately = self._lately.tolist()
             follows = min(max(product_lately / squares, 0.0), 1.0) if squares > 0 else 1.0
             self.believed_part = min(max(slope - error, 0.0), 1.0) * follows
-        by_hour = np.maximum(1 + self.believed_part * (self._shape - 1), _QUIETEST)
+        by_hour = np.maximum(1 + self.believed_part * (self._shape - 1), QUIETEST_PART)
         self.by_hour = tuple(by_hour.tolist())
 
     def _update_expected(self) -> None:

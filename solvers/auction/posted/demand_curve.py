@@ -1,13 +1,13 @@
 """Recent demand for room by price, from which price levels are computed.
 
-A bid offers an amount of micros per unit of room (see `units.py`), its density. The curve holds the demanded
+A bid offers an amount of micros per unit of room (see `room.py`), its density. The curve holds the demanded
 units by density, in kinds of different weight:
 
-- *sold*: offers of winners. A win has its price, so raising the level by winning costs money. - *unsold*:
-offers of losers, clipped to the level at which they lost. A losing bid is free, so it must not raise
-  a price. It may keep one from falling, as long as there are sales: unsold units count, and are kept, up to
-  `MOST_UNSOLD` times the sold ones.
-- *away*: full offers of those losers. They move no price; plans leave room for them (`haste.py`).
+- *sold*: offers of winners. A win has its price, so raising the level by winning costs money.
+- *unsold*: offers of losers, clipped to the level at which they lost. A losing bid is free, so it must not
+  raise a price. It may keep one from falling, as long as there are sales: unsold units count, and are kept,
+  up to `MOST_UNSOLD` times the sold ones.
+- *away*: full offers of those losers. They move no price; plans leave room for them (`haste_premium`).
 
 Older bids fade. With steady demand, memory lasts for a horizon. If the demand per slot, at any price, differs
 strongly from before, it fades within hours, so that a changed day is detected. Losers count for that at most
@@ -20,27 +20,22 @@ from typing import Any
 
 import numpy as np
 
-from solvers.auction.exact_sum import exact_sum
-from solvers.auction.posted.density_classes import MOST_CLASSES, DensityClasses
-from solvers.auction.posted.haste import haste_premium
+from solvers.auction.density_classes import MOST_CLASSES, DensityClasses, exact_sum
+from solvers.auction.posted.constants import (
+    BUSY_PART,
+    FADING_DIVISOR,
+    FAINT_PART,
+    FASTEST_FADING,
+    FORGOTTEN_AFTER,
+    HIGH_OFFER,
+    MOST_AWAY,
+    MOST_PREMIUM,
+    MOST_UNSOLD,
+    RARE_PART,
+    SHORT_WINDOW_PART,
+    SURPRISE,
+)
 from solvers.compiled import Floats, kernel
-
-MOST_UNSOLD = 4.0
-"""Most counted units of losers, as a multiple of those of winners."""
-_MOST_AWAY = 1 / 32
-"""Most counted units of losers with higher offers, likewise: enough to detect demand for near slots by bids
-that never win."""
-SURPRISE = 2.0
-"""Factor of a strong difference from the remembered demand, plus a standard deviation: with few bids, twice
-as many may be chance."""
-_BUSY = 1 / 2
-"""Expected demand, as a part of the mean, below which even less demand is no evidence of a change."""
-_HASTE = 2.0
-"""Divisor of the averaging time after a strong difference: memory then fades within that time."""
-_FASTEST_FADING = 0.5
-"""Largest part of the memory that fades in a slot."""
-_FAINT = 1e-9
-"""Part of all units below which a class is dropped."""
 
 _SOLD, _UNSOLD, _LOST, _AWAY, _SOLD_WINDOWS, _AWAY_WINDOWS = range(6)
 """Sums of a class. Lost units became unsold since the last slot began; they move no price of that slot. The
@@ -99,7 +94,7 @@ class DemandCurve:
     @property
     def forgets_after_slots(self) -> int:
         """Number of slots after which nothing is remembered, if they pass at once."""
-        return 4 * self._memory_slots
+        return FORGOTTEN_AFTER * self._memory_slots
 
     def asked_units(self, most_lost_units: float) -> float:
         """Return the demand since the last slot began, at any price, with at most so much of losers."""
@@ -174,7 +169,7 @@ class DemandCurve:
         # Units that do not count are dropped: otherwise, as sales fade, they would count in place of later
         # losers.
         sums[_UNSOLD] *= self._counted_part(_UNSOLD, MOST_UNSOLD)
-        sums[[_AWAY, _AWAY_WINDOWS]] *= self._counted_part(_AWAY, _MOST_AWAY)
+        sums[[_AWAY, _AWAY_WINDOWS]] *= self._counted_part(_AWAY, MOST_AWAY)
         (
             kept,
             self.slots,
@@ -207,7 +202,7 @@ class DemandCurve:
         return self._classes.density_at(sold, part * float(sold[-1])) if sold.size else 0.0
 
     def haste_premium(self, typical: float) -> float:
-        """Return the value of the last room of a slot to high offers with short windows: see `haste.py`."""
+        """See the function `haste_premium`."""
         return _haste_premium(self._classes.densities, self._classes.sums, typical)
 
     def state(self) -> dict[str, Any]:
@@ -257,7 +252,7 @@ class DemandCurve:
         self._classes.sums *= kept
         self._squared_units *= kept
         units = self._classes.units
-        self._classes.keep(units > _FAINT * _sum(units))
+        self._classes.keep(units > FAINT_PART * _sum(units))
         self._read = None
 
 
@@ -297,8 +292,43 @@ def _read(sums: Floats) -> tuple[float, float, Floats, Floats]:
 
 
 @kernel
+def haste_premium(densities: Floats, units: Floats, windows: Floats, typical: float) -> float:
+    """Return the value of a unit of the last room of a slot beyond a high offer, in micros, for tasks in
+    haste.
+
+    A task that can wait may use any slot of a long window; one that cannot must find room in the next few. If
+    high offers are of the second kind, a plan for the first should leave some room in near slots. This is a
+    smooth form of the protection levels of K. Littlewood, "Forecasting and Control of Passenger Bookings"
+    (1972), for room that is sold first to tasks that can wait. If high offers have as much time as all
+    others, near slots are best filled, since their unsold room is soon lost.
+
+    Each demanded unit is weighted by its excess over the least high offer, in the means of the excess and of
+    the window.
+
+    Args:
+        densities: (classes,) offers, in micros per unit.
+        units: (classes,) sold units, and counted units of losers.
+        windows: (classes,) sum over the units of the slots in which each might have run.
+        typical: density of most room.
+    """
+    offered = offered_squared = offered_windows = all_units = all_windows = 0.0
+    for place in range(densities.size):
+        excess = min(max(densities[place] - HIGH_OFFER * typical, 0.0), MOST_PREMIUM * typical)
+        offered += units[place] * excess
+        offered_squared += units[place] * excess * excess
+        offered_windows += windows[place] * excess
+        all_units += units[place]
+        all_windows += windows[place]
+    if offered <= 0 or all_windows <= 0:
+        return 0.0
+    window_part = offered_windows / offered * all_units / all_windows
+    haste = max(1.0 - window_part / SHORT_WINDOW_PART, 0.0)
+    return haste * min(offered_squared / offered, offered / all_units / RARE_PART)
+
+
+@kernel
 def _haste_premium(densities: Floats, sums: Floats, typical: float) -> float:
-    part = _counted_part(sums, _AWAY, _MOST_AWAY)
+    part = _counted_part(sums, _AWAY, MOST_AWAY)
     units = sums[_SOLD] + part * sums[_AWAY]
     windows = sums[_SOLD_WINDOWS] + part * sums[_AWAY_WINDOWS]
     return haste_premium(densities, units, windows, typical)
@@ -334,9 +364,9 @@ def _passed(
         if usual > 0:
             far = SURPRISE + math.sqrt(sale_units / (usual * recent_slots))
             lately = recent_units / recent_weight
-            is_busy = min(expected[slot], recent_expected / recent_weight) >= _BUSY
+            is_busy = min(expected[slot], recent_expected / recent_weight) >= BUSY_PART
             if (is_busy and lately < usual / far) or lately > usual * far:
-                fading = max(fading, min(_HASTE / recent_slots, _FASTEST_FADING))
+                fading = max(fading, min(FADING_DIVISOR / recent_slots, FASTEST_FADING))
         remembered_slots = remembered_slots * (1 - fading) + expected[slot]
         asked_units = asked_units * (1 - fading) + fresh_units
         fresh_units = 0.0

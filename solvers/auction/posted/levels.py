@@ -19,43 +19,27 @@ import math
 from dataclasses import dataclass
 from typing import Self
 
+from solvers.auction.density_classes import A_CLASS_LOWER
+from solvers.auction.posted.constants import (
+    BUSIEST_DIVISOR,
+    CONTINUATION_CHANCE,
+    FALL_SLOTS,
+    FASTEST_FALL,
+    FIRST_GUARD,
+    FIRST_OFFER,
+    FIRST_STEP,
+    GUARD_ROOM_PART,
+    LOW_OFFER_PART,
+    MARGIN_DEVIATIONS,
+    MOST_GUARD,
+    MOST_SUSTAINED,
+    RECENT_PART,
+    RISE_PER_SHARE,
+    SPAN_WINDOWS,
+    UNOBSERVED_PART,
+)
 from solvers.auction.posted.demand_curve import DemandCurve
-from solvers.auction.posted.density_classes import A_CLASS_LOWER
-from solvers.auction.posted.room import MOST_SUSTAINED, Ahead
-
-_SPAN_WINDOWS = 2.2
-"""Span ahead as a multiple of the mean window of sales: bids are planned over it."""
-_UNOBSERVED_PART = 0.2
-"""Part of the span added to the observed one at the start, so that early demand counts less."""
-_CONTINUATION_CHANCE = 1 / 3
-"""Chance that a burst continues. If it ends, there is no demand for the room that prices kept."""
-_BUSIEST = 5
-"""Divisor of the span for the shortest busy stretch: a fifth of the span, nearly half of a mean window. Tasks
-of a shorter one may run later."""
-_MARGIN_DEVIATIONS = 3.0
-"""Safety stock for fluctuating demand, in standard deviations of the sales that would fill the span, if
-offers differ strongly: much of a zone that holds a few tasks at once, little of one that holds hundreds. With
-equal offers nothing is kept, since later sales bring no more."""
-_GUARD_ROOM = 0.2
-LOW_PART = 15 / 16
-"""Part of the sold units that offered a low density or more. It is not the lowest density, which may be that
-of an almost worthless bid."""
-_RECENT = 0.1
-"""Part of the span over which demand is averaged to detect a change."""
-_FASTEST_FALL = 0.5
-_FALL_SLOTS = 5.0
-"""Rate of fall: prices fall by e in about a fifth of the span."""
-RISE_PER_SHARE = 139.0
-"""Rate of rise: a level at most doubles while half a per cent of the span's room is sold (ln 2 / 0.005)."""
-_FIRST_STEP = 1 / 16
-"""Least level above 0, as a part of the operational cost per unit."""
-_FIRST_OFFER = 1 / 64
-"""Least level above 0, as a part of a low winning offer, if operation costs nothing."""
-_MOST_GUARD = 16.0
-"""Largest guard, as a multiple of the base. Otherwise a few cheap bids of enormous amounts would determine
-the price of a full slot, and no usual bid could win and reveal the value of room."""
-_FIRST_GUARD = 1_024.0
-"""Largest guard, as a multiple of the least level: without a base, 64 times the operational cost."""
+from solvers.auction.posted.room import Ahead
 
 
 @dataclass
@@ -72,7 +56,7 @@ class Levels:
 
     def busiest_slots(self, curve: DemandCurve) -> int:
         """Return the least length of the busiest stretch of the span."""
-        return min(-(-self._unbounded_span_slots(curve) // _BUSIEST), self.horizon_slots)
+        return min(-(-self._unbounded_span_slots(curve) // BUSIEST_DIVISOR), self.horizon_slots)
 
     @property
     def lost_at(self) -> float:
@@ -81,11 +65,11 @@ class Levels:
 
     def recent_slots(self, curve: DemandCurve) -> float:
         """Return the number of slots over which a change of demand is detected."""
-        return max(_RECENT * self.span_slots(curve), 1.0)
+        return max(RECENT_PART * self.span_slots(curve), 1.0)
 
     def fall(self, curve: DemandCurve) -> float:
         """Return the part by which prices may fall in a slot."""
-        return min(_FALL_SLOTS / (_FALL_SLOTS + self.span_slots(curve)), _FASTEST_FALL)
+        return min(FALL_SLOTS / (FALL_SLOTS + self.span_slots(curve)), FASTEST_FALL)
 
     def lower(self, kept: float) -> None:
         """Lower the levels to a part of their values."""
@@ -102,7 +86,7 @@ class Levels:
         target = self._target(curve, ahead)
         factor = 1.0 + RISE_PER_SHARE * sold_units / max(ahead.whole, 1.0)
         self.base = _risen(self.base, target.base, least, factor)
-        most = max(_MOST_GUARD * self.base, _FIRST_GUARD * least)
+        most = max(MOST_GUARD * self.base, FIRST_GUARD * least)
         self.guard = _risen(self.guard, min(target.guard, most), least, factor)
 
     def undo(self, rise: "Rise", curve: DemandCurve, ahead: Ahead) -> float:
@@ -118,7 +102,7 @@ class Levels:
     def _unbounded_span_slots(self, curve: DemandCurve) -> int:
         """Return the span for an unlimited horizon."""
         window = curve.mean_window_slots
-        return self.horizon_slots if window is None else max(int(_SPAN_WINDOWS * window), 1)
+        return self.horizon_slots if window is None else max(int(SPAN_WINDOWS * window), 1)
 
     def _continuing_part(self, curve: DemandCurve, ahead: Ahead) -> float:
         """Return the part of the sales for which equal demand is expected to continue.
@@ -128,25 +112,25 @@ class Levels:
         room_per_slot = ahead.whole / self.span_slots(curve)
         sustained = MOST_SUSTAINED * room_per_slot * max(curve.slots, 1.0)
         sold = curve.sold_units
-        return 1.0 if sold <= sustained else (sustained + _CONTINUATION_CHANCE * (sold - sustained)) / sold
+        return 1.0 if sold <= sustained else (sustained + CONTINUATION_CHANCE * (sold - sustained)) / sold
 
     def _target(self, curve: DemandCurve, ahead: Ahead) -> "Levels":
         expected = ahead.expected_slots
-        fitting = max(ahead.free, 0.0) * (curve.slots + _UNOBSERVED_PART * expected) / expected
-        high = curve.density_at(_GUARD_ROOM * fitting)
+        fitting = max(ahead.free, 0.0) * (curve.slots + UNOBSERVED_PART * expected) / expected
+        high = curve.density_at(GUARD_ROOM_PART * fitting)
         if high <= 0:
             return Levels(self.horizon_slots)
-        low = max(curve.density_at(fitting), curve.sold_density(LOW_PART))
+        low = max(curve.density_at(fitting), curve.sold_density(LOW_OFFER_PART))
         spread = max(1.0 - low / high, 0.0)
         deviation = math.sqrt(curve.mean_sale_units / max(ahead.whole, 1.0))
-        fitting /= 1.0 + _MARGIN_DEVIATIONS * spread * deviation
+        fitting /= 1.0 + MARGIN_DEVIATIONS * spread * deviation
         # A class lower, so that bids at the density of the level can win: as many equal ones as there is room
         # for.
         part = A_CLASS_LOWER * self._continuing_part(curve, ahead)
         return Levels(
             self.horizon_slots,
             part * curve.density_at(fitting),
-            part * curve.density_at(_GUARD_ROOM * fitting),
+            part * curve.density_at(GUARD_ROOM_PART * fitting),
         )
 
 
@@ -173,8 +157,8 @@ NO_RISE = Rise()
 def least_level(operational_per_unit: float, low_offer: float) -> float:
     """Return the level from which rises start; 0 if operation costs nothing and nothing was sold."""
     if operational_per_unit > 0:
-        return _FIRST_STEP * operational_per_unit
-    return _FIRST_OFFER * low_offer
+        return FIRST_STEP * operational_per_unit
+    return FIRST_OFFER * low_offer
 
 
 def _risen(level: float, target: float, least: float, factor: float) -> float:

@@ -9,12 +9,8 @@ from solvers.auction.market.demand import Demand
 from solvers.auction.market.node_slots import NodeSlots, fullest_rows
 from solvers.auction.mechanism.counts import NO_CHOICE
 from solvers.auction.mechanism.pricing import cheapest_plan
+from solvers.auction.posted.constants import FLOOR_PART
 from solvers.compiled import Floats, Ints, kernel
-
-_FLOOR_PART = 1 / 8
-"""Least price of room, as a part of the operational cost of full use of the reservation; room and operation
-together cost at least the whole. So a user who reserves room and uses little of it, or withdraws, pays for it
-in an empty zone too."""
 
 
 class FoundPlan(NamedTuple):
@@ -131,7 +127,7 @@ def placed_plan(
     for slot in range(slots):
         for index in range(classes):
             reserved = full_costs[slot, index] * max(demand.compute_share[index], demand.memory_share[index])
-            floor[slot, index] = max(_FLOOR_PART * reserved, reserved - operational[slot, index])
+            floor[slot, index] = max(FLOOR_PART * reserved, reserved - operational[slot, index])
     fullest = fullest_rows(node_slots, demand)
     priced = cheapest(
         fullest,

@@ -1,6 +1,6 @@
 """Posted prices of a zone for compute and memory, per slot and class of nodes, and their changes.
 
-A node-slot of a class costs its units (`units.py`) times the base level, and more as the class fills up in
+A node-slot of a class costs its units (`room.py`) times the base level, and more as the class fills up in
 the slot: part of the way to the guard level, by the square of the taken part (`levels.py`). The scarcer of
 the two resources has the price. In an empty zone, room costs a part of its operational cost. No bid moves a
 price before its decision, losing bids never raise one, and within a slot no price falls. From slot to slot it
@@ -14,28 +14,28 @@ from typing import Any
 
 import numpy as np
 
+from solvers.auction.density_classes import A_CLASS_LOWER
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.market.market import Market, Placement, placement_of
 from solvers.auction.market.node_slots import fullest_rows
 from solvers.auction.market.window import Window
-from solvers.auction.mechanism.mechanism import Request
-from solvers.auction.mechanism.prices import ClassPrice, Counted, PostedBasis, Prices
+from solvers.auction.mechanism.mechanism import ClassPrice, Counted, PostedBasis, Prices, Request
 from solvers.auction.mechanism.search import SEARCH_BUDGET_STEPS, Schedule, describe
 from solvers.auction.posted.bound import ConstantPrices
+from solvers.auction.posted.constants import (
+    GUARD_PART,
+    LOW_OFFER_PART,
+    MOST_COUNTED,
+    MOST_UNSOLD,
+    TYPICAL_OFFER_PART,
+)
 from solvers.auction.posted.day_pattern import DayPattern
-from solvers.auction.posted.demand_curve import MOST_UNSOLD, DemandCurve, power
-from solvers.auction.posted.density_classes import A_CLASS_LOWER
-from solvers.auction.posted.haste import MOST_COUNTED
-from solvers.auction.posted.levels import LOW_PART, NO_RISE, Levels, Rise, least_level
+from solvers.auction.posted.demand_curve import DemandCurve, power
+from solvers.auction.posted.levels import NO_RISE, Levels, Rise, least_level
 from solvers.auction.posted.plans import FoundPlan, Weights, lightest, placed_plan
-from solvers.auction.posted.room import Ahead, MarketRoom
-from solvers.auction.posted.units import least_cost_micros, least_memory_units, more_units
+from solvers.auction.posted.room import Ahead, MarketRoom, least_cost_micros, least_memory_units, more_units
 from solvers.compiled import Floats, kernel
-
-_GUARD_PART = 0.7
-_TYPICAL_PART = 0.5
-"""Part of the sold units that offered the typical density or more."""
 
 
 class PostedPrices:
@@ -323,7 +323,7 @@ class PostedPrices:
         return describe(self._market, demand, window.options[found.option], placement)
 
     def _weights(self, first_column: int) -> Weights:
-        typical = max(self.levels.base, self.curve.sold_density(_TYPICAL_PART))
+        typical = max(self.levels.base, self.curve.sold_density(TYPICAL_OFFER_PART))
         return Weights(
             node_units=self._node_units,
             taken=self._room.taken,
@@ -343,7 +343,7 @@ class PostedPrices:
 
     def _post(self, sold_units: float = 0.0) -> None:
         """Move the levels, and raise every price that is below its value by the levels."""
-        least = least_level(self._operational_per_unit(), self.curve.sold_density(LOW_PART))
+        least = least_level(self._operational_per_unit(), self.curve.sold_density(LOW_OFFER_PART))
         self.levels.rise(self.curve, self._ahead(), sold_units, least)
         _raise_prices(
             self.compute_price,
@@ -403,7 +403,7 @@ def _raise_prices(
         for index in range(classes):
             for resource in range(2):
                 part = taken[resource, slot, index]
-                weighted = node_units[index] * (base + _GUARD_PART * (guard - base) * part * part)
+                weighted = node_units[index] * (base + GUARD_PART * (guard - base) * part * part)
                 if resource == 0:
                     compute_price[slot, index] = max(compute_price[slot, index], compute_part * weighted)
                 else:

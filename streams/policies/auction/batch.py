@@ -16,8 +16,7 @@ from solvers.auction.market.demand import Demand
 from solvers.auction.market.fleet import GIB_QUANTUM, Calendar, Fleet, NodeClass
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption
-from solvers.auction.mechanism.mechanism import Request
-from solvers.auction.mechanism.prices import Counted
+from solvers.auction.mechanism.mechanism import Counted, Request
 from streams.cell.jobs import Job
 from streams.policies.auction.job import ZONE_BYTES
 from streams.policies.auction.judge import Bid

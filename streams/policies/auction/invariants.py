@@ -12,7 +12,7 @@ import numpy as np
 from schemas.auction.settings import NoMergingPolicy
 from schemas.cells import Zone
 from solvers.auction.market.market import Market
-from solvers.auction.market.price_order import PriceOrder
+from solvers.auction.market.node_slots import PriceOrder
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from streams.cell.jobs import Job
 from streams.policies.auction.book import JobBook

@@ -10,7 +10,7 @@ from schemas.auction.bids import Task
 from schemas.lora import LoraWorkload
 from solvers.auction.market.demand import Demand
 from solvers.auction.market.market import Placement
-from solvers.auction.mechanism.prices import Counted
+from solvers.auction.mechanism.mechanism import Counted
 from streams.cell.jobs import Job
 from streams.cell.packing import pack, unpack
 

@@ -1,8 +1,8 @@
 """The manifests of the auction and its four baselines."""
 
 from schemas.auction.batches import BatchProblem, BatchSolution
+from schemas.auction.bids import QUOTES, BidTerms, DeadlineTerms, QuoteAccepted, VendorLeft, VendorQuoted
 from schemas.auction.evidence import AuctionEvidence, JobReplanned, ZonePriced
-from schemas.auction.quotes import QUOTES, QuoteAccepted, VendorLeft, VendorQuoted
 from schemas.auction.settings import (
     AuctionPolicy,
     EarliestFinishPolicy,
@@ -10,7 +10,6 @@ from schemas.auction.settings import (
     NoMergingPolicy,
     TitanPolicy,
 )
-from schemas.auction.terms import BidTerms, DeadlineTerms
 from schemas.kind import Input, PolicyKind, PolicySettings, Solve
 from schemas.lora import LoraWorkload
 from schemas.lora_commands import RunCancelled, SlotAssigned

@@ -22,8 +22,7 @@ from schemas.auction.evidence import (
 from solvers.auction.market.demand import Speed, TaskMemory
 from solvers.auction.market.fleet import Calendar
 from solvers.auction.mechanism.auctioneer import Appraisal, Auctioneer
-from solvers.auction.mechanism.mechanism import Price
-from solvers.auction.mechanism.prices import PostedBasis
+from solvers.auction.mechanism.mechanism import PostedBasis, Price
 from solvers.auction.mechanism.search import Schedule
 
 

@@ -24,8 +24,7 @@ from solvers.auction.market.market import ClassSlotValue, EmptyPrices, Market
 from solvers.auction.mechanism.auctioneer import Auctioneer
 from solvers.auction.mechanism.mechanism import Mechanism, PriceRises
 from solvers.auction.mechanism.primal_dual import PrimalDual
-from solvers.auction.mechanism.rising_prices import RisingPrices
-from solvers.auction.mechanism.steepness import LearnedSteepness
+from solvers.auction.mechanism.rising_prices import LearnedSteepness, RisingPrices
 from solvers.auction.posted.mechanism import Posted
 from solvers.auction.posted.prices import PostedPrices
 from solvers.compiled import Floats, Ints

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from schemas.lora_commands import MAX_RUNS_PER_SLOT
-from solvers.auction.market.carry_over import rows_of_both
 from solvers.auction.market.demand import Demand, UnjudgeableError, least_counted_gib
 from solvers.auction.market.fleet import Fleet
-from solvers.auction.market.market import Market
+from solvers.auction.market.market import Market, rows_of_both
 from streams.policies.auction.job import PlannedJob
 from streams.policies.policy import BrokenPromise, ZoneContext
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from schemas.auction.quotes import VendorQuoted
+from schemas.auction.bids import BidTerms, DeadlineTerms, VendorQuoted
 from schemas.auction.settings import AuctionPolicy, EarliestFinishPolicy, FixedPricePolicy, NoMergingPolicy
-from schemas.auction.terms import BidTerms, DeadlineTerms
 from schemas.base import HOURS_PER_DAY, Event
 from schemas.cells import CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.clock import ClockTicked

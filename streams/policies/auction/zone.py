@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from schemas.auction.bids import Task
-from schemas.auction.quotes import QuoteAccepted, VendorLeft, VendorQuoted
+from schemas.auction.bids import QuoteAccepted, Task, VendorLeft, VendorQuoted
 from schemas.base import Event, Outcome
 from schemas.decisions import EventIgnored
 from schemas.facts import Fact, Facts
@@ -20,7 +19,7 @@ from schemas.lora import LoraWorkload
 from schemas.solves import SolveFinished
 from solvers.auction.market.demand import Demand, UnjudgeableError
 from solvers.auction.market.fleet import Calendar, Fleet
-from solvers.auction.market.vendors import vendor_options
+from solvers.auction.market.window import vendor_options
 from solvers.auction.mechanism.auctioneer import Appraisal
 from solvers.auction.mechanism.mechanism import Request
 from solvers.compiled import Floats, Ints

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self, cast
 
 from schemas.elastic.outcomes import ServerPool
 from schemas.elastic.workload import ElasticWorkload
-from solvers.elastic.speedup import linear_speedup
+from solvers.elastic.demand import linear_speedup
 from streams.policies.gang.gang import Gang
 
 _BYTES_PER_JOB = 344

@@ -8,9 +8,8 @@ from operator import attrgetter
 from schemas.elastic.settings import ElasticPolicy
 from schemas.elastic.workload import MAX_WORKERS, ElasticWorkload
 from schemas.facts import NO_FACTS, Fact, Facts
-from solvers.elastic.allocation import POOLS
 from solvers.elastic.cluster import Cluster
-from solvers.elastic.demand import Demand, Grant, Pool, Scheme
+from solvers.elastic.demand import POOLS, Demand, Grant, Pool, Scheme
 from streams.policies.elastic.job import ElasticJob
 from streams.policies.elastic.placing import RoundPlacement, ScatteredRoom
 from streams.policies.elastic.sizes import ServerSizes

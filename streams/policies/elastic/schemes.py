@@ -3,10 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from schemas.elastic.settings import ElasticPolicy, ReclaimingName, SchemeName
-from solvers.elastic.afs import Afs
 from solvers.elastic.demand import Scheme
-from solvers.elastic.fifo import FirstInFirstOut, Opportunistic
-from solvers.elastic.gandiva import Gandiva
+from solvers.elastic.heuristics import Afs, FirstInFirstOut, Gandiva, Opportunistic
 from solvers.elastic.pollux import Pollux
 from solvers.elastic.reclaiming import Choice, least_preemption_cost, random_choice, smallest_count
 from solvers.elastic.two_phase import TwoPhase

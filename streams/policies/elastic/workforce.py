@@ -11,8 +11,8 @@ from schemas.elastic.outcomes import JobResized, ResizeReason
 from schemas.facts import NO_FACTS, Fact
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.demand import Grant
-from solvers.elastic.leaving import leave
 from solvers.elastic.lent import hosted_job
+from solvers.elastic.making_room import leave
 from streams.cell.live_bytes import LiveBytes
 from streams.cell.outcomes import Outcomes
 from streams.policies.elastic.job import ElasticJob, QueueEntry

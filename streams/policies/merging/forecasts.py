@@ -6,7 +6,7 @@ from schemas.facts import NO_FACTS, Fact
 from schemas.merging.outcomes import ForetoldReason, JobForetold
 from schemas.merging.problems import StepTime
 from schemas.merging.settings import STAGES_PER_PIPELINE
-from solvers.merging.step_times import faster_only
+from solvers.merging.lookup_table import faster_only
 from streams.policies.merging.job import TuningJob
 from streams.policies.merging.knowledge import Knowledge
 from streams.policies.merging.speeds import Speeds

@@ -43,14 +43,14 @@ MERGING = PolicyKind(
         Solve(
             problem=RivalProblem,
             solution=MergeSolution,
-            function="solvers.merging.rival:allocate",
-            smallest="solvers.merging.rival:smallest",
+            function="solvers.merging.rivals:allocate",
+            smallest="solvers.merging.rivals:smallest",
         ),
         Solve(
             problem=EstimateProblem,
             solution=EstimateSolution,
-            function="solvers.merging.estimate:estimate",
-            smallest="solvers.merging.estimate:smallest",
+            function="solvers.merging.estimator:estimate",
+            smallest="solvers.merging.estimator:smallest",
         ),
     ),
     virtual_runners={TaskAssigned.RUNNER: "infra.simulation.merging.tuner:VirtualTuner"},

@@ -8,8 +8,7 @@ from schemas.merging.problems import StepTime
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import STAGES_PER_PIPELINE, MergingPolicy
 from schemas.merging.workload import MAX_GPUS
-from solvers.merging.lookup_table import Configuration, LookupTable
-from solvers.merging.step_times import faster_only, is_possible
+from solvers.merging.lookup_table import Configuration, LookupTable, faster_only, is_possible
 from streams.policies.merging.kind_of_jobs import KindOfJobs
 
 _USUAL = Configuration()

@@ -9,9 +9,9 @@ import pytest
 from bench.moe.inference_rank import serve
 from bench.moe.model_of_inference import ModelledService, batch_s
 from bench.moe.routing import DrawnRouting, RoutingSetting, counts_of
+from bench.moe.timing import LayerCosts
 from bench.network.links import loopback
 from bench.network.ranks import run_ranks
-from solvers.experts.timing import LayerCosts
 
 SETTING = RoutingSetting("here", experts=6, devices=2, layers=3, tokens=64, skew=1.0)
 COSTS = LayerCosts(

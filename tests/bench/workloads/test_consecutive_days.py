@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from bench.workloads.paper import DAY_S, PaperSetting, draw, draw_days
-from schemas.auction.bids import Task
-from schemas.auction.quotes import VendorQuoted
+from schemas.auction.bids import Task, VendorQuoted
 from schemas.jobs import JobSubmitted
 
 SMALL = PaperSetting(nodes=3, slots=12, arrivals_per_slot=4.0, work_scale=0.1)

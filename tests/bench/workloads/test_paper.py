@@ -19,7 +19,7 @@ from schemas.cells import CellConfigured
 from schemas.jobs import JobSubmitted
 from schemas.lora import LoraWorkload
 from schemas.lora_commands import SlotAssigned
-from solvers.auction.market.vendors import vendor_options
+from solvers.auction.market.window import vendor_options
 from tests.support.examples import long
 
 DAY = PaperSetting(arrivals_per_slot=80.0)

@@ -13,7 +13,7 @@ from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 from schemas.cells import BaseDimensions
 from schemas.lora import LoraHyperparameters
 from schemas.lora_commands import MEMORY_TOLERANCE_GIB
-from solvers.auction.market.memory import least_memory_gib
+from solvers.auction.market.demand import least_memory_gib
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -10,7 +10,7 @@ from executors.lora.engine import FusedEngine
 from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 from schemas.cells import BaseDimensions
 from schemas.lora import LoraHyperparameters
-from solvers.auction.market.memory import least_memory_gib
+from solvers.auction.market.demand import least_memory_gib
 
 
 def taken_gib(base: SharedBase, datasets: DatasetRoot, task: LoraTask) -> float:

@@ -7,7 +7,7 @@ import pytest
 from infra.simulation.event_queue import EventQueue, EventRank
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.workloads.timed import TimedEvent, WorkloadError
-from schemas.auction.quotes import QuoteAccepted
+from schemas.auction.bids import QuoteAccepted
 from schemas.base import MAX_TIME_S, Event, Outcome
 from schemas.cells import CellConfigured
 from schemas.changes import NodeRegistered, NodeRetired, ZoneConfigured

@@ -9,7 +9,7 @@ from infra.workloads import drawing
 from infra.workloads.drawing import draw_jobs
 from infra.workloads.rows import TraceError
 from infra.workloads.timed import WorkloadError
-from schemas.auction.terms import BidTerms
+from schemas.auction.bids import BidTerms
 from schemas.cells import CellConfigured, ThroughputRow, Zone
 from schemas.elastic.workload import ElasticWorkload
 from schemas.jobs import JobSubmitted

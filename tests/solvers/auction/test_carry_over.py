@@ -7,10 +7,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.market.carry_over import carry_over_prices, carry_over_use
 from solvers.auction.market.fleet import Fleet
-from solvers.auction.market.market import EmptyPrices, Market
-from solvers.auction.market.price_order import PriceOrder
+from solvers.auction.market.market import EmptyPrices, Market, carry_over_prices, carry_over_use
+from solvers.auction.market.node_slots import PriceOrder
 from tests.support.examples import examples
 from tests.support.markets import small_cases
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.exact_sum import exact_sum
+from solvers.auction.density_classes import exact_sum
 from tests.support.examples import examples
 
 numbers = st.floats(min_value=-1e300, max_value=1e300).map(lambda value: value / 1e3)

@@ -4,8 +4,7 @@ import pytest
 
 from solvers.auction.market.market import Placement
 from solvers.auction.market.window import VendorOption
-from solvers.auction.offline.feasibility import violations, welfare_micros
-from solvers.auction.offline.instance import Instance, OfferedTask, PlannedTask
+from solvers.auction.offline.instance import Instance, OfferedTask, PlannedTask, violations, welfare_micros
 from tests.support.instances import FIRST_SLOT, NO_VENDOR, empty_instance
 from tests.support.markets import demand, fleet
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.offline.groups import VIEWS, NodeGroups, constraining
-from solvers.auction.offline.placing import pack
+from solvers.auction.offline.master import VIEWS, NodeGroups, constraining
+from solvers.auction.offline.rounding import pack
 from tests.support.examples import examples
 from tests.support.instances import empty_instance, random_instance
 from tests.support.markets import demand, fleet

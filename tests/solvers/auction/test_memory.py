@@ -4,7 +4,7 @@ import pytest
 
 from schemas.cells import BaseDimensions
 from schemas.lora import LoraHyperparameters
-from solvers.auction.market.memory import least_memory_gib
+from solvers.auction.market.demand import least_memory_gib
 
 BASE = BaseDimensions(
     hidden_features=8, intermediate_features=16, key_value_features=4, layers=3, vocabulary_size=100

@@ -10,13 +10,20 @@ from hypothesis import strategies as st
 
 from solvers.auction.market.market import Placement
 from solvers.auction.offline.columns import FIRST_LENGTH, descend, solve_by_columns
-from solvers.auction.offline.feasibility import keep_what_fits, violations, welfare_micros
-from solvers.auction.offline.instance import OfferedTask, PlannedTask
-from solvers.auction.offline.optimum import MOST_SCHEDULE_FREE_NODE_SLOTS, offline_optimum
-from solvers.auction.offline.pricing import trivial_bound_micros
+from solvers.auction.offline.instance import (
+    OfferedTask,
+    PlannedTask,
+    keep_what_fits,
+    violations,
+    welfare_micros,
+)
 from solvers.auction.offline.relaxation import Relaxation
-from solvers.auction.offline.schedule_free import solve_schedule_free
-from solvers.auction.offline.solution import Solution
+from solvers.auction.offline.schedule_free import (
+    MOST_SCHEDULE_FREE_NODE_SLOTS,
+    offline_optimum,
+    solve_schedule_free,
+)
+from solvers.auction.offline.solution import Solution, trivial_bound_micros
 from tests.support.examples import examples
 from tests.support.instances import (
     FIRST_SLOT,

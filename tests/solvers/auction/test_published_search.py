@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from solvers.auction.market.market import Market
 from solvers.auction.market.window import VendorOption, Window, undominated
 from solvers.auction.mechanism.mechanism import Request
-from solvers.auction.mechanism.published_search import published_schedule
+from solvers.auction.mechanism.primal_dual import published_schedule
 from solvers.auction.mechanism.search import best_schedule
 from tests.support.examples import examples
 from tests.support.markets import demand, fleet, small_cases

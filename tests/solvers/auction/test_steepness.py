@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from solvers.auction.density_classes import least_ratio_of
 from solvers.auction.mechanism.mechanism import PriceRises
-from solvers.auction.mechanism.steepness import LearnedSteepness, _class_of, _least_of
+from solvers.auction.mechanism.rising_prices import LearnedSteepness, _class_of
 
 DECLARED = PriceRises(7.0, 9.0, 1e12)
 
@@ -20,11 +21,11 @@ def learnt(offers: list[float], award_micros: float, opening_micros: float = 1.0
     return steepness
 
 
-@given(st.floats(0, 1e15))
+@given(st.floats(1, 1e15))
 def test_an_amount_lies_in_its_class_and_below_the_next(micros: float) -> None:
     place = _class_of(micros)
-    assert _least_of(place) <= micros
-    assert micros < 1 or micros < _least_of(place) * 1.125 + 1
+    assert least_ratio_of(place, 8) <= micros
+    assert micros < least_ratio_of(place, 8) * 1.125 + 1
 
 
 @given(st.lists(st.floats(0, 1e15), min_size=2, max_size=2).map(sorted))

@@ -10,8 +10,7 @@ from solvers.auction.baselines import titan
 from solvers.auction.baselines.titan import COLUMNS_SHARE, MAX_VARIABLES, instance_of, pruned, solve_batch
 from solvers.auction.market.market import Placement
 from solvers.auction.offline.columns import solve_by_columns
-from solvers.auction.offline.feasibility import violations, welfare_micros
-from solvers.auction.offline.instance import PlannedTask
+from solvers.auction.offline.instance import PlannedTask, violations, welfare_micros
 from solvers.auction.offline.schedule_free import solve_schedule_free
 
 FIRST = 7

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.elastic.afs import Afs
 from solvers.elastic.demand import Demand, Grant
-from solvers.elastic.speedup import imperfect_speedup
-from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, training
+from solvers.elastic.heuristics import Afs
+from tests.support.elastic_rounds import Round, demand, granted_workers, imperfect_speedup, rounds, training
 
 
 def test_the_shortest_job_starts_first_and_one_that_does_not_fit_is_passed_over() -> None:

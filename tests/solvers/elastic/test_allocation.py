@@ -2,8 +2,7 @@
 
 import pytest
 
-from solvers.elastic.allocation import Allocation
-from solvers.elastic.demand import Grant
+from solvers.elastic.demand import Allocation, Grant
 from tests.support.elastic_rounds import demand, training
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from solvers.elastic.cluster import Cluster, placing_order
-from solvers.elastic.leaving import leave
+from solvers.elastic.making_room import leave
 from tests.support.examples import examples
 
 POOLS = ("training", "loaned")

@@ -3,7 +3,7 @@
 from hypothesis import given
 
 from solvers.elastic.demand import Grant
-from solvers.elastic.fifo import FirstInFirstOut, Opportunistic
+from solvers.elastic.heuristics import FirstInFirstOut, Opportunistic
 from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, training
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 
 from solvers.elastic.demand import Grant
-from solvers.elastic.gandiva import Gandiva
+from solvers.elastic.heuristics import Gandiva
 from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, taken_gpus, training
 
 

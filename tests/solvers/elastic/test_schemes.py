@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.elastic.afs import Afs
 from solvers.elastic.demand import Scheme
-from solvers.elastic.fifo import FirstInFirstOut, Opportunistic
-from solvers.elastic.gandiva import Gandiva
-from solvers.elastic.pollux import Pollux, arithmetic_term
+from solvers.elastic.heuristics import Afs, FirstInFirstOut, Gandiva, Opportunistic
+from solvers.elastic.pollux import Pollux
 from solvers.elastic.two_phase import TwoPhase
 from tests.support.elastic_rounds import Round, demand, granted_workers, rounds, taken_gpus, training
 
@@ -23,7 +21,6 @@ SCHEMES: dict[str, Callable[[], Scheme]] = {
     "gandiva": Gandiva,
     "afs": Afs,
     "pollux": lambda: Pollux(seed=1, generations=20, population=10),
-    "pollux, sum of speedups": lambda: Pollux(seed=1, generations=20, population=10, term=arithmetic_term),
 }
 
 every_scheme = pytest.mark.parametrize(

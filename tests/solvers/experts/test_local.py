@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.experts.balanced import place_balanced
-from solvers.experts.filling import fill_loaded, fill_nothing, fill_popular
-from solvers.experts.local import place_local
+from solvers.experts.balanced import place_balanced, place_local
+from solvers.experts.moves import fill_loaded, fill_nothing, fill_popular
 from solvers.experts.placement import Cluster, Demand, Placement
 from solvers.experts.splitting import device_loads, even_split, sends
+from tests.solvers.experts.strategies import planned_loads
 
 
 def travelling(placement: Placement, tokens: np.ndarray) -> int:
@@ -73,7 +73,7 @@ def test_filling_adds_experts_and_takes_none(case: tuple[np.ndarray, Cluster], t
         assert device_loads(even_split(filled, tokens)).max() <= before
         rows = [[each for each in row if each >= 0] for row in filled.experts.tolist()]
         assert all(row == sorted(set(row)) for row in rows)
-        assert np.array_equal(filled.planned_loads(demand), lean.planned_loads(demand))
+        assert np.array_equal(planned_loads(filled, demand), planned_loads(lean, demand))
     added = fill_loaded(lean, demand, loaded).held() & ~lean.held()
     assert (loaded.held() | ~added).all()
     assert fill_nothing(lean, demand, loaded) is lean

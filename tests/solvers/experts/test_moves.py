@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.experts.moves import loads_to_swap_in, near
+from bench.moe.timing import loads_to_swap_in
+from solvers.experts.moves import near
 from solvers.experts.placement import Placement
 from tests.support.examples import examples
 

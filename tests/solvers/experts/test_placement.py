@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from solvers.experts.placement import Cluster, Demand, Placement
+from tests.solvers.experts.strategies import planned_loads
 
 
 def test_a_popularity_is_counted_in_whole_parts_that_add_up_to_the_batch():
@@ -74,7 +75,7 @@ def test_a_placement_tells_its_replicas_and_what_each_device_is_to_get():
     assert placement.lists() == [[0, 2], [0, 1]]
     assert placement.replicas().tolist() == [2, 1, 1]
     assert placement.shares.tolist() == [[0.75, 1.0, 0, 0], [0.25, 1.0, 0, 0]]
-    assert placement.planned_loads(Demand.of_counts(np.array([8, 1, 2]))).tolist() == [8.0, 3.0]
+    assert planned_loads(placement, Demand.of_counts(np.array([8, 1, 2]))).tolist() == [8.0, 3.0]
 
 
 def test_a_placement_comes_back_from_json_as_it_was():

@@ -8,13 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.experts.balanced import place_balanced
-from solvers.experts.first_fit import place_first_fit
-from solvers.experts.fixed import place_one_per_device
 from solvers.experts.placement import Cluster, Demand
-from solvers.experts.replicated import place_replicated
+from solvers.experts.published import place_first_fit, place_one_per_device, place_replicated
 from solvers.experts.splitting import device_loads, even_split
 from tests.solvers.experts.brute_force import best_largest_load
-from tests.solvers.experts.strategies import COUNTS, clusters_and_tokens
+from tests.solvers.experts.strategies import COUNTS, clusters_and_tokens, planned_loads
 from tests.support.examples import examples
 
 SCHEMES = [place_balanced, place_first_fit, place_one_per_device, place_replicated]
@@ -93,7 +91,7 @@ def test_first_fit_gives_popular_experts_devices_of_their_own_and_packs_the_frac
     assert [[expert for expert in row if expert != 5] for row in lists] == [[0], [0], [0], [1], [2], [3, 4]]
     assert sum(5 in row for row in lists) == 1
     assert np.allclose(
-        placement.planned_loads(Demand.of_counts(tokens)), [50 / 3, 50 / 3, 50 / 3, 20, 15, 15]
+        planned_loads(placement, Demand.of_counts(tokens)), [50 / 3, 50 / 3, 50 / 3, 20, 15, 15]
     )
 
 
@@ -136,4 +134,4 @@ def test_greedy_replication_gives_each_spare_slot_to_the_largest_load_per_replic
     tokens = np.array([90, 30, 12])
     placement = place_replicated(Demand.of_counts(tokens), Cluster(3, 2))
     assert placement.lists() == [[1, 2], [0], [0]]
-    assert placement.planned_loads(Demand.of_counts(tokens)).tolist() == [42.0, 45.0, 45.0]
+    assert planned_loads(placement, Demand.of_counts(tokens)).tolist() == [42.0, 45.0, 45.0]

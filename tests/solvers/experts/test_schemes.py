@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.experts.placement import Cluster, Demand
-from solvers.experts.revision import BusiestDevice, TopLists
-from solvers.experts.schemes import SCHEMES
+from solvers.experts.schemes import SCHEMES, BusiestDevice, TopLists
 from solvers.experts.splitting import device_loads
 from tests.solvers.experts.strategies import COUNTS
 from tests.support.examples import examples

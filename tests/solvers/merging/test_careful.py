@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.merging.problems import JobKind, MergeProblem, Share, StepTime, Transfer, Unit
-from solvers.merging.careful import plan
-from solvers.merging.forecast import Forecast, forecast, new_merges
+from solvers.merging.careful import Forecast, forecast, new_merges, plan
 from solvers.merging.merger import merge
 from tests.support.examples import examples
 

@@ -1,4 +1,4 @@
-"""YmirEstimator: what a zone is told of its kinds of jobs and of their merges."""
+"""Estimates: what a zone is told of its kinds of jobs and of their merges."""
 
 import math
 from collections.abc import Iterable
@@ -19,10 +19,8 @@ from schemas.merging.estimates import (
     TransferEstimate,
 )
 from schemas.merging.workload import LEAST_ACCURACY, MAX_ITERATIONS
-from solvers.merging.estimate import estimate, smallest
-from solvers.merging.estimator import YmirEstimator
-from solvers.merging.gain import ScoreRegression
-from solvers.merging.loss_curve import FittedCurve, LossCurve
+from solvers.merging.estimator import estimate, smallest
+from solvers.merging.loss_curve import LossCurve
 
 CURVE = LossCurve(0.0, 0.02, 0.5, 0.2)
 LOSSES = tuple(CURVE.loss(k) for k in range(1, 65))
@@ -193,24 +191,6 @@ def test_a_spatial_merge_has_the_mean_of_both_scores_and_two_sides() -> None:
     problem = asked(facts(), facts("blue"), modes=("spatial",)).model_copy(update={"scores": tuple(scores)})
     one = transfer(estimate(problem, 1.0), 0, 1)
     assert one.receiver_ratio == one.donor_ratio == pytest.approx(0.3 + 0.2)
-
-
-def test_each_part_can_be_replaced() -> None:
-    def always(losses: object) -> FittedCurve:
-        return FittedCurve(LossCurve(0, 1, 0, 0), 0.0)
-
-    flat = asked(facts(losses=(1.0,) * 30))
-    assert estimate(flat, 1.0).kinds[0].fault
-    assert not YmirEstimator(fit=always).answer(flat).kinds[0].fault
-    gained = [past(f"d{n}", "blue", 1.0, gain=0.5, score=-0.1 * n) for n in range(8)]
-    problem = asked(facts(), facts("blue"), outcomes=gained, score=-0.4)
-    by_line = YmirEstimator(gains=ScoreRegression()).answer(problem)
-    assert transfer(by_line, 0, 1).receiver_gain == pytest.approx(0.5 * 8 / 9, rel=0.05)
-    assert (
-        transfer(by_line, 0, 1).receiver_gain != transfer(YmirEstimator().answer(problem), 0, 1).receiver_gain
-    )
-    doubtful = YmirEstimator(prior=lambda score: 2.0).answer(asked(facts(), facts("blue")))
-    assert transfer(doubtful, 0, 1).receiver_ratio == 2.0
 
 
 def test_without_embeddings_results_alone_tell() -> None:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from solvers.merging.evidence import LEAST_SAVING, MOST_LOST, PastMerges
-from solvers.merging.merged_target import MergeResult
+from solvers.merging.evidence import LEAST_SAVING, MOST_LOST, MergeResult, PastMerges
 from solvers.merging.pairs import Candidate, MergeMode
 
 WATCHED = 2.0

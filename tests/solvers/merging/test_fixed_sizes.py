@@ -1,7 +1,6 @@
 """SRTF and Tiresias: who is served first, each at the size that was asked for."""
 
-from solvers.merging.srtf import ShortestRemainingTimeFirst
-from solvers.merging.tiresias import Tiresias
+from solvers.merging.rival_schemes import ShortestRemainingTimeFirst, Tiresias
 from tests.support.contenders import NOW_S, contender
 
 

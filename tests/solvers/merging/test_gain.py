@@ -7,11 +7,17 @@ import numpy as np
 import pytest
 
 from solvers.merging import pairs
-from solvers.merging.gain import GainForecast, GainOutcome, PairEffects, ScoreRegression
-from solvers.merging.merged_target import MergeQuestion, MergeResult, forecast_targets
-from solvers.merging.pairs import MOST_OUTCOMES, Candidate, Prediction, regress
+from solvers.merging.evidence import MergeQuestion, MergeResult, forecast_targets
+from solvers.merging.pairs import (
+    MOST_OUTCOMES,
+    Candidate,
+    GainForecast,
+    GainOutcome,
+    Prediction,
+    forecast_gains,
+    regress,
+)
 
-MODELS = [PairEffects(), ScoreRegression()]
 SIZES = {"wide": 100_000, "mid": 10_000, "slim": 1_000, "tiny": 200}
 
 
@@ -27,27 +33,26 @@ def without(outcomes, donor: str, receiver: str) -> list[GainOutcome]:
     return [o for o in outcomes if {o.merge.donor, o.merge.receiver} != {donor, receiver}]
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_without_outcomes_no_gain_is_foretold_with_even_chances(model):
-    assert model.forecast([], [pair("a", "b")]) == [GainForecast(0.0, 0.5)]
-    assert model.forecast([], []) == []
+def test_without_outcomes_no_gain_is_foretold_with_even_chances():
+    assert forecast_gains([], [pair("a", "b")]) == [GainForecast(0.0, 0.5)]
+    assert forecast_gains([], []) == []
 
 
 def test_a_receiver_that_gains_from_all_others_is_foretold_to_gain():
     outcomes = every_pair(lambda a, b: {"slim": 0.05, "tiny": 0.1}.get(b, -0.01))
     for donor in ("mid", "tiny"):
         seen = without(outcomes, donor, "slim")
-        (told,) = PairEffects().forecast(seen, [pair(donor, "slim")])
+        (told,) = forecast_gains(seen, [pair(donor, "slim")])
         assert told.gain == pytest.approx(0.05, rel=0.5)
         assert told.probability > 0.9
-    (told,) = PairEffects().forecast(without(outcomes, "tiny", "wide"), [pair("tiny", "wide")])
+    (told,) = forecast_gains(without(outcomes, "tiny", "wide"), [pair("tiny", "wide")])
     assert told.gain < 0
     assert told.probability < 0.1
 
 
 def test_a_donor_that_helps_others_is_foretold_to_help_a_receiver_without_outcomes():
     outcomes = every_pair(lambda a, b: 0.03 if a == "wide" else -0.03)
-    helped, harmed = PairEffects().forecast(outcomes, [pair("wide", "new"), pair("mid", "new")])
+    helped, harmed = forecast_gains(outcomes, [pair("wide", "new"), pair("mid", "new")])
     assert helped.gain > 0 > harmed.gain
     assert helped.probability > harmed.probability
 
@@ -56,7 +61,7 @@ def test_a_receiver_may_care_for_its_donors_size():
     donors = {f"donor {n}": 300 * 3**n for n in range(6)}
     candidates = [Candidate(name, "slim", "spatial", size, 1_000) for name, size in donors.items()]
     outcomes = [GainOutcome(c, 0.02 if c.donor_samples < 5_000 else -0.02) for c in candidates]
-    small, large = PairEffects().forecast(
+    small, large = forecast_gains(
         outcomes,
         [Candidate(name, "slim", "spatial", size, 1_000) for name, size in (("s", 400), ("l", 60_000))],
     )
@@ -68,20 +73,17 @@ def test_modes_may_differ():
         *every_pair(lambda a, b: -0.02, "temporal"),
         *every_pair(lambda a, b: 0.04, "spatial"),
     ]
-    temporal, spatial = PairEffects().forecast(
-        outcomes, [pair("x", "y", "temporal"), pair("x", "y", "spatial")]
-    )
+    temporal, spatial = forecast_gains(outcomes, [pair("x", "y", "temporal"), pair("x", "y", "spatial")])
     assert temporal.gain < 0 < spatial.gain
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_a_score_that_tells_the_gain_is_learned(model):
+def test_a_score_that_tells_the_gain_is_learned():
     random = np.random.default_rng(5)
     scores = random.uniform(-1, 1, 40)
     outcomes = [
         GainOutcome(pair(f"a{n}", f"b{n}", "temporal", score), 0.02 * score) for n, score in enumerate(scores)
     ]
-    high, low, unknown = model.forecast(outcomes, [pair("a", "b", "temporal", s) for s in (0.8, -0.8, None)])
+    high, low, unknown = forecast_gains(outcomes, [pair("a", "b", "temporal", s) for s in (0.8, -0.8, None)])
     assert high.gain > 0.005 > -0.005 > low.gain
     assert low.gain < unknown.gain < high.gain
     assert high.probability > 0.9 > 0.1 > low.probability
@@ -90,17 +92,16 @@ def test_a_score_that_tells_the_gain_is_learned(model):
 def test_gains_beyond_all_that_were_seen_are_not_foretold():
     outcomes = every_pair(lambda a, b: 0.2 * math.log10(SIZES[a] / SIZES[b]))
     giant = Candidate("giant", "dwarf", "temporal", 10**12, 1)
-    (told,) = PairEffects().forecast(outcomes, [giant])
+    (told,) = forecast_gains(outcomes, [giant])
     assert told.gain == pytest.approx(max(outcome.gain for outcome in outcomes))
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_the_same_outcomes_give_the_same_answers_whatever_else_is_asked(model):
+def test_the_same_outcomes_give_the_same_answers_whatever_else_is_asked():
     outcomes = every_pair(lambda a, b: 0.01 if a < b else -0.02)
     asked = [pair("wide", "new"), pair("new", "slim", "spatial"), pair("a", "b")]
-    together = model.forecast(outcomes, asked)
+    together = forecast_gains(outcomes, asked)
     for candidate, told in zip(asked, together, strict=True):
-        (alone,) = model.forecast(outcomes, [candidate])
+        (alone,) = forecast_gains(outcomes, [candidate])
         assert alone == pytest.approx(told, abs=1e-9)
 
 
@@ -151,11 +152,10 @@ def test_without_results_a_merge_is_not_worth_its_risk():
     assert forecast_targets([], []) == []
 
 
-@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("gain", "score"), [(math.nan, 0.1), (math.inf, 0.1), (-1.0, 0.1), (0.1, math.nan)])
-def test_outcomes_that_cannot_be_are_refused(model, gain, score):
+def test_outcomes_that_cannot_be_are_refused(gain, score):
     with pytest.raises(ValueError, match="above -1"):
-        model.forecast([GainOutcome(pair("a", "b", score=score), gain)], [pair("a", "b")])
+        forecast_gains([GainOutcome(pair("a", "b", score=score), gain)], [pair("a", "b")])
 
 
 def test_numbers_that_are_not_finite_are_refused_with_their_pair():

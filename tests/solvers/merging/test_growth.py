@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.merging.problems import MergeProblem
-from solvers.merging import growth, offers
+from solvers.merging import offers, pricing
 from solvers.merging import options as options_module
-from solvers.merging.growth import grow_shares
-from solvers.merging.incumbent import incumbent
 from solvers.merging.merger import merge
 from solvers.merging.options import PlanOptions, options_of
+from solvers.merging.pricing import grow_shares
+from solvers.merging.program import incumbent
 from tests.solvers.merging.test_merger import Costs, helped, kind, problem, problems, unit
 from tests.support.examples import examples
 
@@ -103,8 +103,8 @@ def test_of_very_many_numbers_of_gpus_some_are_looked_at_the_first_and_the_last_
     asked = problem(100, [steps], [unit("a")])
     options = options_of(asked)
     rows = smallest_shares(asked, options)
-    with mock.patch.object(growth, "_MOST_CELLS", 8):
+    with mock.patch.object(pricing, "_MOST_CELLS", 8):
         assert grow_shares(asked, options, rows)["gpus"].tolist() == [100]
-        looked_at = growth._examined(100, 1)
+        looked_at = pricing._examined(100, 1)
     assert len(looked_at) <= 8
     assert {0, 99} <= set(looked_at.tolist())

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.merging.reports import MeasuredStep
-from solvers.merging.lookup_table import Configuration, LookupTable
-from solvers.merging.step_times import WINDOW, Step
+from solvers.merging.lookup_table import WINDOW, Configuration, LookupTable, Step
 from tests.support.examples import examples
 
 PLAIN = Configuration()
@@ -142,7 +141,7 @@ def test_a_restored_table_goes_on_like_the_one_it_was_taken_of(seed):
 
 
 def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr("solvers.merging.step_times.MOST_ROWS", 50)
+    monkeypatch.setattr("solvers.merging.lookup_table.MOST_ROWS", 50)
     monkeypatch.setattr("solvers.merging.lookup_table.MOST_CONFIGURATIONS", 3)
     found = table(*(measured(a, 1, m) for a in range(1, 11) for m in range(1, 21)))
     for layers in range(1, 20):

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.merging.optimus import Optimus
+from solvers.merging.rival_schemes import Optimus
 from solvers.merging.scheme import Contender
 from tests.support.contenders import NOW_S, contender
 

@@ -6,7 +6,7 @@ import math
 import pytest
 from hypothesis import given, settings
 
-from solvers.merging.pollux import SPEEDUP_FLOOR, FixedBatchPollux
+from solvers.merging.rival_schemes import SPEEDUP_FLOOR, FixedBatchPollux
 from solvers.merging.scheme import Contender
 from tests.support.contenders import NOW_S, contender, crowds
 from tests.support.examples import examples

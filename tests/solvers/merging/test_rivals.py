@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.merging.scheme import Contender, Scheme
-from solvers.merging.schemes import RIVALS
-from solvers.merging.sizes import fixed_size
+from solvers.merging.rivals import RIVALS
+from solvers.merging.scheme import Contender, Scheme, fixed_size
 from tests.support.contenders import NOW_S, crowds
 from tests.support.examples import examples
 

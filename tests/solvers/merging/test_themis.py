@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.merging.scheme import Contender
-from solvers.merging.sizes import fixed_size
-from solvers.merging.themis import Themis, partial_allocation
+from solvers.merging.rival_schemes import Themis, partial_allocation
+from solvers.merging.scheme import Contender, fixed_size
 from tests.support.contenders import NOW_S, contender, crowds
 from tests.support.examples import examples
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.merging.transferability import Task2Feat, Task2Vec, leep, spatial_score
+from solvers.merging.transferability import Task2Feat, Task2Vec, leep
 from tests.support.examples import examples
 
 FISHER = st.lists(st.floats(1e-6, 1e6), min_size=4, max_size=4)
@@ -33,14 +33,6 @@ def test_without_alpha_task2vec_is_symmetric_and_highest_for_a_task_itself(one, 
     assert scorer.score(one, other) == scorer.score(other, one)
     assert scorer.score(one, other) <= scorer.score(one, one) + 1e-12
     assert scorer.score(one, one) == pytest.approx(0, abs=1e-12)
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(FISHER, FISHER)
-def test_the_spatial_score_is_the_average_of_both_directions(one, other):
-    scorer = Task2Vec()
-    average = (scorer.score(one, other) + scorer.score(other, one)) / 2
-    assert spatial_score(scorer, one, other) == spatial_score(scorer, other, one) == average
 
 
 def test_directions_in_which_neither_task_has_information_do_not_count():

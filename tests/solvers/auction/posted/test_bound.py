@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solvers.auction.density_classes import CLASSES_PER_OCTAVE, MOST_CLASSES
 from solvers.auction.market.market import Market, Placement
 from solvers.auction.market.window import VendorOption
 from solvers.auction.mechanism.mechanism import Request
 from solvers.auction.posted.bound import COMPUTE_PARTS, ConstantPrices
-from solvers.auction.posted.density_classes import CLASSES_PER_OCTAVE, MOST_CLASSES
-from solvers.auction.posted.units import more_units
+from solvers.auction.posted.room import more_units
 from tests.support.examples import examples
 from tests.support.markets import demand, every_schedule, fleet, posted
 

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.auction.posted.demand_curve import MOST_UNSOLD, DemandCurve, power
-from solvers.auction.posted.density_classes import (
+from solvers.auction.density_classes import (
     CLASSES_PER_OCTAVE,
     MOST_CLASSES,
     class_of,
     least_ratio_of,
 )
+from solvers.auction.posted.constants import MOST_UNSOLD
+from solvers.auction.posted.demand_curve import DemandCurve, power
 from tests.support.examples import examples
 
 MEMORY_SLOTS = 20

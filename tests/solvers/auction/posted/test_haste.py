@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.auction.market.market import Market
-from solvers.auction.posted.demand_curve import DemandCurve
-from solvers.auction.posted.haste import haste_premium
+from solvers.auction.posted.demand_curve import DemandCurve, haste_premium
 from tests.support.examples import examples
 from tests.support.markets import award, demand, fleet, posted
 

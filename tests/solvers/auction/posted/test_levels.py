@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from solvers.auction.posted.constants import RISE_PER_SHARE
 from solvers.auction.posted.demand_curve import DemandCurve
-from solvers.auction.posted.levels import NO_RISE, RISE_PER_SHARE, Levels, Rise, least_level
+from solvers.auction.posted.levels import NO_RISE, Levels, Rise, least_level
 from solvers.auction.posted.room import Ahead
 from tests.support.examples import examples
 

@@ -1,13 +1,18 @@
-"""Lina's placement: devices in proportion to popularity, and first-fit decreasing (thesis, section 4.5.2).
+"""Placements of other systems: Lina's (thesis, section 4.5.2), EPLB's and DeepSpeed-MoE's.
 
-The thesis does not define how n_e of Eq. 4.1 becomes whole devices. Here an expert gets the whole part of n_e
-as devices of its own, and the fraction is packed with those of other experts into the remaining devices.
+Lina gives devices in proportion to popularity, and packs first-fit decreasing. The thesis does not define how
+n_e of Eq. 4.1 becomes whole devices. Here an expert gets the whole part of n_e as devices of its own, and the
+fraction is packed with those of other experts into the remaining devices.
+
+EPLB (deepseek-ai/EPLB) replicates popular experts greedily, and packs the replicas. It follows
+`replicate_experts` and `balanced_packing` of `eplb.py`, for one group of experts and one node.
 """
 
 import random
 
 import numpy as np
 
+from solvers.compiled import Ints, kernel
 from solvers.experts.placement import FREE, Cluster, Demand, Placement
 
 
@@ -106,3 +111,76 @@ class _Packing:
         self.parts[device, expert] = part
         self.held[device] += part
         self.taken[device] += 1
+
+
+def place_replicated(demand: Demand, cluster: Cluster) -> Placement:
+    """Fill every slot with a replica. Replicas of an expert get equal parts of its tokens.
+
+    Each spare slot goes to the expert with the largest load per replica. Then the replicas are packed, the
+    heaviest first, each to the least loaded device with room. Two replicas of an expert on one device become
+    one with the part of both. Ties by index. The unknown part of a demand counts as 0.
+
+    Raises:
+        ValueError: there is no room for all experts.
+    """
+    cluster.check(demand.loads.size)
+    parts = replicated_parts(demand.loads, cluster.devices, cluster.most_per_device)
+    return Placement.of_parts(parts, cluster.most_per_device)
+
+
+@kernel
+def replicated_parts(loads: Ints, devices: int, slots: int) -> Ints:
+    """Return the parts of the loads, (devices, experts); -1 where a device lacks the expert."""
+    count = loads.size
+    total = devices * slots
+    expert_of = np.empty(total, np.int64)
+    expert_of[:count] = np.arange(count)
+    replicas = np.ones(count, np.int64)
+    for replica in range(count, total):
+        heaviest = 0
+        for expert in range(1, count):
+            if loads[expert] * replicas[heaviest] > loads[heaviest] * replicas[expert]:
+                heaviest = expert
+        expert_of[replica] = heaviest
+        replicas[heaviest] += 1
+    weights = loads[expert_of] / replicas[expert_of]
+    parts = np.full((devices, count), -1, np.int64)
+    held = np.zeros(devices)
+    taken = np.zeros(devices, np.int64)
+    given = np.zeros(count, np.int64)
+    for replica in np.argsort(-weights, kind="mergesort"):
+        best = -1
+        for device in range(devices):
+            if taken[device] < slots and (best < 0 or held[device] < held[best]):
+                best = device
+        expert = expert_of[replica]
+        # Equal parts of a whole number, the larger ones first.
+        part = loads[expert] // replicas[expert]
+        if given[expert] < loads[expert] % replicas[expert]:
+            part += 1
+        given[expert] += 1
+        parts[best, expert] = max(parts[best, expert], 0) + part
+        held[best] += weights[replica]
+        taken[best] += 1
+    return parts
+
+
+def place_one_per_device(demand: Demand, cluster: Cluster) -> Placement:
+    """Place expert e on device e.
+
+    With more experts than devices, each device has equally many, or one more, in the order of their numbers.
+    With fewer, device d has expert d modulo their number, as in data-parallel groups. Only the number of
+    experts of the demand is used.
+
+    Raises:
+        ValueError: there is no room for all experts.
+    """
+    count, devices = demand.loads.size, cluster.devices
+    cluster.check(count)
+    if count < devices:
+        lists = [[device % count] for device in range(devices)]
+    else:
+        lists = [[] for _ in range(devices)]
+        for expert in range(count):
+            lists[expert * devices // count].append(expert)
+    return Placement.of_lists(lists, count, cluster.most_per_device)

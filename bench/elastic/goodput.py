@@ -188,37 +188,17 @@ def family_at(fraction: float) -> GoodputModel:
 
 
 @lru_cache(maxsize=4_096)
-def fixed_batch_speedup(
-    family: GoodputModel, min_workers: int, max_workers: int, gpus_per_worker: int
-) -> tuple[float, ...]:
-    """Return the speedup of a job that is not tuned: its global batch is the best one for its base demand.
-
-    With its base demand it is as fast as a tuned job, and with any other number of workers at most as fast.
-    """
-    batch_samples = family.best_batch_samples(min_workers * gpus_per_worker)
-    goodputs = [
-        family.goodput(workers * gpus_per_worker, batch_samples) for workers in range(1, max_workers + 1)
-    ]
-    return _speedup(goodputs)
-
-
-@lru_cache(maxsize=4_096)
 def tuned_speedup(family: GoodputModel, max_workers: int, gpus_per_worker: int) -> tuple[float, ...]:
     """Return the speedup of a job whose batch is the best one for each number of workers, as Pollux tunes it.
 
     It is relative to one worker that is tuned as well. So a tuned job has less remaining work in seconds of
     one worker. To compare the two, start from the running time with the base demand, which is the same.
     """
-    goodputs = []
+    curve, first = [0.0], 0.0
     for workers in range(1, max_workers + 1):
         gpus = workers * gpus_per_worker
-        goodputs.append(family.goodput(gpus, family.best_batch_samples(gpus)))
-    return _speedup(goodputs)
-
-
-def _speedup(goodputs: list[float]) -> tuple[float, ...]:
-    """Return goodputs over the first. A worker that would make a job slower idles, so no curve falls."""
-    curve = [0.0]
-    for goodput in goodputs:
-        curve.append(max(goodput / goodputs[0], curve[-1]))
+        goodput = family.goodput(gpus, family.best_batch_samples(gpus))
+        first = goodput if workers == 1 else first
+        # A worker that would make the job slower idles, so the curve never falls.
+        curve.append(max(goodput / first, curve[-1]))
     return tuple(curve)

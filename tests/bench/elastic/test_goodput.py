@@ -1,4 +1,4 @@
-"""Curves of speedup: linear, imperfect, and from Pollux's goodput."""
+"""Curves of speedup from Pollux's goodput."""
 
 import itertools
 
@@ -6,43 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.elastic.goodput import FAMILIES, GoodputModel, family_at, fixed_batch_speedup, tuned_speedup
-from solvers.elastic.speedup import imperfect_speedup, linear_speedup
+from bench.elastic.goodput import FAMILIES, GoodputModel, family_at, tuned_speedup
 
 families = st.sampled_from(FAMILIES)
-every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
 
-@st.composite
-def curves(draw: st.DrawFn) -> tuple[float, ...]:
-    least = draw(st.integers(1, 12))
-    most = least + draw(st.integers(0, 24))
-    family, gpus_per_worker = draw(families), draw(st.sampled_from([1, 2, 8]))
-    return draw(
-        st.sampled_from(
-            [
-                linear_speedup(most),
-                imperfect_speedup(least, most),
-                fixed_batch_speedup(family, least, most, gpus_per_worker),
-                tuned_speedup(family, most, gpus_per_worker),
-            ]
-        )
-    )
-
-
-@given(curves())
-def test_a_curve_starts_at_one_worker_and_never_falls(curve: tuple[float, ...]) -> None:
+@given(families, st.integers(1, 36), st.sampled_from([1, 2, 8]))
+def test_a_curve_starts_at_one_worker_and_never_falls(
+    family: GoodputModel, most: int, gpus_per_worker: int
+) -> None:
+    curve = tuned_speedup(family, most, gpus_per_worker)
     assert curve[:2] == (0.0, 1.0)
     assert all(fewer <= more for fewer, more in itertools.pairwise(curve))
-
-
-def test_each_worker_beyond_the_base_demand_loses_a_fifth() -> None:
-    assert imperfect_speedup(2, 5) == pytest.approx((0.0, 1.0, 2.0, 2.8, 3.6, 4.4))
-
-
-def test_with_twice_the_base_demand_imperfect_scaling_costs_a_ninth_more_time() -> None:
-    # Section 3.7.2 has 10.54 % more in the Ideal scenario, where all jobs scale to twice their base demand.
-    assert linear_speedup(16)[16] / imperfect_speedup(8, 16)[16] == pytest.approx(10 / 9)
 
 
 MODEL = GoodputModel(
@@ -85,12 +60,6 @@ def test_with_more_gpus_the_best_batch_is_larger_up_to_its_bound() -> None:
 def test_no_batch_is_better_than_the_best(family: GoodputModel, gpus: int, multiple: int) -> None:
     batch_samples = min(multiple * family.initial_batch_samples, family.max_batch_samples)
     assert family.goodput(gpus, batch_samples) <= family.goodput(gpus, family.best_batch_samples(gpus))
-
-
-@every_family
-def test_tuning_gains_from_scaling_what_a_fixed_batch_does_not(family: GoodputModel) -> None:
-    fixed, tuned = fixed_batch_speedup(family, 4, 64, 1), tuned_speedup(family, 64, 1)
-    assert tuned[64] / tuned[4] >= fixed[64] / fixed[4]
 
 
 def test_large_models_scale_better_than_small_ones() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from solvers.compiled import Bools, Floats, Ints
+from solvers.compiled import Bools, Floats, Ints, kernel
 
 CLASSES_PER_OCTAVE = 32
 A_CLASS_LOWER = 1 - 1 / CLASSES_PER_OCTAVE
@@ -19,6 +19,8 @@ MOST_CLASSES = 512
 _ROUNDING = 1e-12
 """Relative tolerance. Losers are counted at the level, which is the edge of a class: rounding must not put
 them below it in one currency and not in another."""
+_MOST_PARTIALS = 40
+"""Most partials: they do not overlap, and no more of 53 bits each fit into a double's 2,098 bits."""
 
 
 class DensityClasses:
@@ -101,13 +103,63 @@ class DensityClasses:
         self.sums = np.array(state["sums"], float)
 
 
-def class_of(ratio: float) -> int:
+def class_of(ratio: float, per_octave: int = CLASSES_PER_OCTAVE) -> int:
     """Return the class of a positive ratio, larger for larger ones: exact, since it needs no logarithm."""
     mantissa, exponent = math.frexp(ratio)
-    return exponent * CLASSES_PER_OCTAVE + int((2 * mantissa - 1) * CLASSES_PER_OCTAVE)
+    return exponent * per_octave + int((2 * mantissa - 1) * per_octave)
 
 
-def least_ratio_of(place: int) -> float:
+def least_ratio_of(place: int, per_octave: int = CLASSES_PER_OCTAVE) -> float:
     """Return the least ratio of a class."""
-    exponent, step = divmod(place, CLASSES_PER_OCTAVE)
-    return math.ldexp(1 + step / CLASSES_PER_OCTAVE, exponent - 1)
+    exponent, step = divmod(place, per_octave)
+    return math.ldexp(1 + step / per_octave, exponent - 1)
+
+
+@kernel
+def exact_sum(values: Floats) -> float:
+    """Return the sum of finite numbers, rounded once: the bits of `math.fsum`, in any order.
+
+    It is the algorithm of J. R. Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust
+    Geometric Predicates" (1997), with the rounding of Python's `math.fsum`.
+
+    Args:
+        values: one-dimensional; no partial sum may overflow.
+    """
+    partials = np.empty(_MOST_PARTIALS)
+    count = 0
+    for index in range(values.size):
+        carried = values[index]
+        kept = 0
+        for place in range(count):
+            other = partials[place]
+            if abs(carried) < abs(other):
+                carried, other = other, carried
+            high = carried + other
+            low = other - (high - carried)
+            if low != 0.0:
+                partials[kept] = low
+                kept += 1
+            carried = high
+        partials[kept] = carried
+        count = kept + 1
+    if count == 0:
+        return 0.0
+    count -= 1
+    total: float = partials[count]
+    rest = 0.0
+    while count > 0:
+        count -= 1
+        before = total
+        total = before + partials[count]
+        rest = partials[count] - (total - before)
+        if rest != 0.0:
+            break
+    # Half a unit in the last place is rounded to even only if nothing lies beyond it.
+    beyond = partials[count - 1] if count > 0 else 0.0
+    if (rest < 0.0 and beyond < 0.0) or (rest > 0.0 and beyond > 0.0):
+        twice = rest * 2.0
+        rounded = total + twice
+        if twice == rounded - total:
+            total = rounded
+    # The sum of negative zeros is zero, as the empty sum.
+    return total + 0.0

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.compiled import Ints
+from solvers.experts.placement import Placement
 from solvers.experts.schemes import Settled
 
 
@@ -64,6 +65,19 @@ class LayerTime(NamedTuple):
     def total_s(self) -> float:
         """Sum of all parts."""
         return self.gate_s + self.scheduling_s + self.swap_s + self.all_to_all_s + self.experts_s
+
+
+def loads_to_swap_in(placement: Placement, before: Placement | None) -> Ints:
+    """Return the number of experts that each device has to load, (devices,).
+
+    Args:
+        before: placement of the loaded experts; None if none is loaded.
+    """
+    has = placement.held()
+    if before is not None:
+        has &= ~before.held()
+    loads: Ints = has.sum(axis=1)
+    return loads
 
 
 def layer_time(

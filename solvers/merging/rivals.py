@@ -1,10 +1,48 @@
 """Allocations by the schemes to which merging is compared, made in a solver process."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from schemas.merging.problems import MergeSolution, RivalJob, RivalProblem, Share, StepTime
-from solvers.merging.scheme import Contender
-from solvers.merging.schemes import RIVALS
+from solvers.merging.rival_schemes import (
+    FixedBatchPollux,
+    Optimus,
+    ShortestRemainingTimeFirst,
+    Themis,
+    Tiresias,
+)
+from solvers.merging.scheme import Contender, Scheme
+
+
+class Rival(NamedTuple):
+    """Scheme with the settings of section 7.1."""
+
+    make: Callable[[float], Scheme]
+    """Function that makes the scheme for an interval of calls in seconds."""
+    interval_s: float
+    """Published interval of decisions."""
+
+
+def _titan(interval_s: float) -> Scheme:
+    from solvers.merging.titan import Titan  # Pyomo takes a second to import.
+
+    return Titan(interval_s=interval_s)
+
+
+RIVALS: Mapping[str, Rival] = MappingProxyType(
+    {
+        "srtf": Rival(lambda _: ShortestRemainingTimeFirst(), 120.0),
+        "tiresias": Rival(lambda _: Tiresias(), 120.0),
+        "optimus": Rival(lambda _: Optimus(), 300.0),
+        "pollux": Rival(lambda _: FixedBatchPollux(), 300.0),
+        "themis": Rival(lambda interval_s: Themis(interval_s=interval_s), 120.0),
+        "titan": Rival(_titan, 120.0),
+    }
+)
+"""Schemes by name. Leases of Themis are 600 s. Titan's interval is that of the published values used for
+comparison, since section 7.1 does not state it."""
+
 
 _LEAST_S = 1e-9
 """Least duration, since there are quotients of times."""

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from bench.moe.timing import LayerCosts, all_to_all_s, layer_time
 from solvers.experts.placement import Placement
 from solvers.experts.schemes import Settled
 from solvers.experts.splitting import even_split, sends
-from solvers.experts.timing import LayerCosts, all_to_all_s, layer_time
 
 COSTS = LayerCosts(
     token_bytes=100,
