@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 
-from bench.charts import Lines
 from bench.elastic.instances import (
     INFERENCE_GPUS,
     TRAINING_GPUS,
@@ -141,7 +140,7 @@ def _by_count(rows: list[_Row], counts: tuple[int, ...]) -> Table:
             )
     schemes = ("preemption_cost", "optimum", "smallest_count", "random")
     columns = ("jobs", "servers", *schemes, "collateral_damage", "ms")
-    return Table("reclaiming", columns, lines, Lines("jobs", "servers", schemes, "jobs preempted", "servers"))
+    return Table("reclaiming", columns, lines)
 
 
 def _mean_of_random(lent: Lent, count: int, number: int) -> float:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from bench.charts import Lines
 from bench.elastic.simulated import OUTCOME, ElasticRunOutcome, simulate
 from bench.elastic.table_3_5 import check_comparable, table_3_5, trials_by_row
 from bench.elastic.trial import ElasticSetting, ElasticTrial
@@ -119,7 +118,6 @@ def _fifteen_days(bench: ElasticBench) -> Result:
         f"workload drawn, until the last job is over: {scope.timed}"
     )
     columns = ("scenario", "jobs", "days", "events", "cpu_s", "cpu_ms_per_job", "rss_mb")
-    chart = Lines("scenario", "jobs", ("cpu_s",), "CPU time, s", "jobs")
     return Result(
         (
             Measurement("fifteen_days_s", whole["cpu_s"], f"CPU time on one core; {note}"),
@@ -132,7 +130,7 @@ def _fifteen_days(bench: ElasticBench) -> Result:
                 len(rows),
             ),
         ),
-        (Table("growth", columns, rows, chart),),
+        (Table("growth", columns, rows),),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
-from bench.merging.step_times import GpuCluster
+from bench.merging.measured_truth import GpuCluster
 from schemas.merging.estimates import MergeMode
 from schemas.merging.settings import SchemeName
 

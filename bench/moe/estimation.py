@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Generator
 
-from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table
 from bench.moe.tiny_model import EXPERTS, LAYERS, TOKENS, Text, TinyModel
 from executors.moe.serving.profiling import is_as_forecast
@@ -121,5 +120,4 @@ def _table_4_5(by_layer: dict[tuple[str, int], Floats]) -> Table:
         for (way, length), accuracies in by_layer.items()
     ]
     columns = ("path length", "scheme", "accuracy, %", "thesis, accuracy, %")
-    chart = Bars("path length", "scheme", "accuracy, %", None, "estimation accuracy, %")
-    return Table("table_4_5", columns, rows, chart)
+    return Table("table_4_5", columns, rows)

@@ -7,7 +7,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table
 from executors.moe.serving.phases import LayerLayout, StandingPlacement
 from solvers.compiled import Floats, Ints
@@ -58,10 +57,9 @@ def measure_placement(conditions: Conditions) -> Result:
         "phase two, worst, ms",
         "busiest device over mean",
     )
-    chart = Bars("scheme", "scheme", "phase one, worst, ms", None, "slowest decision of phase one, ms")
     return Result(
         (Measurement("placement_decision_ms", ours.worst_ms, note, ours.cases),),
-        (Table("placement_decisions", columns, rows, chart),),
+        (Table("placement_decisions", columns, rows),),
     )
 
 

@@ -73,12 +73,3 @@ class DrawnRouting:
         weights: Floats = np.power(order + 1.0, -setting.skew)
         popularity: Floats = weights / weights.sum()
         return popularity
-
-
-def counts_of(chosen: Ints, experts: int) -> Ints:
-    """Return (devices, experts) tokens of a layer.
-
-    Args:
-        chosen: (devices, tokens)
-    """
-    return np.stack([np.bincount(row, minlength=experts) for row in chosen]).astype(np.int64)

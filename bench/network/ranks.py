@@ -6,14 +6,13 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.network.links import NetworkPlace, NoLinksError, loopback, rate_limited
+from bench.network.links import NetworkPlace, rate_limited
 
 MEGABITS_PER_S = 200.0
 """Rate of each limited link, in each direction."""
@@ -151,22 +150,16 @@ def _run(module: str, name: str, inputs: str, connection: "Connection[bytes, byt
 def run_on_limited_network(
     work: Work, world: int, timeout_s: float = 600.0, **arguments: Any
 ) -> tuple[list[dict[str, Any]], str]:
-    """Run a function on ranks over links of a limited rate, or on loopback if it cannot have them.
+    """Run a function on ranks over links of a limited rate.
 
     Returns:
         all results, and a description of the network.
 
     Raises:
+        NoLinksError: this machine cannot have such links.
         RuntimeError: it failed on a rank.
         TimeoutError: it has not ended.
     """
-    with ExitStack() as stack:
-        places: Sequence[NetworkPlace]
-        try:
-            places = stack.enter_context(rate_limited(world, MEGABITS_PER_S))
-            network = f"{world} ranks, one thread each, on links of {MEGABITS_PER_S:g} Mbit/s"
-        except NoLinksError as error:
-            places = loopback(world)
-            network = f"{world} ranks, one thread each, on loopback, which says little of a network: {error}"
-        scratch = Path(stack.enter_context(TemporaryDirectory()))
-        return run_ranks(work, places, scratch, timeout_s, **arguments), network
+    with rate_limited(world, MEGABITS_PER_S) as places, TemporaryDirectory() as scratch:
+        results = run_ranks(work, places, Path(scratch), timeout_s, **arguments)
+    return results, f"{world} ranks, one thread each, on links of {MEGABITS_PER_S:g} Mbit/s"

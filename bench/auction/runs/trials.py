@@ -1,23 +1,169 @@
-"""The trials of the suite `auction`: a setting, a seed, and the measurement of that day."""
+"""The trials of the suite `auction`: a setting, a seed, and the measurement of that day under a contender.
+
+Contenders are policies derived from the declared one, or learned from the day before.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from bench.auction.runs.contenders import CONTENDERS, TITAN_TIME_LIMIT_S
-from bench.auction.runs.day import simulate_day
-from bench.auction.runs.hindsight import measure_clearing_bound, measure_optimum
-from bench.auction.runs.later_days import FOURTH_DAY, KINDS_BEFORE, default_fourth_day, default_second_day
-from bench.workloads.arrivals import TraceArrivals
-from bench.workloads.paper import PaperSetting
+from bench.auction.runs.day import hindsight_of, simulate_day
+from bench.workloads.arrivals import JobsBefore, TraceArrivals
+from bench.workloads.paper import SLOT_S, PaperSetting, draw, with_policy
+from bench.workloads.tasks import FASTEST, UNIT_MICROS
+from bench.workloads.throughput import node_samples_per_s
+from infra.views.auction.figures import AuctionFigures
 from schemas.auction.batches import BatchProblem
-from schemas.auction.settings import TitanPolicy
+from schemas.auction.settings import (
+    AuctionPolicy,
+    EarliestFinishPolicy,
+    FixedPricePolicy,
+    NoMergingPolicy,
+    OpeningPrices,
+    TitanPolicy,
+)
+from schemas.kind import PolicySettings
 from schemas.solves import SolveRequested
 from solvers.auction.baselines.titan import MAX_VARIABLES, instance_of, pruned
+from solvers.auction.forecast import forecast_opening_prices
+from solvers.auction.market.fleet import Calendar
+from solvers.auction.offline.clearing import clearing_prices
+from solvers.auction.offline.instance import Instance
+from solvers.auction.offline.optimum import offline_optimum
 from solvers.auction.offline.schedule_free import solve_schedule_free
 from streams.worker.warm_up import warm_up as warm_up_cells
+
+APART = 1_000_000
+"""Far beyond the seeds of measured days."""
+
+
+def day_before(setting: PaperSetting, seed: int) -> tuple[PaperSetting, int]:
+    """Return the setting and the seed of the day before that of `seed`.
+
+    All of it has a seed of its own, except that real arrivals are the jobs directly before the measured ones.
+    """
+    if isinstance(setting.trace, TraceArrivals):
+        setting = replace(setting, trace=JobsBefore(setting.trace, seed, setting.trace.jobs))
+    return setting, APART + seed
+
+
+def forecast(setting: PaperSetting, seed: int) -> tuple[OpeningPrices, ...]:
+    """Compute opening prices for a day of a setting, from the day before it."""
+    return forecast_opening_prices(hindsight_of(*draw(*day_before(setting, seed))), Calendar(0.0, SLOT_S))
+
+
+QUANTILES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9)
+"""Quantiles of the declared value density at which prices are tried: from almost free, to a price that one
+user in ten pays."""
+SHRUNK = 4
+"""Factor by which a large fleet is reduced for the trials: the best price hardly depends on the size."""
+LEAST_NODES = 10
+
+
+def tuned_price_micros(setting: PaperSetting, seed: int) -> int:
+    """Return the price per thousand samples with the most welfare on the day before; the lower one of a
+    tie."""
+    thousands_per_node_slot = node_samples_per_s(FASTEST) * SLOT_S / 1_000
+    prices = [
+        round(UNIT_MICROS * setting.density.quantile(part) / thousands_per_node_slot) for part in QUANTILES
+    ]
+    before, seed_before = day_before(setting, seed)
+    tried = _smaller(before) if setting.nodes >= SHRUNK * LEAST_NODES else before
+    return max(prices, key=lambda price: (_welfare_micros(tried, seed_before, price), -price))
+
+
+def _smaller(setting: PaperSetting) -> PaperSetting:
+    """Return a setting with fewer nodes, and tasks in proportion."""
+    trace = setting.trace and replace(setting.trace, jobs=max(setting.trace.jobs // SHRUNK, 1))
+    return replace(
+        setting,
+        nodes=setting.nodes // SHRUNK,
+        arrivals_per_slot=setting.arrivals_per_slot / SHRUNK,
+        trace=trace,
+    )
+
+
+def _welfare_micros(setting: PaperSetting, seed: int, price_micros: int) -> int:
+    day = simulate_day(setting, seed, lambda _: _at_price(price_micros))
+    return day.summary.part(AuctionFigures).realised_welfare_micros
+
+
+def _at_price(price_micros: int) -> FixedPricePolicy:
+    return FixedPricePolicy(kind="fixed_price", price_per_thousand_samples_micros=price_micros)
+
+
+Contender = Callable[[AuctionPolicy, PaperSetting, int], PolicySettings]
+"""Function of (declared policy, setting, seed) that returns a policy."""
+
+TITAN_TIME_LIMIT_S = 60.0
+"""Time per slot, after which the best plans found count; a solve ends sooner if plans are proven within 1 %
+of the best."""
+
+PUBLISHED = MappingProxyType({"payment": "published", "order": "published", "search": "published"})
+"""The auction as published; all its other options have their defaults already."""
+IMPROVEMENTS = MappingProxyType(
+    {"payment": "critical", "order": "room_first", "search": "exact", "steepness": "learned"}
+)
+"""Options in which the auction at its best differs from its published form, besides opening prices from a
+forecast."""
+
+
+def _at_best(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> PolicySettings:
+    return declared.model_copy(update={**IMPROVEMENTS, "opening_prices": forecast(setting, seed)})
+
+
+def _fixed_price(declared: AuctionPolicy, setting: PaperSetting, seed: int) -> PolicySettings:  # noqa: ARG001
+    return _at_price(tuned_price_micros(setting, seed))
+
+
+DEFAULT = "default"
+
+CONTENDERS: Mapping[str, Contender] = MappingProxyType(
+    {
+        DEFAULT: lambda *_: AuctionPolicy(),
+        "pdftsp": _at_best,
+        "published": lambda declared, *_: declared.model_copy(update=PUBLISHED),
+        "titan": lambda *_: TitanPolicy(kind="titan", time_limit_s=TITAN_TIME_LIMIT_S),
+        "eft": lambda *_: EarliestFinishPolicy(kind="eft"),
+        "ntm": lambda *_: NoMergingPolicy(kind="ntm"),
+        "fixed_price": _fixed_price,
+    }
+)
+
+
+_OPTIMUM_LIMIT_S = 600.0
+_OPTIMUM_GAP = 0.01
+ROUNDS = 20
+"""Enough for the value of the dual to be within some per cent of its least."""
+
+
+def measure_optimum(setting: PaperSetting, seed: int) -> dict[str, float]:
+    """Return the welfare of the best plans found, its upper bound, and the gap between them, for the auction
+    with nothing declared."""
+    instance = _undeclared(setting, seed)
+    solution = offline_optimum(instance, _OPTIMUM_LIMIT_S, _OPTIMUM_GAP)
+    return {
+        "welfare_micros": solution.welfare_micros,
+        "bound_micros": solution.bound_micros,
+        # Infinite if no plan was found, which JSON cannot express.
+        "gap": min(solution.gap, 1e9),
+        "wall_s": solution.seconds,
+        "bids": len(instance.tasks),
+    }
+
+
+def measure_clearing_bound(setting: PaperSetting, seed: int) -> dict[str, float]:
+    """Return an upper bound on the welfare of the auction with nothing declared, by the prices that clear the
+    day's market: the value of a point of the dual."""
+    return {"bound_micros": clearing_prices(_undeclared(setting, seed), ROUNDS).bound_micros}
+
+
+def _undeclared(setting: PaperSetting, seed: int) -> Instance:
+    cell, workload = draw(setting, seed)
+    return hindsight_of(with_policy(cell, AuctionPolicy()), workload)
+
 
 _BASE = PaperSetting()
 _SMALL = PaperSetting(nodes=2, slots=6, arrivals_per_slot=4.0, work_scale=0.05)
@@ -113,8 +259,6 @@ def _day(contender: str, setting: PaperSetting, seed: int) -> dict[str, float]:
 MEASURES: Mapping[str, Measure] = MappingProxyType(
     {
         **{name: partial(_day, name) for name in CONTENDERS},
-        **{name: partial(default_second_day, kind) for name, kind in KINDS_BEFORE.items()},
-        FOURTH_DAY: default_fourth_day,
         OPTIMUM: measure_optimum,
         CLEARING_BOUND: measure_clearing_bound,
         TITANS_PROGRAM: measure_titan_program,

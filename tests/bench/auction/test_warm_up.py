@@ -2,8 +2,7 @@
 
 import pytest
 
-from bench.auction.runs.contenders import CONTENDERS
-from bench.auction.runs.trials import CLEARING_BOUND
+from bench.auction.runs.trials import CLEARING_BOUND, CONTENDERS
 from tests.support.fresh_signatures import after_warm_up
 
 

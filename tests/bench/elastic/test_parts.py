@@ -22,9 +22,7 @@ SCOPE = ElasticScope(
 
 
 def conditions(folder, quick=True) -> Conditions:
-    return Conditions(
-        quick, 1, folder, jobs=2, traces=folder, trace_files=(), console=Console(file=io.StringIO())
-    )
+    return Conditions(quick, 1, folder, jobs=2, console=Console(file=io.StringIO()))
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from solvers.experts.schemes import SCHEMES
 
 @pytest.fixture
 def conditions(tmp_path: Path) -> Conditions:
-    return Conditions(True, 0, tmp_path, 1, tmp_path, (), Console(quiet=True))
+    return Conditions(True, 0, tmp_path, 1, Console(quiet=True))
 
 
 def test_batches_have_all_tokens_whatever_the_form():
