@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from types import MappingProxyType
 
-from bench.auction.runs.trials import DEFAULT, AuctionTrial
 from bench.auction.scope import Everyday, EverydayLoad, Figure
+from bench.auction.trials import DEFAULT, AuctionTrial
 from bench.figures import Measurement, Result, Table
 from bench.runs import Runs
 from bench.workloads.paper import PaperSetting

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from bench.auction.comparison import OURS, PUBLISHED_RATIO_AT_MOST, AuctionRuns, proven_ratio_of
-from bench.auction.runs.trials import CLEARING_BOUND, DEFAULT, OPTIMUM, TITANS_PROGRAM, AuctionTrial
 from bench.auction.scope import Figure, Point
+from bench.auction.trials import CLEARING_BOUND, DEFAULT, OPTIMUM, TITANS_PROGRAM, AuctionTrial
 from bench.figures import Measurement, Result, Table
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError

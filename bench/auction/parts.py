@@ -7,8 +7,8 @@ from pydantic import FiniteFloat, TypeAdapter
 
 from bench.auction import comparison, competitive_ratio, misreports
 from bench.auction.comparison import BASELINES, OURS, AuctionRuns, gain_pct
-from bench.auction.runs.trials import CLEARING_BOUND, DEFAULT, AuctionTrial, run_trial, warm_up
 from bench.auction.scope import AuctionScope, Figure, scope_of
+from bench.auction.trials import CLEARING_BOUND, DEFAULT, AuctionTrial, run_trial, warm_up
 from bench.figures import Measurement, Result
 from bench.runs import Experiment, Runs
 from bench.suite import Suite, SuitePart, SuiteRun
@@ -33,7 +33,8 @@ DAYS = Experiment[AuctionTrial, Mapping[str, float]](
         "infra/workloads",
         "infra/views",
         "bench/workloads",
-        "bench/auction/runs",
+        "bench/auction/day.py",
+        "bench/auction/trials.py",
         # Versions of all libraries: plans depend on the solver.
         "requirements.lock",
     ),

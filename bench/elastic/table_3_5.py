@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bench.elastic.simulated import ElasticRunOutcome
-from bench.elastic.trial import ElasticSetting, ElasticTrial
+from bench.elastic.simulated import ElasticRunOutcome, ElasticSetting, ElasticTrial
 from bench.figures import Table, Value
 
 METRICS = (

@@ -117,7 +117,7 @@ SIMULATED = Experiment[MergingTrial, MergingRunOutcome](
         "infra/workloads",
         *(
             f"bench/merging/{name}.py"
-            for name in ("curves", "known", "measured", "measured_truth", "simulated", "trial")
+            for name in ("curves", "measured", "measured_truth", "simulated", "trial")
         ),
         # Versions of all libraries.
         "requirements.lock",

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from bench.figures import Conditions, Measurement, Result, Table
-from bench.moe.inference_rank import serve
-from bench.moe.routing import RoutingSetting
-from bench.network.ranks import run_on_limited_network
+from bench.moe.inference_rank import RoutingSetting, serve
+from bench.network import run_on_limited_network
 from solvers.experts.schemes import SCHEMES
 
 RANKS = 4

@@ -4,8 +4,7 @@ from functools import cache
 from typing import Any
 
 from bench.figures import Conditions
-from bench.network.links import NoLinksError, rate_limited
-from bench.network.ranks import MEGABITS_PER_S
+from bench.network import MEGABITS_PER_S, NoLinksError, rate_limited
 from bench.suite import Suite, SuitePart, by_conditions
 
 
@@ -34,7 +33,6 @@ SUITE: Suite[None, Any, Any] = Suite(
         SuitePart("inference", by_conditions("bench.moe.inference:measure_inference"), lambda _: has_links()),
         SuitePart("placement", by_conditions("bench.moe.placement:measure_placement")),
         SuitePart("gating layer", by_conditions("bench.moe.gating_layer:measure_gating_layer")),
-        SuitePart("estimation", by_conditions("bench.moe.estimation:measure_estimation")),
         SuitePart(
             "gating layer, CUDA",
             by_conditions("bench.moe.gating_layer:measure_gating_layer_on_cuda"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.auction.runs.trials import CONTENDERS, DEFAULT
+from bench.auction.trials import CONTENDERS, DEFAULT
 from tests.support.examples import LONG
 from tests.support.fresh_signatures import after_warm_up
 

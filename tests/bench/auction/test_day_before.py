@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.auction.runs import trials
-from bench.auction.runs.trials import day_before
+from bench.auction import trials
+from bench.auction.trials import day_before
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.paper import PaperSetting, draw
 from infra.workloads.rows import TraceError

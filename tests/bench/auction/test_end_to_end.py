@@ -9,7 +9,6 @@ from rich.console import Console
 
 from bench.auction.comparison import OURS, comparison_table, trials_of
 from bench.auction.parts import DAYS, SUITE
-from bench.auction.runs.trials import AuctionTrial
 from bench.auction.scope import (
     EVERYDAY_LOADS,
     AuctionScope,
@@ -20,6 +19,7 @@ from bench.auction.scope import (
     full,
     quick,
 )
+from bench.auction.trials import AuctionTrial
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import goals
 from bench.report import report, write_artefacts

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bench.auction.comparison import OURS, RIVALS, everyday_result, everyday_trials
-from bench.auction.runs.trials import DEFAULT
 from bench.auction.scope import Everyday, EverydayLoad
+from bench.auction.trials import DEFAULT
 from infra.errors import CommandError
 from tests.bench.auction.rows import TINY, no_runs, welfare_rows
 

@@ -6,8 +6,8 @@ import pytest
 
 from bench.auction.comparison import BASELINES, OURS, comparison_table, gain_pct
 from bench.auction.competitive_ratio import competitive_ratio, proven_ratio, runtime
-from bench.auction.runs.trials import CLEARING_BOUND, DEFAULT, OPTIMUM, TITANS_PROGRAM, AuctionTrial
 from bench.auction.scope import Figure, Point
+from bench.auction.trials import CLEARING_BOUND, DEFAULT, OPTIMUM, TITANS_PROGRAM, AuctionTrial
 from infra.errors import CommandError
 from tests.bench.auction.rows import TINY, no_runs, rows_of
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from bench.figures import Conditions
 from bench.goals import goals
-from bench.merging.known import is_known, past_merges
+from bench.merging.measured_truth import is_known, past_merges
 from bench.merging.parts import PUBLISHED_S, SCHEMES, SIMULATED, SUITE, all_rivals, full, quick, scope_of
 from bench.merging.simulated import run
 from bench.merging.trial import MergingTrial, rival

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.moe.inference_rank import serve
-from bench.moe.routing import DrawnRouting, RoutingSetting
-from bench.network.links import loopback
-from bench.network.ranks import run_ranks
+from bench.moe.inference_rank import DrawnRouting, RoutingSetting, serve
+from bench.network import loopback, run_ranks
 
 SETTING = RoutingSetting("here", experts=6, devices=2, layers=3, tokens=64, skew=1.0)
 

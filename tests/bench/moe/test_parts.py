@@ -9,7 +9,7 @@ from bench.figures import Conditions
 from bench.goals import goals
 from bench.moe import parts
 from bench.moe.parts import SUITE
-from bench.network.links import NoLinksError
+from bench.network import NoLinksError
 
 
 def test_every_figure_names_a_part_that_there_is():
@@ -33,4 +33,4 @@ def test_without_links_there_are_no_parts_of_a_network(monkeypatch: pytest.Monke
     titles = {part.title for part in SUITE.due(Conditions(True, 0, tmp_path, 1, Console()))}
     parts.has_links.cache_clear()
     assert titles.isdisjoint({"training", "inference"})
-    assert {"placement", "gating layer", "estimation"} <= titles
+    assert {"placement", "gating layer"} <= titles

@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from bench.auction.runs.day import hindsight_of, simulate_day
+from bench.auction.day import hindsight_of, simulate_day
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.paper import SLOT_S, PaperSetting, draw, with_policy
 from bench.workloads.tasks import FASTEST, UNIT_MICROS
