@@ -24,6 +24,8 @@ from infra.commands.output import console as standard_output
 
 HEADLINE = "headline"
 _KEPT = "kept"
+_MOST_PRINTED = 60
+"""Rows of a table that is printed; a longer one is of single measurements."""
 _WHICH = f"Which: {', '.join(SUITES)}; or {HEADLINE}, the table of the documentation."
 
 
@@ -38,39 +40,18 @@ def bench(
         int,
         bounded(least=1, most=256, help="Parallel runs, each on one core, where times do not matter."),
     ] = 1,
-    traces: Annotated[
-        Path, typer.Option(help="Folder of real traces, for the parts that need them.", metavar="DIR")
-    ] = Path("traces"),
-    trace: Annotated[
-        list[Path] | None,
-        typer.Option(help="Another one; may be repeated.", metavar="FILE", show_default=False),
-    ] = None,
+    traces: Annotated[Path, typer.Option(help="Folder of real traces, for `auction`.", metavar="DIR")] = Path(
+        "traces"
+    ),
     profiles: Annotated[
         Path,
         typer.Option(help="Folder of measured curves and step times, for `merging`.", metavar="DIR"),
     ] = Path("profiles"),
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The one base model of that folder; by default all of its source.", show_default=False
-        ),
-    ] = None,
-    workload: Annotated[
-        Path | None,
-        typer.Option(
-            help="Jobs for that model, in place of its workload in the folder.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
-    reviews: Annotated[
-        Path, typer.Option(help="Folder of the rated sentences of `make reviews`, for `moe`.", metavar="DIR")
-    ] = Path("reviews"),
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Where the report, tables (CSV), pictures (PNG) and outcomes of runs are kept; a stopped "
-            "benchmark resumes from them. By default a folder in the user's cache.",
+            help="Where the report, tables (CSV) and outcomes of runs are kept; a stopped benchmark "
+            "resumes from them. By default a folder in the user's cache.",
             show_default=False,
         ),
     ] = None,
@@ -84,24 +65,19 @@ def bench(
     if name not in SUITES:
         known = ", ".join((*SUITES, HEADLINE))
         raise typer.BadParameter(f"there is no benchmark {name}: choose from {known}")
-    if workload is not None and model is None:
-        raise typer.BadParameter("--workload needs --model: jobs are of one base model")
     progress = _progress()
-    folder = _folder(out, name, quick)
-    conditions = Conditions(
-        quick, seed, folder, jobs, traces, tuple(trace or ()), progress, profiles, model, workload, reviews
-    )
+    conditions = Conditions(quick, seed, _folder(out, name, quick), jobs, progress, traces, profiles)
     measured = _measure(name, only, conditions)
     if json:
         typer.echo(dumps(measured.report))
     else:
         for table in measured.tables:
-            if not table.is_raw:
+            if len(table.rows) <= _MOST_PRINTED:
                 _print(table.name, table.columns, table.rows)
         columns = ("name", "value", "unit", "goal", "met", "note")
         figures = measured.report["figures"]
         _print("figures", columns, [[figure[column] for column in columns] for figure in figures])
-    faults = missed(name, measured.titles, measured.measurements, quick, model) if check else []
+    faults = missed(name, measured.titles, measured.measurements, quick) if check else []
     for fault in faults:
         progress.print(fault, markup=False)
     if faults:
@@ -145,7 +121,7 @@ def _measure(name: str, only: str | None, conditions: Conditions) -> _Measured:
         document = report(name, measurements, conditions.quick, conditions.seed)
         write_artefacts(folder, document, tables)
         KeptFigures(folder).keep(kept_figures(document))
-    progress.print(f"report, tables and pictures are in {folder}", markup=False)
+    progress.print(f"report and tables are in {folder}", markup=False)
     return _Measured([part.title for part in parts], measurements, tables, document)
 
 
@@ -158,7 +134,7 @@ def _headline(out: Path | None, seed: int, check: bool, only: str | None) -> Non
     figures = headlines()
 
     def measure(name: str, part: str) -> None:
-        _measure(name, part, Conditions(True, seed, folders[name][1], 1, Path("traces"), (), _progress()))
+        _measure(name, part, Conditions(True, seed, folders[name][1], 1, _progress()))
 
     if only is None:
         run_short(stated(figures, folders), measure)

@@ -8,8 +8,6 @@ from statistics import fmean
 
 from rich.console import Console
 
-from bench.charts import Chart, Curves
-
 
 @dataclass(frozen=True)
 class Conditions:
@@ -21,24 +19,15 @@ class Conditions:
     """Folder of outcomes and artefacts."""
     jobs: int
     """Number of parallel processes, where a benchmark has runs that allow it."""
-    traces: Path
-    """Folder of the benchmark's own real traces."""
-    trace_files: tuple[Path, ...]
-    """Further real traces."""
     console: Console = field(repr=False)
     """Console for progress."""
+    traces: Path = Path("traces")
+    """Folder of real traces."""
     profiles: Path = Path("profiles")
     """Folder of measured fine-tuning profiles."""
-    model: str | None = None
-    """The only base model to measure; None for all."""
-    workload: Path | None = None
-    """Jobs for that model, in place of the folder's own."""
-    reviews: Path = Path("reviews")
-    """Folder with the archive of rated sentences, if it was fetched."""
 
 
 Value = float | str | None
-_RAW = Curves()
 
 
 @dataclass(frozen=True)
@@ -60,13 +49,6 @@ class Table:
     name: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[Value, ...]]
-    chart: Chart = _RAW
-    """Its chart; the default is for raw rows, whose last column is the measured value."""
-
-    @property
-    def is_raw(self) -> bool:
-        """Whether it holds single measurements, too many to read."""
-        return isinstance(self.chart, Curves)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,8 +47,6 @@ class Goal:
     at_least: float | None = None
     above: float | None = None
     """Exclusive lower bound."""
-    model: str | None = None
-    """Base model of the figure; None if it is of no single model. A run for another model may lack it."""
     margin: float = 0.0
     """Tolerated share of a miss in a check: machines differ."""
     full: Plausibility = Plausibility()
@@ -90,17 +87,11 @@ class Goal:
         return " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None) or "none"
 
 
+@cache
 def goals(bench: str) -> dict[str, Goal]:
     """Return the goals of a benchmark, by figure."""
-    return _gates(bench)["figures"]
-
-
-def goal_of(bench: str, figure: str) -> Goal | None:
-    """Return the goal of a figure; None if the gate file does not have it. Figures of models or workloads
-    without goals belong to a family: a pattern of names, under `families`, with a unit alone."""
-    named = goals(bench).get(figure)
-    families = _gates(bench)["families"].items()
-    return named or next((goal for pattern, goal in families if fnmatchcase(figure, pattern)), None)
+    document = yaml.safe_load((GATES / f"{bench}.yaml").read_text())
+    return {name: _goal(fields) for name, fields in document["figures"].items()}
 
 
 def missed(
@@ -108,7 +99,6 @@ def missed(
     parts: Collection[str],
     measurements: Sequence[Measurement],
     quick: bool,
-    model: str | None = None,
 ) -> list[str]:
     """Return the reasons why figures do not pass their gates, one line each.
 
@@ -117,32 +107,21 @@ def missed(
         parts: parts that ran; none of their figures may be missing.
         measurements: their results.
         quick: whether they ran in the quick form.
-        model: the only base model of the run; None for all.
     """
     expected_figures = goals(bench)
     seen = {measured.name for measured in measurements}
     absent = [
         f"{name} is missing: {goal.part} ran and did not bring it"
         for name, goal in expected_figures.items()
-        if goal.part in parts and name not in seen and (model is None or goal.model in (None, model))
+        if goal.part in parts and name not in seen
     ]
     faults = []
     for measured in measurements:
-        goal = goal_of(bench, measured.name)
+        goal = expected_figures.get(measured.name)
         faults += (
             [f"{measured.name} is not in the gate file"] if goal is None else goal.faults(measured, quick)
         )
     return absent + faults
-
-
-@cache
-def _gates(bench: str) -> dict[str, dict[str, Goal]]:
-    """Read the goals of a gate file by section, and by name or pattern in each."""
-    document = yaml.safe_load((GATES / f"{bench}.yaml").read_text())
-    return {
-        section: {name: _goal(fields) for name, fields in document.get(section, {}).items()}
-        for section in ("figures", "families")
-    }
 
 
 def _goal(fields: dict[str, Any]) -> Goal:

@@ -1,4 +1,4 @@
-"""A benchmark's output: one JSON object, and the folder of `--out DIR` with tables and pictures."""
+"""A benchmark's output: one JSON object, and the folder of `--out DIR` with tables."""
 
 import csv
 import json
@@ -13,9 +13,8 @@ from typing import Any
 
 import psutil
 
-from bench.charts import columns_of
 from bench.figures import Measurement, Table
-from bench.goals import Goal, goal_of
+from bench.goals import Goal, goals
 from bench.kept import KeptFigure, sources_of
 from infra.errors import CommandError, disk_faults
 from infra.kafka.file_lock import FileLock, LockedError
@@ -85,10 +84,9 @@ def dumps(document: dict[str, Any]) -> str:
 
 
 def _goal_of(bench: str, measured: Measurement) -> Goal:
-    goal = goal_of(bench, measured.name)
-    if goal is None:
-        raise KeyError(f"{measured.name} is not in the gate file of {bench}: name it or its family there")
-    return goal
+    if measured.name not in goals(bench):
+        raise KeyError(f"{measured.name} is not in the gate file of {bench}: name it there")
+    return goals(bench)[measured.name]
 
 
 def _figure(measured: Measurement, goal: Goal, quick: bool) -> dict[str, Any]:
@@ -132,7 +130,7 @@ def kept_to_one_run(folder: Path) -> Iterator[None]:
 
 
 def write_artefacts(folder: Path, report: dict[str, Any], tables: Sequence[Table]) -> None:
-    """Write `<bench>.json`, `<table>.csv`, and `<table>.png` for tables with rows, into a folder that exists.
+    """Write `<bench>.json` and `<table>.csv` into a folder that exists.
 
     Raises:
         CommandError: a file cannot be written.
@@ -144,16 +142,3 @@ def write_artefacts(folder: Path, report: dict[str, Any], tables: Sequence[Table
                 writer = csv.writer(file)
                 writer.writerow(table.columns)
                 writer.writerows(table.rows)
-            if table.rows:
-                _draw(table, folder / f"{table.name}.png")
-
-
-def _draw(table: Table, path: Path) -> None:
-    # Imported only here: it takes a second, and most runs draw nothing.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    table.chart.draw(axes, columns_of(table.columns, table.rows))
-    axes.set_title(table.name)
-    figure.savefig(path, dpi=120)

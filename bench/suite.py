@@ -127,8 +127,8 @@ SUITES = {
         "bench.auction.parts:SUITE",
         ("schemas", "solvers", "streams", "infra", "bench/workloads", "bench/auction"),
     ),
-    "elastic": SuiteEntry("bench.elastic.parts:SUITE", (*_PRODUCT, "bench/node.py", "bench/elastic")),
-    "merging": SuiteEntry("bench.merging.parts:SUITE", (*_PRODUCT, "bench/node.py", "bench/merging")),
-    "moe": SuiteEntry("bench.moe.parts:SUITE", (*_PRODUCT, "bench/network", "bench/moe")),
+    "elastic": SuiteEntry("bench.elastic.parts:SUITE", (*_PRODUCT, "bench/elastic")),
+    "merging": SuiteEntry("bench.merging.parts:SUITE", (*_PRODUCT, "bench/merging")),
+    "moe": SuiteEntry("bench.moe.parts:SUITE", (*_PRODUCT, "bench/network.py", "bench/moe")),
     "start": SuiteEntry("bench.start:SUITE", (*_PRODUCT, "bench/start.py")),
 }

@@ -1,4 +1,5 @@
-"""Welfare of the auction relative to each baseline, on the same days, as in Figures 4 to 9."""
+"""Welfare of the auction relative to each baseline, on the same days: as in Figures 4 to 9, and with nothing
+declared at any load."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,11 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from types import MappingProxyType
 
-from bench.auction.runs.trials import AuctionTrial
-from bench.charts import Bars
-from bench.figures import Table
+from bench.auction.scope import Everyday, EverydayLoad, Figure
+from bench.auction.trials import DEFAULT, AuctionTrial
+from bench.figures import Measurement, Result, Table
 from bench.runs import Runs
-from bench.workloads.figures import Point
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
 
@@ -45,6 +45,8 @@ class Interval:
 
     mean: float
     half_width: float | None
+    values: int
+    """Number of values behind it."""
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -56,9 +58,9 @@ def interval(values: Sequence[float]) -> Interval:
     if not 1 <= len(values) <= MOST_VALUES:
         raise ValueError(f"{len(values)} values, from 1 to {MOST_VALUES} are needed")
     if len(values) == 1:
-        return Interval(values[0], None)
+        return Interval(values[0], None, 1)
     error = stdev(values) / math.sqrt(len(values))
-    return Interval(fmean(values), _T_975[len(values) - 2] * error)
+    return Interval(fmean(values), _T_975[len(values) - 2] * error, len(values))
 
 
 OURS = "pdftsp"
@@ -76,39 +78,25 @@ def trials_of(settings: Iterable[PaperSetting], seeds: Sequence[int]) -> list[Au
 
 
 def gain_pct(
-    runs: AuctionRuns,
-    setting: PaperSetting,
-    seeds: Sequence[int],
-    ours: str,
-    theirs: str,
-    value: str = "welfare_micros",
+    runs: AuctionRuns, setting: PaperSetting, seeds: Sequence[int], ours: str, theirs: str
 ) -> Interval:
-    """Return the mean gain of `ours` over `theirs` in per cent: of each day's ratio less 1.
+    """Return the mean gain in welfare of `ours` over `theirs` in per cent: of each day's ratio less 1.
+
+    A day on which `theirs` brings no welfare, and `ours` no less, has no ratio and is left out.
 
     Raises:
-        CommandError: the value of `theirs` is not positive on a day, so that there is no ratio.
+        CommandError: no day has a ratio, or `theirs` brings no welfare on a day and `ours` less.
     """
-    return interval([100 * (ratio - 1) for ratio in _ratios(runs, setting, seeds, ours, theirs, value)])
+    return interval([100 * (ratio - 1) for ratio in _ratios(runs, setting, seeds, ours, theirs)])
 
 
-def comparison_table(
-    name: str,
-    axis: str,
-    points: Sequence[Point],
-    seeds: Sequence[int],
-    runs: AuctionRuns,
-    published: GainsPct,
-) -> Table:
-    """Return a row per point and contender: its welfare as a part of the auction's, and the auction's gain.
-
-    Args:
-        axis: name of the quantity that differs between points.
-        published: the paper's gains, where it has any.
-    """
+def comparison_table(figure: Figure, seeds: Sequence[int], runs: AuctionRuns) -> Table:
+    """Return a row per point and contender: its welfare over the auction's, and the auction's gain."""
+    published = PUBLISHED_GAINS_PCT.get(figure.number, {})
     lines = []
-    for point in points:
+    for point in figure.points:
         for contender in (OURS, *BASELINES):
-            part = interval(_ratios(runs, point.setting, seeds, contender, OURS, "welfare_micros"))
+            part = interval(_ratios(runs, point.setting, seeds, contender, OURS))
             gain = gain_pct(runs, point.setting, seeds, OURS, contender)
             lines.append(
                 (
@@ -122,7 +110,7 @@ def comparison_table(
                 )
             )
     columns = (
-        axis,
+        figure.axis,
         "contender",
         "normalised_welfare",
         "normalised_welfare_ci95",
@@ -130,20 +118,107 @@ def comparison_table(
         "gain_ci95_pct",
         "paper_gain_pct",
     )
-    chart = Bars(axis, *columns[1:4], f"welfare / welfare of {OURS}, mean of {len(seeds)} days, 95 % CI")
-    return Table(name, columns, lines, chart)
+    return Table(f"figure_{figure.number}", columns, lines)
 
 
 def _ratios(
-    runs: AuctionRuns, setting: PaperSetting, seeds: Sequence[int], over: str, under: str, value: str
+    runs: AuctionRuns, setting: PaperSetting, seeds: Sequence[int], over: str, under: str
 ) -> list[float]:
     ratios = []
     for seed in seeds:
         trial = AuctionTrial(setting, seed, under)
-        divisor = runs.of(trial)[value]
-        if divisor <= 0:
+        divisor = runs.of(trial)["welfare_micros"]
+        welfare = runs.of(AuctionTrial(setting, seed, over))["welfare_micros"]
+        if divisor > 0:
+            ratios.append(welfare / divisor)
+        elif welfare < divisor:
             raise CommandError(
-                f"{trial}: {value} is {divisor}, nothing to compare with: try a larger setting"
+                f"{trial}: welfare is {divisor:.0f} micros and of {over} {welfare:.0f}, nothing to compare "
+                "with: try a larger setting"
             )
-        ratios.append(runs.of(AuctionTrial(setting, seed, over))[value] / divisor)
+    if not ratios:
+        raise CommandError(f"{trial}: no welfare on any day, nothing to compare with: try a larger setting")
     return ratios
+
+
+RIVALS = ("eft", "titan", OURS)
+"""Rivals of the auction with nothing declared; `OURS` has a forecast from the day before."""
+TUNED_LOADS = (2.0, 4.0)
+"""Loads for which the auction's constants were tuned: docs/workloads/auction-paper.md."""
+
+
+def everyday_trials(everyday: Everyday) -> list[AuctionTrial]:
+    """Return a trial for every contender on every everyday load and day."""
+    return [
+        AuctionTrial(load.setting, seed, name)
+        for load in everyday.loads
+        for name in (DEFAULT, *RIVALS)
+        for seed in everyday.seeds
+    ]
+
+
+def everyday_result(everyday: Everyday, runs: AuctionRuns) -> Result:
+    """Return the gains of the auction with nothing declared, and its worst proven ratio; with a row per load.
+
+    Raises:
+        CommandError: there is no welfare to compare with.
+    """
+    gains = {
+        rival: {load: gain_pct(runs, load.setting, everyday.seeds, DEFAULT, rival) for load in everyday.loads}
+        for rival in RIVALS
+    }
+    ratios = {
+        load: max(proven_ratio_of(runs, AuctionTrial(load.setting, seed, DEFAULT)) for seed in everyday.seeds)
+        for load in everyday.loads
+    }
+    worst = max(ratios, key=ratios.__getitem__)
+    tuned = {load: gain for load, gain in gains[OURS].items() if load.load in TUNED_LOADS}
+    rows = [
+        (load.deviation, load.load, *(gains[rival][load].mean for rival in RIVALS), ratios[load])
+        for load in everyday.loads
+    ]
+    columns = ("deviation", "load", *(f"over_{rival}_pct" for rival in RIVALS), "worst_proven_ratio")
+    days = len(ratios) * len(everyday.seeds)
+    return Result(
+        (
+            _least("default_over_eft_min_pct", gains["eft"]),
+            _least("default_over_titan_min_pct", gains["titan"]),
+            Measurement(
+                "default_over_tuned_pct",
+                fmean(gain.mean for gain in tuned.values()),
+                f"mean of {len(tuned)} loads from {TUNED_LOADS[0]:g} to {TUNED_LOADS[1]:g}",
+                _days(tuned),
+            ),
+            Measurement(
+                "default_proven_ratio_worst",
+                ratios[worst],
+                f"by the live certificate: the worst of {days} single days, from an empty ledger: {worst}",
+                days,
+            ),
+        ),
+        (Table("everyday", columns, rows),),
+    )
+
+
+def proven_ratio_of(runs: AuctionRuns, trial: AuctionTrial) -> float:
+    """Return the ratio of a day by its last certificate.
+
+    Raises:
+        CommandError: the day has no welfare, and so no ratio.
+    """
+    outcome = runs.of(trial)
+    if "proven_ratio" not in outcome:
+        raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
+    return outcome["proven_ratio"]
+
+
+def _least(name: str, gains: Mapping[EverydayLoad, Interval]) -> Measurement:
+    """Return the least of the means over days, with its load."""
+    worst = min(gains, key=lambda load: gains[load].mean)
+    lost = sum(gain.mean < 0 for gain in gains.values())
+    note = f"least of the means of {len(gains)} loads: {worst}; {lost} of the means are below 0"
+    return Measurement(name, gains[worst].mean, note, _days(gains))
+
+
+def _days(gains: Mapping[EverydayLoad, Interval]) -> int:
+    return sum(gain.values for gain in gains.values())

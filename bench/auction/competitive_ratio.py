@@ -1,16 +1,14 @@
-"""Distance of the auction from the best schedule in hindsight: Figure 12, and the proven ratio at high
-load."""
+"""Distance of the auction from the best schedule in hindsight: Figure 12, and the proven ratio at high load.
+Decision times: Figure 13."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench.auction.comparison import PUBLISHED_RATIO_AT_MOST, AuctionRuns
-from bench.auction.runs.contenders import DEFAULT
-from bench.auction.runs.trials import CLEARING_BOUND, OPTIMUM, AuctionTrial
-from bench.charts import Bars
+from bench.auction.comparison import OURS, PUBLISHED_RATIO_AT_MOST, AuctionRuns, proven_ratio_of
+from bench.auction.scope import Figure, Point
+from bench.auction.trials import CLEARING_BOUND, DEFAULT, OPTIMUM, TITANS_PROGRAM, AuctionTrial
 from bench.figures import Measurement, Result, Table
-from bench.workloads.figures import Figure
 from bench.workloads.paper import PaperSetting
 from infra.errors import CommandError
 
@@ -90,12 +88,9 @@ def proven_ratio(high: PaperSetting, seeds: Sequence[int], runs: AuctionRuns) ->
     live, afterwards = [], []
     for seed in seeds:
         trial = AuctionTrial(high, seed, DEFAULT)
-        ours = runs.of(trial)
-        if "proven_ratio" not in ours:
-            raise CommandError(f"{trial}: without welfare there is no ratio: try a larger setting")
-        live.append(ours["proven_ratio"])
+        live.append(proven_ratio_of(runs, trial))
         bound_micros = runs.of(AuctionTrial(high, seed, CLEARING_BOUND))["bound_micros"]
-        afterwards.append(bound_micros / ours["planned_welfare_micros"])
+        afterwards.append(bound_micros / runs.of(trial)["planned_welfare_micros"])
     note = (
         f"by the live certificate: mean of {len(seeds)} days, the worst {max(live):.3g}; by the prices "
         f"that clear the day in hindsight {fmean(afterwards):.3g}, the worst {max(afterwards):.3g}; "
@@ -146,5 +141,65 @@ def _table(name: str, figure: Figure, days: Sequence[Competed]) -> Table:
         )
         for day in days
     ]
-    label = "bound of the optimum / welfare; bar: what the gap leaves open"
-    return Table(name, columns, rows, Bars(figure.axis, "seed", "ratio", columns[-1], label))
+    return Table(name, columns, rows)
+
+
+TITAN = "titan"
+
+
+def runtime_trials(points: Sequence[Point], high: PaperSetting, seed: int) -> list[AuctionTrial]:
+    """Return trials of both, by number of nodes, each alone."""
+    settings = dict.fromkeys([high, *(point.setting for point in points)])
+    return [
+        AuctionTrial(setting, seed, name, alone=True)
+        for name in (OURS, TITANS_PROGRAM)
+        for setting in settings
+    ]
+
+
+def runtime(points: Sequence[Point], high: PaperSetting, seed: int, runs: AuctionRuns) -> Result:
+    """Return `day_s`, `titan_time_ratio` and `quick_titan_time_ratio` at high load, and times by number of
+    nodes."""
+    lines = []
+    for point in points:
+        at = _seconds_per_bid(runs, point.setting, seed)
+        nodes = float(point.setting.nodes)
+        lines.append((nodes, at.ours, at.titan, at.program, at.program / at.ours))
+    day = runs.of(AuctionTrial(high, seed, OURS, alone=True))
+    titans_day = runs.of(AuctionTrial(high, seed, TITANS_PROGRAM, alone=True))
+    at = _seconds_per_bid(runs, high, seed)
+    setting = f"{high.nodes} nodes, {high.slots} slots, {day['bids']:.0f} bids, alone on one core"
+    measurements = (
+        Measurement(
+            "day_s", day["wall_s"], f"a simulated day through the cell, executors included: {setting}"
+        ),
+        Measurement(
+            "titan_time_ratio",
+            at.program / at.ours,
+            f"per bid {1_000 * at.program:.3g} ms of the program, solved to the end or its limit for "
+            f"{titans_day['program_solves']:.0f} of {titans_day['solves']:.0f} batches, against "
+            f"{1_000 * at.ours:.3g} ms in the cell: {setting}",
+        ),
+        Measurement(
+            "quick_titan_time_ratio",
+            at.titan / at.ours,
+            f"per bid {1_000 * at.titan:.3g} ms of `{TITAN}` as it runs in the tables, its solvers and the "
+            f"cell, against {1_000 * at.ours:.3g} ms in the cell: {setting}",
+        ),
+    )
+    columns = ("nodes", *(f"{name}_s_per_bid" for name in (OURS, TITAN, TITANS_PROGRAM)), "ratio")
+    return Result(measurements, (Table("figure_13", columns, lines),))
+
+
+@dataclass(frozen=True)
+class _SecondsPerBid:
+    ours: float
+    titan: float
+    """Time of the contender in the tables."""
+    program: float
+
+
+def _seconds_per_bid(runs: AuctionRuns, setting: PaperSetting, seed: int) -> _SecondsPerBid:
+    ours = runs.of(AuctionTrial(setting, seed, OURS, alone=True))
+    titan = runs.of(AuctionTrial(setting, seed, TITANS_PROGRAM, alone=True))
+    return _SecondsPerBid(ours["decision_s"], titan["decision_s"], titan["program_s_per_bid"])

@@ -5,15 +5,13 @@ from collections.abc import Callable, Mapping
 
 from pydantic import FiniteFloat, TypeAdapter
 
-from bench.auction import comparison, competitive_ratio, everyday, misreports, runtime
-from bench.auction.comparison import BASELINES, OURS, PUBLISHED_GAINS_PCT, AuctionRuns, gain_pct
-from bench.auction.runs.contenders import DEFAULT
-from bench.auction.runs.trials import CLEARING_BOUND, AuctionTrial, run_trial, warm_up
-from bench.auction.scope import AuctionScope, scope_of
+from bench.auction import comparison, competitive_ratio, misreports
+from bench.auction.comparison import BASELINES, OURS, AuctionRuns, gain_pct
+from bench.auction.scope import AuctionScope, Figure, scope_of
+from bench.auction.trials import CLEARING_BOUND, DEFAULT, AuctionTrial, run_trial, warm_up
 from bench.figures import Measurement, Result
 from bench.runs import Experiment, Runs
 from bench.suite import Suite, SuitePart, SuiteRun
-from bench.workloads.figures import Figure
 
 AuctionBench = SuiteRun[AuctionScope, AuctionTrial, Mapping[str, float]]
 
@@ -35,7 +33,8 @@ DAYS = Experiment[AuctionTrial, Mapping[str, float]](
         "infra/workloads",
         "infra/views",
         "bench/workloads",
-        "bench/auction/runs",
+        "bench/auction/day.py",
+        "bench/auction/trials.py",
         # Versions of all libraries: plans depend on the solver.
         "requirements.lock",
     ),
@@ -45,8 +44,8 @@ DAYS = Experiment[AuctionTrial, Mapping[str, float]](
 
 def _decision_time(bench: AuctionBench) -> Result:
     scope, seed = bench.scope, bench.scope.seeds[0]
-    runs = bench.run(runtime.trials_of(scope.runtime, scope.high, seed))
-    return runtime.runtime(scope.runtime, scope.high, seed, runs)
+    runs = bench.run(competitive_ratio.runtime_trials(scope.runtime, scope.high, seed))
+    return competitive_ratio.runtime(scope.runtime, scope.high, seed, runs)
 
 
 def _ratio(name: str, figure_of: Callable[[AuctionScope], Figure]) -> Callable[[AuctionBench], Result]:
@@ -81,16 +80,7 @@ def _figures(bench: AuctionBench) -> Result:
             *(_over(bench, runs, baseline) for baseline in BASELINES if baseline != "published"),
         ),
         tuple(
-            comparison.comparison_table(
-                f"figure_{figure.number}",
-                figure.axis,
-                figure.points,
-                seeds,
-                runs,
-                PUBLISHED_GAINS_PCT.get(figure.number, {}),
-            )
-            for figure in scope.comparisons
-            if figure.points
+            comparison.comparison_table(figure, seeds, runs) for figure in scope.comparisons if figure.points
         ),
     )
 
@@ -109,19 +99,12 @@ def _misreports(bench: AuctionBench) -> Result:
     runs = Runs(conditions.folder, misreports.PLAYED)
     trials = misreports.trials_of(conditions.quick, conditions.seed)
     runs.complete(trials, bench.jobs, conditions.console)
-    return misreports.result_of(misreports.merged(runs.of(trial) for trial in trials))
+    return misreports.result_of(runs.of(trial) for trial in trials)
 
 
 def _everyday(bench: AuctionBench) -> Result:
     days = bench.scope.everyday
-    for reason in days.skipped:
-        bench.conditions.console.print(f"everyday lacks {reason}", markup=False)
-    return everyday.everyday(days, bench.run(everyday.trials_of(days)))
-
-
-def _working_days(bench: AuctionBench) -> Result:
-    days = bench.scope.working_days
-    return everyday.working_days(days, bench.run(everyday.trials_of_working_days(days)))
+    return comparison.everyday_result(days, bench.run(comparison.everyday_trials(days)))
 
 
 SUITE: Suite[AuctionScope, AuctionTrial, Mapping[str, float]] = Suite(
@@ -132,7 +115,6 @@ SUITE: Suite[AuctionScope, AuctionTrial, Mapping[str, float]] = Suite(
         SuitePart("figures", _figures),
         SuitePart("misreports", _misreports),
         SuitePart("everyday", _everyday),
-        SuitePart("working days", _working_days),
     ),
     scope=scope_of,
     experiment=DAYS,

@@ -1,39 +1,119 @@
-"""Extent of a benchmark: the paper's evaluation in full, or a form of it that takes a minute."""
+"""Settings and days of a run: the points of the paper's figures in full, or a form that takes a minute.
 
-from collections.abc import Sequence
+Parameters that a figure does not vary have their base values: 100 mixed nodes, a day of 144 slots, 50
+arrivals per slot, five vendors, proportional deadlines. Figure 4 has Figure 8's high load, at which the
+number of nodes matters.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
-from bench.auction.everyday import (
-    DRAWN,
-    EVERYDAY_LOADS,
-    NIGHT_PART,
-    WORKING_DAY,
-    WORKING_LOADS,
-    Everyday,
-    EverydayLoad,
-)
 from bench.figures import Conditions
 from bench.workloads.arrivals import TraceArrivals
-from bench.workloads.figures import (
-    BASE,
-    LOADS,
-    SMALL,
-    SMALL_LOADED,
-    SMALL_WORK_SCALE,
-    Figure,
-    Point,
-    figure_12,
-    figures,
-    traces_at_hand,
-)
-from bench.workloads.paper import PaperSetting, arrivals_for_load
+from bench.workloads.paper import DEADLINE_RULES, Gpus, PaperSetting, arrivals_for_load
+
+BASE = PaperSetting()
+LOADS = {"light": 30.0, "medium": 50.0, "high": 80.0}
+"""Arrivals per slot."""
+
+NODES = (50, 100, 150, 200)
+VENDORS = (2, 5, 10, 15, 20)
+TRACES = {"Philly": "jobs_philly.csv.gz", "ITP": "jobs_elasticflow_itp.csv.gz"}
+"""File names of real arrivals; the paper's MLaaS and Helios are not available."""
+
+SMALL = ((4, 24, 3.0), (4, 24, 5.0), (6, 24, 4.0), (6, 36, 3.0), (8, 36, 5.0), (10, 48, 5.0))
+"""Nodes, slots and arrivals per slot with an offline optimum that is found quickly: demand is 0.7 to 1.9
+times the capacity of the nodes, less than at any of `LOADS`."""
+SMALL_LOADED = ((4, 24, 8.0), (4, 24, 13.0))
+"""Sizes with the load of `BASE` at medium and at high load, where proving the optimum takes minutes."""
+SMALL_WORK_SCALE = 0.25
+"""A task of the full size takes 40 slots in the mean: too long for 24."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point on a figure's axis."""
+
+    label: str
+    setting: PaperSetting
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Settings that a figure compares."""
+
+    number: int
+    axis: str
+    points: tuple[Point, ...]
+    skipped: tuple[str, ...] = ()
+    """Reasons why points are absent, one line each."""
+
+
+def figures(traces: Path | None) -> dict[int, Figure]:
+    """Return Figures 4 to 9 by number.
+
+    Args:
+        traces: folder of the files of `TRACES`; None leaves them out.
+    """
+    high = replace(BASE, arrivals_per_slot=LOADS["high"])
+    every = (
+        Figure(4, "nodes", tuple(Point(str(n), replace(high, nodes=n)) for n in NODES)),
+        Figure(5, "labour vendors", tuple(Point(str(n), replace(BASE, vendors=n)) for n in VENDORS)),
+        Figure(6, "type of nodes", tuple(Point(gpus, replace(BASE, gpus=gpus)) for gpus in get_args(Gpus))),
+        _real_arrivals(traces),
+        Figure(
+            8,
+            "workload",
+            tuple(Point(name, replace(BASE, arrivals_per_slot=mean)) for name, mean in LOADS.items()),
+        ),
+        Figure(
+            9,
+            "deadlines",
+            tuple(Point(rule, replace(BASE, deadlines=rule)) for rule in DEADLINE_RULES),
+        ),
+    )
+    return {figure.number: figure for figure in every}
+
+
+def figure_12(sizes: Iterable[tuple[int, int, float]]) -> Figure:
+    """Return settings by nodes, slots and arrivals per slot, with work that fits into such days."""
+    points = tuple(
+        Point(
+            f"{nodes} x {slots}, {arrivals_per_slot:g}",
+            replace(
+                BASE,
+                nodes=nodes,
+                slots=slots,
+                arrivals_per_slot=arrivals_per_slot,
+                work_scale=SMALL_WORK_SCALE,
+            ),
+        )
+        for nodes, slots, arrivals_per_slot in sizes
+    )
+    return Figure(12, "nodes x slots, arrivals per slot", points)
+
+
+def _real_arrivals(traces: Path | None) -> Figure:
+    """Return Figure 7, with as many jobs of each trace as the base has tasks."""
+    jobs = round(BASE.arrivals_per_slot * BASE.slots)
+    paths = {} if traces is None else {name: traces / file for name, file in TRACES.items()}
+    points = tuple(
+        Point(name, replace(BASE, trace=TraceArrivals(path, jobs)))
+        for name, path in paths.items()
+        if path.exists()
+    )
+    absent = tuple(f"{name}: {path} is not here" for name, path in paths.items() if not path.exists())
+    return Figure(7, "trace", points, absent)
+
 
 SEEDS = 5
 QUICK_SEEDS = 2
 COMPARISONS = (4, 5, 6, 7, 8, 9)
 
 EVERYDAY_NODES = 24
+EVERYDAY_LOADS = (0.2, 0.5, 1.0, 2.0, 4.0)
 EVERYDAY_SEEDS = 3
 EVERYDAY_DEVIATIONS = (1.0, 1.75)
 
@@ -44,6 +124,28 @@ _QUICK_SMALL_LOADED = ((2, 12, 3.0),)
 """Settings with an optimum that is found in a second."""
 _QUICK_EVERYDAY_NODES = 2
 _QUICK_EVERYDAY_LOADS = (0.5, 4.0)
+
+
+@dataclass(frozen=True)
+class EverydayLoad:
+    """A kind of day."""
+
+    load: float
+    """Demand over the fleet's capacity: see `arrivals_for_load`."""
+    deviation: float
+    """Deviation of the logarithm of users' values."""
+    setting: PaperSetting
+
+    def __str__(self) -> str:
+        return f"deviation {self.deviation:g}, load {self.load:g}"
+
+
+@dataclass(frozen=True)
+class Everyday:
+    """Days of the auction with nothing declared."""
+
+    loads: tuple[EverydayLoad, ...]
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -59,8 +161,6 @@ class AuctionScope:
     runtime: tuple[Point, ...]
     everyday: Everyday
     """Settings of the auction with nothing declared."""
-    working_days: Everyday
-    """Settings of `everyday` on days with a night."""
     high: PaperSetting
     """High load, at which the figures are measured."""
 
@@ -71,21 +171,17 @@ def scope_of(conditions: Conditions) -> AuctionScope:
     Raises:
         TraceError: a trace cannot be read, or is too short.
     """
-    if conditions.quick:
-        scope = quick(conditions.seed, conditions.trace_files)
-    else:
-        scope = full(conditions.seed, conditions.traces, conditions.trace_files)
-    settings = [point.setting for figure in scope.comparisons for point in figure.points]
-    settings += [load.setting for load in scope.everyday.loads]
-    for trace in dict.fromkeys(setting.trace for setting in settings):
-        if isinstance(trace, TraceArrivals):
-            trace.check()
+    scope = quick(conditions.seed) if conditions.quick else full(conditions.seed, conditions.traces)
+    for figure in scope.comparisons:
+        for trace in (point.setting.trace for point in figure.points):
+            if isinstance(trace, TraceArrivals):
+                trace.check()
     return scope
 
 
-def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> AuctionScope:
+def full(seed: int, traces: Path) -> AuctionScope:
     """Return the full form, on consecutive days from `seed` on."""
-    every = figures(traces, trace_files)
+    every = figures(traces)
     high = replace(BASE, arrivals_per_slot=LOADS["high"])
     return AuctionScope(
         seeds=tuple(range(seed, seed + SEEDS)),
@@ -98,33 +194,20 @@ def full(seed: int, traces: Path, trace_files: Sequence[Path] = ()) -> AuctionSc
             EVERYDAY_LOADS,
             EVERYDAY_DEVIATIONS,
             range(seed, seed + EVERYDAY_SEEDS),
-            traces,
-            trace_files,
-        ),
-        working_days=_working_days(
-            replace(BASE, nodes=EVERYDAY_NODES), WORKING_LOADS, range(seed, seed + EVERYDAY_SEEDS)
         ),
         high=high,
     )
 
 
-def quick(seed: int, trace_files: Sequence[Path] = ()) -> AuctionScope:
+def quick(seed: int) -> AuctionScope:
     """Return the quick form: three nodes for a sixth of the day, as loaded as in full by smaller tasks;
-    Figure 8 alone, and few days. Real arrivals are included only if their files are named.
-
-    """
-    every = figures(None, trace_files)
+    Figure 8 alone, and few days."""
     high = _shrunk(replace(BASE, arrivals_per_slot=LOADS["high"]))
+    loads = figures(None)[8]
+    points = tuple(Point(point.label, _shrunk(point.setting)) for point in loads.points)
     return AuctionScope(
         seeds=tuple(range(seed, seed + QUICK_SEEDS)),
-        comparisons=tuple(
-            replace(
-                every[number],
-                points=tuple(Point(point.label, _shrunk(point.setting)) for point in every[number].points),
-            )
-            for number in (7, 8)
-            if every[number].points
-        ),
+        comparisons=(replace(loads, points=points),),
         small=figure_12(_QUICK_SMALL),
         small_loaded=figure_12(_QUICK_SMALL_LOADED),
         runtime=(Point("high", high),),
@@ -133,62 +216,32 @@ def quick(seed: int, trace_files: Sequence[Path] = ()) -> AuctionScope:
             _QUICK_EVERYDAY_LOADS,
             (BASE.density.log_deviation,),
             range(seed, seed + QUICK_SEEDS),
-            None,
-            trace_files,
-        ),
-        working_days=_working_days(
-            replace(high, nodes=_QUICK_EVERYDAY_NODES, slots=BASE.slots),
-            WORKING_LOADS[-1:],
-            range(seed, seed + QUICK_SEEDS),
         ),
         high=high,
     )
 
 
 def _everyday(
-    base: PaperSetting,
-    loads: Sequence[float],
-    deviations: Sequence[float],
-    seeds: Sequence[int],
-    traces: Path | None,
-    trace_files: Sequence[Path],
+    base: PaperSetting, loads: Sequence[float], deviations: Sequence[float], seeds: Sequence[int]
 ) -> Everyday:
-    """Return every load with drawn arrivals and with those of each trace, at each deviation of values."""
-    present, absent = traces_at_hand(traces, trace_files)
+    """Return every load at each deviation of values."""
     found = []
-    for arrivals, path in {DRAWN: None, **present}.items():
-        for deviation in deviations:
-            for load in loads:
-                per_slot = arrivals_for_load(load, base.nodes, base.gpus, base.work_scale)
-                jobs = max(round(per_slot * base.slots), 1)
-                setting = replace(
-                    base,
-                    arrivals_per_slot=per_slot,
-                    trace=None if path is None else TraceArrivals(path, jobs),
-                    density=replace(base.density, log_deviation=deviation),
-                )
-                found.append(EverydayLoad(arrivals, load, deviation, setting))
-    return Everyday(tuple(found), tuple(seeds), absent)
-
-
-def _working_days(base: PaperSetting, loads: Sequence[float], seeds: Sequence[int]) -> Everyday:
-    found = []
-    for load in loads:
-        per_slot = arrivals_for_load(load, base.nodes, base.gpus, base.work_scale)
-        setting = replace(base, arrivals_per_slot=per_slot, night_part=NIGHT_PART)
-        found.append(EverydayLoad(WORKING_DAY, load, base.density.log_deviation, setting))
+    for deviation in deviations:
+        density = replace(base.density, log_deviation=deviation)
+        for load in loads:
+            per_slot = arrivals_for_load(load, base.nodes, base.gpus, base.work_scale)
+            setting = replace(base, arrivals_per_slot=per_slot, density=density)
+            found.append(EverydayLoad(load, deviation, setting))
     return Everyday(tuple(found), tuple(seeds))
 
 
 def _shrunk(setting: PaperSetting) -> PaperSetting:
     # As much work per node as in full, of smaller tasks.
     arrivals_per_slot = setting.arrivals_per_slot / (_QUICK_SCALE * SMALL_WORK_SCALE)
-    jobs = round(arrivals_per_slot * _QUICK_SLOTS)
     return replace(
         setting,
         nodes=setting.nodes // _QUICK_SCALE,
         slots=_QUICK_SLOTS,
         arrivals_per_slot=arrivals_per_slot,
-        trace=setting.trace and replace(setting.trace, jobs=jobs),
         work_scale=SMALL_WORK_SCALE,
     )

@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 
-from bench.charts import Lines
 from bench.elastic.instances import (
     INFERENCE_GPUS,
     TRAINING_GPUS,
@@ -21,8 +20,8 @@ from bench.elastic.instances import (
 from bench.figures import Measurement, Result, Table
 from solvers.elastic.cluster import Cluster
 from solvers.elastic.knapsack import best_choice
-from solvers.elastic.lent import Lent, lent_by
-from solvers.elastic.reclaiming import least_preemption_cost, random_choice, smallest_count
+from solvers.elastic.lent import lent_by
+from solvers.elastic.reclaiming import least_preemption_cost, smallest_count
 from streams.worker.garbage import tune_gc
 
 SERVERS = 500
@@ -31,7 +30,6 @@ QUICK_COUNTS = (5, 35, 65, 100)
 INSTANCES = 10
 """Number of instances, half of them with elastic jobs."""
 QUICK_INSTANCES = 2
-RANDOM_CHOICES = 3
 OPTIMUM_LIMIT_S = 60.0
 REPEATS = 5
 """Repetitions of each timed call; the median counts."""
@@ -41,7 +39,7 @@ QUICK_ROUNDS = 2
 
 
 def measure_reclaiming(quick: bool, seed: int) -> Result:
-    """Measure `reclaim_ms`, and preemptions relative to the optimum and the rivals, for reclaims of 1 to 100
+    """Measure `reclaim_ms`, and preemptions relative to the optimum and a rival, for reclaims of 1 to 100
     of 500 servers."""
     # Pyomo takes a second to import.
     from bench.elastic.reclaim_optimum import reclaim_optimum
@@ -64,13 +62,12 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
                     ours=len(chosen.preempted),
                     optimum=len(reclaim_optimum(lent, count, OPTIMUM_LIMIT_S).preempted),
                     smallest_count=len(smallest_count(lent, count).preempted),
-                    random=_mean_of_random(lent, count, number),
                     damage=chosen.collateral_damage,
                     took_ms=1_000 * took_s,
                 )
             )
     ours, optimum = sum(row.ours for row in rows), sum(row.optimum for row in rows)
-    by_smallest, at_random = sum(row.smallest_count for row in rows), math.fsum(row.random for row in rows)
+    by_smallest = sum(row.smallest_count for row in rows)
     few = [row for row in rows if row.count < 60]
     setting = (
         f"{counts[0]} to {counts[-1]} of {SERVERS} servers, {instances} instances, half with elastic jobs"
@@ -94,12 +91,6 @@ def measure_reclaiming(quick: bool, seed: int) -> Result:
                 preempted.format(f"{by_smallest} by the smallest count"),
                 len(rows),
             ),
-            Measurement(
-                "reclaim_vs_random",
-                at_random / ours,
-                preempted.format(f"{at_random:.0f} at random"),
-                len(rows),
-            ),
         ),
         (_by_count(rows, counts),),
     )
@@ -117,7 +108,6 @@ class _Row:
     ours: int
     optimum: int
     smallest_count: int
-    random: float
     damage: float
     took_ms: float
 
@@ -134,29 +124,22 @@ def _by_count(rows: list[_Row], counts: tuple[int, ...]) -> Table:
                     _mean([row.ours for row in matching]),
                     _mean([row.optimum for row in matching]),
                     _mean([row.smallest_count for row in matching]),
-                    _mean([row.random for row in matching]),
                     _mean([row.damage for row in matching]),
                     _mean([row.took_ms for row in matching]),
                 )
             )
-    schemes = ("preemption_cost", "optimum", "smallest_count", "random")
+    schemes = ("preemption_cost", "optimum", "smallest_count")
     columns = ("jobs", "servers", *schemes, "collateral_damage", "ms")
-    return Table("reclaiming", columns, lines, Lines("jobs", "servers", schemes, "jobs preempted", "servers"))
-
-
-def _mean_of_random(lent: Lent, count: int, number: int) -> float:
-    seeds = range(number * RANDOM_CHOICES, (number + 1) * RANDOM_CHOICES)
-    return _mean([len(random_choice(seed)(lent, count).preempted) for seed in seeds])
+    return Table("reclaiming", columns, lines)
 
 
 def measure_allocation(quick: bool, seed: int) -> Result:
-    """Measure `allocation_round_ms`, `round_event_ms`, `wide_round_ms` with 1,000 running and 500 waiting
-    jobs, and `knapsack_ms` at 354 items and 245 GPUs."""
+    """Measure `allocation_round_ms` with 1,000 running and 500 waiting jobs, and `knapsack_ms` at 354 items
+    and 245 GPUs."""
     rounds = QUICK_ROUNDS if quick else ROUNDS
     seeds = [seed * ROUNDS + number for number in range(rounds)]
     with _garbage_collection_of_a_worker():
-        timed = [_time_round(BusyCell(each)) for each in seeds]
-        wide = [_time_round(BusyCell(each, wide=True)) for each in seeds]
+        decided_s = [_round_s(BusyCell(each)) for each in seeds]
     groups = [knapsack_groups(each) for each in seeds]
     setting = (
         f"1,000 running, all elastic, and 500 waiting jobs, {TRAINING_GPUS} training and {INFERENCE_GPUS} "
@@ -167,20 +150,8 @@ def measure_allocation(quick: bool, seed: int) -> Result:
         (
             Measurement(
                 "allocation_round_ms",
-                1_000 * _mean([each.decided_s for each in timed]),
+                1_000 * _mean(decided_s),
                 f"the workers of each job on each server; {setting}",
-                rounds,
-            ),
-            Measurement(
-                "round_event_ms",
-                1_000 * _mean([each.encoded_s for each in timed]),
-                f"the tick with all {_mean([each.decisions for each in timed]):.0f} decisions; {setting}",
-                rounds,
-            ),
-            Measurement(
-                "wide_round_ms",
-                1_000 * _mean([each.decided_s for each in wide]),
-                f"as allocation_round_ms, where each job that waits needs a whole server; {setting}",
                 rounds,
             ),
             Measurement(
@@ -193,29 +164,16 @@ def measure_allocation(quick: bool, seed: int) -> Result:
     )
 
 
-@dataclass(frozen=True)
-class _TimedRound:
-    decided_s: float
-    """Time until the zone has decided."""
-    encoded_s: float
-    """Time until the last decision is encoded and in the chain."""
-    decisions: int
-
-
-def _time_round(busy: BusyCell) -> _TimedRound:
-    decided_s, encoded_s = [], []
+def _round_s(busy: BusyCell) -> float:
+    """Return the median time until the zone has decided a round."""
+    times_s = []
     for _ in range(REPEATS):
         decide = busy.wake()
         gc.collect()
         start_s = time.perf_counter()
         decide()
-        decided_s.append(time.perf_counter() - start_s)
-        cell = busy.cell()
-        gc.collect()
-        start_s = time.perf_counter()
-        decisions = cell.handle(busy.tick)
-        encoded_s.append(time.perf_counter() - start_s)
-    return _TimedRound(float(np.median(decided_s)), float(np.median(encoded_s)), len(decisions))
+        times_s.append(time.perf_counter() - start_s)
+    return float(np.median(times_s))
 
 
 @contextmanager

@@ -111,13 +111,12 @@ def knapsack_groups(seed: int, items: int = 354) -> list[ItemGroup]:
 
 class BusyCell:
     """Elastic jobs run on all training servers and on all inference servers, which are lent at once, and jobs
-    of fixed sizes wait. The next tick begins a round, in which elastic jobs are shrunk; if the waiting jobs
-    are `wide`, each needs a whole server.
+    of fixed sizes wait. The next tick begins a round, in which elastic jobs are shrunk.
 
     Inference servers are the zone's own here, of the slower GPU type: a round treats them like loans.
     """
 
-    def __init__(self, seed: int, running: int = 1_000, waiting: int = 500, wide: bool = False) -> None:
+    def __init__(self, seed: int, running: int = 1_000, waiting: int = 500) -> None:
         self._offsets = count()
         cell = Cell(_CELL)
         rng = random.Random(f"busy/{seed}")
@@ -137,7 +136,7 @@ class BusyCell:
                     )
                     self._send(cell, started)
         for number in range(waiting):
-            gpus, gpus_per_worker = (SERVER_GPUS, SERVER_GPUS) if wide else job_size(rng)
+            gpus, gpus_per_worker = job_size(rng)
             workers = gpus // gpus_per_worker
             is_fungible = rng.random() < _FUNGIBLE_SHARE
             job = _submitted(rng, f"waiting-{number}", (workers, workers), gpus_per_worker, is_fungible)

@@ -5,11 +5,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from bench.charts import Lines
-from bench.elastic.simulated import OUTCOME, ElasticRunOutcome, simulate
+from bench.elastic.simulated import OUTCOME, ElasticRunOutcome, ElasticSetting, ElasticTrial, simulate
 from bench.elastic.table_3_5 import check_comparable, table_3_5, trials_by_row
-from bench.elastic.trial import ElasticSetting, ElasticTrial
-from bench.figures import Conditions, Measurement, Result, Table, slope
+from bench.figures import Conditions, Measurement, Result
 from bench.runs import Experiment
 from bench.suite import Suite, SuitePart, SuiteRun, by_size
 from infra.workloads.elastic.jobs import SCALING_RANGE
@@ -26,13 +24,11 @@ class ElasticScope:
     Attributes:
         setting: setting of all comparisons.
         timed: setting of the run whose time and memory are measured.
-        growth: settings of growing length.
         rows: rows of Table 3.5.
     """
 
     setting: ElasticSetting
     timed: ElasticSetting
-    growth: tuple[ElasticSetting, ...]
     rows: tuple[int, ...]
 
 
@@ -41,12 +37,9 @@ def scope_of(conditions: Conditions) -> ElasticScope:
     that are busy at its beginning, of a quarter of the size except for the run whose time is measured."""
     if not conditions.quick:
         whole = ElasticSetting(conditions.seed)
-        growth = tuple(replace(whole, days=days) for days in (2.0, 4.0, 8.0, 15.0))
-        return ElasticScope(whole, whole, growth, tuple(range(1, 15)))
+        return ElasticScope(whole, whole, tuple(range(1, 15)))
     day = ElasticSetting(conditions.seed, first_day=_BUSY_DAY, days=1.0)
-    quarter = replace(day, factor=0.25)
-    growth = tuple(replace(quarter, first_day=0.0, days=days) for days in (1.0, 2.0))
-    return ElasticScope(quarter, day, growth, _QUICK_ROWS)
+    return ElasticScope(replace(day, factor=0.25), day, _QUICK_ROWS)
 
 
 _WARM_UP = ElasticSetting(factor=0.02, first_day=_BUSY_DAY, days=0.05)
@@ -79,7 +72,6 @@ SIMULATED = Experiment[ElasticTrial, ElasticRunOutcome](
         "infra/lender",
         "infra/log",
         "infra/views",
-        "bench/elastic/trial.py",
         "bench/elastic/simulated.py",
         # Versions of all libraries.
         "requirements.lock",
@@ -92,47 +84,18 @@ ElasticBench = SuiteRun[ElasticScope, ElasticTrial, ElasticRunOutcome]
 
 
 def _fifteen_days(bench: ElasticBench) -> Result:
-    """Measure time, memory, and the growth of the time with the jobs."""
-    scope = bench.scope
-    timed = ElasticTrial(scope.timed, alone=True)
-    growing = [ElasticTrial(setting, alone=True) for setting in scope.growth]
-    runs = bench.run([timed, *growing])
-    whole = runs.of(timed)
-    rows = []
-    for trial in growing:
-        outcome = runs.of(trial)
-        per_job_ms = 1_000 * outcome["cpu_s"] / outcome["jobs"]
-        rows.append(
-            (
-                "basic",
-                outcome["jobs"],
-                trial.setting.days,
-                outcome["events"],
-                outcome["cpu_s"],
-                per_job_ms,
-                outcome["rss_mb"],
-            )
-        )
-    exponent = slope([row[1] for row in rows], [row[4] for row in rows])
+    """Measure the time and the memory of a simulation."""
+    timed = ElasticTrial(bench.scope.timed, alone=True)
+    whole = bench.run([timed]).of(timed)
     note = (
         f"simulation of {whole['jobs']:,.0f} jobs, {whole['events']:,.0f} events, Basic with loans, "
-        f"workload drawn, until the last job is over: {scope.timed}"
+        f"workload drawn, until the last job is over: {bench.scope.timed}"
     )
-    columns = ("scenario", "jobs", "days", "events", "cpu_s", "cpu_ms_per_job", "rss_mb")
-    chart = Lines("scenario", "jobs", ("cpu_s",), "CPU time, s", "jobs")
     return Result(
         (
             Measurement("fifteen_days_s", whole["cpu_s"], f"CPU time on one core; {note}"),
             Measurement("fifteen_days_rss_mb", whole["rss_mb"], f"peak of the process; {note}"),
-            Measurement(
-                "fifteen_days_growth_exponent",
-                exponent,
-                f"slope of log CPU time over log jobs, {rows[0][1]:,.0f} to {rows[-1][1]:,.0f} jobs on "
-                f"{scope.growth[0].cluster.training_gpus:,} training GPUs",
-                len(rows),
-            ),
-        ),
-        (Table("growth", columns, rows, chart),),
+        )
     )
 
 
@@ -194,7 +157,6 @@ SUITE: Suite[ElasticScope, ElasticTrial, ElasticRunOutcome] = Suite(
     parts=(
         SuitePart("allocation", by_size("bench.elastic.algorithms:measure_allocation")),
         SuitePart("reclaiming", by_size("bench.elastic.algorithms:measure_reclaiming")),
-        SuitePart("scaling", by_size("bench.elastic.scaling:measure_scaling")),
         SuitePart("fifteen days", _fifteen_days),
         SuitePart("schemes", _schemes),
     ),

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bench.charts import Bars
-from bench.elastic.simulated import ElasticRunOutcome
-from bench.elastic.trial import ElasticSetting, ElasticTrial
+from bench.elastic.simulated import ElasticRunOutcome, ElasticSetting, ElasticTrial
 from bench.figures import Table, Value
 
 METRICS = (
@@ -107,8 +105,7 @@ def table_3_5(outcomes: Mapping[int, ElasticRunOutcome]) -> Table:
         ):
             reductions = (_ratio(baseline.get(mean), values.get(mean)) for mean in _MEANS.values())
             rows.append((LABELS[number], source, *(values.get(metric) for metric in metrics), *reductions))
-    chart = Bars("run", "source", "jct_mean_s", None, "mean JCT, s")
-    return Table("table_3_5", ("run", "source", *metrics, *_MEANS), rows, chart)
+    return Table("table_3_5", ("run", "source", *metrics, *_MEANS), rows)
 
 
 _MEANS = {"queue_reduction": "queue_mean_s", "jct_reduction": "jct_mean_s"}

@@ -1,20 +1,16 @@
 """The suite `merging`: the task merger and its rivals on measured fine-tuning. Parts that run alone come
 first."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from bench.figures import Conditions, Measurement, Result
-from bench.merging import tables
-from bench.merging.estimates import estimates
+from bench.figures import Conditions, Measurement, Result, Table, Value
+from bench.merging.merger import measure_merger
 from bench.merging.simulated import OUTCOME, MergingRunOutcome, run
-from bench.merging.slow_merges import measure_merger
-from bench.merging.trial import HALVES, Half, MergingSetting, MergingTrial, rival
+from bench.merging.trial import HALVES, Half, Knowledge, MergingSetting, MergingTrial, rival
 from bench.runs import Experiment
-from bench.suite import Suite, SuitePart, SuiteRun, by_size
+from bench.suite import Suite, SuitePart, SuiteRun
 from infra.errors import CommandError
 from schemas.merging.settings import SchemeName
 from solvers.merging.rivals import RIVALS
@@ -22,10 +18,7 @@ from solvers.merging.rivals import RIVALS
 MODELS = ("roberta-base", "vit")
 SCHEMES: tuple[SchemeName, ...] = ("srtf", "tiresias", "optimus", "pollux", "themis", "titan")
 assert set(SCHEMES) == set(RIVALS)
-FAIR_SCHEMES: tuple[SchemeName, ...] = ("pollux", "themis", "tiresias")
-"""Schemes of Figure 12."""
 QUICK_JOBS = {"roberta-base": 40, "vit": 15}
-_OTHER_QUICK_JOBS = 30
 
 PUBLISHED_S: Mapping[str, Mapping[str, float]] = {
     "roberta-base": {
@@ -49,13 +42,11 @@ class MergingScope:
         rivals_of: models for which every rival is run.
         compared: settings in which merging is compared with no merging: models, halves of their tasks, jobs,
             loads, seeds.
-        warm_rivals: schemes that are run in them with warm and with cold switches.
     """
 
     settings: tuple[MergingSetting, ...]
     rivals_of: tuple[str, ...]
     compared: tuple[MergingSetting, ...]
-    warm_rivals: tuple[SchemeName, ...]
 
 
 def scope_of(conditions: Conditions) -> MergingScope:
@@ -65,7 +56,14 @@ def scope_of(conditions: Conditions) -> MergingScope:
         CommandError: the measurements are absent or invalid.
     """
     settings = tuple(
-        _setting(conditions, model) for model in ((conditions.model,) if conditions.model else MODELS)
+        MergingSetting(
+            profiles=str(conditions.profiles),
+            model=model,
+            workload=str(conditions.profiles / "workloads" / f"FM-1-{model}.csv"),
+            first=QUICK_JOBS[model] if conditions.quick else None,
+            seed=conditions.seed,
+        )
+        for model in MODELS
     )
     for setting in settings:
         try:
@@ -73,18 +71,6 @@ def scope_of(conditions: Conditions) -> MergingScope:
         except (FileNotFoundError, ValueError) as error:
             raise CommandError(f"{error}: give the folder of measurements with --profiles") from error
     return quick(settings) if conditions.quick else full(settings)
-
-
-def _setting(conditions: Conditions, model: str) -> MergingSetting:
-    """Return the workload of a model: that of the source, unless the command line names another."""
-    workload = conditions.workload or conditions.profiles / "workloads" / f"FM-1-{model}.csv"
-    return MergingSetting(
-        profiles=str(conditions.profiles),
-        model=model,
-        workload=str(workload),
-        first=QUICK_JOBS.get(model, _OTHER_QUICK_JOBS) if conditions.quick else None,
-        seed=conditions.seed,
-    )
 
 
 def full(settings: tuple[MergingSetting, ...]) -> MergingScope:
@@ -97,15 +83,13 @@ def full(settings: tuple[MergingSetting, ...]) -> MergingScope:
         for load in (1.0, 2.0)
         for seed in range(seeds)
     )
-    return MergingScope(
-        settings, tuple(setting.model for setting in settings), compared, ("optimus", "pollux")
-    )
+    return MergingScope(settings, tuple(setting.model for setting in settings), compared)
 
 
 def quick(settings: tuple[MergingSetting, ...]) -> MergingScope:
     """Return all rivals on the first model, and one setting of each half with and without merging."""
     compared = tuple(_drawn(setting, half, 30, 2.0, setting.seed) for setting in settings for half in HALVES)
-    return MergingScope(settings, (settings[0].model,), compared, ("pollux",))
+    return MergingScope(settings, (settings[0].model,), compared)
 
 
 def _drawn(setting: MergingSetting, half: Half, jobs: int, load: float, seed: int) -> MergingSetting:
@@ -133,7 +117,7 @@ SIMULATED = Experiment[MergingTrial, MergingRunOutcome](
         "infra/workloads",
         *(
             f"bench/merging/{name}.py"
-            for name in ("curves", "known", "measured", "measured_truth", "simulated", "step_times", "trial")
+            for name in ("curves", "measured", "measured_truth", "simulated", "trial")
         ),
         # Versions of all libraries.
         "requirements.lock",
@@ -151,13 +135,6 @@ def _run(bench: MergingBench, trials: Mapping[MergingSetting, Sequence[MergingTr
 
 def _merger(bench: MergingBench) -> Result:
     return measure_merger(bench.conditions.quick, bench.conditions.seed, bench.scope.settings)
-
-
-def _estimates(bench: MergingBench) -> Result:
-    try:
-        return estimates(bench.conditions.profiles, [setting.model for setting in bench.scope.settings])
-    except (FileNotFoundError, LookupError, ValueError) as error:
-        raise CommandError(str(error)) from error
 
 
 def _switching(bench: MergingBench) -> Result:
@@ -195,17 +172,14 @@ def _schemes(bench: MergingBench) -> Result:
     )
     return Result(
         tuple(figure for setting, by_trial in runs.items() for figure in _against_rivals(setting, by_trial)),
-        tuple(
-            tables.compared(f"schemes_{setting.model}", by_trial, _published(setting))
-            for setting, by_trial in runs.items()
-        ),
+        tuple(_compared(setting, by_trial) for setting, by_trial in runs.items()),
     )
 
 
 def _against_rivals(
     setting: MergingSetting, runs: Mapping[MergingTrial, MergingRunOutcome]
 ) -> Iterator[Measurement]:
-    ours, name = runs[MergingTrial(setting)], _figure_name(setting)
+    ours, name = runs[MergingTrial(setting)], setting.model.replace("-", "_")
     published = _published(setting)
     best = f", the best published value is {min(published.values()):g} s" if published else ""
     without = runs[MergingTrial(setting, modes=())].average_s
@@ -228,7 +202,7 @@ def _against_rivals(
         yield Measurement(
             f"{figure}_{name}_vs_best_rival",
             value / least,
-            f"simulated, {value:.0f} s over {least:.0f} s of {tables.label(trial)}, the best of "
+            f"simulated, {value:.0f} s over {least:.0f} s of {label(trial)}, the best of "
             f"{len(rivals)} runs of rivals; {_CHARGED}: {setting}",
             len(rivals),
         )
@@ -243,74 +217,164 @@ _MEASURES: Mapping[str, Callable[[MergingRunOutcome], float]] = {
 
 def _published(setting: MergingSetting) -> Mapping[str, float]:
     """Return the figures of the source's own simulator, if the jobs are the same."""
-    is_whole = setting.first is None and setting.drawn is None
-    named = Path(setting.workload).name == f"FM-1-{setting.model}.csv"
-    return PUBLISHED_S.get(setting.model, {}) if is_whole and named else {}
+    return PUBLISHED_S[setting.model] if setting.first is None else {}
 
 
-def _figure_name(setting: MergingSetting) -> str:
-    """Return the part of the names of a setting's figures: the model, and its workload if that is not its
-    own."""
-    workload = Path(setting.workload).stem
-    words = setting.model if workload == f"FM-1-{setting.model}" else f"{setting.model}_{workload}"
-    return re.sub(r"[^A-Za-z0-9]+", "_", words)
+def _compared(setting: MergingSetting, runs: Mapping[MergingTrial, MergingRunOutcome]) -> Table:
+    """Return all runs of a workload, with the results of the measurements' source in its own simulator, which
+    charges each of its schemes a cold switch, and decides at intervals."""
+    columns = (
+        "run",
+        "average_s",
+        "tail_s",
+        "makespan_s",
+        "met_target_pct",
+        "merges",
+        "undone",
+        "starts",
+        "published_average_s",
+    )
+    rows: list[tuple[Value, ...]] = [
+        (
+            label(trial),
+            outcome.average_s,
+            outcome.tail_s,
+            outcome.makespan_s,
+            100.0 * outcome.met / len(outcome.jobs),
+            outcome.merges,
+            outcome.undone,
+            outcome.starts,
+            _published(setting).get(trial.scheme) if trial.decides == "interval" else None,
+        )
+        for trial, outcome in runs.items()
+    ]
+    return Table(f"schemes_{setting.model}", columns, rows)
+
+
+def label(trial: MergingTrial) -> str:
+    """Return the differences of a run from others of its setting."""
+    return str(trial).partition(":")[0]
 
 
 def _over_none(bench: MergingBench) -> Result:
-    """Compare merging with the same scheme without merging, and with rivals with the same warm switches."""
-    runs = _run(
-        bench,
-        {
-            setting: (
-                MergingTrial(setting),
-                MergingTrial(setting, modes=()),
-                MergingTrial(setting, knowledge="half"),
-                *(
-                    rival(setting, scheme, "eager", warm)
-                    for scheme in bench.scope.warm_rivals
-                    for warm in (True, False)
-                ),
+    """Compare merging with the same scheme without merging."""
+    return over_none(
+        _run(
+            bench,
+            {
+                setting: (
+                    MergingTrial(setting),
+                    MergingTrial(setting, modes=()),
+                    MergingTrial(setting, knowledge="half"),
+                )
+                for setting in bench.scope.compared
+            },
+        )
+    )
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """Difference of a run with merging from the one without."""
+
+    gain_pct: float
+    """Reduction of the mean completion time."""
+    later_pct: float
+    """Increase of the longest completion time."""
+    run: MergingRunOutcome
+
+
+_KNOWLEDGE: tuple[tuple[str, str, Knowledge], ...] = (
+    ("merging", "nothing known of any merge", "nothing"),
+    ("merging_known", "outcomes of half of the pairs known", "half"),
+)
+"""Beginnings of figures, their conditions, and the knowledge of the zone."""
+
+
+def over_none(runs: By) -> Result:
+    """Return a row per setting and knowledge, and figures of the worst settings.
+
+    Args:
+        runs: runs of each setting with merging, without, and with outcomes of half of the pairs known.
+    """
+    rows: list[tuple[Value, ...]] = []
+    measured: list[Measurement] = []
+    for name, condition, knowledge in _KNOWLEDGE:
+        differences = {
+            setting: _difference(
+                of[MergingTrial(setting, knowledge=knowledge)], of[MergingTrial(setting, modes=())]
             )
-            for setting in bench.scope.compared
-        },
+            for setting, of in runs.items()
+        }
+        measured += _worst_and_mean(name, condition, differences)
+        rows += (
+            (
+                knowledge,
+                setting.model,
+                setting.half,
+                len(each.run.jobs),
+                setting.load,
+                setting.seed,
+                each.run.average_s,
+                each.gain_pct,
+                each.run.slowest_s,
+                each.later_pct,
+                each.run.merges,
+                each.run.undone,
+            )
+            for setting, each in differences.items()
+        )
+    columns = ("known", "model", "half", "jobs", "load", "seed", "average_s", "gain_pct")
+    return Result(
+        tuple(measured),
+        (Table("over_none", (*columns, "slowest_s", "slowest_later_pct", "merges", "undone"), rows),),
     )
-    return tables.over_none(runs)
 
 
-def _fairness(bench: MergingBench) -> Result:
-    """Measure Figure 12, on the unchanged workloads."""
-    runs = _run(
-        bench,
-        {
-            setting: (MergingTrial(setting), *(rival(setting, scheme, "interval") for scheme in FAIR_SCHEMES))
-            for setting in bench.scope.settings
-            if setting.model in bench.scope.rivals_of
-        },
+def _difference(ours: MergingRunOutcome, without: MergingRunOutcome) -> _Difference:
+    return _Difference(
+        100.0 * (1.0 - ours.average_s / without.average_s),
+        100.0 * (ours.slowest_s / without.slowest_s - 1.0),
+        ours,
     )
-    shares = "; ".join(
-        f"{setting.model} {tables.label(trial)} {tables.unfair_pct(setting, run):.1f}"
-        for setting, of in runs.items()
-        for trial, run in of.items()
+
+
+def _worst_and_mean(
+    name: str, condition: str, differences: Mapping[MergingSetting, _Difference]
+) -> Iterator[Measurement]:
+    """Yield the worst and the mean of some settings."""
+    count = len(differences)
+    least = min(differences, key=lambda setting: differences[setting].gain_pct)
+    most = max(differences, key=lambda setting: differences[setting].later_pct)
+    held = [one.gain_pct for setting, one in differences.items() if setting.half == "held"]
+    yield Measurement(
+        f"{name}_over_none_min_pct",
+        differences[least].gain_pct,
+        f"simulated, {condition}, by how much merging shortens the mean completion time, the least of "
+        f"{count} settings: {least}",
+        count,
     )
-    first = next(iter(runs))
-    measured = Measurement(
-        "unfair_pct",
-        tables.unfair_pct(first, runs[first][MergingTrial(first)]),
-        f"simulated, jobs of {first} with a finish-time fairness above 1; all, in percent: {shares}",
+    yield Measurement(
+        f"{name}_over_none_mean_pct",
+        sum(one.gain_pct for one in differences.values()) / count,
+        f"the same, mean of all; of the held half of the tasks {sum(held) / max(len(held), 1):.2f}",
+        count,
     )
-    every = {trial: run for of in runs.values() for trial, run in of.items()}
-    return Result((measured,), (tables.fairness("figure_12", every),))
+    yield Measurement(
+        f"{name}_tail_over_none_max_pct",
+        differences[most].later_pct,
+        f"simulated, {condition}, by how much the slowest job takes longer with merging, the most of {count} "
+        f"settings: {most}",
+        count,
+    )
 
 
 SUITE: Suite[MergingScope, MergingTrial, MergingRunOutcome] = Suite(
     parts=(
         SuitePart("merger", _merger),
-        SuitePart("estimates", _estimates),
         SuitePart("switching", _switching),
-        SuitePart("transferability", by_size("bench.merging.transferability:measure_transferability")),
         SuitePart("schemes", _schemes),
         SuitePart("over none", _over_none),
-        SuitePart("fairness", _fairness),
     ),
     scope=scope_of,
     experiment=SIMULATED,

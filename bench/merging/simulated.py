@@ -8,10 +8,15 @@ from typing import ClassVar
 
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter
 
-from bench.merging.known import past_merges
 from bench.merging.measured import Profiles, WorkloadJob
-from bench.merging.measured_truth import MeasuredTruth, Switching, workload_of
-from bench.merging.step_times import GpuCluster, PlacementStepTimes
+from bench.merging.measured_truth import (
+    GpuCluster,
+    MeasuredTruth,
+    PlacementStepTimes,
+    Switching,
+    past_merges,
+    workload_of,
+)
 from bench.merging.trial import MergingTrial
 from infra.simulation.merging.tuner import VirtualTuner
 from infra.simulation.simulator import Simulation, Step

@@ -1,5 +1,8 @@
 """Idle time of a GPU between two tasks: after a cold start, a switch, and a prewarmed switch."""
 
+import json
+import logging
+import random
 import subprocess
 import time
 from collections.abc import Callable
@@ -12,11 +15,14 @@ from tempfile import TemporaryDirectory
 import torch
 
 from bench.figures import Measurement, Result, Table
-from bench.node import NODE, LoggedSeconds, advance_until, node_context, write_dataset
 from executors.devices import Device
 from executors.lora.base_model import load_base
 from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
+from executors.node.process import SystemClock
+from executors.node.room import Room
+from executors.node.runner import RunnerContext
+from executors.node.settings import ExecutorSettings
 from executors.processes.forked_process import warm_up
 from executors.tuner import FineTuning
 from executors.tuner.data import Loader, PreparedLoaders, SharedTokenizer
@@ -24,7 +30,7 @@ from executors.tuner.opening import adapter_for, open_job
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import Sample, Trainer
-from schemas.fleet import FleetEvent
+from schemas.fleet import FleetEvent, RunFailed
 from schemas.interpreters import python_command
 from schemas.lora import Dataset
 from schemas.merging.commands import JobOrder, LoaderPrewarmed, TaskAssigned, TaskMember, TaskReleased
@@ -32,6 +38,9 @@ from schemas.merging.reports import TaskEvaluated
 from schemas.merging.workload import Target, TuningHyperparameters, TuningWorkload
 
 _MODEL = "base"
+NODE = "n1"
+_WORDS = ("def", "class", "return", "self", "import", "value", "error", "raise", "range", "lambda")
+_TIMEOUT_S = 120.0
 _SMALL_RECORDS = 256
 _LARGE_RECORDS = 150_000
 """Number of records that take about a second to open, check and count."""
@@ -68,8 +77,8 @@ def measure_switching(quick: bool, seed: int, device: Device = "cpu") -> Result:
     with TemporaryDirectory() as name:
         folder = Path(name)
         base = default_base_directory()
-        write_dataset(folder / "small.jsonl", _SMALL_RECORDS, seed)
-        write_dataset(folder / "large-0.jsonl", _LARGE_RECORDS, seed)
+        _write_dataset(folder / "small.jsonl", _SMALL_RECORDS, seed)
+        _write_dataset(folder / "large-0.jsonl", _LARGE_RECORDS, seed)
         for number in range(1, 2 * rounds):  # cached properties of a file are stored by its inode
             copyfile(folder / "large-0.jsonl", folder / f"large-{number}.jsonl")
         settings = TunerSettings(base_model_dir=base, dataset_root=folder, device=device, gpus=1)
@@ -164,14 +173,38 @@ def _preparation_s(settings: TunerSettings, dataset: str) -> float:
     return loader.prepared_s
 
 
+class _LoggedSeconds(logging.Handler):
+    """Collects the last arguments of log records with a given beginning, in `seen`."""
+
+    def __init__(self, logger: str, begin: str, count: int) -> None:
+        super().__init__()
+        self.seen: list[tuple[float, ...]] = []
+        self._begin, self._count = begin, count
+        self._logger = logging.getLogger(logger)
+        self._level = self._logger.level
+        self._logger.setLevel(logging.INFO)
+        self._logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the arguments of a record with the beginning."""
+        if record.msg.startswith(self._begin) and isinstance(record.args, tuple):
+            self.seen.append(tuple(float(str(each)) for each in record.args[-self._count :]))
+
+    def close(self) -> None:
+        """Restore the logger."""
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level)
+        super().close()
+
+
 class _Worker:
     """A node with one worker, which always trains a task."""
 
     def __init__(self, folder: Path, settings: TunerSettings) -> None:
         self._reports: list[FleetEvent] = []
-        self._log = LoggedSeconds("executors.tuner.runner", "task switched", 2)
+        self._log = _LoggedSeconds("executors.tuner.runner", "task switched", 2)
         warm_up(*FineTuning.MODULES)
-        context = node_context(folder, _MODEL, self._reports)
+        context = _node_context(folder, self._reports)
         self._runner = TunerRunner.started(context, settings, 1)
         self._tasks = 0
         self._begin("small.jsonl")
@@ -226,7 +259,18 @@ class _Worker:
         return sum(isinstance(report, TaskEvaluated) for report in self._reports)
 
     def _until(self, condition: Callable[[], bool]) -> None:
-        advance_until(self._runner, self._reports, condition, _POLL_S)
+        """Advance the runner until a condition holds.
+
+        Raises:
+            RuntimeError: a run fails, or the condition does not hold in time.
+        """
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while not condition():
+            self._runner.advance()
+            failed = [report.error for report in self._reports if isinstance(report, RunFailed)]
+            if failed or time.monotonic() > deadline_s:
+                raise RuntimeError(f"the runner failed: {failed or 'the condition does not hold in time'}")
+            time.sleep(_POLL_S)
 
 
 def _workload(dataset: str) -> TuningWorkload:
@@ -237,3 +281,24 @@ def _workload(dataset: str) -> TuningWorkload:
         hyperparameters=TuningHyperparameters(batch_size=8),
         target=Target(most_iterations=10**6),
     )
+
+
+def _node_context(folder: Path, reports: list[FleetEvent]) -> RunnerContext:
+    """Return the context of a runner that writes into a folder and appends its reports to a list."""
+    settings = ExecutorSettings(
+        cell="c",
+        node=NODE,
+        base_model=_MODEL,
+        output_root=folder / "output",
+        state_root=folder / "state",
+    )
+    return RunnerContext(
+        settings, reports.append, Room({"folder": folder}, least_free_bytes=0), SystemClock()
+    )
+
+
+def _write_dataset(path: Path, records: int, seed: int) -> None:
+    """Write records of 40 random words each."""
+    draw = random.Random(seed)
+    lines = (json.dumps({"text": " ".join(draw.choices(_WORDS, k=40))}) + "\n" for _ in range(records))
+    path.write_text("".join(lines))

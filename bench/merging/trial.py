@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.merging.measured import Profiles, WorkloadJob, read_profiles, read_workload
-from bench.merging.step_times import GpuCluster
+from bench.merging.measured_truth import GpuCluster
 from schemas.merging.estimates import MergeMode
 from schemas.merging.settings import SchemeName
 
@@ -27,8 +27,7 @@ _DIGEST_BYTES = 12
 BOTH: tuple[MergeMode, ...] = ("temporal", "spatial")
 
 Knowledge = Literal["nothing", "half"]
-"""Knowledge of merges before a zone's first: none, or the outcomes of half of the pairs (`known.is_known`),
-without the other half."""
+"""Knowledge of merges before a zone's first: none, or the outcomes of half of the pairs, by `is_known`."""
 Decides = Literal["interval", "eager"]
 """Times of a scheme's decisions: at its published interval, or also whenever jobs have arrived or ended."""
 

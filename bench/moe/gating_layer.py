@@ -8,7 +8,6 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table, Value
 from executors.moe.block import MoeBlock, Router
 from executors.moe.experts import Experts
@@ -167,8 +166,7 @@ def gating_layer(rounds: Sequence[Mapping[float, Pass]], size: LayerSize, suffix
                 )
             )
     columns = ("one_expert", "source", "computation", "time", "forward", "backward", "time_ms")
-    chart = Bars("one_expert", "source", "time", None, "time of a layer over that with top-2 gating")
-    return Result(tuple(measurements), (Table(f"table_5_1{suffix}", columns, rows, chart),))
+    return Result(tuple(measurements), (Table(f"table_5_1{suffix}", columns, rows),))
 
 
 def _pass(block: MoeBlock, hidden_states: Tensor, gradient: Tensor, timed: Timed) -> Pass:

@@ -1,8 +1,5 @@
-"""Lina's inference (thesis, section 4.7.3.1): batches by every scheme, on skewed routing.
-
-Measured: four ranks serve drawn batches with the serving code, over a network of a stated rate. Modelled: the
-same decisions at the thesis' sizes, with the measured costs.
-"""
+"""Lina's inference (thesis, section 4.7.3.1): four ranks serve drawn batches of skewed routing by every
+scheme, with the serving code, over a network of a stated rate."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.charts import Bars
 from bench.figures import Conditions, Measurement, Result, Table
-from bench.moe.inference_rank import serve
-from bench.moe.model_of_inference import LayerStep, ModelledService, batch_s, layer_costs
-from bench.moe.routing import DrawnRouting, RoutingSetting
-from bench.network.ranks import run_on_limited_network
+from bench.moe.inference_rank import RoutingSetting, serve
+from bench.network import run_on_limited_network
 from solvers.experts.schemes import SCHEMES
 
 RANKS = 4
@@ -43,28 +37,8 @@ ASIDE = (
 """Settings that were not used while the default scheme was designed."""
 QUICK_MEASURED = (RoutingSetting("skewed", 8, RANKS, 4, 768, 1.0),)
 
-THESIS_REDUCTIONS: Mapping[int, str] = {
-    4: "median 1.54 and 1.36",
-    16: "median 1.45 and 1.46, 95th percentile 1.82 and 1.68",
-}
-"""Reductions of Figure 4.16, baseline over Lina, for Transformer-XL and BERT-Large, by number of experts."""
-
-
-def modelled_settings(quick: bool) -> Iterator[RoutingSetting]:
-    """Yield settings with as many experts as devices, as in the thesis, and settings that were put aside."""
-    layers = 4 if quick else 8
-    for experts in (16,) if quick else (4, 8, 16):
-        of_size = partial(RoutingSetting, experts=experts, devices=experts, layers=layers)
-        yield of_size("skewed", tokens=1_024, skew=1.0)
-        if not quick:
-            yield of_size("mild", tokens=1_024, skew=0.5)
-            yield of_size("strong", tokens=1_024, skew=1.5)
-            yield of_size("shifting", tokens=1_024, skew=1.0, shift_every=8)
-            yield of_size("small batches", tokens=64, skew=1.0)
-            yield of_size("aside: unlike batches", tokens=512, skew=0.75, steadiness=8.0)
-    if not quick:
-        yield RoutingSetting("aside: more experts", 32, 16, layers, 768, 1.25, shift_every=5)
-        yield RoutingSetting("aside: fewer experts", 8, 16, layers, 256, 1.0)
+THESIS_REDUCTION = "median 1.54 and 1.36"
+"""Reduction of Figure 4.16 with four experts, baseline over Lina, for Transformer-XL and BERT-Large."""
 
 
 @dataclass(frozen=True)
@@ -102,20 +76,11 @@ def measure_inference(conditions: Conditions) -> Result:
         timed=timed,
         seed=conditions.seed,
     )
-    result = results[0]
     measured = {
         setting: {name: _measured(rows) for name, rows in by_scheme.items()}
-        for setting, by_scheme in zip(settings, result["settings"], strict=True)
+        for setting, by_scheme in zip(settings, results[0]["settings"], strict=True)
     }
-    profiled, timed = (3, 8) if quick else (6, 16)
-    modelled = {
-        setting: _modelled(result["costs"], schemes, profiled, timed, conditions.seed, setting)
-        for setting in modelled_settings(quick)
-    }
-    return Result(
-        tuple(_figures(measured, modelled, network)),
-        (_figure_4_16("figure_4_16_measured", measured), _figure_4_16("figure_4_16_model", modelled)),
-    )
+    return Result(tuple(_figures(measured, network)), (_figure_4_16(measured),))
 
 
 def _measured(rows: Sequence[Mapping[str, Any]]) -> Served:
@@ -128,69 +93,33 @@ def _measured(rows: Sequence[Mapping[str, Any]]) -> Served:
     )
 
 
-def of_steps(batches: Sequence[Sequence[LayerStep]]) -> Served:
-    """Return the batches of a modelled service."""
-    steps = [step for batch in batches for step in batch]
-    foretold = [step.foretold for step in steps if step.foretold is not None]
-    return Served(
-        batches_s=[batch_s(batch) for batch in batches],
-        revised=float(np.mean([step.revised for step in steps])),
-        foretold=float(np.mean(foretold)) if foretold else None,
-    )
-
-
-def _modelled(
-    measured: Mapping[str, float],
-    schemes: Sequence[str],
-    profiled: int,
-    timed: int,
-    seed: int,
-    setting: RoutingSetting,
-) -> Outcomes:
-    costs = layer_costs(measured, setting.experts, setting.devices)
-    routing = DrawnRouting(setting, seed)
-    batches = [routing.batch(number) for number in range(profiled + timed)]
-    outcomes = {}
-    for name in schemes:
-        service = ModelledService(name, setting.experts, setting.devices, setting.layers, costs)
-        service.profile(batches[:profiled])
-        outcomes[name] = of_steps([service.serve(batch) for batch in batches[profiled:]])
-    return outcomes
-
-
-def _figures(
-    measured: Mapping[RoutingSetting, Outcomes], modelled: Mapping[RoutingSetting, Outcomes], network: str
-) -> Iterator[Measurement]:
-    for suffix, outcomes, how in (
-        ("", measured, f"measured, {network}"),
-        ("_model", modelled, "model with costs measured here, not measured"),
+def _figures(outcomes: Mapping[RoutingSetting, Outcomes], network: str) -> Iterator[Measurement]:
+    skewed = {
+        setting: each
+        for setting, each in outcomes.items()
+        if setting.skew >= SKEWED and setting.tokens >= LEAST_TOKENS
+    }
+    runs = sum(len(each[DEFAULT].batches_s) for each in skewed.values())
+    for name, extreme, word, over, under in (
+        ("inference_p95_vs_ideal", max, "worst", DEFAULT, IDEAL),
+        ("inference_vs_one_per_device", min, "least", ONE, DEFAULT),
     ):
-        skewed = {
-            setting: each
-            for setting, each in outcomes.items()
-            if setting.skew >= SKEWED and setting.tokens >= LEAST_TOKENS
-        }
-        runs = sum(len(each[DEFAULT].batches_s) for each in skewed.values())
-        for name, extreme, word, over, under in (
-            ("inference_p95_vs_ideal", max, "worst", DEFAULT, IDEAL),
-            ("inference_vs_one_per_device", min, "least", ONE, DEFAULT),
-        ):
-            value, which = extreme(
-                (_ratio(each, over, under, 95), description_of(setting)) for setting, each in skewed.items()
-            )
-            note = f"95th percentiles of batches, {word} of {len(skewed)} skewed settings ({which}); {how}"
-            yield Measurement(f"{name}{suffix}", value, note, runs)
-        runs = sum(len(each[DEFAULT].batches_s) for each in outcomes.values())
-        worst, percent, which = max(
-            (_ratio(each, DEFAULT, EPLB, percent), percent, description_of(setting))
-            for setting, each in outcomes.items()
-            for percent in (50, 95)
+        value, which = extreme(
+            (_ratio(each, over, under, 95), description_of(setting)) for setting, each in skewed.items()
         )
-        note = (
-            f"median and 95th percentile of batches, worst of {len(outcomes)} settings ({which}, "
-            f"percentile {percent}); {how}"
-        )
-        yield Measurement(f"inference_vs_eplb{suffix}", worst, note, runs)
+        note = f"95th percentiles of batches, {word} of {len(skewed)} skewed settings ({which}); {network}"
+        yield Measurement(name, value, note, runs)
+    worst, percent, which = max(
+        (_ratio(each, DEFAULT, EPLB, percent), percent, description_of(setting))
+        for setting, each in outcomes.items()
+        for percent in (50, 95)
+    )
+    note = (
+        f"median and 95th percentile of batches, worst of {len(outcomes)} settings ({which}, "
+        f"percentile {percent}); {network}"
+    )
+    runs = sum(len(each[DEFAULT].batches_s) for each in outcomes.values())
+    yield Measurement("inference_vs_eplb", worst, note, runs)
 
 
 def description_of(setting: RoutingSetting) -> str:
@@ -202,7 +131,7 @@ def _ratio(outcomes: Outcomes, over: str, under: str, percent: float) -> float:
     return outcomes[over].percentile_s(percent) / outcomes[under].percentile_s(percent)
 
 
-def _figure_4_16(name: str, outcomes: Mapping[RoutingSetting, Outcomes]) -> Table:
+def _figure_4_16(outcomes: Mapping[RoutingSetting, Outcomes]) -> Table:
     rows = [
         (
             description_of(setting),
@@ -229,9 +158,8 @@ def _figure_4_16(name: str, outcomes: Mapping[RoutingSetting, Outcomes]) -> Tabl
         "top 2 foretold, %",
         "thesis: over Lina's",
     )
-    label = "95th percentile of a batch over the ideal's"
-    return Table(name, columns, rows, Bars("setting", "scheme", "p95 over ideal", None, label))
+    return Table("figure_4_16", columns, rows)
 
 
 def _thesis(setting: RoutingSetting) -> str | None:
-    return THESIS_REDUCTIONS.get(setting.experts) if setting.experts == setting.devices else None
+    return THESIS_REDUCTION if setting.experts == setting.devices else None

@@ -1,5 +1,7 @@
-"""The cost of one decision, cell included: by size, and when one event delays many jobs."""
+"""The cost of a bid without a broker: of its decision, cell included, by size and when one event delays many
+jobs; and of reading it on its way from an input topic through the ledger."""
 
+import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -13,8 +15,14 @@ from bench.spine.calibration import Calibration, calibrated
 from bench.spine.cells import CELL, DECLARED, SLOT_S, SLOTS, FilledCell, bid, filled
 from bench.spine.slow_bids import DEAR_MICROS, MarketCell, MarketShape, TaskShape
 from schemas.clock import ClockTicked
+from schemas.codec import Envelope
 from schemas.fleet import NodeSilent
 from schemas.jobs import JobSubmitted
+from schemas.registry import EVENTS_BY_TOPIC
+from schemas.topics import JOBS, LEDGER
+from streams.cell.ledger import read_ledger
+from streams.kafka.records import ReadRecord
+from streams.worker.intake import Accepted, Intake, IntakeTopic
 
 SIZES = (100, 200, 400, 1_000)
 QUICK_SIZES = (25, 50, 100)
@@ -119,15 +127,15 @@ def _time_one(fed: FilledCell, event: JobSubmitted, times: _Times) -> None:
     times.wall_s.append(time.perf_counter() - wall_s)
 
 
-JOBS = 1_000
-QUICK_JOBS = 100
+SETBACK_JOBS = 1_000
+QUICK_SETBACK_JOBS = 100
 _PAUSE_SLOTS = 300
 
 
 def measure_setbacks(quick: bool, seed: int) -> Result:
     """Measure the time of a cell for the loss of a node, and for a tick after a pause, with many jobs that
     are hard to plan."""
-    jobs = QUICK_JOBS if quick else JOBS
+    jobs = QUICK_SETBACK_JOBS if quick else SETBACK_JOBS
     shape = MarketShape(gpu_types=4, tariffs=1, nodes=20, slots=1_008, bids_before=0, seed=seed)
     market = MarketCell(shape)
     rng = random.Random(f"setbacks/{seed}")
@@ -166,3 +174,43 @@ def _hard_task(rng: random.Random, market: MarketShape) -> TaskShape:
         memory_gib=0.5,
         needs_preprocessing=False,
     )
+
+
+BIDS = 3_000
+QUICK_BIDS = 600
+_TIMESTAMP_MS = 1_700_000_000_000
+
+
+def measure_records(quick: bool, seed: int) -> Result:
+    """Measure the processor time of reading and writing a bid before its cell decides, relative to parsing,
+    validating and writing it once; both alternate, bid by bid."""
+    rng = random.Random(seed)
+    topic = IntakeTopic(EVENTS_BY_TOPIC[JOBS], "dead-letters")
+    intake = Intake({JOBS: topic}, LEDGER, frozenset({CELL}), math.inf, partitions=1)
+    bids = QUICK_BIDS if quick else BIDS
+    path_s, once_s = [], []
+    for number in range(bids):
+        envelope = Envelope(f"bench-{number}", "bench", "", bid(rng, f"read{number}", now_s=0.0))
+        headers = envelope.headers()
+        record = ReadRecord(JOBS, 0, number, _TIMESTAMP_MS, CELL.encode(), envelope.value, headers, True)
+        began_s = time.thread_time()
+        _read(intake, record)
+        between_s = time.thread_time()
+        JobSubmitted.model_validate_json(envelope.value).model_dump_json()
+        path_s.append(between_s - began_s)
+        once_s.append(time.thread_time() - between_s)
+    path, once = float(np.median(path_s)), float(np.median(once_s))
+    note = (
+        f"processor time of intake and ledger, {1e6 * path:.0f} us at the median, over that of one "
+        f"parse, validation and dump, {1e6 * once:.0f} us; {bids} bids of {len(record.value or b'')} bytes"
+    )
+    return Result((Measurement("read_over_once_ratio", path / once, note, bids),))
+
+
+def _read(intake: Intake, record: ReadRecord) -> None:
+    """Process a record of an input topic like a worker before its cell handles it."""
+    accepted = intake.admit(record)
+    assert isinstance(accepted, Accepted)
+    sent = accepted.record
+    stored = ReadRecord(sent.topic, 0, record.offset, None, sent.key, sent.value, sent.headers)
+    assert read_ledger(stored, accepted.event).canonical

@@ -1,5 +1,8 @@
-"""The gain of fusion: speed and memory of adapters trained together, relative to one after another."""
+"""The gain of fusion: speed of adapters trained together, relative to one after another."""
 
+import json
+import random
+import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,28 +10,66 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 import torch
+from transformers.utils import logging
 
 from bench.figures import Measurement, Result
-from bench.spine.fused_memory import (
-    BATCH_SIZE,
-    RANK,
-    SEQUENCE_LENGTH,
-    make_engine,
-    measure_peaks_mib,
-    write_dataset,
-)
+from executors.lora.base_model import load_base
+from executors.lora.dataset import DatasetRoot
 from executors.lora.default_base import default_base_directory
+from executors.lora.engine import FusedEngine, keep_freed_memory
+from executors.lora.task import LLAMA_TARGET_MODULES, LoraTask
 
 _WARM_ROUNDS = 3
+BATCH_SIZE = 2
+SEQUENCE_LENGTH = 64
+RANK = 8
+
+_DATASET = "code.jsonl"
+_RECORDS = 256
+# Any Python text of this length has more tokens than a sequence: all batches are full.
+_RECORD_CHARACTERS = 1_000
+
+
+def write_dataset(folder: Path, seed: int) -> None:
+    """Write records of Python's standard library, each longer than a sequence."""
+    draw = random.Random(seed)
+    paths = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    texts = [path.read_text(encoding="utf-8", errors="ignore") for path in paths]
+    texts = [text for text in texts if len(text) >= 4 * _RECORD_CHARACTERS]
+    with (folder / _DATASET).open("w", encoding="utf-8") as file:
+        for text in draw.choices(texts, k=_RECORDS):
+            start = draw.randrange(len(text) - _RECORD_CHARACTERS)
+            file.write(json.dumps({"text": text[start : start + _RECORD_CHARACTERS]}) + "\n")
+
+
+def make_engine(folder: Path, adapters: int, seed: int, base_directory: Path | None) -> FusedEngine:
+    """Attach ``adapters`` tasks to an engine, in a process set up like an executor's: one thread."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    logging.disable_progress_bar()
+    engine = FusedEngine(load_base(base_directory), DatasetRoot(folder))
+    for k in range(adapters):
+        task = LoraTask(
+            job_id=f"job-{k}",
+            rank=RANK,
+            batch_size=BATCH_SIZE,
+            sequence_length=SEQUENCE_LENGTH,
+            seed=seed + k,
+            dataset=_DATASET,
+            target_modules=LLAMA_TARGET_MODULES,
+            total_samples=10**12,
+        )
+        engine.attach(task)
+    return engine
 
 
 def measure_fused_training(quick: bool, seed: int) -> Result:
-    """Measure `fused_speedup` and `fused_memory_ratio` of four adapters on the default base."""
+    """Measure `fused_speedup` of four adapters on the default base."""
     return measure_fused(adapters=4, quick=quick, seed=seed)
 
 
 def measure_fused(adapters: int, quick: bool, seed: int, base_directory: Path | None = None) -> Result:
-    """Measure speed and memory on a CPU with one thread.
+    """Measure speed on a CPU with one thread, of small adapters on real text.
 
     Args:
         adapters: number of tasks that share the base; at least 2.
@@ -42,9 +83,7 @@ def measure_fused(adapters: int, quick: bool, seed: int, base_directory: Path | 
         folder = Path(name)
         write_dataset(folder, seed)
         directory = base_directory or default_base_directory()
-        speedup = _measure_speedup(folder, adapters, 8 if quick else 100, seed, directory)
-        memory = _measure_memory(folder, adapters, 1 if quick else adapters, seed, directory)
-        return Result((speedup, memory))
+        return Result((_measure_speedup(folder, adapters, 8 if quick else 100, seed, directory),))
 
 
 def _measure_speedup(
@@ -90,21 +129,3 @@ def _time_in_turn(
             if number >= _WARM_ROUNDS:
                 times[index].append(time.perf_counter() - start)
     return times
-
-
-def _measure_memory(
-    folder: Path, adapters: int, singles: int, seed: int, base_directory: Path
-) -> Measurement:
-    """Measure `singles` of the processes with one adapter each, as a sample of all."""
-    fused_mib, *single_mib = measure_peaks_mib(folder, [adapters] + [1] * singles, seed, base_directory)
-    separate_mib = sum(single_mib) / singles * adapters
-    return Measurement(
-        name="fused_memory_ratio",
-        value=fused_mib / separate_mib,
-        note=(
-            f"peak RSS of one process that trains {adapters} adapters ({fused_mib:.0f} MiB) over that of "
-            f"{adapters} processes with one each ({separate_mib:.0f} MiB, by {singles} measured), "
-            f"{base_directory.name}; each is forked with its libraries loaded. Most of it is torch itself; "
-            "RSS counts shared pages in each"
-        ),
-    )

@@ -227,20 +227,10 @@ def open_broker() -> RunningBroker:
 
 
 @contextmanager
-def pipeline(*cells: CellConfigured, partitions: int = 1, secure: bool = False) -> Iterator[BrokerPipeline]:
-    """Create topics of some cells on an ephemeral broker, and produce their configurations.
-
-    Args:
-        secure: whether all clients connect by SASL over TLS, the worker with minimal rights. This pipeline
-            then has its own broker.
-    """
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-bench-")))
-        if secure:
-            settings = broker_settings().model_copy(update={"broker_secure": True})
-            broker = stack.enter_context(watched_broker(settings, ephemeral=True))
-        else:
-            broker = open_broker()
+def pipeline(*cells: CellConfigured, partitions: int = 1) -> Iterator[BrokerPipeline]:
+    """Create topics of some cells on an ephemeral broker, and produce their configurations."""
+    with tempfile.TemporaryDirectory(prefix="millrace-bench-") as name:
+        folder, broker = Path(name), open_broker()
         prefix = f"bench{next(_numbers)}"
         document = {"cells": [cell.model_dump(mode="json") for cell in cells]}
         (folder / "cells.yaml").write_text(yaml.safe_dump(document))
@@ -257,11 +247,6 @@ def measure_kafka(quick: bool, seed: int) -> Result:
     """Measure sustained bids per second and latency at 100 bids per second, and compare both with Faust
     alone."""
     return _measure_beside_faust(LoadExtent(3, 600, 100) if quick else LoadExtent(5, 3_000, 1_200), seed)
-
-
-def measure_secured_kafka(quick: bool, seed: int) -> Result:
-    """Measure bids per second and latency of one worker with TLS and SASL."""
-    return Result(_measure_secured(LoadExtent(1, 500, 200) if quick else LoadExtent(1, 15_000, 6_000), seed))
 
 
 @dataclass(frozen=True)
@@ -357,34 +342,6 @@ def _usual_sizes(seed: int) -> tuple[bytes, int]:
         event = fed.envelope(bid(rng, f"burst0-{number}", now_s=0.0))
         sizes += [len(decision.canonical) for decision in fed.cell.handle(event)]
     return event.envelope.value, sum(sizes) // len(sizes)
-
-
-def _measure_secured(extent: LoadExtent, seed: int) -> tuple[Measurement, ...]:
-    rng = random.Random(seed)
-    with pipeline(configuration(NODES), secure=True) as line, line.worker():
-        decisions = line.open()
-        burst_s = _burst_s(line, decisions, rng, "burst", extent.burst)
-        latencies_ms = _latencies_ms(line, decisions, rng, "paced", extent.paced)
-        decisions.close()
-    setting = (
-        f"one worker, {NODES} nodes x 144 slots, one broker on the same machine, TLS and SCRAM-SHA-512 with "
-        "ACLs"
-    )
-    rate = extent.burst / burst_s
-    return (
-        Measurement(
-            "kafka_bids_per_s_secured", rate, f"{extent.burst} bids at once, {setting}", extent.burst
-        ),
-        *(
-            Measurement(
-                f"kafka_latency_p{percentile}_secured_ms",
-                float(np.percentile(latencies_ms, percentile)),
-                f"{extent.paced} bids at 100 per second, {setting}",
-                extent.paced,
-            )
-            for percentile in (50, 99)
-        ),
-    )
 
 
 def _burst_s(line: BrokerPipeline, decisions: Decisions, rng: random.Random, prefix: str, bids: int) -> float:

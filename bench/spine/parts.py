@@ -7,20 +7,14 @@ from bench.suite import Suite, SuitePart, by_size
 SUITE: Suite[None, Any, Any] = Suite(
     parts=(
         SuitePart("decisions", by_size("bench.spine.decide:measure_decide")),
-        SuitePart("records", by_size("bench.spine.records:measure_records")),
+        SuitePart("records", by_size("bench.spine.decide:measure_records")),
         SuitePart("slow bids", by_size("bench.spine.slow_bids:measure_slow_bids")),
         SuitePart("slow events", by_size("bench.spine.slow_events:measure_slow_events")),
         SuitePart("setbacks", by_size("bench.spine.decide:measure_setbacks")),
         SuitePart("Kafka", by_size("bench.spine.kafka:measure_kafka")),
-        # Its figures have no goals, and it needs a broker of its own.
-        SuitePart(
-            "secured Kafka",
-            by_size("bench.spine.kafka:measure_secured_kafka"),
-            applies=lambda conditions: not conditions.quick,
-        ),
         SuitePart("recovery", by_size("bench.spine.recovery:measure_recovery")),
         SuitePart("flood", by_size("bench.spine.flood:measure_flood")),
-        SuitePart("idle fleet", by_size("bench.spine.idle:measure_idle")),
+        SuitePart("idle fleet", by_size("bench.spine.recovery:measure_idle")),
         SuitePart("fused training", by_size("bench.spine.fused:measure_fused_training")),
     ),
     scope=lambda _: None,

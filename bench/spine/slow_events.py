@@ -6,7 +6,7 @@ auction (`decide.measure_setbacks`).
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,45 +15,34 @@ import numpy as np
 from bench.figures import Measurement, Result, Table
 from bench.spine.situations import Situation
 from bench.spine.situations.batches import batch_situations
-from bench.spine.situations.elastic import elastic_situations, pollux_situations
+from bench.spine.situations.elastic import elastic_situations, loan_situations
 from bench.spine.situations.experts import experts_situations
-from bench.spine.situations.loans import loan_situations
 from bench.spine.situations.merging import merging_situations
-from bench.spine.situations.zones import zone_situations
 from streams.worker.garbage import tune_gc
 
-POLLUX = "elastic, pollux"
-ZONES = "zones"
 Situations = Callable[[random.Random, int], Iterator[Situation]]
 SITUATIONS: Mapping[str, Situations] = MappingProxyType(
     {
         "experts": experts_situations,
         "elastic": elastic_situations,
-        POLLUX: pollux_situations,
         "merging": merging_situations,
         "titan": batch_situations,
         "loans": loan_situations,
-        ZONES: zone_situations,
     }
 )
-"""Functions `(rng, size) -> situations` by policy, by scheme if it has a figure of its own, for loans, and
-for configured zones."""
+"""Functions `(rng, size) -> situations` by policy, and for loans."""
 DRAWS = 8
-"""Number of cells of each policy. In the quick form, and for configured zones, which have no other random
-values: one."""
+"""Number of cells of each policy; in the quick form, one."""
 SIZES: Mapping[str, int] = MappingProxyType(
     {
         "experts": 3_000,
         "elastic": 7_400,
-        POLLUX: 7_400,
         "merging": 6_000,
         "titan": 2_000,
         "loans": 3_000,
-        ZONES: 5_000,
     }
 )
-"""Waiting jobs in a cell, about as many as it has room for; servers that may be lent; nodes of a configured
-zone."""
+"""Waiting jobs in a cell, about as many as it has room for; or servers that may be lent."""
 _QUICK_PART = 6
 """Divisor of the sizes in the quick form."""
 REFERENCE_MS = 2.3
@@ -78,47 +67,33 @@ class _Row(NamedTuple):
 def measure_slow_events(quick: bool, seed: int) -> Result:
     """Draw cells under each policy, time their slowest events, and return the worst.
 
-    Two kinds have figures of their own, without a goal. The search of the rival scheme `pollux` is bounded so
-    that the comparisons of `bench elastic` are not affected, which takes longer than the bound of the others.
-    A configured zone leads to two decisions for each node that joins, and operators send it rarely.
+    Elastic zones are under all schemes but the rival `pollux`, whose search is bounded so that the
+    comparisons of `bench elastic` are not affected, which takes longer.
     """
     tune_gc()
-    rows = {name: _rows(name, quick, seed) for name in SITUATIONS}
-    of_pollux, of_zones = rows.pop(POLLUX), rows.pop(ZONES)
-    ours = [row for of_policy in rows.values() for row in of_policy]
-    ordered = sorted((*ours, *of_pollux, *of_zones), key=_calibrated_ms, reverse=True)
+    rows = [row for name in SITUATIONS for row in _rows(name, quick, seed)]
+    rows.sort(key=lambda row: -row.calibrated_ms)
+    worst = rows[0]
+    note = (
+        f"processor time of the slowest of {len(rows)} events drawn to be slow under {len(SITUATIONS)} "
+        f"policies, relative to a calibration in the same run ({worst.event_ms:.1f} ms as measured): "
+        f"{worst.policy}, {worst.what}"
+    )
     return Result(
-        (
-            _worst("event_worst_ms", ours, f"under {len(rows)} policies"),
-            _worst("event_worst_pollux_ms", of_pollux, "in elastic zones under the scheme pollux"),
-            _worst("event_worst_zone_ms", of_zones, "that configure zones of many nodes"),
-        ),
-        (Table("slow_events", _Row._fields, ordered),),
+        (Measurement("event_worst_ms", worst.calibrated_ms, note, len(rows)),),
+        (Table("slow_events", _Row._fields, rows),),
     )
 
 
 def _rows(name: str, quick: bool, seed: int) -> list[_Row]:
     """Time the events of one kind."""
-    draws = 1 if quick or name == ZONES else DRAWS
+    draws = 1 if quick else DRAWS
     size = SIZES[name] // (_QUICK_PART if quick else 1)
     return [
         _row(situation)
         for number in range(draws)
         for situation in SITUATIONS[name](random.Random(f"slow events/{name}/{seed}/{number}"), size)
     ]
-
-
-def _calibrated_ms(row: _Row) -> float:
-    return row.calibrated_ms
-
-
-def _worst(name: str, rows: Sequence[_Row], where: str) -> Measurement:
-    worst = max(rows, key=_calibrated_ms)
-    note = (
-        f"processor time of the slowest of {len(rows)} events drawn to be slow {where}, relative to a "
-        f"calibration in the same run ({worst.event_ms:.1f} ms as measured): {worst.policy}, {worst.what}"
-    )
-    return Measurement(name, worst.calibrated_ms, note, len(rows))
 
 
 def _row(situation: Situation) -> _Row:

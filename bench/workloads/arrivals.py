@@ -2,11 +2,9 @@
 
 import hashlib
 import random
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 
 from infra.workloads.arrivals import place_in_trace, stretched
@@ -120,22 +118,6 @@ def poisson(per_slot: float, slots: int, seed: int) -> list[SlotArrival]:
         arrivals.append(SlotArrival(int(time), f"user-{len(arrivals):05d}"))
         time += gaps.expovariate(1.0) / per_slot
     return arrivals
-
-
-WORKING_HOURS = range(8, 18)
-
-
-def by_working_hours(
-    arrivals: Sequence[SlotArrival], slots: int, slot_s: float, night_part: float
-) -> list[SlotArrival]:
-    """Move arrivals that are uniform over the day, in the same order, so that slots outside working hours
-    have a given part of the arrivals of those within."""
-    hours = (int(slot * slot_s // 3_600) % 24 for slot in range(slots))
-    ends = list(accumulate(1.0 if hour in WORKING_HOURS else night_part for hour in hours))
-    return [
-        replace(arrival, slot=bisect_right(ends, (arrival.slot + 0.5) / slots * ends[-1]))
-        for arrival in arrivals
-    ]
 
 
 def _on_slots(run: Sequence[TraceJob], slots: int, slot_s: float) -> list[SlotArrival]:

@@ -1,31 +1,148 @@
-"""The settings of section 5.1 of the auction's paper, and the workloads drawn from them."""
+"""The settings of section 5.1 of the auction's paper: the cell with its nodes, tariff and declared bounds,
+and the workloads drawn for it."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
-from typing import get_args
+from typing import Literal, get_args
 
-from bench.workloads.arrivals import JobsBefore, SlotArrival, TraceArrivals, by_working_hours, poisson
-from bench.workloads.cell import CELL, SLOT_S, ZONE, Gpus, PolicyBounds, configuration, types_of_nodes
-from bench.workloads.tasks import PaperTask, ValueDensity, draw_tasks, mean_work_samples
+from bench.workloads.arrivals import JobsBefore, SlotArrival, TraceArrivals, poisson
+from bench.workloads.tasks import (
+    UNIT_MICROS,
+    PaperTask,
+    ValueDensity,
+    draw_quotes,
+    draw_tasks,
+    mean_compute_over_memory,
+    mean_work_samples,
+    shortest_delay_s,
+    vendor_name,
+)
 from bench.workloads.throughput import (
+    BASE_MEMORY_GIB,
+    MEMORY_GIB,
+    POWER_KW,
     SEQUENCE_LENGTH,
     TARGET_MODULES,
     node_samples_per_s,
     task_memory_gib,
     task_samples_per_s,
 )
-from bench.workloads.vendors import UNIT_MICROS, draw_quotes, shortest_delay_s
 from infra.workloads.auction.bids import AuctionWorkload
 from infra.workloads.timed import TimedEvent
-from schemas.auction.bids import BidTerms, Task, VendorQuoted
-from schemas.base import Event
-from schemas.cells import CellConfigured
+from schemas.auction.bids import BidTerms, VendorQuoted
+from schemas.auction.settings import AuctionPolicy
+from schemas.base import HOURS_PER_DAY
+from schemas.cells import MAX_REMEMBERED_IDS, CellConfigured, GpuType, Node, Tariff, Zone
 from schemas.jobs import JobSubmitted
+from schemas.kind import PolicySettings
 from schemas.lora import Dataset, LoraHyperparameters, LoraWorkload
 from solvers.auction.market.fleet import Calendar
+
+CELL = "paper"
+ZONE = "gpt2"
+SLOT_S = 600.0
+NODE_TIMEOUT_S = 86_400.0
+"""No node fails here; heartbeats of a day would only fill the ledger."""
+
+NIGHT_UNITS_PER_KWH = 10.0
+DAY_UNITS_PER_KWH = 20.0
+DAY_HOURS = range(8, 20)
+"""Ordinary prices of energy, if a unit is a cent. A full A100 then costs 1.0 units per node-slot on average,
+a tenth of the median user's value."""
+
+Gpus = Literal["A100", "A40", "mixed"]
+
+
+def types_of_nodes(gpus: Gpus, nodes: int) -> tuple[str, ...]:
+    """Return the GPU type of each node; a mixed fleet alternates its types."""
+    types = types_of(gpus)
+    return tuple(types[number % len(types)] for number in range(nodes))
+
+
+def types_of(gpus: Gpus) -> tuple[str, ...]:
+    """Return the GPU types of a fleet."""
+    return ("A100", "A40") if gpus == "mixed" else (gpus,)
+
+
+@dataclass(frozen=True)
+class PolicyBounds:
+    """Quantiles of the declared value density that the operator uses as bounds (erratum P4).
+
+    Lemma 2, by the letter, needs a money unit below nearly all bids and a bound above nearly all. Prices then
+    rise so fast that a tenth of the bids is admitted and most of the fleet idles. With the median for both, a
+    node-slot filled by winners of b-bar 1 ends at 1.7 times the bound, and one filled by better winners at
+    more: docs/results/auction.md has the alternatives that were tried.
+    """
+
+    money_unit_quantile: float = 0.5
+    """Quantile for the money unit, in which Lemma 2 assumes b-bar >= 1: here not all bids satisfy it."""
+    value_quantile: float = 0.5
+    """Quantile for the bound on value per resource, which over the money unit yields alpha and beta."""
+    density_quantile: float = 0.99
+    """Quantile for the density beyond which a bid raises prices no further."""
+
+
+def configuration(
+    nodes: int, gpus: Gpus, slots: int, vendors: int, density: ValueDensity, bounds: PolicyBounds
+) -> CellConfigured:
+    """Return a cell of one zone. Its epoch is midnight of 1970-01-01."""
+    tariff = tuple(
+        round(UNIT_MICROS * (DAY_UNITS_PER_KWH if hour in DAY_HOURS else NIGHT_UNITS_PER_KWH))
+        for hour in range(HOURS_PER_DAY)
+    )
+    return CellConfigured(
+        cell=CELL,
+        epoch_s=0.0,
+        slot_s=SLOT_S,
+        node_timeout_s=NODE_TIMEOUT_S,
+        # The most that a cell of one zone can hold: no report of the day is removed.
+        duplicate_window_events=MAX_REMEMBERED_IDS // 2,
+        tariffs=(Tariff(name="site", micros_per_kwh=tariff),),
+        zones=(
+            Zone(
+                id=ZONE,
+                base_model="gpt2",
+                base_model_memory_gib=BASE_MEMORY_GIB,
+                horizon_slots=slots,
+                gpu_types=tuple(
+                    GpuType(
+                        name=name,
+                        samples_per_s=node_samples_per_s(name),
+                        memory_gib=MEMORY_GIB[name],
+                        power_kw=POWER_KW[name],
+                    )
+                    for name in types_of(gpus)
+                ),
+                nodes=tuple(
+                    Node(id=f"node-{number:04d}", gpu_type=gpu_type, tariff="site")
+                    for number, gpu_type in enumerate(types_of_nodes(gpus, nodes))
+                ),
+                policy=_policy(density, bounds),
+            ),
+        ),
+        vendors=tuple(vendor_name(number) for number in range(vendors)),
+    )
+
+
+def _policy(density: ValueDensity, bounds: PolicyBounds) -> AuctionPolicy:
+    """Compute the bounds from the declared distribution, never from the drawn bids (erratum P4)."""
+    per_compute = density.quantile(bounds.value_quantile)
+    unit = density.quantile(bounds.money_unit_quantile)
+    return AuctionPolicy(
+        money_unit_micros=round(UNIT_MICROS * unit),
+        max_value_per_compute_micros=round(UNIT_MICROS * per_compute),
+        max_value_per_memory_micros=round(UNIT_MICROS * per_compute * mean_compute_over_memory()),
+        max_density_units=density.quantile(bounds.density_quantile) / unit,
+    )
+
+
+def with_policy(cell: CellConfigured, policy: PolicySettings) -> CellConfigured:
+    """Return a cell of one zone with another policy."""
+    (zone,) = cell.zones
+    return cell.model_copy(update={"zones": (zone.model_copy(update={"policy": policy}),)})
+
 
 # A rule is a function of a uniform draw from 0 to 1, the slots of work on the fastest type, and the remaining
 # slots of the day; it returns slots.
@@ -81,9 +198,6 @@ class PaperSetting:
     """Mean of a Poisson distribution; all arrive at the beginning of the slot."""
     trace: TraceArrivals | JobsBefore | None = None
     """Real arrivals in place of drawn ones."""
-    night_part: float = 1.0
-    """Drawn arrivals per slot outside working hours, as a part of those within; the mean of the day is the
-    same."""
     vendors: int = 5
     deadlines: str = "proportional"
     """Name in `DEADLINE_RULES`."""
@@ -104,8 +218,6 @@ class PaperSetting:
         for name, most in (("arrivals_per_slot", MOST_ARRIVALS_PER_SLOT), ("work_scale", MOST_WORK_SCALE)):
             if not 0 < getattr(self, name) <= most:
                 raise ValueError(f"{name} is {getattr(self, name)}, more than 0 and at most {most} is needed")
-        if not 0 < self.night_part <= 1:
-            raise ValueError(f"night_part is {self.night_part}, more than 0 and at most 1 is needed")
         if self.deadlines not in DEADLINE_RULES:
             raise ValueError(f"deadlines is {self.deadlines!r}, known are {', '.join(DEADLINE_RULES)}")
         if self.gpus not in get_args(Gpus):
@@ -135,7 +247,6 @@ def draw(setting: PaperSetting, seed: int) -> tuple[CellConfigured, AuctionWorkl
     quotes = draw_quotes(CELL, setting.vendors, seed)
     if setting.trace is None:
         arrivals = poisson(setting.arrivals_per_slot, setting.slots, seed)
-        arrivals = by_working_hours(arrivals, setting.slots, SLOT_S, setting.night_part)
     else:
         arrivals = setting.trace.draw(setting.slots, SLOT_S, seed)
     tasks = islice(draw_tasks(seed, setting.work_scale), len(arrivals))
@@ -188,57 +299,3 @@ def _bid(
         ),
     )
     return TimedEvent(calendar.start_s(arrival.slot), bid)
-
-
-DAY_S = 86_400.0
-
-SeededSetting = tuple[PaperSetting, int]
-"""Setting and seed of a day."""
-
-
-@dataclass(frozen=True)
-class ConsecutiveDays:
-    """Inputs of a cell on a day and on the days before it."""
-
-    cell: CellConfigured
-    """Cell of the last day."""
-    inputs: list[TimedEvent[Event]]
-    earlier_job_ids: frozenset[str]
-    """Ids of the jobs of all days but the last."""
-
-
-def draw_days(earlier: Sequence[SeededSetting], day: SeededSetting) -> ConsecutiveDays:
-    """Draw a day, and others before it, all with equal numbers of slots.
-
-    Each day has the quotes and bids that it has alone, moved by whole calendar days, so that every hour has
-    its tariff. Its quotes are of the same vendors, and replace those of the day before. No deadline of a day
-    is after its last slot, so no work is left when the next begins. Jobs of the day before the last have ids
-    that begin with `before-`, those of the one before that with `before-2-`, and so on; ids of the last day
-    are unchanged.
-
-    Raises:
-        TraceError: a trace cannot be read, or is too short.
-    """
-    cell, last = draw(*day)
-    day_s = DAY_S * math.ceil(day[0].slots * cell.slot_s / DAY_S)
-    inputs: list[TimedEvent[Event]] = []
-    job_ids = set()
-    for number, before in enumerate(earlier):
-        to_last = len(earlier) - number
-        name = "before" if to_last == 1 else f"before-{to_last}"
-        _, workload = draw(*before)
-        inputs += (TimedEvent(cell.epoch_s + number * day_s, quote) for quote in workload.quotes)
-        jobs = [_moved(timed, f"{name}-{timed.event.job_id}", number * day_s) for timed in workload.jobs]
-        inputs += jobs
-        job_ids |= {timed.event.job_id for timed in jobs}
-    later_s = len(earlier) * day_s
-    inputs += (TimedEvent(cell.epoch_s + later_s, quote) for quote in last.quotes)
-    inputs += (_moved(timed, timed.event.job_id, later_s) for timed in last.jobs)
-    return ConsecutiveDays(cell, inputs, frozenset(job_ids))
-
-
-def _moved(timed: TimedEvent[JobSubmitted], job_id: str, later_s: float) -> TimedEvent[JobSubmitted]:
-    """Return a bid with another id, moved in time with its deadline."""
-    bid = timed.event
-    terms = bid.terms.model_copy(update={"deadline_s": Task.of(bid).deadline_s + later_s})
-    return TimedEvent(timed.time_s + later_s, bid.model_copy(update={"job_id": job_id, "terms": terms}))

@@ -110,7 +110,7 @@ def test_the_quick_form_leaves_out_no_figure_with_a_goal(bench, tmp_path):
 
 def parts(bench, folder, quick):
     """Titles of the parts of a benchmark."""
-    asked = Conditions(quick, 0, folder, 1, folder, (), Console(quiet=True))
+    asked = Conditions(quick, 0, folder, 1, Console(quiet=True))
     return {part.title for part in SUITES[bench].suite().due(asked)}
 
 
@@ -168,26 +168,6 @@ def test_a_report_holds_what_was_measured_and_nothing_else(tmp_path):
     write_artefacts(tmp_path, document, [table])
     assert json.loads((tmp_path / "spine.json").read_text()) == document
     assert (tmp_path / "times.csv").read_text().splitlines() == ["nodes,decision_ms", "1,2.5", "1,3.5"]
-    assert (tmp_path / "times.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_figures_of_a_model_without_goals_are_reported_and_held_to_none():
-    seen = [Measurement("jct_gpt2_s", 900.0, ""), Measurement("tail_gpt2_vs_best_rival", 1.2, "")]
-    document = report("merging", seen, quick=False, seed=0)
-    assert [(figure["name"], figure["unit"], figure["met"]) for figure in document["figures"]] == [
-        ("jct_gpt2_s", "s", None),
-        ("tail_gpt2_vs_best_rival", "1", None),
-    ]
-    assert missed("merging", ["schemes"], seen, quick=False, model="gpt2") == []
-
-
-def test_figures_are_missing_only_of_models_that_were_asked_for():
-    def absent(model):
-        return {fault.split()[0] for fault in missed("merging", ["schemes"], [], quick=False, model=model)}
-
-    assert "jct_vit_s" in absent(None) & absent("vit")
-    assert "jct_roberta_base_s" not in absent("vit")
-    assert absent("gpt2") == set()
 
 
 def test_a_figure_that_no_gate_file_has_is_a_fault():

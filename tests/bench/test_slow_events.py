@@ -15,11 +15,9 @@ ELASTIC = {"round", "round after their patience", "second round", "quote", "job 
 EVENTS = {
     "experts": {"profile", "shift", "little shift", "node lost", "tick after their patience", "another job"},
     "elastic": ELASTIC,
-    "elastic, pollux": ELASTIC,
     "merging": {"question", "plan", "next question", "node lost", "another job"},
     "titan": {"question", "plans", "slot begins", "node lost", "quote"},
     "loans": {"offer", "reclaim", "round after a reclaim"},
-    "zones": {"zone added", "zone gains a node", "zone changed", "zone gives up nodes"},
 }
 IDLE = (
     b'"reason":"stale_report"',

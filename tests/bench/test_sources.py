@@ -14,7 +14,7 @@ from bench.suite import SUITES
 
 OURS = {"schemas", "solvers", "streams", "infra", "bench", "executors"}
 DECIDES_NOTHING = {"infra/errors.py"}
-HARNESS = {f"bench/{name}.py" for name in ("charts", "figures", "runs")}
+HARNESS = {f"bench/{name}.py" for name in ("figures", "runs")}
 EXPERIMENTS = {"auction": DAYS, "misreports": PLAYED, "elastic": ELASTIC, "merging": MERGING}
 
 
@@ -64,6 +64,6 @@ def test_a_change_of_anything_that_decides_changes_the_digest(checkout, name):
 
 def test_other_files_do_not_change_it(checkout):
     before = digest_of(DAYS.sources, checkout)
-    (checkout / "bench" / "charts.py").write_text("one")
+    (checkout / "bench" / "figures.py").write_text("one")
     (checkout / "schemas" / "notes.txt").write_text("one")
     assert digest_of(DAYS.sources, checkout) == before

@@ -2,17 +2,17 @@
 
 import pytest
 
-from bench.auction.runs.contenders import CONTENDERS, DEFAULT, HINDSIGHT_PRICE
+from bench.auction.trials import CONTENDERS, DEFAULT
 from tests.support.examples import LONG
 from tests.support.fresh_signatures import after_warm_up
 
 SERVED = (
-    [name for name in CONTENDERS if name not in ("titan", HINDSIGHT_PRICE)]
+    [name for name in CONTENDERS if name != "titan"]
     if LONG
     else [DEFAULT, "pdftsp", "published", "eft", "ntm"]
 )
-"""By workers: no service answers Titan's solves on Kafka, and nobody knows a day's best price in time. What
-`make test` leaves out are other settings of these."""
+"""By workers: no service answers Titan's solves on Kafka. What `make test` leaves out are other settings of
+these."""
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ def after_warm_up(module: str, *measures: str) -> dict[str, Any]:
 
     Args:
         module: whose `warm_up` is called first.
-        measures: of `bench.auction.runs.trials`, made of a day of the quick form after it.
+        measures: of `bench.auction.trials`, made of a day of the quick form after it.
 
     Returns:
         `warmed`: what the kernels are there for after the warm-up; `added`: by measure, what more they are
@@ -33,8 +33,8 @@ def after_warm_up(module: str, *measures: str) -> dict[str, Any]:
 def report(module: str, measures: tuple[str, ...]) -> None:
     """Print what `after_warm_up` returns."""
 
-    from bench.auction.runs.trials import MEASURES
     from bench.auction.scope import quick
+    from bench.auction.trials import MEASURES
 
     warm_up = importlib.import_module(module).warm_up
     warm_up()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.network.ranks import Rank
+from bench.network import Rank
 from executors.gang.folder import JobFolder
 from executors.gang.meeting import Meeting
 from executors.gang.membership import Membership

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.network.ranks import Rank
+from bench.network import Rank
 from executors.gang.group import DisagreementError
 from executors.moe.parallel.exchange import agreed_budget, agreed_plan, agreed_times, exchange_experts
 from executors.moe.parallel.gradients import GradientAverage

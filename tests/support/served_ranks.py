@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from bench.network.ranks import Rank
+from bench.network import Rank
 from executors.gang.group import ProcessGroup
 from executors.gang.shares import share
 from executors.moe.conversion.convert import LayerConversion, convert

@@ -25,7 +25,7 @@ from transformers import (
     SwitchTransformersForConditionalGeneration,
 )
 
-from bench.network.ranks import Rank
+from bench.network import Rank
 from executors.gang.group import ProcessGroup
 from executors.lora.batch import LabelledSequence, TextSequence, TokenSequence
 from executors.moe.block import auxiliary_loss, moe_blocks, take_passes

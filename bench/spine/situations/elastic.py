@@ -1,18 +1,21 @@
-"""Elastic jobs that run, and many that wait."""
+"""Elastic jobs that run, and many that wait; and inference servers that are lent to them and reclaimed, as
+many at once as an event may name."""
 
 import random
 from collections.abc import Iterator
 
-from bench.spine.cells import CELL
+from bench.spine.cells import CELL, SLOT_S
 from bench.spine.situations import FREE, ZONE, CellHistory, Situation, cell_of
-from schemas.cells import GpuType, Node, Zone
+from schemas.cells import Borrower, CellConfigured, GpuType, Lending, Node, Zone
 from schemas.clock import ClockTicked
-from schemas.elastic.commands import Member, WorkersAssigned
+from schemas.elastic.commands import WorkersAssigned
 from schemas.elastic.settings import ElasticPolicy, SchemeName
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHyperparameters
-from schemas.fleet import NodeOffline, NodeSilent, RunFinished, RunStarted
+from schemas.fleet import NodeOffline, NodeOnline, NodeSilent, RunFinished, RunStarted
+from schemas.inference import MAX_SERVERS, CapacityOffered, CapacityReclaimed, InferenceLoadReported
 from schemas.jobs import JobQuoteRequested, JobSubmitted
 from schemas.lora import Dataset
+from streams.policies.inference.kind import InferencePolicy
 
 _POLICY = "elastic"
 _GPUS = 8
@@ -24,22 +27,13 @@ _DATASET = Dataset(path="data.jsonl", samples=1_000)
 
 
 def elastic_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """Yield situations under a drawn scheme other than `pollux`."""
-    yield from _situations(rng, jobs, _SCHEMES)
-
-
-def pollux_situations(rng: random.Random, jobs: int) -> Iterator[Situation]:
-    """Yield situations under the scheme `pollux`, whose search is bounded separately."""
-    yield from _situations(rng, jobs, ("pollux",))
-
-
-def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) -> Iterator[Situation]:
-    """Yield events in a zone of fast and slow servers that are full, with `jobs` waiting jobs."""
+    """Yield events in a zone of fast and slow servers that are full, with `jobs` waiting jobs, under a drawn
+    scheme."""
     servers = rng.choice((20, 100, 443, 900))
     running = min(rng.choice((100, 500, 1_500)), servers * _GPUS)
     users = rng.choice((1, 50, jobs))
     most_workers = rng.choice((1, 16, 64))
-    scheme = rng.choice(schemes)
+    scheme = rng.choice(_SCHEMES)
     what = (
         f"{scheme}, {servers} servers, {running} jobs run, {jobs} of {users} users and up to "
         f"{most_workers} workers wait"
@@ -47,20 +41,8 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
     history = CellHistory(cell_of(_zone(servers, scheme)), ("elastic",))
     for number in range(running):
         history.send(_submitted(rng, f"runs{number}", f"user{number % 7}", most_workers))
-    assigned: list[Member] = []
-    for outcome in history.tick(_INTERVAL_S):
-        if isinstance(outcome, WorkersAssigned) and outcome.node == outcome.members[0].node:
-            history.send(
-                RunStarted(
-                    cell=CELL,
-                    node=outcome.node,
-                    run_id=outcome.run_id,
-                    job_id=outcome.job_id,
-                    samples_done=0,
-                )
-            )
-            last = outcome
-            assigned += outcome.members
+    runs = _start_assigned(history, _INTERVAL_S)
+    last = runs[-1]
     for number in range(jobs):
         history.send(_submitted(rng, f"waits{number}", f"poor{number % users}", most_workers))
     finished = RunFinished(
@@ -90,13 +72,29 @@ def _situations(rng: random.Random, jobs: int, schemes: tuple[SchemeName, ...]) 
             (f"another job: {what}", _submitted(rng, "another", "other", most_workers)),
         ),
     )
-    lost = dict.fromkeys(member.node for member in assigned)
+    lost = dict.fromkeys(member.node for run in runs for member in run.members)
     history.send(*(_silent(node) for node in list(lost)[: max(servers // _LOST, 1)]))
     yield history.before(
         _POLICY, f"round after lost nodes: {what}", ClockTicked(cell=CELL, time_s=2 * _INTERVAL_S)
     )
     history.tick(100_000.0)
     yield history.before(_POLICY, f"second round: {what}", ClockTicked(cell=CELL, time_s=100_060.0))
+
+
+def _start_assigned(history: CellHistory, time_s: float) -> list[WorkersAssigned]:
+    """Advance the clock, report the runs of all jobs that get workers as started, and return the orders of
+    their leaders."""
+    orders = [
+        outcome
+        for outcome in history.tick(time_s)
+        if isinstance(outcome, WorkersAssigned) and outcome.node == outcome.members[0].node
+    ]
+    for order in orders:
+        started = RunStarted(
+            cell=CELL, node=order.node, run_id=order.run_id, job_id=order.job_id, samples_done=0
+        )
+        history.send(started)
+    return orders
 
 
 def _silent(node: str) -> NodeSilent:
@@ -147,3 +145,64 @@ def _submitted(rng: random.Random, job_id: str, user: str, most_workers: int) ->
         workload=_workload(rng, most_workers),
         terms=ElasticTerms(),
     )
+
+
+_TRAINING = 100
+_NOTICE_S = 300.0
+_OWNER = "inference"
+
+
+def loan_situations(rng: random.Random, servers: int) -> Iterator[Situation]:
+    """Yield offers and reclaims between a zone that lends `servers` servers and one whose jobs use them."""
+    jobs = rng.choice((500, 2_000, 4_000))
+    most_workers = rng.choice((1, 4, 16))
+    most = min(MAX_SERVERS, servers)
+    what = f"{servers} servers, {jobs} jobs of up to {most_workers} workers"
+    names = tuple(f"lent{number}" for number in range(servers))
+    history = CellHistory(_lending_cell(names), ("elastic",))
+    for number in range(jobs):
+        history.send(_submitted(rng, f"job{number}", f"user{number % 50}", most_workers))
+    history.send(InferenceLoadReported(cell=CELL, zone=_OWNER, time_s=0.0, load=0.0))
+    offers = [
+        CapacityOffered(cell=CELL, zone=_OWNER, offer_id=f"offer{first}", servers=names[first : first + most])
+        for first in range(0, servers, most)
+    ]
+    yield history.before("loans", f"offer: {most} of {what}", offers[0])
+    history.send(*offers)
+    for name in names:
+        history.send(NodeOnline(cell=CELL, node=name, base_model="none", runners=("elastic",)))
+    _start_assigned(history, _INTERVAL_S)
+    reclaim = CapacityReclaimed(
+        cell=CELL, zone=_OWNER, reclaim_id="reclaim", servers=most, due_s=_INTERVAL_S + 2 * _NOTICE_S
+    )
+    yield history.before("loans", f"reclaim: {most} of {what}", reclaim)
+    history.send(reclaim)
+    yield history.before(
+        "loans", f"round after a reclaim: {what}", ClockTicked(cell=CELL, time_s=2 * _INTERVAL_S)
+    )
+
+
+def _lending_cell(lent: tuple[str, ...]) -> CellConfigured:
+    fast = GpuType(name="fast", samples_per_s=8.0, memory_gib=256.0, gpus=_GPUS)
+    slow = GpuType(name="slow", samples_per_s=8.0 / 3, memory_gib=128.0, gpus=_GPUS)
+    training = Zone(
+        id=ZONE,
+        base_model="none",
+        base_model_memory_gib=1.0,
+        gpu_types=(fast, slow),
+        nodes=tuple(
+            Node(id=f"fast{number}", gpu_type="fast", tariff=FREE.name) for number in range(_TRAINING)
+        ),
+        policy=ElasticPolicy(reference_gpu_type="fast", interval_s=_INTERVAL_S, patience_s=600.0),
+    )
+    owner = Zone(
+        id=_OWNER,
+        base_model="none",
+        base_model_memory_gib=1.0,
+        gpu_types=(slow,),
+        # The headroom is at least one server.
+        nodes=tuple(Node(id=name, gpu_type="slow", tariff=FREE.name) for name in (*lent, "kept")),
+        policy=InferencePolicy(),
+        lending=Lending(headroom=0.0, notice_s=_NOTICE_S, borrowers=(Borrower(zone=ZONE),)),
+    )
+    return CellConfigured(cell=CELL, epoch_s=0.0, slot_s=SLOT_S, tariffs=(FREE,), zones=(training, owner))

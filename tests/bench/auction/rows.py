@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bench.auction.comparison import AuctionRuns
 from bench.auction.parts import DAYS
-from bench.auction.runs.trials import AuctionTrial
+from bench.auction.trials import AuctionTrial
 from bench.runs import Runs
 from bench.workloads.paper import PaperSetting
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.auction.runs import contenders
-from bench.auction.runs.contenders import day_before
+from bench.auction import trials
+from bench.auction.trials import day_before
 from bench.workloads.arrivals import JobsBefore, TraceArrivals
 from bench.workloads.paper import PaperSetting, draw
 from infra.workloads.rows import TraceError
@@ -62,10 +62,10 @@ def test_the_fixed_price_of_a_large_fleet_is_tuned_on_the_last_jobs_before_the_j
         tried.append((setting, seed))
         return price_micros
 
-    monkeypatch.setattr(contenders, "_welfare_micros", watched)
-    contenders.tuned_price_micros(setting, 3)
+    monkeypatch.setattr(trials, "_welfare_micros", watched)
+    trials.tuned_price_micros(setting, 3)
     first = jobs_of(setting, 3)[0]
-    assert len(tried) == len(contenders.QUANTILES)
+    assert len(tried) == len(trials.QUANTILES)
     for smaller, seed in tried:
         assert smaller.nodes == 10
         assert jobs_of(smaller, seed) == list(range(first - RUN // 4, first))

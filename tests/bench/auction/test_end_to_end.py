@@ -2,23 +2,28 @@
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from bench.auction.comparison import OURS, comparison_table, trials_of
-from bench.auction.everyday import DRAWN, EVERYDAY_LOADS, HIGH_LOAD, WORKING_DAY, Everyday, EverydayLoad
 from bench.auction.parts import DAYS, SUITE
-from bench.auction.runs.trials import AuctionTrial
-from bench.auction.scope import AuctionScope, full, quick
+from bench.auction.scope import (
+    EVERYDAY_LOADS,
+    AuctionScope,
+    Everyday,
+    EverydayLoad,
+    Figure,
+    Point,
+    full,
+    quick,
+)
+from bench.auction.trials import AuctionTrial
 from bench.figures import Conditions, Measurement, Table
 from bench.goals import goals
 from bench.report import report, write_artefacts
 from bench.suite import SuiteRun
-from bench.workloads.arrivals import TraceArrivals
-from bench.workloads.figures import TRACES, Figure, Point
 from tests.bench.auction.rows import TINY, no_runs
 
 POINT = Point("tiny", TINY)
@@ -27,15 +32,13 @@ SEEDS = (0, 1)
 
 
 def conditions(folder: Path) -> Conditions:
-    return Conditions(
-        True, 0, folder, jobs=1, traces=folder, trace_files=(), console=Console(file=io.StringIO())
-    )
+    return Conditions(True, 0, folder, 1, Console(file=io.StringIO()))
 
 
 def comparison(folder: Path) -> Table:
     rows = no_runs(folder)
     rows.complete(trials_of([TINY], SEEDS), 1, Console(quiet=True))
-    return comparison_table("figure_8", FIGURE.axis, FIGURE.points, SEEDS, rows, {})
+    return comparison_table(FIGURE, SEEDS, rows)
 
 
 @pytest.mark.long
@@ -67,7 +70,7 @@ def test_processes_beside_each_other_bring_what_one_brings(tmp_path):
 
 
 @pytest.mark.long
-def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatch):
+def test_every_part_leaves_its_tables(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.auction.misreports.QUICK_WORLDS", 4)
     seeds = SEEDS[:1]
     scope = AuctionScope(
@@ -76,12 +79,7 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatc
         small=Figure(12, "size", (POINT,)),
         small_loaded=Figure(12, "size", (POINT,)),
         runtime=(POINT,),
-        everyday=Everyday(
-            (EverydayLoad(DRAWN, HIGH_LOAD, 1.75, TINY),), seeds, skipped=("a trace: it is not here",)
-        ),
-        working_days=Everyday(
-            (EverydayLoad(WORKING_DAY, HIGH_LOAD, 1.75, replace(TINY, night_part=0.5)),), seeds
-        ),
+        everyday=Everyday((EverydayLoad(4.0, 1.75, TINY),), seeds),
         high=TINY,
     )
     measurements: list[Measurement] = []
@@ -103,14 +101,10 @@ def test_every_part_runs_and_leaves_its_tables_and_pictures(tmp_path, monkeypatc
         "figure_8",
         "misreports",
         "everyday",
-        "working_days",
     ]
     for table in tables:
         assert (tmp_path / f"{table.name}.csv").read_text().startswith(",".join(table.columns[:2]))
-        assert (tmp_path / f"{table.name}.png").read_bytes().startswith(b"\x89PNG")
-    said = asked.console.file.getvalue()
-    assert "Figure 8 lacks a point: it is not here" in said
-    assert "everyday lacks a trace: it is not here" in said
+    assert "Figure 8 lacks a point: it is not here" in asked.console.file.getvalue()
 
 
 @pytest.mark.parametrize("scope", [quick(0), full(0, Path("nowhere"))])
@@ -118,24 +112,14 @@ def test_settings_of_a_part_have_names_of_their_own(scope):
     figures = (*scope.comparisons, scope.small, scope.small_loaded)
     settings = {point.setting for figure in figures for point in figure.points}
     settings |= {scope.high}
-    settings |= {load.setting for load in (*scope.everyday.loads, *scope.working_days.loads)}
+    settings |= {load.setting for load in scope.everyday.loads}
     assert len({AuctionTrial(setting, 0, OURS).setting_name for setting in settings}) == len(settings)
     assert scope.high in settings
 
 
-def test_everyday_loads_are_those_of_every_trace_at_hand(tmp_path):
-    here = tmp_path / TRACES["ITP"]
-    here.touch()
-    mine = tmp_path / "mine.csv"
-    every = full(5, tmp_path, [mine]).everyday
-    arrivals = (DRAWN, "ITP", str(mine))
-    assert [(load.arrivals, load.deviation, load.load) for load in every.loads] == [
-        (name, deviation, load) for name in arrivals for deviation in (1.0, 1.75) for load in EVERYDAY_LOADS
+def test_everyday_has_every_load_at_each_deviation(tmp_path):
+    every = full(5, tmp_path).everyday
+    assert [(load.deviation, load.load) for load in every.loads] == [
+        (deviation, load) for deviation in (1.0, 1.75) for load in EVERYDAY_LOADS
     ]
     assert every.seeds == (5, 6, 7)
-    assert every.skipped == (f"Philly: {tmp_path / TRACES['Philly']} is not here",)
-    for load in every.loads:
-        jobs = round(load.setting.arrivals_per_slot * load.setting.slots)
-        path = {DRAWN: None, "ITP": here, str(mine): mine}[load.arrivals]
-        assert load.setting.trace == (path and TraceArrivals(path, jobs))
-    assert [load.arrivals for load in quick(5, [mine]).everyday.loads] == [DRAWN] * 2 + [str(mine)] * 2

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.auction.runs.day import check_plans, faults
+from bench.auction.day import check_plans, faults
 from bench.workloads.paper import draw
 from infra.errors import CommandError
 from infra.simulation.simulator import SimulatedRun, Simulation

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.auction.runs.trials import setting_name
+from bench.auction.trials import setting_name
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.paper import PaperSetting
 from infra.workloads.rows import TraceError

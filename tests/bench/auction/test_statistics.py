@@ -14,7 +14,7 @@ def test_an_interval_is_students_t_times_the_standard_error():
 
 
 def test_one_value_has_no_interval():
-    assert interval([7.0]) == Interval(7.0, None)
+    assert interval([7.0]) == Interval(7.0, None, 1)
 
 
 @pytest.mark.parametrize("number", [0, MOST_VALUES + 1])

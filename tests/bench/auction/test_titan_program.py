@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.auction.runs import trials
-from bench.auction.runs.trials import EVERY, RELATIVE_GAP, TITANS_PROGRAM, AuctionTrial, run_trial
+from bench.auction import trials
+from bench.auction.trials import EVERY, RELATIVE_GAP, TITANS_PROGRAM, AuctionTrial, run_trial
 from solvers.auction.offline.schedule_free import solve_schedule_free
 from tests.bench.auction.rows import TINY
 

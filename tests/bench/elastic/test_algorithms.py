@@ -37,14 +37,6 @@ def test_in_a_busy_round_running_jobs_make_way_for_those_that_wait():
     assert sum(outcome.reason == "scaled_in" for outcome in resized) > 100
 
 
-def test_in_a_busy_round_wide_jobs_take_whole_servers():
-    resized = resized_in_round(BusyCell(0, wide=True))
-    wide = [outcome for outcome in resized if outcome.reason == "started"]
-    assert len(wide) > 100
-    assert all(member.workers == 1 for outcome in wide for member in outcome.servers)
-    assert sum(outcome.reason == "scaled_in" for outcome in resized) > 300
-
-
 def test_the_knapsack_has_the_thesis_number_of_items():
     assert sum(len(group.weights_gpus) for group in knapsack_groups(0)) == 354
 
@@ -52,5 +44,5 @@ def test_the_knapsack_has_the_thesis_number_of_items():
 @pytest.mark.long
 def test_allocation_is_measured():
     measured = {each.name: each.value for each in measure_allocation(True, 0).measurements}
-    assert set(measured) == {"allocation_round_ms", "round_event_ms", "wide_round_ms", "knapsack_ms"}
+    assert set(measured) == {"allocation_round_ms", "knapsack_ms"}
     assert all(value > 0 for value in measured.values())

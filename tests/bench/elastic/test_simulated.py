@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.elastic.simulated import simulate
+from bench.elastic.simulated import ElasticSetting, ElasticTrial, simulate
 from bench.elastic.table_3_5 import check_comparable, trials_by_row
-from bench.elastic.trial import ElasticSetting, ElasticTrial
 
 TINY = ElasticSetting(seed=1, factor=0.05, first_day=4.0, days=0.25)
 FIFO = ElasticTrial(TINY, scheme="fifo", loans=False)

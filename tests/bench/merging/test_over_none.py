@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from bench.goals import goal_of
-from bench.merging.parts import full, quick
+from bench.goals import goals
+from bench.merging.parts import full, over_none, quick
 from bench.merging.simulated import MergingRunOutcome, SimulatedJob, run
-from bench.merging.tables import over_none
-from bench.merging.trial import HALVES, MergingSetting, MergingTrial, in_half, rival
+from bench.merging.trial import HALVES, MergingSetting, MergingTrial, in_half
 from tests.support.profiles import SHARED, settings_of
 
 measured = pytest.mark.skipif(not SHARED.exists(), reason="the measured profiles are not here")
@@ -20,7 +19,7 @@ def outcome(*completion_s: float) -> MergingRunOutcome:
     return MergingRunOutcome(jobs, len(jobs), 1, 0, (), 0.0)
 
 
-def test_the_worst_settings_are_told_and_rivals_have_the_same_switches() -> None:
+def test_figures_are_of_the_worst_settings() -> None:
     one, other = (MergingSetting("p", "m", "FM-1-m.csv", drawn=2, seed=seed) for seed in (1, 2))
     result = over_none(
         {
@@ -28,12 +27,11 @@ def test_the_worst_settings_are_told_and_rivals_have_the_same_switches() -> None
                 MergingTrial(one): outcome(50.0, 100.0),
                 MergingTrial(one, modes=()): outcome(100.0, 100.0),
                 MergingTrial(one, knowledge="half"): outcome(40.0, 90.0),
-                rival(one, "pollux", "eager", warm_switches=True): outcome(150.0, 150.0),
-                rival(one, "pollux", "eager"): outcome(300.0, 300.0),
             },
             other: {
                 MergingTrial(other): outcome(10.0, 120.0),
                 MergingTrial(other, modes=()): outcome(20.0, 100.0),
+                MergingTrial(other, knowledge="half"): outcome(15.0, 75.0),
             },
         }
     )
@@ -43,15 +41,14 @@ def test_the_worst_settings_are_told_and_rivals_have_the_same_switches() -> None
             "merging_over_none_min_pct": 100.0 * (1 - 65 / 60),
             "merging_over_none_mean_pct": (25.0 + 100.0 * (1 - 65 / 60)) / 2,
             "merging_tail_over_none_max_pct": 20.0,
-            "merging_known_over_none_min_pct": 35.0,
-            "merging_known_over_none_mean_pct": 35.0,
+            "merging_known_over_none_min_pct": 25.0,
+            "merging_known_over_none_mean_pct": 30.0,
             "merging_known_tail_over_none_max_pct": -10.0,
-            "merging_over_warm_rivals_min_pct": 50.0,
         }
     )
     (table,) = result.tables
-    assert [dict(zip(table.columns, row, strict=True))["cold_rival_s"] for row in table.rows] == [300.0, None]
-    assert all(goal_of("merging", name) is not None for name in figures)
+    assert [row[0] for row in table.rows] == ["nothing", "nothing", "half", "half"]
+    assert figures.keys() <= goals("merging").keys()
 
 
 @measured

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from bench.figures import Conditions
 from bench.goals import goals
-from bench.merging import tables
-from bench.merging.known import is_known, past_merges
+from bench.merging.measured_truth import is_known, past_merges
 from bench.merging.parts import PUBLISHED_S, SCHEMES, SIMULATED, SUITE, all_rivals, full, quick, scope_of
 from bench.merging.simulated import run
 from bench.merging.trial import MergingTrial, rival
@@ -27,9 +26,8 @@ def setting(jobs: int = 8):
     return one
 
 
-def conditions(folder, profiles=SHARED, model="roberta-base") -> Conditions:
-    console = Console(file=io.StringIO())
-    return Conditions(True, 0, folder, 1, folder, (), console, profiles, model)
+def conditions(folder, profiles=SHARED) -> Conditions:
+    return Conditions(True, 0, folder, 1, Console(file=io.StringIO()), profiles=profiles)
 
 
 @measured
@@ -72,15 +70,6 @@ def test_a_pair_is_known_whole_or_not_at_all():
     found = past_merges(profiles, jobs)
     assert {past.mode for past in found} == {"temporal", "spatial"}
     assert len(found) <= 4 * len(known)
-
-
-@measured
-def test_fairness_is_told_for_each_job():
-    one = setting(4)
-    outcome = run(MergingTrial(one, modes=()))
-    table = tables.fairness("figure_12", {MergingTrial(one, modes=()): outcome})
-    assert 1 <= len(table.rows) <= 4
-    assert 0 <= tables.unfair_pct(one, outcome) <= 100
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.merging.measured import read_profiles
-from bench.merging.step_times import GpuCluster, PlacementStepTimes
+from bench.merging.measured_truth import GpuCluster, PlacementStepTimes
 from tests.support.profiles import write_profiles
 
 

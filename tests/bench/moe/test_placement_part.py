@@ -1,4 +1,4 @@
-"""The batches that placements are timed with are what they claim to be, and each scheme is timed."""
+"""The batches that placements are timed with are what they claim to be, and are timed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +10,11 @@ from rich.console import Console
 from bench.figures import Conditions
 from bench.moe import placement
 from bench.moe.placement import changed, drawn_cases
-from solvers.experts.schemes import SCHEMES
 
 
 @pytest.fixture
 def conditions(tmp_path: Path) -> Conditions:
-    return Conditions(True, 0, tmp_path, 1, tmp_path, (), Console(quiet=True))
+    return Conditions(True, 0, tmp_path, 1, Console(quiet=True))
 
 
 def test_batches_have_all_tokens_whatever_the_form():
@@ -41,15 +40,12 @@ def test_the_search_moves_tokens_and_loses_none():
     assert changes > 40
 
 
-def test_every_scheme_is_timed_in_both_phases(conditions: Conditions, monkeypatch: pytest.MonkeyPatch):
+def test_batches_are_timed_in_both_phases(conditions: Conditions, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(placement, "EXPERTS", 8)
     monkeypatch.setattr(placement, "DEVICES", 4)
     result = placement.measure_placement(replace(conditions, seed=3))
     (figure,) = result.measurements
     (table,) = result.tables
-    rows = {row[0]: row for row in table.rows}
-    assert set(rows) == set(SCHEMES)
-    assert figure.value == max(rows["balanced"][3], rows["balanced"][5]) > 0
-    assert figure.runs == 40
-    # Balanced as good as can be, and one per device as bad.
-    assert rows["ideal"][6] <= rows["balanced"][6] < rows["one_per_device"][6]
+    assert figure.value > 0
+    assert figure.runs == len(table.rows) == 40
+    assert all(plan_ms > 0 and settle_ms > 0 for _, plan_ms, settle_ms in table.rows)

@@ -1,16 +1,13 @@
 """Small runs of training, on this machine's loopback."""
 
-from dataclasses import asdict, replace
-from itertools import pairwise
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from bench.moe.training import designs
+from bench.moe.training import RankStep, read_steps, step_times
 from bench.moe.training_rank import BASELINE, UNCUT_BYTES, ModelShape, Variant, measure_training
-from bench.moe.training_steps import RankStep, read_steps, step_times
-from bench.network.links import loopback
-from bench.network.ranks import run_ranks
+from bench.network import loopback, run_ranks
 from executors.moe.parallel.trace import overlaps
 
 SHAPE = ModelShape(experts=2, layers=2, hidden=64, dense=64, inner=16, tokens=32, bucket_bytes=2**15)
@@ -65,13 +62,3 @@ def test_experts_that_are_on_every_rank_exchange_no_tokens_and_average_their_gra
 def test_rounds_and_averages_are_as_many_as_asked_for(results: list[dict[str, Any]]) -> None:
     assert len(read_steps(results, LINA.name, 2)) == 2
     assert [[len(times_s) for times_s in result["averages_s"]] for result in results] == [[4, 4], [4, 4]]
-
-
-def test_designs_add_one_choice_each() -> None:
-    fields = [replace(each, name="") for each in designs(2**13)]
-
-    changed = [
-        {name for name in vars(before) if getattr(before, name) != getattr(after, name)}
-        for before, after in pairwise(fields)
-    ]
-    assert changed == [{"has_two_lanes"}, {"is_scheduled"}, {"partition_bytes"}, {"chunks"}, {"per_device"}]

@@ -9,7 +9,7 @@ import pytest
 
 from bench.workloads.arrivals import TraceArrivals
 from bench.workloads.paper import DEADLINE_RULES, PaperSetting, arrivals_for_load, draw
-from bench.workloads.vendors import UNIT_MICROS, mean_price_units
+from bench.workloads.tasks import UNIT_MICROS, mean_price_units
 from infra.simulation.simulator import Simulation
 from infra.views.board import Board
 from infra.views.summary import summarise
@@ -122,22 +122,6 @@ def test_arrivals_are_poisson_from_slot_to_slot(day):
     assert fmean(counts) == pytest.approx(80, rel=0.03)
     # The variance of so many counts has a relative standard deviation of sqrt(2 / 143) = 12 %.
     assert pstdev(counts) ** 2 / fmean(counts) == pytest.approx(1.0, abs=0.4)
-
-
-@pytest.mark.parametrize("night_part", [0.0, -0.1, 1.5])
-def test_a_night_that_no_rate_can_have_is_refused(night_part):
-    with pytest.raises(ValueError, match=f"night_part is {night_part}, more than 0 and at most 1 is needed"):
-        PaperSetting(night_part=night_part)
-
-
-def test_at_night_the_same_tasks_arrive_at_a_part_of_the_rate_of_working_hours():
-    even, uneven = replace(DAY, arrivals_per_slot=20.0), replace(DAY, arrivals_per_slot=20.0, night_part=0.1)
-    (_, all_day), (_, by_day) = draw(even, 3), draw(uneven, 3)
-    assert [timed.event.workload for timed in by_day.jobs] == [timed.event.workload for timed in all_day.jobs]
-    hours = [int(timed.time_s // 3_600) for timed in by_day.jobs]
-    working = sum(8 <= hour < 18 for hour in hours)
-    assert (len(hours) - working) / 14 / (working / 10) == pytest.approx(0.1, rel=0.2)
-    assert hours == sorted(hours)
 
 
 @pytest.mark.slow

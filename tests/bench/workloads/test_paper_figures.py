@@ -6,8 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from bench.workloads.arrivals import TraceArrivals
-from bench.workloads.figures import BASE, LOADS, SMALL, SMALL_LOADED, TRACES, figure_12, figures
+from bench.auction.scope import BASE, LOADS, SMALL, SMALL_LOADED, TRACES, figure_12, figures
 from bench.workloads.paper import PaperSetting, draw
 
 SHARED = Path(__file__).parents[3] / "../shared/traces"
@@ -32,16 +31,6 @@ def test_a_trace_that_is_absent_is_skipped_with_the_reason(tmp_path):
     figure = figures(tmp_path)[7]
     assert [point.label for point in figure.points] == ["ITP"]
     assert figure.skipped == (f"Philly: {tmp_path / TRACES['Philly']} is not here",)
-
-
-def test_traces_that_are_named_are_points_of_their_own(tmp_path):
-    other = tmp_path / "mine.csv"
-    (tmp_path / TRACES["ITP"]).touch()
-    points = figures(tmp_path, [other])[7].points
-    assert [point.label for point in points] == ["ITP", str(other)]
-    assert points[1].setting == replace(BASE, trace=TraceArrivals(other, 7_200))
-    assert figures(None, [other])[7].points == points[1:]
-    assert figures(None, [other])[7].skipped == ()
 
 
 def test_the_small_settings_are_small_enough_for_an_offline_optimum():

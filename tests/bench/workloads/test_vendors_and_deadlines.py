@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.workloads.paper import DEADLINE_RULES
-from bench.workloads.vendors import draw_quotes, mean_price_units
+from bench.workloads.tasks import draw_quotes, mean_price_units
 
 QUOTES = draw_quotes("c", 4_000, seed=2)
 THOUSANDS = 12.5

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.network.links import loopback
-from bench.network.ranks import RunningRanks, Work, run_ranks
+from bench.network import RunningRanks, Work, loopback, run_ranks
 from executors.moe.conversion.convert import LayerConversion, convert
 from executors.moe.conversion.storage import MoeDescription, save
 from executors.moe.gating import Gating

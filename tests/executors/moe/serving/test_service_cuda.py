@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.network.links import loopback
-from bench.network.ranks import run_ranks
+from bench.network import loopback, run_ranks
 from schemas.experts.commands import LayerPlacement
 from schemas.experts.reports import ExpertsProfiled, ExpertsRouted
 from schemas.fleet import RunFailed

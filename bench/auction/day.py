@@ -6,21 +6,21 @@ reservations: the instance is rebuilt from the events alone.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from bench.workloads.cell import with_policy
-from bench.workloads.paper import PaperSetting, draw
+from bench.workloads.paper import PaperSetting, draw, with_policy
 from infra.errors import CommandError
 from infra.simulation.simulator import SimulatedRun, Simulation
 from infra.views.auction.figures import AuctionFigures
 from infra.views.board import Board
 from infra.views.summary import Summary, summarise
-from infra.workloads.timed import TimedEvent
+from infra.workloads.auction.bids import AuctionWorkload
 from schemas.auction.evidence import JobReplanned, evidence_of
 from schemas.auction.settings import AuctionPolicy
 from schemas.base import Event
 from schemas.cells import CellConfigured
+from schemas.clock import ClockTicked
 from schemas.codec import Decision
 from schemas.decisions import JobAdmitted, JobCompleted, JobRefunded
 from schemas.jobs import JobSubmitted
@@ -161,7 +161,7 @@ class Stopwatch:
 def simulate_day(
     setting: PaperSetting, seed: int, policy_of: Callable[[AuctionPolicy], PolicySettings]
 ) -> Day:
-    """Run a day of a setting.
+    """Run a day of a setting until all its inputs are handled and its jobs are over.
 
     Args:
         policy_of: returns the policy of the zone for the declared one of the setting.
@@ -171,28 +171,34 @@ def simulate_day(
             would be unfair.
     """
     cell, workload = draw(setting, seed)
-    return simulate(cell, workload.inputs(cell.epoch_s), policy_of)
-
-
-def simulate(
-    cell: CellConfigured,
-    inputs: Sequence[TimedEvent[Event]],
-    policy_of: Callable[[AuctionPolicy], PolicySettings],
-) -> Day:
-    """Run a cell of one zone until all its inputs are handled and its jobs are over.
-
-    Raises:
-        CommandError: as for `simulate_day`.
-    """
     (zone,) = cell.zones
     assert isinstance(zone.policy, AuctionPolicy)
     cell = with_policy(cell, policy_of(zone.policy))
     watch = Stopwatch()
     start_s = time.perf_counter()
-    run = Simulation(cell, inputs, fold=watch.fold).run()
+    run = Simulation(cell, workload.inputs(cell.epoch_s), fold=watch.fold).run()
     wall_s = time.perf_counter() - start_s
     check_plans(run)
     summary = summarise(Board.of(cell.cell, (entry.envelope for entry in run.ledger), run.decisions))
     if unanswered := summary.solves_without_solution:
         raise CommandError(f"{unanswered} of {summary.solves} solves found no plan in time")
     return Day(run, summary, wall_s, watch.seconds[JobSubmitted], watch.seconds[SolveFinished])
+
+
+def hindsight_of(cell: CellConfigured, workload: AuctionWorkload) -> Instance:
+    """Return the instance of the cell's ledger of this day. It does not depend on executors' reports, and on
+    its policy only by whether quotas are even."""
+    (instance,) = instances_of(_events(cell, workload)).values()
+    return instance
+
+
+def _events(cell: CellConfigured, workload: AuctionWorkload) -> Iterator[Event]:
+    """Yield configuration, quotes, and the bids by time, each after the tick of its slot."""
+    yield cell
+    yield from workload.quotes
+    time_s = -1.0
+    for timed in workload.jobs:
+        if timed.time_s > time_s:
+            time_s = timed.time_s
+            yield ClockTicked(cell=cell.cell, time_s=time_s)
+        yield timed.event

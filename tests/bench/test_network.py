@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.network.links import NetworkPlace, NoLinksError, rate_limited
-from bench.network.ranks import Rank, run_ranks
+from bench.network import NetworkPlace, NoLinksError, Rank, rate_limited, run_ranks
 
 _NAMESPACES = Path("/run/netns")
 
@@ -64,7 +63,7 @@ def test_nothing_is_left_after_a_failure() -> None:
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next(places: list[NetworkPlace]) -> None:
-    program = "import os\nfrom bench.network.links import rate_limited\nwith rate_limited(1, 80): os._exit(1)"
+    program = "import os\nfrom bench.network import rate_limited\nwith rate_limited(1, 80): os._exit(1)"
     killed = subprocess.Popen([sys.executable, "-c", program])
     killed.wait()
     left = _NAMESPACES / f"millrace-{killed.pid}-0-0"

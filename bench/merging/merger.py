@@ -1,19 +1,69 @@
-"""Seeded instances of the task merger's problem, of the size of a large cluster."""
+"""Time of the task merger at 3,000 jobs and 240 GPUs on one core, with building the model, on the measured
+mix of jobs."""
 
 import random
+import statistics
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from bench.figures import Measurement, Result, Table
 from bench.merging.measured import Profiles, WorkloadJob
-from schemas.merging.problems import MAX_TRANSFERS, JobKind, MergeProblem, StepTime, Transfer, Unit
+from bench.merging.trial import MergingSetting
+from bench.runs import on_one_core
+from schemas.merging.problems import JobKind, MergeProblem, StepTime, Transfer, Unit
 from schemas.merging.reports import MeasuredStep
-from schemas.merging.settings import MAX_SPEEDS
+from schemas.merging.settings import MAX_SPEEDS, MergingPolicy
 from solvers.merging.lookup_table import Configuration, LookupTable, faster_only
+from solvers.merging.merger import merge
 from streams.policies.merging.speeds import allowed_sizes
 
+UNITS = 3_000
+GPUS = 240
+LIMIT_S = MergingPolicy().solve_limit_s
 INTERVAL_S = 120.0
+_SWITCH_S = 6.0
 _EPOCHS = 10
+_FRESH = 0.7
+"""Part of the units without progress."""
+_LEADING = 0.3
+"""Part of the running units with a follower."""
+_WAITED_S = 3_600.0
+"""Mean time for which units have waited."""
+
+
+def measure_merger(quick: bool, seed: int, settings: Sequence[MergingSetting]) -> Result:
+    """Measure `merger_median_s`, the median time of a plan over instances of each measured mix."""
+    count = 3 if quick else 20
+    rows = []
+    with on_one_core():
+        for setting in settings:
+            profiles, jobs = setting.read()
+            merge(measured_mix(profiles, jobs, 50, 8, seed), LIMIT_S)  # loads the libraries
+            for number in range(count):
+                problem = measured_mix(profiles, jobs, UNITS, GPUS, seed * count + number)
+                rows.append((setting.model, number, *_timed(problem)))
+    note = (
+        f"{len(rows)} instances of measured mixes; {UNITS:,} jobs, {GPUS} GPUs, one core, limit {LIMIT_S:g} s"
+    )
+    median_s = statistics.median(took_s for *_, took_s in rows)
+    columns = ("model", "instance", "gap_pct", "merges", "limited", "s")
+    return Result(
+        (Measurement("merger_median_s", median_s, note, len(rows)),), (Table("merger", columns, rows),)
+    )
+
+
+def _timed(problem: MergeProblem) -> tuple[float, int, bool, float]:
+    """Return the gap of a plan to its proven bound (%), its merges, whether its search was limited, and its
+    time (s)."""
+    start_s = time.perf_counter()
+    solution = merge(problem, LIMIT_S)
+    took_s = time.perf_counter() - start_s
+    assert solution.objective is not None
+    assert solution.bound is not None
+    gap_pct = 100.0 * (solution.objective - solution.bound) / max(abs(solution.objective), 1e-9)
+    merged = sum(share.mode != "normal" for share in solution.shares)
+    return gap_pct, merged, solution.search == "limited", took_s
 
 
 class TimedKind(NamedTuple):
@@ -36,87 +86,6 @@ def listed(kinds: Iterable[TimedKind]) -> Mapping[str, Any]:
         for kind in kinds
     )
     return {"step_tables": tuple(places), "kinds": fields}
-
-
-@dataclass(frozen=True)
-class InstanceShape:
-    """Parameters of a synthetic instance."""
-
-    units: int = 3_000
-    gpus: int = 240
-    kinds: int = 9
-    step_spread: float = 1.0
-    """Standard deviation of the logarithm of step times, over the kinds."""
-    scaling: float = 0.85
-    """Exponent of the speedup: a GPUs are about a ** scaling times as fast as one."""
-    most_gpus: int = 240
-    """Most GPUs of a job."""
-    every_size: bool = False
-    """Whether jobs may have any number of GPUs, not only those that a zone assigns."""
-    iteration_spread: float = 2.0
-    """Standard deviation of the logarithm of the remaining iterations."""
-    density: float = 1.0
-    """Part of all pairs of kinds that has transfers."""
-    least_ratio: float = 0.05
-    most_ratio: float = 1.2
-    spatial: bool = True
-    running: float = 1.0
-    """Part of the GPUs that is held."""
-    fresh: float = 0.7
-    """Part of the units without progress."""
-    leading: float = 0.3
-    """Part of the running units with a follower."""
-    waited_s: float = 3_600.0
-    """Mean time for which units have waited."""
-    equal_waits: bool = False
-    """Whether all have waited equally long."""
-    switch_s: float = 6.0
-    seed: int = 0
-
-    @property
-    def text(self) -> str:
-        """Description in words."""
-        return (
-            f"{self.units} units, {self.gpus} GPUs, {self.kinds} kinds, {self.density:.0%} of pairs at "
-            f"ratios {self.least_ratio:.2f} to {self.most_ratio:.2f}, up to {self.most_gpus} GPUs a job"
-            f"{', any number' if self.every_size else ''}, {self.fresh:.0%} of units without progress"
-        )
-
-
-def synthetic(shape: InstanceShape) -> MergeProblem:
-    """Draw an instance with given parameters."""
-    rng = random.Random(f"merge/{shape.seed}")
-    kinds = tuple(_kind(rng, shape) for _ in range(shape.kinds))
-    pairs = [
-        (mode, donor, receiver)
-        for mode in (("temporal", "spatial") if shape.spatial else ("temporal",))
-        for donor in range(shape.kinds)
-        for receiver in range(shape.kinds)
-        if mode == "temporal" or donor <= receiver
-    ]
-    low, high = sorted((shape.least_ratio, shape.most_ratio))
-    transfers = tuple(
-        Transfer.model_validate(
-            {
-                "mode": mode,
-                "donor": donor,
-                "receiver": receiver,
-                "receiver_ratio": rng.uniform(low, high),
-                "donor_ratio": rng.uniform(low, high) if mode == "spatial" else 1.0,
-            }
-        )
-        for mode, donor, receiver in pairs
-        if rng.random() < shape.density
-    )[:MAX_TRANSFERS]
-    iterations = [max(1.0, 1_000.0 * rng.lognormvariate(0.0, shape.iteration_spread)) for _ in kinds]
-    return MergeProblem(
-        gpus=shape.gpus,
-        interval_s=INTERVAL_S,
-        switch_s=shape.switch_s,
-        **listed(kinds),
-        units=_units(rng, shape, kinds, iterations, [rng.randrange(shape.kinds) for _ in range(shape.units)]),
-        transfers=transfers,
-    )
 
 
 def measured_mix(
@@ -145,48 +114,35 @@ def measured_mix(
         curve = profiles.single(task, by_task[task].setting)
         epochs = curve.first_reaching(by_task[task].target) or _EPOCHS
         iterations.append(float(epochs * -(-kind.dataset_samples // kind.samples_per_step)))
-    shape = InstanceShape(units=units, gpus=gpus, kinds=len(kinds))
     chosen = [tasks.index(rng.choice(list(jobs)).task) for _ in range(units)]
     return MergeProblem(
         gpus=gpus,
         interval_s=INTERVAL_S,
-        switch_s=shape.switch_s,
+        switch_s=_SWITCH_S,
         **listed(kinds),
-        units=_units(rng, shape, kinds, iterations, chosen),
+        units=_units(rng, gpus, kinds, iterations, chosen),
         transfers=tuple(transfers),
-    )
-
-
-def _kind(rng: random.Random, shape: InstanceShape) -> TimedKind:
-    one_s = 0.2 * rng.lognormvariate(0.0, shape.step_spread)
-    most = min(shape.gpus, shape.most_gpus)
-    sizes = range(1, most + 1) if shape.every_size else allowed_sizes(most, pipeline=False)
-    return TimedKind(
-        steps=faster_only((size, one_s / size**shape.scaling * rng.uniform(0.98, 1.02)) for size in sizes),
-        samples_per_step=rng.choice((16, 64, 128)),
-        dataset_samples=rng.randint(200, 100_000),
     )
 
 
 def _units(
     rng: random.Random,
-    shape: InstanceShape,
+    gpus: int,
     kinds: Sequence[TimedKind],
     iterations: Sequence[float],
     chosen: Sequence[int],
 ) -> tuple[Unit, ...]:
     """Draw units: some run, some lead a merge, and the others wait."""
-    left = int(shape.running * shape.gpus)
+    left = gpus
     found: list[dict[str, object]] = []
     followers: dict[int, list[int]] = {}
     for number, kind in enumerate(chosen):
-        is_fresh = rng.random() < shape.fresh
-        waited_s = shape.waited_s if shape.equal_waits else rng.expovariate(1.0 / max(shape.waited_s, 1e-9))
+        is_fresh = rng.random() < _FRESH
         fields: dict[str, object] = {
             "job_ids": (f"j{number}",),
             "kind": kind,
             "iterations": iterations[kind] if is_fresh else max(iterations[kind] * rng.random(), 1.0),
-            "waited_s": waited_s,
+            "waited_s": rng.expovariate(1.0 / _WAITED_S),
             "part": "any" if is_fresh else "donor",
             "gpus": 0,
         }
@@ -201,7 +157,7 @@ def _units(
     waiting = [number for numbers in followers.values() for number in numbers]
     rng.shuffle(waiting)
     for fields in found:
-        if fields["gpus"] and waiting and rng.random() < shape.leading:
+        if fields["gpus"] and waiting and rng.random() < _LEADING:
             fields["follower"] = f"j{waiting.pop()}"
     return tuple(Unit.model_validate(fields) for fields in found)
 

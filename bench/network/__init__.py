@@ -1,1 +1,0 @@
-"""A real network: processes in network namespaces, joined by links of a stated rate."""
