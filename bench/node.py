@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from executors.node.process import SystemClock
-from executors.node.room import Room
+from executors.node.room import DiskSpace
 from executors.node.runner import RunnerContext
 from executors.node.settings import ExecutorSettings
 from schemas.fleet import FleetEvent, RunFailed
@@ -29,7 +29,7 @@ def node_context(folder: Path, base_model: str, reports: list[FleetEvent]) -> Ru
         state_root=folder / "state",
     )
     return RunnerContext(
-        settings, reports.append, Room({"folder": folder}, least_free_bytes=0), SystemClock()
+        settings, reports.append, DiskSpace({"folder": folder}, least_free_bytes=0), SystemClock()
     )
 
 

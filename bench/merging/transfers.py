@@ -27,7 +27,7 @@ from executors.processes.threads import one_thread
 from executors.tuner.data import PreparedLoaders, SharedTokenizer
 from executors.tuner.embedding import embed, mean_features, source_predictions
 from executors.tuner.heads import fresh_from
-from executors.tuner.opening import Job, adapter_for, open_job
+from executors.tuner.opening import TrainingJob, adapter_for, open_job
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import InUse, Sample, Trainer
 from infra.demo.library import pieces, write_task
@@ -163,7 +163,7 @@ class _Bench:
             for job in self._jobs.values():
                 job.loader.close()
 
-    def _trained_alone(self, job: Job) -> _Donor:
+    def _trained_alone(self, job: TrainingJob) -> _Donor:
         best: _Donor | None = None
         trainer, training_s = _trainer(job, None), 0.0
         for done in range(0, self._extent.iterations, self._extent.interval):
@@ -187,14 +187,14 @@ class _Bench:
                 return done + interval
         return most
 
-    def _train(self, job: Job, trainer: Trainer, done: int) -> None:
+    def _train(self, job: TrainingJob, trainer: Trainer, done: int) -> None:
         """Train for one interval."""
         for number in range(done, done + self._extent.interval):
             records = job.loader.stream.take(number * job.batch_size, job.batch_size)
             batch = [Sample(place, 0, job.loader.training[record]) for place, record in enumerate(records)]
             trainer.step(batch, number, 1, (), lambda _: None)
 
-    def _validation_loss(self, job: Job, trainer: Trainer) -> float:
+    def _validation_loss(self, job: TrainingJob, trainer: Trainer) -> float:
         """Return the mean loss of a token. The accuracy of so small a model moves in steps too large for a
         target."""
         validation = job.loader.validation
@@ -254,7 +254,7 @@ def _timed(inputs: Mapping[K, V], compute: Callable[[V], T]) -> tuple[dict[K, T]
 
 def _open(
     name: str, folder: Path, extent: TransferExtent, seed: int, base: SharedBase, loaders: PreparedLoaders
-) -> Job:
+) -> TrainingJob:
     """Write a task's data, and open its job."""
     file = name.replace(" ", "-")
     texts = pieces(TEXTS[name], seed)[: extent.records + extent.validation_records]
@@ -277,6 +277,6 @@ def _open(
     return open_job(order, base, loaders)
 
 
-def _trainer(job: Job, state: AdapterState | None) -> Trainer:
+def _trainer(job: TrainingJob, state: AdapterState | None) -> Trainer:
     """Return a trainer of a job, from a state or from a new adapter; its micro-batch is the whole batch."""
     return Trainer(job.base, adapter_for("normal", [job], state, _CPU), _CPU, job.batch_size)
