@@ -11,7 +11,7 @@ from executors.elastic.training import DataParallelTrainer, SequenceShare
 from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
 from executors.gang.models import model_directory
-from executors.gang.rank import Rank, live
+from executors.gang.rank import GangRank, live
 from executors.gang.replicated import ReplicatedTraining
 from executors.lora.checkpoint import ADAPTER_TENSORS
 from executors.lora.columns import with_columns
@@ -27,7 +27,7 @@ def run_rank(order_json: str, connection: "Connection[bytes, bytes]") -> None:
 class DataParallelTraining(ReplicatedTraining[ElasticOrder, SequenceShare]):
     """See `GangTraining`. A `DataParallelTrainer` holds the state."""
 
-    def __init__(self, rank: Rank[ElasticOrder]) -> None:
+    def __init__(self, rank: GangRank[ElasticOrder]) -> None:
         self._workload = rank.order.workload
         super().__init__(
             rank,

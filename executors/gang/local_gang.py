@@ -11,9 +11,9 @@ from executors.gang.messages import (
     Ended,
     Failed,
     Joined,
-    Progress,
     RankMessage,
     RankOrder,
+    RankProgress,
     Release,
     Report,
 )
@@ -140,7 +140,7 @@ class LocalGang(Generic[C]):
             case Joined():
                 self._note_joined(sender, message)
                 self._report_start()
-            case Progress():
+            case RankProgress():
                 self._note(sender, message)
                 if sender.joined and message.leads and self._started_generation:
                     self._report_progress()
@@ -167,7 +167,7 @@ class LocalGang(Generic[C]):
                 *(self.command.job_id, self.command.run_id, self.members.world, message.pause_s),
             )
 
-    def _note(self, sender: RankProcess, message: Progress | Ended) -> None:
+    def _note(self, sender: RankProcess, message: RankProgress | Ended) -> None:
         if sender.joined:
             samples_done = max(message.samples_done, self._standing.samples_done)
             self._standing = RunStanding(samples_done, message.loss, message.node_s)

@@ -73,7 +73,7 @@ class Joined(Record):
     """Further fields of the node's log."""
 
 
-class Progress(Record):
+class RankProgress(Record):
     """Progress of the job."""
 
     kind: Literal["progress"] = "progress"
@@ -123,7 +123,7 @@ class Failed(Record):
 
 
 Directive: TypeAlias = Membership | Release | Instruction
-RankMessage: TypeAlias = Joined | Progress | Report | Ended | Failed
+RankMessage: TypeAlias = Joined | RankProgress | Report | Ended | Failed
 
 DIRECTIVES: TypeAdapter[Directive] = TypeAdapter(Annotated[Directive, Field(discriminator="kind")])
 MESSAGES: TypeAdapter[RankMessage] = TypeAdapter(Annotated[RankMessage, Field(discriminator="kind")])

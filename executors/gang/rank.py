@@ -29,7 +29,7 @@ Order = TypeVar("Order", bound=RankOrder)
 EndReason = Literal["left", "stopped", "finished"]
 
 
-class Rank(Generic[Order]):
+class GangRank(Generic[Order]):
     """A rank: its order, its node and its place among the others.
 
     Attributes:
@@ -97,7 +97,7 @@ class Work(ABC, Generic[Order]):
     """Whether other threads may run collectives when this rank fails. Closing the group would wait for them;
     it ends with the process instead."""
 
-    def __init__(self, rank: Rank[Order]) -> None:
+    def __init__(self, rank: GangRank[Order]) -> None:
         self.rank = rank
 
     def finished_before(self) -> Ended | None:
@@ -142,7 +142,7 @@ class Work(ABC, Generic[Order]):
 
 def live(
     order_type: type[Order],
-    work_type: Callable[[Rank[Order]], Work[Order]],
+    work_type: Callable[[GangRank[Order]], Work[Order]],
     order_json: str,
     connection: "Connection[bytes, bytes]",
 ) -> None:
@@ -152,7 +152,7 @@ def live(
         signal.signal(number, signal.SIG_IGN)
     order = order_type.model_validate_json(order_json)
     inbox = Inbox(connection, order.membership)
-    rank = Rank(order, inbox)
+    rank = GangRank(order, inbox)
     generations: Generations[Order] | None = None
     try:
         generations = Generations(rank, work_type(rank))
@@ -167,7 +167,7 @@ def live(
 class Generations(Generic[Order]):
     """The loop of a rank: prepare, then form one generation after another, until one ends the rank."""
 
-    def __init__(self, rank: Rank[Order], work: Work[Order]) -> None:
+    def __init__(self, rank: GangRank[Order], work: Work[Order]) -> None:
         self.work = work
         self._rank = rank
         self._is_prepared = False

@@ -94,7 +94,7 @@ class GangRunner(Generic[C]):
 
     # Commands
 
-    def judge(self, command: Command) -> Objection | None:
+    def validate(self, command: Command) -> Objection | None:
         """See `Runner`. An assignment must be newer than those of the job on the node, and fit its GPUs;
         other commands must be of a generation on the node."""
         if isinstance(command, self.ASSIGNED):

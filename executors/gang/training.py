@@ -20,9 +20,9 @@ from pydantic import JsonValue
 from executors.gang.checkpoints import FinishedJob, JobCheckpoints, JobResult, Position, State
 from executors.gang.group import DisagreementError, ProcessGroup, differing, digests_of
 from executors.gang.membership import Membership
-from executors.gang.messages import Ended, Joined, Progress, RankOrder, Release
+from executors.gang.messages import Ended, Joined, RankOrder, RankProgress, Release
 from executors.gang.places import checkpoint_root, result_path
-from executors.gang.rank import EndReason, Rank, Work
+from executors.gang.rank import EndReason, GangRank, Work
 from executors.gang.reports import reportable
 from executors.lora.dataset import JsonlDataset
 from executors.node.checkpoints import StaleWriterError
@@ -80,7 +80,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
     """Whether an unreported checkpoint counts. Otherwise a job without reported samples starts without state,
     even if it has checkpoints."""
 
-    def __init__(self, rank: Rank[Order], workload: JsonValue, *, keeps_checkpoints: bool = True) -> None:
+    def __init__(self, rank: GangRank[Order], workload: JsonValue, *, keeps_checkpoints: bool = True) -> None:
         """Open the job's checkpoints.
 
         Args:
@@ -410,7 +410,7 @@ class GangTraining(Work[Order], Generic[Order, Share]):
 
     def _send_progress(self) -> None:
         self.rank.inbox.send(
-            Progress(
+            RankProgress(
                 samples_done=self._counted_samples,
                 loss=reportable(self._position.loss),
                 node_s=self._node_s,

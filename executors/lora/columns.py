@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from executors.lora.record_fields import as_object, listed, shown
-from executors.lora.records import Record, RecordForm
+from executors.lora.records import DatasetRecord, RecordForm
 from schemas.lora import Columns
 
 
@@ -27,7 +27,7 @@ class RenamedRecords:
         names = "\0".join(name for pair in self.columns for name in pair).encode(errors="surrogatepass")
         return f"{self.form.key}-{blake2b(names, digest_size=8).hexdigest()}"
 
-    def parse(self, fields: object) -> Record:
+    def parse(self, fields: object) -> DatasetRecord:
         """See `RecordForm`. Only `input` may be missing."""
         given = as_object(fields, "{" + ", ".join(f'"{column}": ...' for _, column in self.columns) + "}")
         renamed: dict[str, object] = {}

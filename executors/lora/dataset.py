@@ -16,7 +16,7 @@ import numpy as np
 from executors.lora.batch import TokenSequence
 from executors.lora.randomness import derive_seed
 from executors.lora.record_fields import read_json
-from executors.lora.records import TEXT_RECORDS, Record, RecordForm
+from executors.lora.records import TEXT_RECORDS, DatasetRecord, RecordForm
 from executors.lora.tokens import Tokenizer
 
 MAX_RECORD_BYTES = 1 << 20
@@ -131,7 +131,7 @@ class JsonlDataset:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def __getitem__(self, index: int) -> Record:
+    def __getitem__(self, index: int) -> DatasetRecord:
         self._file.seek(self._offsets[index])
         return self._parse(self._file.readline(self._max_record_bytes), lambda: self._place(index))
 
@@ -201,7 +201,7 @@ class JsonlDataset:
         if fault is not None:
             raise DatasetError(f"{self.name}: {fault}")
 
-    def _parse(self, line: bytes, place: Callable[[], str]) -> Record:
+    def _parse(self, line: bytes, place: Callable[[], str]) -> DatasetRecord:
         try:
             return self._form.parse(read_json(line))
         except ValueError as error:

@@ -26,7 +26,7 @@ _FORMS = (
 )
 
 
-class Record(Protocol):
+class DatasetRecord(Protocol):
     """One line of a dataset."""
 
     def tokenize(self, tokenizer: Tokenizer, sequence_length: int) -> TokenSequence:
@@ -47,7 +47,7 @@ class RecordForm(Protocol):
     def key(self) -> str:
         """Unique name of the form: letters, digits and hyphens."""
 
-    def parse(self, fields: object) -> Record:
+    def parse(self, fields: object) -> DatasetRecord:
         """Read a line.
 
         Args:
@@ -66,7 +66,7 @@ class TextRecord:
     completion: str
 
     def tokenize(self, tokenizer: Tokenizer, sequence_length: int) -> TextSequence:
-        """See `Record`; at least one token bears loss.
+        """See `DatasetRecord`; at least one token bears loss.
 
         An end-of-sequence token closes a completion that is not cut. A record that is too long loses the
         start of its prompt first, then the end of its completion.
@@ -99,7 +99,7 @@ class TextRecords:
         """See `RecordForm`."""
         return "text-and-chats" if self.reads_chats else "text"
 
-    def parse(self, fields: object) -> Record:
+    def parse(self, fields: object) -> DatasetRecord:
         """See `RecordForm`. The fields of a record determine its form."""
         given = as_object(fields, '{"text": ...}')
         if "label" in given:
@@ -121,7 +121,7 @@ class TextRecords:
             return TextRecord("", required_text(given, "text"))
         raise ValueError(f"expected {_FORMS}; the fields are: {listed(given)}")
 
-    def _chat(self, fields: Mapping[str, Any]) -> Record:
+    def _chat(self, fields: Mapping[str, Any]) -> DatasetRecord:
         refuse_unknown(fields, ("messages",))
         if not self.reads_chats:
             raise ValueError(
@@ -228,8 +228,8 @@ class LabelledRecord:
     form: LabelledRecords
 
     def tokenize(self, tokenizer: Tokenizer, sequence_length: int) -> LabelledSequence:
-        """See `Record`. The tokenizer adds its special tokens around the text, as in use of the classifier,
-        and cuts a text that is too long."""
+        """See `DatasetRecord`. The tokenizer adds its special tokens around the text, as in use of the
+        classifier, and cuts a text that is too long."""
         used = ending if tokenizer.truncation_side == "left" else beginning
         token_ids = tokenizer.encode(
             used(self.text, sequence_length),

@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
-class Node:
+class NodeService:
     """Serves one node until it is asked to stop."""
 
     def __init__(
@@ -266,7 +266,7 @@ class Node:
         if runner is None:
             self._refuse_for_failure(accepted, command)
             return False
-        objection = self._guarded(name, partial(runner.judge, command))
+        objection = self._guarded(name, partial(runner.validate, command))
         if name not in self._runners:
             self._refuse_for_failure(accepted, command)
             return False

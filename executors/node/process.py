@@ -12,9 +12,9 @@ from typing import NoReturn
 from executors.node.acceptance import Acceptance
 from executors.node.commands import CommandLog, CommandLogError
 from executors.node.journal import Journal, JournalError, JournalFile
-from executors.node.node import Node
+from executors.node.node import NodeService
 from executors.node.reports import FleetReports, Heartbeat
-from executors.node.room import NoRoomError, Room, is_for_want_of_room
+from executors.node.room import DiskSpace, NoRoomError, is_for_want_of_room
 from executors.node.runner import (
     Clock,
     LoadingInterruptedError,
@@ -130,7 +130,7 @@ def main(settings: ExecutorSettings) -> None:
 def _run(settings: ExecutorSettings, clock: Clock) -> None:
     # Cheap checks run before anything heavy is loaded.
     kinds = find_runners(settings)
-    room = Room(
+    room = DiskSpace(
         {"state root": settings.state_root, "output root": settings.output_root},
         settings.least_free_mib * _BYTES_PER_MIB,
     )
@@ -175,7 +175,7 @@ def _serve(
         with stop.at_once():
             runners = {name: _load(name, kind, context) for name, kind in kinds.items()}
         acceptance = Acceptance(settings.cell, settings.node, command_types(kinds))
-        node = Node(
+        node = NodeService(
             *(context, runners, acceptance, commands, reports, journal_file, journal),
             stopping=lambda: stop.requested,
         )
@@ -209,7 +209,7 @@ def _serve(
         _log.error("journal not written node=%s reason=%s", settings.node, error)
 
 
-def _make_folders(room: Room) -> None:
+def _make_folders(room: DiskSpace) -> None:
     for folder in room.folders.values():
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ class NoRoomError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Room:
+class DiskSpace:
     """The folders that a node writes to."""
 
     folders: Mapping[str, Path]

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
-from executors.node.room import Room
+from executors.node.room import DiskSpace
 from executors.node.settings import ExecutorSettings
 from schemas.commands import Command
 from schemas.errors import MissingExtraError
@@ -63,7 +63,7 @@ class RunnerContext:
     settings: ExecutorSettings
     report: Callable[[FleetEvent], None]
     """Queues a report; reports keep their order. A runner must not catch its errors."""
-    room: Room
+    room: DiskSpace
     """The disks: a runner whose files they refuse raises `NoRoomError`."""
     clock: Clock
 
@@ -79,7 +79,7 @@ class Runner(Protocol):
     is restarted; the last runner of a node ends the process.
     """
 
-    def judge(self, command: Command) -> Objection | None:
+    def validate(self, command: Command) -> Objection | None:
         """Return why a command of this runner is not to be applied; None if it is. Each objection is reported
         to the cell. The node never repeats a command, so an equal command is another order."""
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from executors.tuner.opening import Job
+from executors.tuner.opening import TrainingJob
 from executors.tuner.reports import TaskReports
 from executors.tuner.settings import TunerSettings
 from executors.tuner.team import Team
-from executors.tuner.training import Step
+from executors.tuner.training import TrainingStep
 
 _PER_EPOCH = 4
 
@@ -19,7 +19,7 @@ class _Spell:
     """Losses and samples of a job since its last evaluation."""
 
     losses: list[float] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TrainingStep] = field(default_factory=list)
 
 
 class Evaluations:
@@ -38,7 +38,7 @@ class Evaluations:
         self._evaluating_s = 0.0
         self._training_s = 0.0
 
-    def note(self, active: Sequence[Job], counts: Sequence[int], step: Step) -> None:
+    def note(self, active: Sequence[TrainingJob], counts: Sequence[int], step: TrainingStep) -> None:
         """Record a step of the jobs, with the number of sequences of each."""
         self._training_s += step.step_s
         for source, job in enumerate(active):
@@ -49,7 +49,7 @@ class Evaluations:
             if loss is not None:
                 spell.losses.append(loss)
 
-    def may_be_wanted(self, active: Sequence[Job], counts: Sequence[int]) -> bool:
+    def may_be_wanted(self, active: Sequence[TrainingJob], counts: Sequence[int]) -> bool:
         """Return whether the next step ends at a fraction of an epoch at which an evaluation may be
         requested."""
         if self._evaluating_s > self._settings.evaluation_share * self._training_s:
@@ -60,7 +60,7 @@ class Evaluations:
         )
 
     @staticmethod
-    def will_be_due(active: Sequence[Job], counts: Sequence[int]) -> bool:
+    def will_be_due(active: Sequence[TrainingJob], counts: Sequence[int]) -> bool:
         """Return whether the next step is the last of a job, or completes an epoch of its data."""
         return any(
             job.iterations + 1 >= job.order.workload.target.most_iterations
@@ -68,7 +68,9 @@ class Evaluations:
             for source, job in enumerate(active)
         )
 
-    def measure(self, active: Sequence[Job], watched: Job | None, *, wanted: bool) -> dict[str, float]:
+    def measure(
+        self, active: Sequence[TrainingJob], watched: TrainingJob | None, *, wanted: bool
+    ) -> dict[str, float]:
         """Measure the accuracy of the jobs if an evaluation is due, and return it by job.
 
         An evaluation is due at the end of an epoch of any job, and when one is over."""
@@ -89,17 +91,19 @@ class Evaluations:
         self._evaluating_s += time.monotonic() - started_s
         return accuracies
 
-    def _is_due(self, job: Job) -> bool:
+    def _is_due(self, job: TrainingJob) -> bool:
         """Return whether the last step was the job's last, or completed an epoch of its data."""
         last = self._last_counts.get(job.job_id, 0)
         return job.iterations >= job.order.workload.target.most_iterations or _crosses(
             job.drawn - last, last, len(job.loader.training)
         )
 
-    def _accuracy(self, job: Job) -> float | None:
+    def _accuracy(self, job: TrainingJob) -> float | None:
         return accuracy_of(self._team, job, self._settings)
 
-    def _report(self, job: Job, accuracy: float, phase: Literal["own", "donor"], epochs: float) -> None:
+    def _report(
+        self, job: TrainingJob, accuracy: float, phase: Literal["own", "donor"], epochs: float
+    ) -> None:
         spell = self._spells.pop(job.job_id, _Spell())
         if self._leads:
             partner = next((each.job_id for each in self._team.jobs if each is not job), None)
@@ -107,7 +111,7 @@ class Evaluations:
             self._reports.evaluated_soon(job, partner, accuracy, phase, epochs, spell.losses, step)
 
 
-def accuracy_of(team: Team, job: Job, settings: TunerSettings) -> float | None:
+def accuracy_of(team: Team, job: TrainingJob, settings: TunerSettings) -> float | None:
     """Return a job's accuracy with the present weights; None without validation data."""
     validation = job.loader.validation
     if validation is None:

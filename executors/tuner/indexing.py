@@ -22,7 +22,7 @@ from executors.lora.faults import described
 from executors.lora.model_kind import BaseModelError, records_in
 from executors.lora.records import TEXT_RECORDS, RecordForm
 from executors.node.files import write_file
-from executors.tuner.messages import Place, Prewarm
+from executors.tuner.messages import Prewarm, RankEnvironment
 from schemas.lora import Columns
 
 _DIGEST_BYTES = 32
@@ -108,24 +108,24 @@ class Indexer:
                 self._files.remove(*key)
 
 
-def index_folder(place: Place) -> Path:
+def index_folder(environment: RankEnvironment) -> Path:
     """Return the folder of a node's indices."""
-    return place.state_root / place.cell / "tuner-indices" / place.node
+    return environment.state_root / environment.cell / "tuner-indices" / environment.node
 
 
-def run_indexer(place_json: str, connection: "Connection[bytes, bytes]") -> None:
+def run_indexer(environment_json: str, connection: "Connection[bytes, bytes]") -> None:
     """Run the indexer until the node's process is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
         os.nice(1)
-    place = Place.model_validate_json(place_json)
-    settings = place.tuner_settings()
+    environment = RankEnvironment.model_validate_json(environment_json)
+    settings = environment.tuner_settings()
     try:
         form = records_in(settings.base_model_dir)
     except (BaseModelError, OSError):
         return  # the ranks report it, and the node does not start
-    indexer = Indexer(DatasetRoot(settings.dataset_root), IndexFiles(index_folder(place)), form)
+    indexer = Indexer(DatasetRoot(settings.dataset_root), IndexFiles(index_folder(environment)), form)
     while True:
         try:
             if connection.poll(_POLL_S):

@@ -14,7 +14,7 @@ Outcome = Literal["finished", "stopped", "failed"]
 """`stopped`: the task was halted, here or on another node."""
 
 
-class Place(Record):
+class RankEnvironment(Record):
     """Devices and settings of a node's ranks, the same for all."""
 
     cell: Identifier

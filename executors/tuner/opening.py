@@ -24,7 +24,7 @@ from schemas.merging.commands import JobOrder, TaskAssigned, TransferMode
 
 
 @dataclass
-class Job:
+class TrainingJob:
     """A job of a task on a rank."""
 
     order: JobOrder
@@ -104,7 +104,7 @@ class OpenTask:
             the leader, which sends it.
     """
 
-    jobs: list[Job]
+    jobs: list[TrainingJob]
     state: AdapterState | None
 
 
@@ -140,7 +140,7 @@ def open_task(
         StaleWriterError: a later generation runs the jobs.
     """
     refuse_unfit_merge(command.mode, command.orders)
-    jobs: list[Job] = []
+    jobs: list[TrainingJob] = []
     for order in command.orders:
         with fault_of(order.job_id):
             job = open_job(order, base, loaders)
@@ -156,7 +156,7 @@ def open_task(
 
 
 def adapter_for(
-    mode: TransferMode, jobs: Sequence[Job], state: AdapterState | None, device: torch.device
+    mode: TransferMode, jobs: Sequence[TrainingJob], state: AdapterState | None, device: torch.device
 ) -> TrainedAdapter:
     """Return the adapter of the task's present phase, as the first unfinished job trains it.
 
@@ -170,7 +170,7 @@ def adapter_for(
     return new_adapter(own.task, layout, state, device)
 
 
-def task_state(job: Job, state: AdapterState, position: JobPosition) -> TaskState:
+def task_state(job: TrainingJob, state: AdapterState, position: JobPosition) -> TaskState:
     """Return the engine's state of a job at a position.
 
     Args:
@@ -189,12 +189,12 @@ def task_state(job: Job, state: AdapterState, position: JobPosition) -> TaskStat
     )
 
 
-def trained_first(jobs: Sequence[Job]) -> Job:
+def trained_first(jobs: Sequence[TrainingJob]) -> TrainingJob:
     """Return the first job that is not over; the last job if all are."""
     return next((job for job in jobs if not job.is_over), jobs[-1])
 
 
-def open_job(order: JobOrder, base: SharedBase, loaders: PreparedLoaders) -> Job:
+def open_job(order: JobOrder, base: SharedBase, loaders: PreparedLoaders) -> TrainingJob:
     """Open a job without progress.
 
     Raises:
@@ -212,11 +212,11 @@ def open_job(order: JobOrder, base: SharedBase, loaders: PreparedLoaders) -> Job
     task = lora_task(order.job_id, workload)
     with fault_in("hyperparameters.target_modules"):
         layout = base.layout(task)
-    return Job(order, task, base, layout, loaders.take(workload))
+    return TrainingJob(order, task, base, layout, loaders.take(workload))
 
 
 def _find(
-    job: Job,
+    job: TrainingJob,
     command: TaskAssigned,
     partner: str | None,
     checkpoints: TuningCheckpoints,
@@ -246,7 +246,10 @@ def _find(
 
 
 def _state(
-    mode: TransferMode, jobs: Sequence[Job], saved: Sequence[SavedJob | None], checkpoints: TuningCheckpoints
+    mode: TransferMode,
+    jobs: Sequence[TrainingJob],
+    saved: Sequence[SavedJob | None],
+    checkpoints: TuningCheckpoints,
 ) -> AdapterState | None:
     """Return the adapter state that the present phase continues from."""
     if mode == "spatial":
@@ -264,7 +267,7 @@ def _state(
     return None
 
 
-def _shared_state(jobs: Sequence[Job], saved: Sequence[SavedJob | None]) -> AdapterState | None:
+def _shared_state(jobs: Sequence[TrainingJob], saved: Sequence[SavedJob | None]) -> AdapterState | None:
     """Return the state of the newer of two checkpoints of one adapter, which covers both jobs."""
     there = [each for each in saved if each is not None]
     if not there:

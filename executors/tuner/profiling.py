@@ -16,7 +16,7 @@ from executors.tuner.evaluating import accuracy_of
 from executors.tuner.memory import BYTES_PER_GIB, most_bytes_kept
 from executors.tuner.settings import TunerSettings
 from executors.tuner.team import Team
-from executors.tuner.training import Step
+from executors.tuner.training import TrainingStep
 from schemas.merging.commands import ProfileOrdered
 from schemas.merging.reports import MeasuredStep
 
@@ -102,7 +102,7 @@ class _Trained:
     """Results of the training steps of a profile run."""
 
     losses: list[float] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[TrainingStep] = field(default_factory=list)
     accuracy_after_epoch: float | None = None
 
 
@@ -148,18 +148,18 @@ class _Run:
             raise TimeoutError(f"limit_s: {self._command.limit_s:g} s were over before the first step")
         return shown
 
-    def repeat(self, until_s: float) -> list[Step]:
+    def repeat(self, until_s: float) -> list[TrainingStep]:
         """Run some more steps, to measure their time only."""
-        steps: list[Step] = []
+        steps: list[TrainingStep] = []
         while len(steps) < _UNTIMED_STEPS + _TIMED_STEPS and (not steps or not self.ends(until_s)):
             steps.append(self._step(len(steps)))
         return steps
 
-    def measured(self, steps: list[Step]) -> MeasuredStep:
+    def measured(self, steps: list[TrainingStep]) -> MeasuredStep:
         """Return the measurement of the steps."""
         return self.team.measured(steps[_UNTIMED_STEPS:] or steps)
 
-    def _step(self, number: int) -> Step:
+    def _step(self, number: int) -> TrainingStep:
         job = self.job
         job.iterations, job.drawn = number, number * job.batch_size
         return self.team.step(())

@@ -26,7 +26,7 @@ from executors.tuner.data import PreparedLoaders, SharedTokenizer
 from executors.tuner.files import JobFiles
 from executors.tuner.indexing import IndexFiles, index_folder
 from executors.tuner.keeper import Keeper
-from executors.tuner.messages import Place, ProfilePart, Ready, TaskPart, Unfit
+from executors.tuner.messages import ProfilePart, RankEnvironment, Ready, TaskPart, Unfit
 from executors.tuner.part_queue import PartQueue
 from executors.tuner.pipeline.stages import Stages
 from executors.tuner.profile_run import ProfileRun
@@ -36,54 +36,56 @@ from executors.tuner.task_opener import TaskOpener
 from executors.tuner.team import Team
 
 
-def run_rank(place_json: str, connection: "Connection[bytes, bytes]") -> None:
+def run_rank(environment_json: str, connection: "Connection[bytes, bytes]") -> None:
     """Run a rank from start to end."""
     for number in (signal.SIGINT, signal.SIGTERM):
         # The node decides when its ranks stop, even if a supervisor signals all processes.
         signal.signal(number, signal.SIG_IGN)
-    place = Place.model_validate_json(place_json)
+    environment = RankEnvironment.model_validate_json(environment_json)
     try:
-        base = _load(place)
+        base = _load(environment)
     except Exception as error:
         connection.send_bytes(Unfit(error=described(error)).model_dump_json().encode())
         return
-    TunerRank(place, base, connection).serve()
+    TunerRank(environment, base, connection).serve()
 
 
-def _load(place: Place) -> SharedBase:
-    settings = place.tuner_settings()
-    device = use_device(settings.device, place.gpu)
+def _load(environment: RankEnvironment) -> SharedBase:
+    settings = environment.tuner_settings()
+    device = use_device(settings.device, environment.gpu)
     disable_progress_bar()
     keep_freed_memory()
     torch.set_num_threads(settings.threads)
     use_interface(settings.worker_host)
-    address = settings.base_model_address or place.base_model
+    address = settings.base_model_address or environment.base_model
     return load_base(settings.base_model_dir, device, address)
 
 
 class TunerRank:
     """Runs one part after another."""
 
-    def __init__(self, place: Place, base: SharedBase, connection: "Connection[bytes, bytes]") -> None:
-        self._place = place
+    def __init__(
+        self, environment: RankEnvironment, base: SharedBase, connection: "Connection[bytes, bytes]"
+    ) -> None:
+        self._environment = environment
         self._base = base
-        self._settings = place.tuner_settings()
-        self._files = JobFiles(place.state_root, place.cell)
+        self._settings = environment.tuner_settings()
+        self._files = JobFiles(environment.state_root, environment.cell)
         loaders = PreparedLoaders(
             DatasetRoot(self._settings.dataset_root),
             SharedTokenizer(base.tokenizer),
             self._settings,
-            find_index=IndexFiles(index_folder(place)).find,
+            find_index=IndexFiles(index_folder(environment)).find,
             form=base.objective.records,
         )
         self._openings: dict[int, tuple[TaskPart, BackgroundOpening[Team]]] = {}
         self._inbox = PartQueue(connection, self._open)
         self._surroundings = RankResources(
-            cell=place.cell,
-            node=place.node,
+            cell=environment.cell,
+            node=environment.node,
             device=base.model.device,
             settings=self._settings,
-            checkpoints=TuningCheckpoints(self._files, base, place.cell, place.output_root),
+            checkpoints=TuningCheckpoints(self._files, base, environment.cell, environment.output_root),
             keeper=Keeper(),
             inbox=self._inbox,
         )

@@ -12,9 +12,9 @@ from executors.tuner.messages import (
     MESSAGES,
     Halt,
     Over,
-    Place,
     Prewarm,
     ProfilePart,
+    RankEnvironment,
     Ready,
     Switched,
     TaskPart,
@@ -42,13 +42,13 @@ class PooledRank:
 class RankPool:
     """A node's ranks, one for each GPU. A rank whose process has ended is restarted."""
 
-    def __init__(self, place: Place, gpus: int) -> None:
+    def __init__(self, environment: RankEnvironment, gpus: int) -> None:
         """Start a rank for each GPU.
 
         Args:
-            place: place of all ranks; its `gpu` is replaced.
+            environment: environment of all ranks; its `gpu` is replaced.
         """
-        self._place = place
+        self._environment = environment
         self._halts: list[Halt] = []
         self._were_ready = False
         self._indexer = self._start_indexer()
@@ -142,11 +142,11 @@ class RankPool:
         return [rank.process.pid for rank in self.ranks]
 
     def _start_indexer(self) -> ForkedProcess[Ready | Unfit | TaskReport | Switched | Over]:
-        return ForkedProcess(f"{_INDEXER}:run_indexer", self._place, MESSAGES, "tuner-indexer")
+        return ForkedProcess(f"{_INDEXER}:run_indexer", self._environment, MESSAGES, "tuner-indexer")
 
     def _start(self, gpu: int) -> PooledRank:
-        place = self._place.model_copy(update={"gpu": gpu})
-        return PooledRank(gpu, ForkedProcess(f"{_RANK}:run_rank", place, MESSAGES, f"tuner-{gpu}"))
+        environment = self._environment.model_copy(update={"gpu": gpu})
+        return PooledRank(gpu, ForkedProcess(f"{_RANK}:run_rank", environment, MESSAGES, f"tuner-{gpu}"))
 
 
 def _lost_while_loading(rank: PooledRank) -> LoadingInterruptedError:

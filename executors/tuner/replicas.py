@@ -15,12 +15,12 @@ from executors.tuner.faults import fault_of
 from executors.tuner.heads import fresh_from
 from executors.tuner.keeper import LastState
 from executors.tuner.memory import choose_micro_batch
-from executors.tuner.opening import Job, OpenTask, adapter_for, trained_first
+from executors.tuner.opening import OpenTask, TrainingJob, adapter_for, trained_first
 from executors.tuner.reports import measured_step
 from executors.tuner.sampling import annealing_exponent, draw_sources, shares
 from executors.tuner.settings import TunerSettings
 from executors.tuner.team import LastStep, Succession, agree_on_positions
-from executors.tuner.training import Sample, Step, Trainer
+from executors.tuner.training import Sample, Trainer, TrainingStep
 from schemas.merging.commands import TransferMode
 from schemas.merging.reports import MeasuredStep
 
@@ -49,7 +49,7 @@ class Replicas:
         self._device = device
         self._adapter = adapter_for(mode, opened.jobs, opened.state, device)
         self._group: ProcessGroup | None = None
-        self._active: Sequence[Job] = ()
+        self._active: Sequence[TrainingJob] = ()
         self._trainer: Trainer | None = None
 
     @property
@@ -81,7 +81,7 @@ class Replicas:
             [list(numbers)] if self._group is None else self._group.gather("the state of the task", numbers)
         )
 
-    def begin(self, active: Sequence[Job]) -> None:
+    def begin(self, active: Sequence[TrainingJob]) -> None:
         if self._mode == "temporal" and self._adapter.task is not active[0].task:
             # The receiver starts from its donor's final weights.
             donor = self._adapter.state()
@@ -118,7 +118,7 @@ class Replicas:
         sources = self._sources()
         return [sources.count(source) for source in range(len(self._active))]
 
-    def step(self, signals: Sequence[float]) -> Step:
+    def step(self, signals: Sequence[float]) -> TrainingStep:
         number = self._active[0].iterations
         return self._present_trainer.step(self._own(), number, len(self._active), signals, self._add_up)
 
@@ -127,7 +127,7 @@ class Replicas:
         trainer.accumulate(self._own()[: trainer.micro_batch_size], 0, len(self._active))
         trainer.adapter.clear()
 
-    def count_right(self, job: Job, count: int) -> tuple[int, int]:
+    def count_right(self, job: TrainingJob, count: int) -> tuple[int, int]:
         mine = share(count, self._membership.rank, self._membership.world)
         sequences = [job.validation[index] for index in mine]
         counts = self._present_trainer.count_right(sequences, job.head)
@@ -136,7 +136,7 @@ class Replicas:
         right, total = sums.tolist()
         return int(right), int(total)
 
-    def measured(self, steps: Sequence[Step]) -> MeasuredStep:
+    def measured(self, steps: Sequence[TrainingStep]) -> MeasuredStep:
         return measured_step(
             steps, self.micro_batch_size, self._share_size, self._membership.world, self._nodes
         )
@@ -195,7 +195,7 @@ class Replicas:
         ]
 
     @staticmethod
-    def _sequence(job: Job, record: int) -> TokenSequence:
+    def _sequence(job: TrainingJob, record: int) -> TokenSequence:
         """Return a record of a job's training data.
 
         Raises:

@@ -8,9 +8,9 @@ from executors.gang.reports import reportable
 from executors.tuner.files import FinishedTuning
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.messages import TaskPart, TaskReport
-from executors.tuner.opening import Job
+from executors.tuner.opening import TrainingJob
 from executors.tuner.rank_resources import RankResources
-from executors.tuner.training import Step
+from executors.tuner.training import TrainingStep
 from schemas.fleet import RunFailed, RunFinished, RunProgressed, RunReport, RunStarted
 from schemas.merging.commands import JobOrder
 from schemas.merging.reports import MeasuredStep, TaskEvaluated
@@ -32,7 +32,7 @@ class TaskReports:
         self._keeper = keeper
         self.ended: set[str] = set()
 
-    def started_soon(self, job: Job) -> None:
+    def started_soon(self, job: TrainingJob) -> None:
         """Report the start of a job; a job that was over before is reported again."""
         about = self._about(job.order, job.samples_done)
         self._soon(RunStarted(**about, dataset_samples=len(job.loader.training)))
@@ -42,7 +42,7 @@ class TaskReports:
 
     def evaluated_soon(
         self,
-        job: Job,
+        job: TrainingJob,
         partner: str | None,
         accuracy: float,
         phase: Literal["own", "donor"],
@@ -69,7 +69,7 @@ class TaskReports:
         about = self._about(order, samples_done)
         self._send(RunProgressed(**about, loss=reportable(loss), node_s=node_s, complete=False))
 
-    def finished(self, job: Job, finished: FinishedTuning) -> None:
+    def finished(self, job: TrainingJob, finished: FinishedTuning) -> None:
         """Report a job that is over, with its published adapter."""
         self.ended.add(job.order.run_id)
         self._send(
@@ -106,7 +106,7 @@ class TaskReports:
 
 
 def measured_step(
-    steps: Sequence[Step], micro_batch_size: int, share_size: int, gpus: int, nodes: int
+    steps: Sequence[TrainingStep], micro_batch_size: int, share_size: int, gpus: int, nodes: int
 ) -> MeasuredStep:
     """Return the measurement of a configuration from its steps.
 

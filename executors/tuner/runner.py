@@ -15,7 +15,16 @@ from executors.node.room import NoRoomError
 from executors.node.runner import Activity, CloseReason, Objection, RunnerContext
 from executors.tuner.assignments import STATES, Ending, NodeAssignment
 from executors.tuner.files import JobFiles
-from executors.tuner.messages import Halt, Over, Place, Prewarm, ProfilePart, Switched, TaskPart, TaskReport
+from executors.tuner.messages import (
+    Halt,
+    Over,
+    Prewarm,
+    ProfilePart,
+    RankEnvironment,
+    Switched,
+    TaskPart,
+    TaskReport,
+)
 from executors.tuner.objections import objection_to
 from executors.tuner.rank_pool import PooledRank, RankPool
 from executors.tuner.settings import TunerSettings
@@ -61,7 +70,7 @@ class TunerRunner:
             UnfitError: they cannot load it.
         """
         node = context.settings
-        place = Place(
+        environment = RankEnvironment(
             cell=node.cell,
             node=node.node,
             base_model=node.base_model,
@@ -70,7 +79,7 @@ class TunerRunner:
             settings=settings.model_dump(mode="json"),
             gpu=0,
         )
-        ranks = RankPool(place, gpus)
+        ranks = RankPool(environment, gpus)
         try:
             ranks.await_ready()
         except BaseException:
@@ -83,7 +92,7 @@ class TunerRunner:
         """Process ids of its ranks."""
         return self._pool.pids
 
-    def judge(self, command: Command) -> Objection | None:
+    def validate(self, command: Command) -> Objection | None:
         """Reject a task that is older than the node's assignments of its jobs or that `objection_to` rejects,
         and a release of another generation. A profile run replaces the node's assignment of its job: the cell
         orders one only for a job without another run."""

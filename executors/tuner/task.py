@@ -21,12 +21,12 @@ from executors.tuner.faults import JobError, UnfitMergeError, cannot_succeed_els
 from executors.tuner.gathering import HaltedError, come_together, why_peer_was_lost
 from executors.tuner.keeper import TaskKeeper
 from executors.tuner.messages import Outcome, Over, Switched, TaskPart
-from executors.tuner.opening import Job
+from executors.tuner.opening import TrainingJob
 from executors.tuner.rank_resources import RankResources
 from executors.tuner.reports import TaskReports
 from executors.tuner.saving import TaskSaves
 from executors.tuner.team import Team
-from executors.tuner.training import Step
+from executors.tuner.training import TrainingStep
 from schemas.base import MAX_TEXT_LENGTH
 from schemas.merging.commands import JobOrder
 
@@ -135,10 +135,10 @@ class TaskRun:
         return self._opened_team
 
     @property
-    def _jobs(self) -> list[Job]:
+    def _jobs(self) -> list[TrainingJob]:
         return [] if self._opened_team is None else self._opened_team.jobs
 
-    def _in_training(self) -> list[Job]:
+    def _in_training(self) -> list[TrainingJob]:
         """Return the jobs of the present phase."""
         left = [job for job in self._jobs if not job.is_over]
         return left if self._command.mode == "spatial" else left[:1]
@@ -154,7 +154,7 @@ class TaskRun:
             if not self._train_phase(active, watched):
                 return
 
-    def _train_phase(self, active: list[Job], watched: Job | None) -> bool:
+    def _train_phase(self, active: list[TrainingJob], watched: TrainingJob | None) -> bool:
         """Train jobs until one of them is over; return false if the part is halted before."""
         if self._finish_those_done(active, {}):
             return True
@@ -178,7 +178,7 @@ class TaskRun:
                 if state is not None:
                     self._saves.save(active, state, self._node_s)
 
-    def _step(self, active: Sequence[Job]) -> Step:
+    def _step(self, active: Sequence[TrainingJob]) -> TrainingStep:
         around = self._around
         counts = self._team.upcoming()
         is_checkpoint_due = time.monotonic() - self._saves.saved_s >= self._settings.checkpoint_s
@@ -202,12 +202,12 @@ class TaskRun:
         return step
 
     @staticmethod
-    def _advance(active: Sequence[Job], counts: Sequence[int]) -> None:
+    def _advance(active: Sequence[TrainingJob], counts: Sequence[int]) -> None:
         for job, count in zip(active, counts, strict=True):
             job.iterations += 1
             job.drawn += count
 
-    def _leave_to_successor(self, active: Sequence[Job]) -> None:
+    def _leave_to_successor(self, active: Sequence[TrainingJob]) -> None:
         """Run the last step while the next task begins on the same ranks (section 6.2, Figure 9)."""
         counts = self._team.upcoming()
         last = self._team.leave_to_successor()
@@ -225,7 +225,7 @@ class TaskRun:
 
     # Ends
 
-    def _finish_those_done(self, active: Sequence[Job], accuracies: dict[str, float]) -> bool:
+    def _finish_those_done(self, active: Sequence[TrainingJob], accuracies: dict[str, float]) -> bool:
         """Publish the jobs that have met their targets, and return whether there are any."""
         done = []
         for job in active:
@@ -248,7 +248,7 @@ class TaskRun:
                 self._saves.finish(job, last)
         return True
 
-    def _save_at_last(self, jobs: Sequence[Job]) -> None:
+    def _save_at_last(self, jobs: Sequence[TrainingJob]) -> None:
         last = self._team.last_state()
         if last is not None:
             self._saves.save_at_last(jobs, last)

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple, Protocol
 from executors.gang.meeting import Meeting
 from executors.lora.task import AdapterState
 from executors.tuner.faults import FieldError, JobError
-from executors.tuner.opening import Job
-from executors.tuner.training import Step
+from executors.tuner.opening import TrainingJob
+from executors.tuner.training import TrainingStep
 from schemas.merging.reports import MeasuredStep
 
 Succession = Literal["none", "coming", "ready"]
@@ -38,7 +38,7 @@ class Team(Protocol):
         micro_batch_size: most sequences per pass.
     """
 
-    jobs: list[Job]
+    jobs: list[TrainingJob]
     can_reunite: bool
     micro_batch_size: int
 
@@ -71,13 +71,13 @@ class Team(Protocol):
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         """Send some numbers to all ranks, and return those of all by rank."""
 
-    def begin(self, active: Sequence[Job]) -> None:
+    def begin(self, active: Sequence[TrainingJob]) -> None:
         """Begin a phase with these jobs in training."""
 
     def upcoming(self) -> list[int]:
         """Return the number of sequences of the next step, by job in training."""
 
-    def step(self, signals: Sequence[float]) -> Step:
+    def step(self, signals: Sequence[float]) -> TrainingStep:
         """Train one batch. The caller advances the positions of the jobs.
 
         Args:
@@ -90,11 +90,11 @@ class Team(Protocol):
     def rehearse(self) -> None:
         """Compute and discard the gradient of a batch, or of the part of it that needs most memory."""
 
-    def count_right(self, job: Job, count: int) -> tuple[int, int]:
+    def count_right(self, job: TrainingJob, count: int) -> tuple[int, int]:
         """Count the correct predictions of labels that bear loss in the first `count` records of a job's
         validation data, and these labels."""
 
-    def measured(self, steps: Sequence[Step]) -> MeasuredStep:
+    def measured(self, steps: Sequence[TrainingStep]) -> MeasuredStep:
         """Return the measurement of the present configuration."""
 
     @property
@@ -116,7 +116,9 @@ class Team(Protocol):
         """Run a last step, and leave the connected ranks to the task that is `ready`."""
 
 
-def agree_on_positions(gather: Callable[[Sequence[int]], list[list[int]]], jobs: Sequence[Job]) -> None:
+def agree_on_positions(
+    gather: Callable[[Sequence[int]], list[list[int]]], jobs: Sequence[TrainingJob]
+) -> None:
     """Set the jobs to the leader's positions.
 
     Args:

@@ -44,7 +44,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """Result of a step, the same on all ranks."""
 
     losses: tuple[float | None, ...]
@@ -139,7 +139,7 @@ class Trainer:
 
     def step(
         self, own: Sequence[Sample], number: int, sources: int, signals: Sequence[float], add_up: AddUp
-    ) -> Step:
+    ) -> TrainingStep:
         """Run a step together with the other ranks.
 
         Args:
@@ -164,7 +164,7 @@ class Trainer:
             raise_if_diverged("loss", loss, number)
         raise_if_diverged("gradient norm", self.adapter.update(), number)
         step_s = time.monotonic() - started_s
-        return Step(losses, tuple(numbers[2 * sources :]), step_s, exchange_s)
+        return TrainingStep(losses, tuple(numbers[2 * sources :]), step_s, exchange_s)
 
     def accumulate(self, own: Sequence[Sample], number: int, sources: int) -> Tensor:
         """Leave the gradient of the sum of the token losses of `own` in the adapter, micro-batch by

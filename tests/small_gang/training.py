@@ -11,7 +11,7 @@ from torch import Tensor
 
 from executors.gang.checkpoints import MODEL_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
-from executors.gang.rank import Rank, live
+from executors.gang.rank import GangRank, live
 from executors.gang.replicated import ReplicatedTraining
 from executors.gang.shares import share
 from tests.small_gang.runner import LineOrder
@@ -42,7 +42,7 @@ class LineTraining(ReplicatedTraining[LineOrder, Points]):
 
     position = Position()
 
-    def __init__(self, rank: Rank[LineOrder]) -> None:
+    def __init__(self, rank: GangRank[LineOrder]) -> None:
         self._workload = rank.order.workload
         super().__init__(rank, self._workload.model_dump(mode="json"))
 

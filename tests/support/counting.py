@@ -21,7 +21,7 @@ class CountingRunner:
         self._is_told = False
         """Whether this process has said that the run has started."""
 
-    def judge(self, command: Command) -> Objection | None:
+    def validate(self, command: Command) -> Objection | None:
         if isinstance(command, CountOrdered) and command.goal > LARGEST_COUNT:
             return Objection("impossible", f"nobody counts to {command.goal}")
         if isinstance(command, CountOrdered) and command.goal == 0:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from executors.gang.settings import GangSettings
 from executors.node.process import SystemClock
-from executors.node.room import Room
+from executors.node.room import DiskSpace
 from executors.node.runner import Runner, RunnerContext
 from executors.node.settings import ExecutorSettings
 from schemas.commands import Command
@@ -56,7 +56,7 @@ class Nodes(Generic[T, S]):
                 **self.EXECUTOR,
             ),
             reports.append,
-            Room({"state root": self.root, "output root": self.root}, least_free_bytes=0),
+            DiskSpace({"state root": self.root, "output root": self.root}, least_free_bytes=0),
             SystemClock(),
         )
 
@@ -72,7 +72,7 @@ class Nodes(Generic[T, S]):
     def tell(self, command: Command) -> None:
         """Send a command to its node."""
         runner = self.nodes[command.node].runner
-        objection = runner.judge(command)
+        objection = runner.validate(command)
         # As the node does: what is to end may have ended.
         assert objection is None or objection.kind == "unknown_run", objection
         runner.apply(command)

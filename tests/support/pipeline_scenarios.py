@@ -18,7 +18,7 @@ from executors.lora.dataset import DatasetRoot
 from executors.lora.task import LoraTask, TaskState
 from executors.tuner.data import TokenizedFile
 from executors.tuner.pipeline.group import StageLostError
-from executors.tuner.pipeline.pool import Pipeline, join_pipeline
+from executors.tuner.pipeline.pool import PipelineRank, join_pipeline
 from executors.tuner.pipeline.preparation import (
     PipelinePlan,
     PreparedTask,
@@ -31,7 +31,7 @@ from executors.tuner.pipeline.trace import Kind, Trace
 from tests.support.pipeline_ranks import Rank
 
 
-def join(rank: Rank, **options: Any) -> Pipeline:
+def join(rank: Rank, **options: Any) -> PipelineRank:
     options = {"join_timeout_s": 20.0, "peer_timeout_s": 20.0} | options
     if options.get("device") == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = str(rank.rank)
@@ -47,7 +47,7 @@ def plan_of(fields: dict[str, Any]) -> PipelinePlan:
     )
 
 
-def prepared(rank: Rank, pipeline: Pipeline, fields: dict[str, Any]) -> PreparedTask:
+def prepared(rank: Rank, pipeline: PipelineRank, fields: dict[str, Any]) -> PreparedTask:
     plan = plan_of(fields)
     data = opened(rank, pipeline, plan.task.dataset, plan.task.sequence_length)
     state = None
@@ -61,12 +61,12 @@ def prepared(rank: Rank, pipeline: Pipeline, fields: dict[str, Any]) -> Prepared
     return prepare_task(pipeline, plan, data, state)
 
 
-def opened(rank: Rank, pipeline: Pipeline, name: str, sequence_length: int) -> TokenizedFile:
+def opened(rank: Rank, pipeline: PipelineRank, name: str, sequence_length: int) -> TokenizedFile:
     dataset = DatasetRoot(rank.dataset_root).open(name)
     return TokenizedFile(dataset, pipeline.structure.base.tokenizer, sequence_length, kept_tokens=10**6)
 
 
-def keep(rank: Rank, pipeline: Pipeline, name: str, state: TaskState | None) -> None:
+def keep(rank: Rank, pipeline: PipelineRank, name: str, state: TaskState | None) -> None:
     """Write a checkpoint's files; only the leader has a state."""
     assert (state is None) == (rank.rank != 0)
     if state is None:

@@ -80,7 +80,7 @@ class LoraRunner:
         self._assignment: JsonValue = None
         """The assignment as in the journal, encoded once, since it may be large."""
 
-    def judge(self, command: Command) -> Objection | None:
+    def validate(self, command: Command) -> Objection | None:
         """Check that a slot is the cell's, and newer than the present one; a cancellation is never late."""
         if isinstance(command, SlotAssigned):
             present = None if self._slot is None else self._slot.assignment

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from executors.lora.engine import FusedEngine
 from executors.lora.slots.adapters import AdapterOutput
 from executors.lora.slots.checkpoints import RunCheckpoints
-from executors.node.room import Room
+from executors.node.room import DiskSpace
 from executors.node.runner import Clock
 
 
@@ -29,5 +29,5 @@ class Workshop:
     checkpoints: RunCheckpoints
     adapters: AdapterOutput
     cadence: Cadence
-    room: Room
+    room: DiskSpace
     clock: Clock

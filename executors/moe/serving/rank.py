@@ -16,10 +16,10 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from executors.gang.group import ProcessGroup
-from executors.gang.messages import Ended, Joined, Progress
+from executors.gang.messages import Ended, Joined, RankProgress
 from executors.gang.models import ModelError, model_directory, named_as_in_job
 from executors.gang.places import result_path
-from executors.gang.rank import EndReason, Rank, Work, live
+from executors.gang.rank import EndReason, GangRank, Work, live
 from executors.gang.shares import share
 from executors.lora.columns import with_columns
 from executors.lora.dataset import DatasetRoot
@@ -87,7 +87,7 @@ class ExpertServing(Work[MoeOrder]):
     Its ranks raise DisagreementError if they serve different models, or have decided differently.
     """
 
-    def __init__(self, rank: Rank[MoeOrder]) -> None:
+    def __init__(self, rank: GangRank[MoeOrder]) -> None:
         super().__init__(rank)
         workload = rank.order.workload
         assert isinstance(workload, MoeServeWorkload), "RANK_WORK names this work for its kind"
@@ -288,7 +288,7 @@ class ExpertServing(Work[MoeOrder]):
         is_due = silent_s >= self.rank.order.progress_s and self._done > self._reported_done
         if is_due or silent_s >= _LONGEST_SILENCE_S:
             self._progressed_s, self._reported_done = now_s, self._done
-            self.rank.inbox.send(Progress(samples_done=self._done, node_s=self._node_s, leads=True))
+            self.rank.inbox.send(RankProgress(samples_done=self._done, node_s=self._node_s, leads=True))
 
     def _report_routed(self) -> None:
         """Report the routing since the last report, unless it is empty or the profile stage lasts."""

@@ -12,7 +12,7 @@ from torch import nn
 from executors.gang.checkpoints import MODEL_TENSORS, OPTIMIZER_TENSORS, JobResult, Position, State
 from executors.gang.group import ProcessGroup
 from executors.gang.models import ModelError, model_directory
-from executors.gang.rank import Rank, live
+from executors.gang.rank import GangRank, live
 from executors.gang.training import GangTraining
 from executors.lora.batch import TokenSequence
 from executors.lora.columns import with_columns
@@ -46,7 +46,7 @@ class ExpertTraining(GangTraining[MoeOrder, SampleShare]):
     HAS_BACKGROUND_COLLECTIVES = True
     RESUMES_UNREPORTED = False
 
-    def __init__(self, rank: Rank[MoeOrder]) -> None:
+    def __init__(self, rank: GangRank[MoeOrder]) -> None:
         workload = rank.order.workload
         assert isinstance(workload, MoeTrainWorkload), "RANK_WORK names this work for its kind"
         self._workload = workload

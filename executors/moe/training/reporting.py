@@ -3,7 +3,7 @@
 import logging
 import time
 
-from executors.gang.rank import Rank
+from executors.gang.rank import GangRank
 from executors.moe.runner import MoeOrder
 from executors.moe.training.routing import BatchRouting, RoutedBatches
 from schemas.experts.reports import ELEMENTS_PER_LAYER, MAX_ELEMENTS, ExpertsRouted
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 class RoutingReporter:
     """Adds up the routing of batches, and reports it. Only rank 0 reports."""
 
-    def __init__(self, rank: Rank[MoeOrder], layers: int, experts: int) -> None:
+    def __init__(self, rank: GangRank[MoeOrder], layers: int, experts: int) -> None:
         """Start without batches.
 
         Args:

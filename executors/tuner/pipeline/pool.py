@@ -17,7 +17,7 @@ from executors.tuner.pipeline.structure import StageWeights, Structure, load_str
 from executors.tuner.pipeline.trace import Trace
 
 
-class Pipeline:
+class PipelineRank:
     """One rank of a pool of processes that train tasks together, one stage each.
 
     It outlives tasks: a switch loads adapter, moments and data, but no process, model or connection. Close it
@@ -133,7 +133,7 @@ def join_pipeline(
     layer_costs: Sequence[float] | None = None,
     device_memory_bytes: int | None = None,
     traced: bool = True,
-) -> Pipeline:
+) -> PipelineRank:
     """Load this rank's part of a model and connect; all ranks do so, with the same arguments.
 
     Args:
@@ -172,7 +172,9 @@ def join_pipeline(
         device_memory_bytes = torch.cuda.mem_get_info(device)[0] // 2
     _place(weights, rank % stages, stages, device_memory_bytes)
     group = StageGroup(store, rank, world, stages, device, join_timeout_s, peer_timeout_s)
-    return Pipeline(structure, weights.partition, weights, group, device, Trace(rank, device, enabled=traced))
+    return PipelineRank(
+        structure, weights.partition, weights, group, device, Trace(rank, device, enabled=traced)
+    )
 
 
 def _place(weights: StageWeights, position: int, stages: int, limit_bytes: int | None) -> None:

@@ -13,7 +13,7 @@ from executors.tuner.data import TokenizedFile
 from executors.tuner.pipeline.group import Channel
 from executors.tuner.pipeline.part import StageLayout
 from executors.tuner.pipeline.partition import Direction
-from executors.tuner.pipeline.pool import Pipeline
+from executors.tuner.pipeline.pool import PipelineRank
 from executors.tuner.pipeline.states import scatter_state
 from executors.tuner.pipeline.structure import Structure
 
@@ -66,7 +66,7 @@ class PreparedTask:
 
 
 def prepare_task(
-    pipeline: Pipeline, plan: PipelinePlan, data: TokenizedFile, state: TaskState | None = None
+    pipeline: PipelineRank, plan: PipelinePlan, data: TokenizedFile, state: TaskState | None = None
 ) -> PreparedTask:
     """Prepare a job without the device and other ranks, so that any thread may do it ahead.
 
@@ -91,7 +91,7 @@ def prepare_task(
 
 
 def prepare_from_leader(
-    pipeline: Pipeline, plan: PipelinePlan, data: TokenizedFile, state: TaskState | None, channel: Channel
+    pipeline: PipelineRank, plan: PipelinePlan, data: TokenizedFile, state: TaskState | None, channel: Channel
 ) -> PreparedTask:
     """Prepare a job like `prepare_task`, with the state on rank 0 only. All ranks do so at the same time.
 
@@ -125,7 +125,7 @@ def read_batch(state: TaskState, data: TokenizedFile) -> tuple[TokenSequence, ..
     return tuple(data[index] for index in indices)
 
 
-def _laid_out(pipeline: Pipeline, plan: PipelinePlan) -> tuple[Structure, tuple[StageLayout, ...]]:
+def _laid_out(pipeline: PipelineRank, plan: PipelinePlan) -> tuple[Structure, tuple[StageLayout, ...]]:
     task, structure = plan.task, pipeline.structure.frozen(plan.frozen_layers)
     if task.sequence_length > structure.base.longest_sequence_tokens:
         raise ValueError(
@@ -136,7 +136,7 @@ def _laid_out(pipeline: Pipeline, plan: PipelinePlan) -> tuple[Structure, tuple[
 
 
 def _prepared(
-    pipeline: Pipeline,
+    pipeline: PipelineRank,
     plan: PipelinePlan,
     data: TokenizedFile,
     structure: Structure,

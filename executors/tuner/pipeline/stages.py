@@ -14,10 +14,10 @@ from executors.lora.base_model import SharedBase
 from executors.lora.resident import new_state
 from executors.lora.task import AdapterState
 from executors.tuner.faults import fault_in, fault_of
-from executors.tuner.opening import Job, OpenTask, task_state
+from executors.tuner.opening import OpenTask, TrainingJob, task_state
 from executors.tuner.pipeline.group import Channel, StageGroup
 from executors.tuner.pipeline.partition import Direction
-from executors.tuner.pipeline.pool import Pipeline
+from executors.tuner.pipeline.pool import PipelineRank
 from executors.tuner.pipeline.preparation import PipelinePlan, PreparedTask, prepare_from_leader
 from executors.tuner.pipeline.structure import partition_by_parameters, structure_of
 from executors.tuner.pipeline.succession import FindSuccessor, Successions
@@ -27,7 +27,7 @@ from executors.tuner.pipeline.trace import Trace
 from executors.tuner.reports import measured_step
 from executors.tuner.settings import TunerSettings
 from executors.tuner.team import LastStep, Succession, agree_on_positions
-from executors.tuner.training import Step, raise_if_diverged
+from executors.tuner.training import TrainingStep, raise_if_diverged
 from schemas.merging.reports import MeasuredStep
 from schemas.merging.settings import STAGES_PER_PIPELINE
 
@@ -72,7 +72,7 @@ class Stages:
         self._size = -(-self._share_size // _MICRO_BATCHES)
         if device.type != "cuda":
             self._size = min(self._size, settings.micro_batch_size)
-        self._pipeline: Pipeline | None = None
+        self._pipeline: PipelineRank | None = None
         self._task: PipelineTask | None = None
         self._successions: Successions[Stages] | None = None
         self._before: Future[StoredTask] | None = None
@@ -100,14 +100,14 @@ class Stages:
         )
         # The trace is not used here, and on CUDA each of its spans waits for the device.
         trace = Trace(self._membership.rank, self._device, enabled=False)
-        self._pipeline = Pipeline(self._structure, self._partition, None, group, self._device, trace)
+        self._pipeline = PipelineRank(self._structure, self._partition, None, group, self._device, trace)
 
     def agree(self) -> None:
         pipeline = self._connected
         prepared = self.prepare(pipeline, "forward", pipeline.group.control)
         self._adopt(pipeline, load_task(pipeline, prepared))
 
-    def prepare(self, pipeline: Pipeline, direction: Direction, channel: Channel) -> PreparedTask:
+    def prepare(self, pipeline: PipelineRank, direction: Direction, channel: Channel) -> PreparedTask:
         """Prepare the task before it is loaded; all ranks do so at the same time.
 
         Raises:
@@ -143,7 +143,7 @@ class Stages:
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
         return _gathered(self._connected.group.control, numbers)
 
-    def begin(self, active: Sequence[Job]) -> None:
+    def begin(self, active: Sequence[TrainingJob]) -> None:
         """Do nothing: there is one phase."""
 
     @property
@@ -158,7 +158,7 @@ class Stages:
     def upcoming(self) -> list[int]:
         return [self._job.batch_size]
 
-    def step(self, signals: Sequence[float]) -> Step:
+    def step(self, signals: Sequence[float]) -> TrainingStep:
         successions = self._successions
         assert successions is not None, "the ranks are connected"
         started_s = time.monotonic()
@@ -168,16 +168,16 @@ class Stages:
         raise_if_diverged("loss", result.loss, number)
         raise_if_diverged("gradient norm", result.gradient_norm, number)
         successions.receive(result.signals[len(signals) :])
-        return Step((result.loss,), result.signals[: len(signals)], step_s, result.exchange_s)
+        return TrainingStep((result.loss,), result.signals[: len(signals)], step_s, result.exchange_s)
 
     def rehearse(self) -> None:
         self._trained.accumulate()
 
-    def count_right(self, job: Job, count: int) -> tuple[int, int]:
+    def count_right(self, job: TrainingJob, count: int) -> tuple[int, int]:
         evaluation = self._trained.evaluate([job.validation[index] for index in range(count)])
         return evaluation.right, evaluation.tokens
 
-    def measured(self, steps: Sequence[Step]) -> MeasuredStep:
+    def measured(self, steps: Sequence[TrainingStep]) -> MeasuredStep:
         return measured_step(steps, self._size, self._share_size, self._membership.world, self._nodes)
 
     @property
@@ -230,7 +230,7 @@ class Stages:
         return -(-self._share_size // self._size)
 
     @property
-    def _connected(self) -> Pipeline:
+    def _connected(self) -> PipelineRank:
         assert self._pipeline is not None, "the ranks are connected"
         return self._pipeline
 
@@ -239,7 +239,7 @@ class Stages:
         assert self._task is not None, "the ranks have agreed"
         return self._task
 
-    def _adopt(self, pipeline: Pipeline, task: PipelineTask) -> None:
+    def _adopt(self, pipeline: PipelineRank, task: PipelineTask) -> None:
         self._pipeline, self._task = pipeline, task
         self._successions = Successions(pipeline, task.plan.direction, self._find_successor)
 

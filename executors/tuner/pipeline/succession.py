@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from executors.tuner.background_opening import BackgroundOpening
 from executors.tuner.pipeline.group import Channel
 from executors.tuner.pipeline.partition import Direction
-from executors.tuner.pipeline.pool import Pipeline
+from executors.tuner.pipeline.pool import PipelineRank
 from executors.tuner.pipeline.preparation import PreparedTask
 from executors.tuner.team import Succession
 
@@ -20,7 +20,7 @@ from executors.tuner.team import Succession
 class Prepares(Protocol):
     """A task that can take over a pipeline."""
 
-    def prepare(self, pipeline: Pipeline, direction: Direction, channel: Channel) -> PreparedTask:
+    def prepare(self, pipeline: PipelineRank, direction: Direction, channel: Channel) -> PreparedTask:
         """Prepare the task before it is loaded."""
 
 
@@ -36,7 +36,7 @@ class Successions(Generic[T]):
         stage: progress common to all ranks, as of the last step.
     """
 
-    def __init__(self, pipeline: Pipeline, direction: Direction, find: "FindSuccessor[T]") -> None:
+    def __init__(self, pipeline: PipelineRank, direction: Direction, find: "FindSuccessor[T]") -> None:
         """Start without a next task; the present task runs in `direction`."""
         self.stage: Succession = "none"
         self._pipeline = pipeline

@@ -18,7 +18,7 @@ from executors.lora.task import TaskState
 from executors.tuner.pipeline.group import Channel
 from executors.tuner.pipeline.part import StagePart
 from executors.tuner.pipeline.passes import StagePasses
-from executors.tuner.pipeline.pool import Pipeline
+from executors.tuner.pipeline.pool import PipelineRank
 from executors.tuner.pipeline.preparation import PreparedTask, read_batch, upcoming
 from executors.tuner.pipeline.schedule import one_forward_one_backward, split
 from executors.tuner.pipeline.states import gather_state
@@ -61,7 +61,7 @@ class SequenceEvaluation:
     tokens: int
 
 
-def load_task(pipeline: Pipeline, prepared: PreparedTask) -> "PipelineTask":
+def load_task(pipeline: PipelineRank, prepared: PreparedTask) -> "PipelineTask":
     """Copy a prepared job to the device, and return this rank's part of it."""
     stage = pipeline.stage(prepared.plan.direction)
     with pipeline.trace.span("load", prepared.plan.task.job_id, prepared.piece.micro_batches):
@@ -82,7 +82,7 @@ class PipelineTask:
         computed_s: time of this rank's last end of the passes of a step, on the monotonic clock.
     """
 
-    def __init__(self, pipeline: Pipeline, prepared: PreparedTask, part: StagePart) -> None:
+    def __init__(self, pipeline: PipelineRank, prepared: PreparedTask, part: StagePart) -> None:
         self.pipeline = pipeline
         self.plan = prepared.plan
         self.computed_s = time.monotonic()

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from executors.lora.base_model import SharedBase
 from executors.lora.chat import MOST_TURNS, read_messages
-from executors.lora.records import LabelledRecords, Record, TextRecord, TextRecords
+from executors.lora.records import DatasetRecord, LabelledRecords, TextRecord, TextRecords
 from executors.lora.tokens import CHARACTERS_PER_TOKEN
 from executors.moe.serving.requests import Prompts
 from tests.support.examples import examples
@@ -47,37 +47,37 @@ class Counting:
         return self._tokenizer.decode(token_ids)
 
 
-def text(content: str) -> Record:
+def text(content: str) -> DatasetRecord:
     return TextRecords().parse({"text": content})
 
 
-def completion(content: str) -> Record:
+def completion(content: str) -> DatasetRecord:
     return TextRecords().parse({"prompt": "say", "completion": content})
 
 
-def prompt(content: str) -> Record:
+def prompt(content: str) -> DatasetRecord:
     return TextRecords().parse({"prompt": content, "completion": "said"})
 
 
-def output(content: str) -> Record:
+def output(content: str) -> DatasetRecord:
     return TextRecords().parse({"instruction": "say", "output": content})
 
 
-def answer(content: str) -> Record:
+def answer(content: str) -> DatasetRecord:
     turns = [{"role": "user", "content": "say"}, {"role": "assistant", "content": content}]
     return read_messages(turns)
 
 
-def question(content: str) -> Record:
+def question(content: str) -> DatasetRecord:
     turns = [{"role": "user", "content": content}, {"role": "assistant", "content": "said"}]
     return read_messages(turns)
 
 
-def labelled(content: str) -> Record:
+def labelled(content: str) -> DatasetRecord:
     return LabelledRecords(("a", "b"), "last").parse({"text": content, "label": 1})
 
 
-def request(content: str) -> Record:
+def request(content: str) -> DatasetRecord:
     return Prompts().parse({"prompt": content})
 
 

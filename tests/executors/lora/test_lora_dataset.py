@@ -26,7 +26,7 @@ from executors.lora.dataset import (
 )
 from executors.lora.engine import FusedEngine
 from executors.lora.record_fields import read_json
-from executors.lora.records import LabelledRecords, Record, RecordForm, TextRecord, TextRecords
+from executors.lora.records import DatasetRecord, LabelledRecords, RecordForm, TextRecord, TextRecords
 from executors.moe.serving.requests import Prompts
 from schemas.lora import ChatColumns, TextColumns
 from tests.support.examples import examples
@@ -359,7 +359,7 @@ def test_a_file_that_was_read_is_not_read_again_until_it_changes(tmp_path: Path)
     indices, read = RecentIndices(), list[int]()
 
     class Counted(TextRecords):
-        def parse(self, fields: object) -> Record:
+        def parse(self, fields: object) -> DatasetRecord:
             read.append(1)
             return super().parse(fields)
 

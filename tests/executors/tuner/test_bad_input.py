@@ -15,7 +15,7 @@ from executors.tuner.checkpoints import TuningCheckpoints
 from executors.tuner.data import TokenizedFile
 from executors.tuner.runner import TunerRunner
 from executors.tuner.settings import TunerSettings
-from executors.tuner.training import Step, Trainer
+from executors.tuner.training import Trainer, TrainingStep
 from schemas.fleet import RunFailed, RunFinished
 from schemas.lora import Dataset
 from tests.support.base_models.small import small_model
@@ -95,7 +95,7 @@ def test_an_error_in_the_training_of_a_merge_ends_no_partner_for_good(
 ) -> None:
     step = Trainer.step
 
-    def step_or_raise(trainer: Trainer, own, number: int, *rest) -> Step:
+    def step_or_raise(trainer: Trainer, own, number: int, *rest) -> TrainingStep:
         if number == 2:
             raise IndexError("out of range in self")
         return step(trainer, own, number, *rest)

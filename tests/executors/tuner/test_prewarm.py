@@ -138,7 +138,7 @@ def test_a_signal_prepares_the_next_job(loaders: PreparedLoaders) -> None:
 
 def test_a_node_prepares_what_it_is_told(fleet: Fleet) -> None:
     command = LoaderPrewarmed(zone="z", node="n1", order=order("a", workload(3)), starts_s=time.time() + 5.0)
-    assert fleet.nodes["n1"].runner.judge(command) is None
+    assert fleet.nodes["n1"].runner.validate(command) is None
     fleet.tell(command)
     bad = order("b", workload(dataset="bad.jsonl"))
     fleet.tell(command.model_copy(update={"order": bad}))

@@ -30,7 +30,7 @@ def test_an_unfinished_task_goes_on_from_its_checkpoint(fleet: Fleet) -> None:
     node = fleet.add("n2", state=state)
     fleet.until(lambda: fleet.reports(RunStarted))
     assert fleet.reports(RunStarted)[0].samples_done >= kept > 0
-    assert node.runner.judge(assigned("n2", order("a"), members=(("n2", 1),))).kind == "out_of_date"
+    assert node.runner.validate(assigned("n2", order("a"), members=(("n2", 1),))).kind == "out_of_date"
     fleet.tell(released("n2", "a"))
     fleet.until_over("a/1")
 

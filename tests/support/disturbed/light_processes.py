@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from executors.gang.membership import Membership
-from executors.gang.messages import Ended, Failed, Joined, Progress, RankOrder, Release
+from executors.gang.messages import Ended, Failed, Joined, RankOrder, RankProgress, Release
 
 JOIN_TIMEOUT_S = 10.0
 PROGRESS_S = 5.0
@@ -136,7 +136,7 @@ class LightProcess:
             self._end("finished", answers=leads)
         elif leads and self._machine.time_s - self._progressed_s >= PROGRESS_S:
             self._progressed_s = self._machine.time_s
-            self._send(Progress(samples_done=self._samples_done, node_s=0.0, leads=True))
+            self._send(RankProgress(samples_done=self._samples_done, node_s=0.0, leads=True))
 
     def _end(self, how: Any, answers: bool = False) -> None:
         self._send(Ended(reason=how, samples_done=self._samples_done, node_s=0.0, answers=answers))

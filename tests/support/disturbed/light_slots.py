@@ -1,4 +1,4 @@
-"""A runner of slots that trains nothing: it judges commands and keeps a journal as the runner `lora` does."""
+"""A runner of slots that trains nothing: it validates commands and keeps a journal like the runner `lora`."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class LightSlots:
         self._started: dict[str, float] = {}
         self._told_s: dict[str, float] = {}
 
-    def judge(self, command: Command) -> Objection | None:
+    def validate(self, command: Command) -> Objection | None:
         if not isinstance(command, SlotAssigned) or command == self._slot:
             return None
         return self._calendar.objection(command, self._slot, self._machine.time_s)

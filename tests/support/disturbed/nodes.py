@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from executors.node.acceptance import Acceptance
 from executors.node.commands import CommandRecord
 from executors.node.journal import Journal, JournalFile
-from executors.node.node import Node
-from executors.node.room import NoRoomError, Room
+from executors.node.node import NodeService
+from executors.node.room import DiskSpace, NoRoomError
 from executors.node.runner import Runner, RunnerContext
 from executors.node.settings import ExecutorSettings
 from schemas.base import Event
@@ -109,7 +109,7 @@ class ModelNode:
         self._journal_file = JournalFile(folder)
         self._starts = 0
         self._stopping: Callable[[], bool] = lambda: False
-        self._node: Node | None = None
+        self._node: NodeService | None = None
         self.runner: Runner | None = None
 
     @property
@@ -127,12 +127,12 @@ class ModelNode:
         self._starts += 1
         journal = self._journal_file.load().reading("model", "commands", 0)
         reports: Any = LightReports(self._send, f"{self.name}-{self._starts}")
-        room = Room({"root": self._settings.state_root.parent}, least_free_bytes=0)
+        room = DiskSpace({"root": self._settings.state_root.parent}, least_free_bytes=0)
         context = RunnerContext(self._settings, reports.send, room, self._clock)
         self.runner = self._runners.begin(context)
         types = {model.TYPE: model for model in self._runners.commands}
         commands: Any = LightCommands(self.values, journal.next_offset)
-        self._node = Node(
+        self._node = NodeService(
             context,
             {self._runners.name: self.runner},
             Acceptance(CELL, self.name, types),

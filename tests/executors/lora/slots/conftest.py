@@ -18,7 +18,7 @@ from executors.lora.slots.runs import task_of
 from executors.lora.slots.slot import SlotRuns
 from executors.lora.slots.workshop import Cadence, Workshop
 from executors.lora.task import TaskState
-from executors.node.room import Room
+from executors.node.room import DiskSpace
 from schemas.fleet import FleetEvent
 from schemas.lora_commands import RunOrder, SlotAssigned
 from tests.support.executors import BASE_MODEL, CELL, write_dataset
@@ -59,7 +59,7 @@ class Bench:
             "checkpoints": RunCheckpoints(self.root / "checkpoints", self.base, parked_runs=4),
             "adapters": AdapterOutput(self.root / "adapters", CELL, self.base),
             "cadence": self.cadence,
-            "room": Room({"state root": self.root, "output root": self.root}, least_free_bytes=0),
+            "room": DiskSpace({"state root": self.root, "output root": self.root}, least_free_bytes=0),
             "clock": self.clock,
         }
         return Workshop(**(made | fields))

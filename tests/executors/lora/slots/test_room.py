@@ -7,7 +7,7 @@ import pytest
 
 from executors.lora.slots.runs import task_of
 from executors.lora.slots.slot import SlotRuns
-from executors.node.room import NoRoomError, Room
+from executors.node.room import DiskSpace, NoRoomError
 from schemas.fleet import RunFailed, RunProgressed, RunStarted
 from tests.support.executors import assignment, order
 from tests.support.small_disk import SmallDisk, small_disk
@@ -23,7 +23,7 @@ def disk(bench) -> Iterator[SmallDisk]:
 
 
 def workshop(bench, least_free_bytes: int = 0):
-    return bench.workshop(room=Room({"state root": bench.root / "checkpoints"}, least_free_bytes))
+    return bench.workshop(room=DiskSpace({"state root": bench.root / "checkpoints"}, least_free_bytes))
 
 
 def train(runner: SlotRuns) -> None:
@@ -107,13 +107,13 @@ def test_a_checkpoint_takes_about_what_was_said(bench, disk: SmallDisk) -> None:
 
 
 def test_room_is_said_by_folder_and_size(disk: SmallDisk, tmp_path: Path) -> None:
-    room = Room({"output root": tmp_path, "state root": disk.folder}, least_free_bytes=2 * MIB)
+    room = DiskSpace({"output root": tmp_path, "state root": disk.folder}, least_free_bytes=2 * MIB)
     assert room.lacking(MIB) is None
     assert room.lacking(MIB, reserve=2) == f"the state root {disk.folder} has 4.0 MiB free and needs 5.0 MiB"
     assert room.refused(MIB) is None
     assert room.refused(5 * MIB) == (
         f"the state root {disk.folder} takes no file of 5.0 MiB: No space left on device"
     )
-    gone = Room({"state root": tmp_path / "none"}, least_free_bytes=0)
+    gone = DiskSpace({"state root": tmp_path / "none"}, least_free_bytes=0)
     assert gone.lacking(0) == f"the state root {tmp_path / 'none'}: No such file or directory"
     assert sorted(disk.folder.iterdir()) == []

@@ -37,12 +37,12 @@ def test_it_has_nothing_to_do_and_to_keep_before_its_first_slot(bench) -> None:
 def test_a_newer_slot_ends_the_one_before(bench) -> None:
     lora = runner(bench)
     first = assignment(order("j", 100))
-    assert lora.judge(first) is None
+    assert lora.validate(first) is None
     lora.apply(first)
     lora.advance()
-    assert lora.judge(first) is None, "the same order once more"
+    assert lora.validate(first) is None, "the same order once more"
     other = assignment(order("j", 50))
-    assert lora.judge(other) == Objection("out_of_date", "the slot is not newer")
+    assert lora.validate(other) == Objection("out_of_date", "the slot is not newer")
 
     lora.apply(assignment(order("k", 8, work=8), slot=1, start_s=1_100.0))
     work(lora)
@@ -90,7 +90,7 @@ def test_of_a_cancelled_job_nothing_is_kept_however_often_it_is_told(bench, in_s
     lora = runner(bench)
     if in_slot:
         lora.apply(assignment(order("k", 8), slot=1))
-    assert lora.judge(cancelled("j")) is None
+    assert lora.validate(cancelled("j")) is None
     lora.apply(cancelled("j"))
     lora.apply(cancelled("j"))
     assert bench.kept("j") == []

@@ -87,7 +87,7 @@ def judged(fleet: Fleet) -> Iterator[tuple[str, str]]:
         ([("n1", 3)], 3),
         ([("n1", 1)], 2),
     ):
-        objection = runner.judge(assigned("n1", "j", members, service(ranks)))
+        objection = runner.validate(assigned("n1", "j", members, service(ranks)))
         assert objection is not None
         yield objection.kind, objection.detail
 
@@ -104,6 +104,6 @@ def test_commands_that_no_cell_would_send_are_refused(fleet: Fleet) -> None:
 def test_commands_of_a_generation_that_is_over_are_passed_over(fleet: Fleet) -> None:
     fleet.assign("j", [("n1", 1)], service(1, requests={"most": 10**6}), generation=2)
     old = assigned("n1", "j", [("n1", 1)], service(1), generation=2)
-    objection = fleet.nodes["n1"].runner.judge(old)
+    objection = fleet.nodes["n1"].runner.validate(old)
     assert objection is not None
     assert (objection.kind, objection.detail) == ("out_of_date", "j is in generation 2")

@@ -38,23 +38,23 @@ def test_what_no_cell_sends_is_impossible(
     runner: ElasticRunner, members: Members, fields: dict[str, object], detail: str
 ) -> None:
     command = assigned("n1", "j", 1, members, workload(**fields))
-    assert runner.judge(command) == Objection("impossible", detail)
+    assert runner.validate(command) == Objection("impossible", detail)
 
 
 def test_more_workers_than_the_maximum_are_possible(runner: ElasticRunner) -> None:
     # A job's bounds count training servers' workers; loaned servers may be slower, and it has more of theirs.
-    assert runner.judge(assigned("n1", "j", 1, [("n2", 9), ("n1", 1)], workload())) is None
+    assert runner.validate(assigned("n1", "j", 1, [("n2", 9), ("n1", 1)], workload())) is None
 
 
 def test_a_generation_that_is_not_newer_is_out_of_date(runner: ElasticRunner) -> None:
     work = workload()
     runner.apply(assigned("n1", "j", 2, [("n1", 1)], work))
     late = Objection("out_of_date", "j is in generation 2")
-    assert runner.judge(assigned("n1", "j", 2, [("n1", 1)], work)) is None, "the same order once more"
-    assert runner.judge(assigned("n1", "j", 2, [("n1", 1)], work, resume_samples=8)) == late
-    assert runner.judge(released("n1", "j", 1)) == late
-    assert runner.judge(assigned("n1", "j", 3, [("n1", 1)], work)) is None
-    assert runner.judge(released("n1", "j", 2)) is None
+    assert runner.validate(assigned("n1", "j", 2, [("n1", 1)], work)) is None, "the same order once more"
+    assert runner.validate(assigned("n1", "j", 2, [("n1", 1)], work, resume_samples=8)) == late
+    assert runner.validate(released("n1", "j", 1)) == late
+    assert runner.validate(assigned("n1", "j", 3, [("n1", 1)], work)) is None
+    assert runner.validate(released("n1", "j", 2)) is None
 
 
 def test_runs_of_a_process_that_was_killed_are_reported_over(idle: Fleet, runner: ElasticRunner) -> None:

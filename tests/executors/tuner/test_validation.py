@@ -26,7 +26,7 @@ def runner(fleet: Fleet) -> TunerRunner:
 def test_what_no_cell_sends_is_impossible(
     runner: TunerRunner, members: list[tuple[str, int]], detail: str
 ) -> None:
-    assert runner.judge(assigned("n1", order("a"), members=members)) == Objection("impossible", detail)
+    assert runner.validate(assigned("n1", order("a"), members=members)) == Objection("impossible", detail)
 
 
 @pytest.mark.parametrize(("first", "second"), [(_PRIVATE, workload()), (workload(), _PRIVATE)])
@@ -34,11 +34,11 @@ def test_what_no_cell_sends_is_impossible(
 def test_a_job_that_does_not_share_is_never_merged(
     runner: TunerRunner, first: TuningWorkload, second: TuningWorkload, mode: str
 ) -> None:
-    objection = runner.judge(assigned("n1", order("a", first), order("b", second), mode=mode))
+    objection = runner.validate(assigned("n1", order("a", first), order("b", second), mode=mode))
     assert objection is not None
     assert objection.kind == "impossible"
     assert "does not share" in objection.detail
-    assert runner.judge(assigned("n1", order("a", _PRIVATE))) is None
+    assert runner.validate(assigned("n1", order("a", _PRIVATE))) is None
 
 
 def test_generations_only_grow(fleet: Fleet, runner: TunerRunner) -> None:
@@ -52,11 +52,11 @@ def test_generations_only_grow(fleet: Fleet, runner: TunerRunner) -> None:
             mode="spatial",
             generation=generation,
         )
-        objection = runner.judge(command)
+        objection = runner.validate(command)
         assert (None if objection is None else objection.kind) == judged
-    assert runner.judge(released("n1", "a", generation=2)).kind == "out_of_date"
-    assert runner.judge(released("n1", "a", generation=3)) is None
-    assert runner.judge(released("n1", "b", generation=3)).kind == "unknown_run"
+    assert runner.validate(released("n1", "a", generation=2)).kind == "out_of_date"
+    assert runner.validate(released("n1", "a", generation=3)) is None
+    assert runner.validate(released("n1", "b", generation=3)).kind == "unknown_run"
 
 
 def test_a_release_that_comes_twice_is_one(fleet: Fleet) -> None:
@@ -71,15 +71,15 @@ def test_a_release_that_comes_twice_is_one(fleet: Fleet) -> None:
 
 
 def test_a_profile_run_needs_one_gpu(runner: TunerRunner) -> None:
-    assert runner.judge(profile_of("n1", order("a"), gpus=2)).kind == "impossible"
+    assert runner.validate(profile_of("n1", order("a"), gpus=2)).kind == "impossible"
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 6])
 def test_a_pipeline_has_a_multiple_of_four_gpus(runner: TunerRunner, gpus: int) -> None:
     job = order("a", workload(pipeline=True))
     objections = [
-        runner.judge(assigned("n1", job, members=[("n1", gpus)])),
-        runner.judge(profile_of("n1", job, gpus=gpus)),
+        runner.validate(assigned("n1", job, members=[("n1", gpus)])),
+        runner.validate(profile_of("n1", job, gpus=gpus)),
     ]
     for what, objection in zip(("task", "profile run"), objections, strict=True):
         detail = f"a is pipeline-parallel: a {what} of it has a multiple of 4 GPUs, not {gpus}"
@@ -88,7 +88,7 @@ def test_a_pipeline_has_a_multiple_of_four_gpus(runner: TunerRunner, gpus: int) 
 
 def test_a_pipeline_is_not_merged(runner: TunerRunner) -> None:
     orders = order("a", workload(pipeline=True)), order("b")
-    objection = runner.judge(assigned("n1", *orders, mode="temporal", members=[("n1", 2), ("n2", 2)]))
+    objection = runner.validate(assigned("n1", *orders, mode="temporal", members=[("n1", 2), ("n2", 2)]))
     assert objection == Objection("impossible", "a is pipeline-parallel, and is merged")
 
 
