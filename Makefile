@@ -39,7 +39,7 @@ lint: $(STAMP)
 
 # The solvers' machine code, which else each of the processes that test would compile for itself: 45 s.
 kernels: $(STAMP)
-	$(BIN)/python -c "from streams.installation import install_policies; from streams.worker.warm_up import warm_up; \
+	$(BIN)/python -c "from streams.installation import install_policies; from streams.worker.kernels import warm_up; \
 		install_policies(); warm_up()"
 
 # The byte code of the largest libraries and the small base model, which else each of the processes that test would

@@ -17,7 +17,7 @@ from schemas.auction.settings import TitanPolicy
 from schemas.solves import SolveRequested
 from solvers.auction.baselines.titan import MAX_VARIABLES, instance_of, pruned
 from solvers.auction.offline.schedule_free import solve_schedule_free
-from streams.worker.warm_up import warm_up as warm_up_cells
+from streams.worker.kernels import warm_up as warm_up_cells
 
 _BASE = PaperSetting()
 _SMALL = PaperSetting(nodes=2, slots=6, arrivals_per_slot=4.0, work_scale=0.05)
