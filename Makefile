@@ -170,7 +170,7 @@ lock: $(STAMP)
 
 # infra/kafka/jars.sha256, after a change of infra/kafka/pom.xml; this alone needs Maven.
 jars: $(STAMP)
-	$(BIN)/python -m infra.kafka.pin_jars
+	$(BIN)/python -m infra.kafka.jars
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

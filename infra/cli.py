@@ -53,7 +53,7 @@ COMMANDS: MappingProxyType[str, LazyCommand] = MappingProxyType(
         ),
         "submit": LazyCommand("infra.commands.asking:submit", "Submit jobs and wait for the decisions."),
         "withdraw": LazyCommand(
-            "infra.commands.withdrawing:withdraw", "Withdraw a job, and wait until it is over."
+            "infra.commands.asking:withdraw", "Withdraw a job, and wait until it is over."
         ),
         "watch": LazyCommand(
             "infra.commands.watch:watch",

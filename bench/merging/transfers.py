@@ -30,7 +30,7 @@ from executors.tuner.heads import fresh_from
 from executors.tuner.opening import Job, adapter_for, open_job
 from executors.tuner.settings import TunerSettings
 from executors.tuner.training import InUse, Sample, Trainer
-from infra.demo.library import pieces, write_task
+from infra.demo.data import pieces, write_task
 from schemas.lora import Dataset
 from schemas.merging.commands import JobOrder
 from schemas.merging.workload import Target, TuningHyperparameters, TuningWorkload

@@ -18,10 +18,9 @@ from infra.commands.options import (
 )
 from infra.commands.output import print_json, remark, say
 from infra.errors import CommandError
-from infra.lender.presence import PresenceReader
 from infra.lender.prometheus import MeasuredLoad, Prometheus
 from infra.lender.reporting import LoadReporter
-from infra.lender.zones import lending_zone
+from infra.lender.zones import PresenceReader, lending_zone
 from infra.workloads.elastic.load_files import read_load_samples
 from schemas.inference import InferenceLoadReported
 from schemas.services import begin_service, stopped_by_signals
@@ -38,8 +37,7 @@ def lender(
     json: Json = False,
 ) -> None:
     """Lend what a zone's load leaves idle; its settings are MILLRACE_LENDER_* variables."""
-    from infra.lender.service import LenderService
-    from infra.lender.settings import LenderSettings
+    from infra.lender.service import LenderService, LenderSettings
 
     target = target_of(bootstrap_servers, topic_prefix, "inference")
     with settings_faults():

@@ -1,39 +1,39 @@
 """The demo from end to end: a whole deployment, its scenes, and a replay of the log."""
 
+import hashlib
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from infra.broker import watched_broker
-from infra.demo.adapters import faulty_adapters
 from infra.demo.cell import CELL_FILE, pace_of, write_cell
-from infra.demo.datasets import write_datasets
+from infra.demo.data import write_datasets, write_next_steps
 from infra.demo.experts import ExpertsScene, write_texts
 from infra.demo.loans import LoanScene, lender_settings
 from infra.demo.market import MarketScene
 from infra.demo.merging import MergingScene, write_tasks
-from infra.demo.models import default_model
-from infra.demo.next_steps import write_next_steps
-from infra.demo.stage import Scene, Stage, running_stage
-from infra.deployment.deployment import Layout, principals, sole_user
+from infra.demo.stage import Scene, Stage, default_model, running_stage
+from infra.deployment.deployment import DeploymentSpec, principals, sole_user
 from infra.deployment.folders import Folders, default_data_dir
 from infra.deployment.fork_server import fork_server
 from infra.deployment.settings_check import check_settings
 from infra.errors import CommandError, disk_faults
-from infra.kafka.distribution import kafka_jars
 from infra.kafka.docker import docker_answers
+from infra.kafka.jars import kafka_jars
 from infra.kafka.java import find_java
 from infra.kafka.settings import BrokerSettings, broker_settings
 from infra.log.target import Target
 from infra.progress import Progress
 from infra.views.summary import Summary, summarise
 from infra.workloads.arrivals import Arrival
+from schemas.decisions import JobCompleted
 from schemas.kafka_connection import KafkaConnection
 from schemas.lora import Dataset
 from streams.replay.export import export
+from streams.replay.files import DECISIONS_FILE, LEDGER_FILE
 from streams.replay.replay import Verdict
 from streams.replay.sources import verify_kafka
 from streams.worker.cells_file import load_cells
@@ -46,7 +46,6 @@ POLICIES: Mapping[SceneName, tuple[str, ...]] = {
     "experts": ("experts",),
 }
 """Policies of the zones that each scene needs, the market first."""
-LEDGER_FILE, DECISIONS_FILE = "ledger.jsonl", "decisions.jsonl"
 LEAST_PATIENCE_S, PATIENCE_S = 10.0, 600.0
 _CELLS_FILE = "cells.yaml"
 _PREFIX = "millrace"
@@ -159,7 +158,7 @@ def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: f
             )
             connections = principals(broker, _PREFIX)
             targets = {role: Target(connection, _PREFIX) for role, connection in connections.items()}
-            layout = Layout(
+            layout = DeploymentSpec(
                 cells_file,
                 folders,
                 targets["operators"],
@@ -289,3 +288,25 @@ def _check_room(folders: Folders) -> None:
 
 def _since(started_s: float, time_s: float | None) -> float | None:
     return None if time_s is None else time_s - started_s
+
+
+_WEIGHTS = "adapter_model.safetensors"
+_CONFIGURATION = "adapter_config.json"
+
+
+def faulty_adapters(root: Path, completed: Iterable[JobCompleted]) -> list[str]:
+    """Return the jobs whose adapter on disk differs from the log, or is missing."""
+    return [job.job_id for job in completed if not _is_whole(root, job)]
+
+
+def _is_whole(root: Path, job: JobCompleted) -> bool:
+    if job.adapter_path is None:
+        return False
+    folder = root / job.adapter_path
+    try:
+        weights = (folder / _WEIGHTS).read_bytes()
+    except OSError:
+        return False
+    return (folder / _CONFIGURATION).is_file() and hashlib.blake2b(
+        weights, digest_size=32
+    ).hexdigest() == job.adapter_digest

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.demo import library
-from infra.demo.library import pieces, write_task
-from infra.demo.models import MODEL
-from infra.demo.stage import Record, Stage, refuse_lost
+from infra.demo.data import pieces, write_records, write_task
+from infra.demo.stage import MODEL, Record, Stage, refuse_lost
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.experts.outcomes import PlacementDecided
@@ -48,7 +46,7 @@ def write_texts(folder: Path) -> None:
         *programs[half : half + _PROMPTS_OF_A_KIND],
         *tables[half : half + _PROMPTS_OF_A_KIND],
     ]
-    library.write_texts(folder / _PROMPTS, prompts)
+    write_records(folder / _PROMPTS, prompts)
 
 
 def training_workload(work_samples: int = _RECORDS) -> MoeTrainWorkload:

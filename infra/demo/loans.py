@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infra.demo.models import MODEL
-from infra.demo.stage import Record, Stage, refuse_lost
+from infra.demo.stage import MODEL, Record, Stage, refuse_lost
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.elastic.workload import ElasticTerms, ElasticWorkload, TrainingHyperparameters

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from infra.demo.speeds import FirstRun, zone_at
+from infra.demo.cell import FirstRun, zone_at
 from infra.demo.stage import Record, Stage, refuse_lost
 from infra.views.jobs import Job
 from infra.views.text import counted, first_of, time_s_of

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infra.demo.library import pieces, write_task
-from infra.demo.models import MODEL
-from infra.demo.stage import Record, Stage, refuse_lost
+from infra.demo.data import pieces, write_task
+from infra.demo.stage import MODEL, Record, Stage, refuse_lost
 from schemas.codec import Decision
 from schemas.decisions import JobCompleted
 from schemas.lora import Dataset

@@ -13,14 +13,13 @@ from pathlib import Path
 from types import FrameType
 
 from infra.broker import RunningBroker
-from infra.deployment.cells import PresentCell, layout_changes, present_cells
-from infra.deployment.configuring import configure_cells
+from infra.deployment.cells import PresentCell, configure_cells, layout_changes, present_cells
 from infra.deployment.executors import executor_environment, served_nodes
 from infra.deployment.folders import Address, Folders, published_address
 from infra.deployment.fork_server import Forks, fork_server
 from infra.deployment.service import Service, command
 from infra.errors import CommandError
-from infra.kafka.file_lock import FileLock, LockedError
+from infra.kafka.files import FileLock, LockedError
 from infra.log.reader import LogReader
 from infra.log.target import Target
 from infra.topics import apply_grants, ensure_topics, grants
@@ -86,7 +85,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class DeploymentSpec:
     """Services to run, and their places."""
 
     cells_file: Path
@@ -120,7 +119,7 @@ class Layout:
 class Deployment:
     """The services of a layout, on a running broker. `running` starts and stops them."""
 
-    layout: Layout
+    layout: DeploymentSpec
     say: Callable[[str], None]
     """Prints a line about the progress."""
     fork_server: Forks | None = None

@@ -13,7 +13,7 @@ from infra.deployment.executors import executor_environment, served_nodes
 from infra.deployment.folders import Folders
 from infra.errors import CommandError
 from infra.kafka.settings import broker_settings
-from infra.lender.settings import LenderSettings
+from infra.lender.service import LenderSettings
 from schemas.cells import CellConfigured
 from schemas.extras import MissingExtraError, require_extra
 from schemas.kafka_connection import KafkaConnection

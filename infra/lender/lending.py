@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.lender.forecast import Forecaster
-from infra.lender.history import LoadHistory
+from infra.lender.history import LoadHistory, Margin
 from infra.lender.loans import LoanBook
-from infra.lender.margin import Margin
 from schemas.base import Outcome
 from schemas.cells import Lending, Zone
 from schemas.decisions import EventWithoutEffect, NodeMoved
