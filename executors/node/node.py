@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaException
 
-from executors.node.acceptance import Acceptance, AcceptedCommand, ParsedRecord
-from executors.node.commands import CommandLog, CommandRecord
+from executors.node.commands import Acceptance, AcceptedCommand, CommandLog, CommandRecord, ParsedRecord
 from executors.node.journal import Journal, JournalError, JournalFile
 from executors.node.reports import FleetReports, ReportError
 from executors.node.room import NoRoomError

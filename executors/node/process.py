@@ -9,8 +9,7 @@ from contextlib import closing, contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from executors.node.acceptance import Acceptance
-from executors.node.commands import CommandLog, CommandLogError
+from executors.node.commands import Acceptance, CommandLog, CommandLogError
 from executors.node.journal import Journal, JournalError, JournalFile
 from executors.node.node import Node
 from executors.node.reports import FleetReports, Heartbeat
