@@ -7,6 +7,7 @@ import re
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -35,6 +36,7 @@ from streams.worker.bounded_yaml import (
     Place,
     YamlFaultError,
     place_of_non_finite,
+    read_text,
     read_yaml,
     shown,
 )
@@ -57,8 +59,6 @@ class EntriesFileError(ReadableError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a file."""
-
     file: str
     fields: dict[str, Any]
     line: int
@@ -154,18 +154,12 @@ def read_entries(file: str, kind: str) -> list[Entry]:
 
 def _read(file: str) -> str:
     try:
-        if file == STANDARD_INPUT:
-            content = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
-        else:
-            with Path(file).open("rb") as source:
-                content = source.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise EntriesFileError(f"{file}: larger than {MAX_FILE_BYTES} bytes")
-        return content.decode("utf-8-sig")
+        with nullcontext(sys.stdin.buffer) if file == STANDARD_INPUT else Path(file).open("rb") as source:
+            return read_text(source, MAX_FILE_BYTES)
     except OSError as error:
         raise EntriesFileError(f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise EntriesFileError(f"{file}: not UTF-8: {error.reason} at byte {error.start}") from None
+    except YamlFaultError as error:
+        raise EntriesFileError(f"{file}: {error}") from None
 
 
 def _json_entries(file: str, content: str) -> Iterator[Entry]:

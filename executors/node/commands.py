@@ -117,7 +117,6 @@ class CommandLog:
         return records
 
     def close(self) -> None:
-        """Close the connection to the broker."""
         self._consumer.close()
 
     def _on_error(self, error: KafkaError) -> None:
@@ -167,7 +166,6 @@ class Acceptance:
         self._types = types
 
     def parse(self, record: CommandRecord) -> ParsedRecord:
-        """Parse a record."""
         try:
             return ParsedRecord(record.offset, self._read(record.value))
         except InvalidRecordError as error:

@@ -87,7 +87,6 @@ class Node:
 
     @property
     def heartbeat(self) -> NodeHeartbeat:
-        """Heartbeat, which the node repeats."""
         return NodeHeartbeat.model_validate(self.online.model_dump(exclude={"runs"}))
 
     def serve(self) -> None:

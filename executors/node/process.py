@@ -43,7 +43,6 @@ class SystemClock:
     """The machine's clock. It must be synchronised: cells and nodes use the same time."""
 
     def time_s(self) -> float:
-        """Seconds since the Unix epoch."""
         return time.time()
 
 
@@ -60,7 +59,6 @@ class StopSignal:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Handle the signals within the block."""
         before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         try:
             yield

@@ -16,7 +16,7 @@ from infra.commands.options import (
     TopicPrefix,
     target_of,
 )
-from infra.commands.output import print_json, say, show
+from infra.commands.output import say, show
 from infra.errors import CommandError
 from infra.event_files import read_jobs, read_quote_requests, read_vendor_quotes
 from infra.log.answers import Answers, Refusal
@@ -161,13 +161,10 @@ def quote(
             raise CommandError(f"{request.quote_id}: not answered: {sentence(answer.outcome)}")
         if not isinstance(answer.outcome, JobQuoted):
             raise CommandError(f"{request.quote_id}: not answered: {answer.outcome.TYPE}")
-        if json:
-            print_json(answer.outcome.model_dump(mode="json"))
-        else:
-            head, *details = describe(answer.outcome)
-            say(f"{answer.outcome.quote_id}: {head}")
-            for detail in details:
-                say(f"  {detail}")
+        head, *details = describe(answer.outcome)
+        show(json, answer.outcome.model_dump(mode="json"), f"{answer.outcome.quote_id}: {head}")
+        for detail in () if json else details:
+            say(f"  {detail}")
 
 
 def vendor_quote(
@@ -187,10 +184,8 @@ def vendor_quote(
     for quote, decision in ask(target, QUOTES.name, "millrace/vendor-quote", quotes, _about, timeout_s):
         if isinstance(decision.outcome, EventWithoutEffect):
             raise CommandError(sentence(decision.outcome))
-        if json:
-            print_json({"type": quote.TYPE, **quote.model_dump(mode="json")})
-        else:
-            say(f"{_about(quote)}: {_vendor_line(quote)}")
+        fields = {"type": quote.TYPE, **quote.model_dump(mode="json")}
+        show(json, fields, f"{_about(quote)}: {_vendor_line(quote)}")
 
 
 def _about(quote: VendorQuoted | VendorLeft) -> str:

@@ -17,7 +17,7 @@ from infra.commands.options import (
     cell_of,
     target_of,
 )
-from infra.commands.output import print_json, say
+from infra.commands.output import show
 from infra.errors import CommandError
 from infra.views.sentences import sentence
 from infra.views.words import happening
@@ -132,7 +132,5 @@ def _send(
         outcome = decision.outcome
         if isinstance(outcome, EventWithoutEffect):
             raise CommandError(f"{name}: {outcome.reason}: {sentence(outcome)}")
-        if json:
-            print_json({"type": outcome.TYPE, **outcome.model_dump(mode="json")})
-        else:
-            say(happening(decision) or f"{name}: {outcome.TYPE}")
+        fields = {"type": outcome.TYPE, **outcome.model_dump(mode="json")}
+        show(json, fields, happening(decision) or f"{name}: {outcome.TYPE}")

@@ -2,7 +2,7 @@
 
 import os
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -105,10 +105,8 @@ def _run(
     """Run services, and restart those that die, until an interrupt."""
     folders = layout.folders
     deployment = Deployment(layout, progress.say, server, progress.awaits)
-    with (
-        deployment.running(),
-        NodesAwaited(layout.connection("auditor"), layout.target.prefix, set(deployment.executors)) as nodes,
-    ):
+    log = Target(layout.connection("auditor"), layout.target.prefix)
+    with deployment.running(), closing(NodesAwaited(log, set(deployment.executors))) as nodes:
         try:
             progress.say(f"datasets go to {folders.datasets}, logs are in {folders.logs}")
             progress.say("up: Ctrl-C stops")

@@ -72,8 +72,6 @@ class DemoRequest:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Results of the demo."""
-
     folders: Folders
     summary: Summary
     verdict: Verdict
@@ -128,13 +126,7 @@ def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: f
     with sole_user(folders):
         settings = _checked_settings(folders, cells / CELL_FILE)
         _empty(folders)
-        datasets, cutting_s = _cut_data(folders)
-        pace = pace_of(cutting_s)
-        progress.say(f"the data is cut from Python's standard library, in {cutting_s:.1f} s")
-        if pace >= _REPORTED_PACE:
-            progress.say(
-                f"this machine is slow or busy: the demo's slots and time limits are {pace:.1f} times as long"
-            )
+        datasets, pace = _cut_data(folders, progress)
         if settings.bootstrap_servers is not None:
             progress.say("MILLRACE_BOOTSTRAP_SERVERS is not used: the demo runs a broker of its own")
         policies = {policy for scene in request.scenes for policy in POLICIES[scene]}
@@ -177,15 +169,14 @@ def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: f
             progress.awaits("the broker and the fork server to stop")
         progress.awaits()
         market = scenes.get("market")
+        completed = market.completed if isinstance(market, MarketScene) else []
         return DemoResult(
             folders=folders,
             summary=summarise(stage.board),
             verdict=verdict,
             scenes=scenes,
             bids=bids,
-            faulty_adapters=faulty_adapters(folders.adapters, market.completed)
-            if isinstance(market, MarketScene)
-            else [],
+            faulty_adapters=faulty_adapters(folders.adapters, completed),
             first_decision_s=_since(started_s, stage.first_decision_s),
             first_adapter_s=_since(started_s, stage.first_adapter_s),
             duration_s=time.monotonic() - started_s,
@@ -245,13 +236,20 @@ def _zones(cells_file: Path, policies: Collection[str]) -> list[str]:
     return [zone.id for zone in cell.zones if zone.policy.kind in policies]
 
 
-def _cut_data(folders: Folders) -> tuple[tuple[Dataset, ...], float]:
-    """Write the data of all scenes; return the bids' datasets and the duration (s)."""
+def _cut_data(folders: Folders, progress: Progress) -> tuple[tuple[Dataset, ...], float]:
+    """Write the data of all scenes; return the bids' datasets, and the pace of this machine."""
     start_s = time.monotonic()
     datasets = write_datasets(folders.datasets, 0)
     write_tasks(folders.datasets)
     write_texts(folders.datasets)
-    return datasets, time.monotonic() - start_s
+    cutting_s = time.monotonic() - start_s
+    progress.say(f"the data is cut from Python's standard library, in {cutting_s:.1f} s")
+    pace = pace_of(cutting_s)
+    if pace >= _REPORTED_PACE:
+        progress.say(
+            f"this machine is slow or busy: the demo's slots and time limits are {pace:.1f} times as long"
+        )
+    return datasets, pace
 
 
 def _checked_settings(folders: Folders, cells_file: Path) -> BrokerSettings:
@@ -269,7 +267,6 @@ def _checked_settings(folders: Folders, cells_file: Path) -> BrokerSettings:
 
 
 def _empty(folders: Folders) -> None:
-    """Remove the files of the last demo."""
     folders.clear()
     with disk_faults(folders.root):
         for folder in (folders.datasets, folders.models):

@@ -89,7 +89,6 @@ class ExpertsScene:
 
     @property
     def shortcomings(self) -> list[str]:
-        """Part of `Scene`."""
         if left := sorted({_TRAINED, _SERVED} - self.completed.keys()):
             return [f"not done: {', '.join(left)}"]
         found = []
@@ -103,7 +102,6 @@ class ExpertsScene:
 
     @property
     def summary(self) -> str:
-        """Part of `Scene`."""
         last = self.placements[-1].layers[0]
         return (
             f"a model of experts was trained and answered {self.completed[_SERVED].samples_done} requests; "
@@ -111,7 +109,6 @@ class ExpertsScene:
         )
 
     def play(self) -> Iterator[str]:
-        """Part of `Scene`."""
         stage, zone = self.stage, self.stage.zone("experts").id
         yield from stage.online("experts")
         stage.progress.say(
@@ -128,7 +125,6 @@ class ExpertsScene:
         yield from self._until_done(_SERVED)
 
     def note(self, records: Sequence[Record]) -> None:
-        """Part of `Scene`."""
         refuse_lost(records, [_TRAINED, _SERVED])
         for record in records:
             match record.outcome if isinstance(record, Decision) else record.event:

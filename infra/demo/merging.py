@@ -84,7 +84,6 @@ class MergingScene:
 
     @property
     def shortcomings(self) -> list[str]:
-        """Part of `Scene`."""
         if left := sorted(_WORKLOADS.keys() - self.completed.keys()):
             return [f"not done: {', '.join(left)}"]
         if self.judged is None or self.judged.reason != "finished":
@@ -95,7 +94,6 @@ class MergingScene:
 
     @property
     def summary(self) -> str:
-        """Part of `Scene`."""
         assert self.judged is not None, "a scene without shortcomings has a merge"
         return (
             f"a job that learned from another was done after {self.iterations(_LEARNER)} iterations; "
@@ -103,12 +101,10 @@ class MergingScene:
         )
 
     def iterations(self, job_id: str) -> int:
-        """Return the number of iterations of a completed job."""
         batch = _WORKLOADS[job_id].hyperparameters.batch_size
         return self.completed[job_id].samples_done // batch
 
     def play(self) -> Iterator[str]:
-        """Part of `Scene`."""
         stage = self.stage
         yield from stage.online("merging")
         stage.progress.say(
@@ -121,7 +117,6 @@ class MergingScene:
             yield f"{', '.join(left)} to be tuned"
 
     def note(self, records: Sequence[Record]) -> None:
-        """Part of `Scene`."""
         refuse_lost(records, list(_WORKLOADS))
         for record in records:
             match record.outcome if isinstance(record, Decision) else None:

@@ -124,7 +124,6 @@ class Stage:
 
     @property
     def cell(self) -> CellConfigured:
-        """The demo's cell."""
         (cell,) = self.deployment.cells
         return cell
 
@@ -134,15 +133,12 @@ class Stage:
         return self.follower.boards[self.cell.cell]
 
     def zone(self, policy: str) -> Zone:
-        """Return the zone of a policy."""
         return next(zone for zone in self.cell.zones if zone.policy.kind == policy)
 
     def send(self, event: Event, role: Role = "users") -> None:
-        """Publish an event in a role."""
         self.publishers[role].publish(event)
 
     def submit(self, zone: str, job_id: str, workload: Workload, terms: Terms) -> None:
-        """Submit a job of the demo's user."""
         self.send(
             JobSubmitted(
                 cell=self.cell.cell, zone=zone, user="demo", job_id=job_id, workload=workload, terms=terms

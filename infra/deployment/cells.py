@@ -106,7 +106,6 @@ def layout_changes(records: Iterator[ReadRecord]) -> Iterator[Decision]:
 
 
 def _events(target: Target, *types: type[Event]) -> Iterator[Envelope]:
-    """Yield the ledger's events of some types."""
     with LogReader(target, [target.topic(LEDGER)], "beginning") as reader:
         for record in reader.to_end():
             if _is_of(record, *types):

@@ -111,7 +111,6 @@ class DeploymentSpec:
         return f"up-{blake2b(place.encode(), digest_size=8).hexdigest()}"
 
     def connection(self, role: Role) -> KafkaConnection:
-        """Return the connection of a role."""
         return self.connections.get(role, self.target.kafka)
 
 
@@ -147,7 +146,6 @@ class Deployment:
 
     @property
     def services(self) -> list[Service]:
-        """Services in the order of their start."""
         server = () if self.fork_server is None else self.fork_server.services
         return [*server, self.worker, *self.solvers, self.clock, *self.lenders, *self.executors.values()]
 

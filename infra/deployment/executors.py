@@ -3,8 +3,6 @@
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from executors.node.settings import LONGEST_HEARTBEAT_S
 from infra.deployment.cells import PresentCell
@@ -15,7 +13,6 @@ from infra.views.text import first_of
 from schemas.cells import Zone
 from schemas.codec import InvalidRecordError, decode_event
 from schemas.fleet import FLEET, SignOfLife
-from schemas.kafka_connection import KafkaConnection
 from schemas.registry import runners_of
 from streams.kafka.reader import ReadError
 
@@ -79,13 +76,12 @@ _SHOWN_NODES = 6
 class NodesAwaited:
     """Reads the reports of nodes until each node has sent one."""
 
-    def __init__(self, kafka: KafkaConnection, prefix: str, nodes: set[tuple[str, str]]) -> None:
+    def __init__(self, target: Target, nodes: set[tuple[str, str]]) -> None:
         """Await nodes, each named with its cell; earlier reports do not count.
 
         Raises:
             ReadError: the broker does not answer.
         """
-        target = Target(kafka, prefix)
         self._left = set(nodes)
         self._all = len(nodes)
         self._reader = LogReader(target, [target.topic(FLEET.name)], "end") if nodes else None
@@ -109,14 +105,9 @@ class NodesAwaited:
                         self._left.remove((event.cell, event.node))
                         yield f"{event.node} is online, {self._all - len(self._left)} of {self._all} nodes"
         if not self._left:
-            self.__exit__(None, None, None)
+            self.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._reader is not None:
-            self._reader.__exit__(kind, error, trace)
+            self._reader.__exit__(None, None, None)
             self._reader = None

@@ -114,7 +114,6 @@ class ForkServer(Forks):
         return deaths
 
     def start(self) -> None:
-        """Start the server and its threads."""
         self.service.start()
         self._keeping.start()
         self._probing.start()

@@ -140,7 +140,6 @@ class Credentials:
             write_certificates(self.authority, self.broker, LOOPBACK)
 
     def password_file(self, principal: Principal) -> Path:
-        """Return the file of a principal's password."""
         return self.folder / f"{principal}.password"
 
     def connection(

@@ -31,7 +31,6 @@ class FileLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this object holds the lock."""
         return self._lock.fh is not None
 
     def fileno(self) -> int:
@@ -65,7 +64,6 @@ class FileLock:
             raise
 
     def release(self) -> None:
-        """Release the lock, if it is held."""
         if self.is_held:
             self._lock.release()
 

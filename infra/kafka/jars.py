@@ -46,7 +46,6 @@ class Jar:
 
     @property
     def name(self) -> str:
-        """The file's name without its folders."""
         return self.path.rpartition("/")[2]
 
 

@@ -74,7 +74,6 @@ class LocalKafka:
 
     @property
     def log_path(self) -> Path:
-        """Log file of the broker."""
         return self._data.log
 
     def start(self) -> None:

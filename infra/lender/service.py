@@ -200,7 +200,6 @@ class LenderService:
                 yield decision
 
     def _events(self, records: Iterator[ReadRecord]) -> Iterator[tuple[ReadRecord, str, InferenceEvent]]:
-        """Yield the events about the zone, with their ids."""
         for record in records:
             try:
                 envelope = decode_event(record.value, record.headers)
@@ -270,7 +269,6 @@ class LenderService:
                     self._report({"reclaim": name, "servers": count, "due_s": due_s})
 
     def _report_interval(self, load: float) -> None:
-        """Report the state at the start of an interval."""
         line: dict[str, Any] = {
             "time_s": self._lender.history.latest_s,
             "load": load,

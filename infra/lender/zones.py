@@ -3,8 +3,6 @@
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Self
 
 from pydantic import ValidationError
 
@@ -23,7 +21,6 @@ _RETRY_S = 0.2
 
 
 def zone_states(records: Iterable[ReadRecord]) -> Iterator[ZoneState]:
-    """Yield the states in records of `zones.state`."""
     for record in records:
         try:
             yield ZoneState.model_validate_json(record.value or b"")
@@ -98,13 +95,11 @@ class Presence:
         self.update_zone(zone)
 
     def update_zone(self, zone: ZoneState) -> None:
-        """Apply a change of the zone."""
         self.owned = [node.id for node in zone.zone.nodes]
         """Servers of the zone, lent ones included, in the order of the configuration."""
         self._elsewhere = frozenset(zone.elsewhere)
 
     def update_loan(self, change: LoanChanged) -> None:
-        """Apply a change of a loan of the zone."""
         self._loans[change.server] = change
 
     def expected(self, time_s: float) -> frozenset[str]:
@@ -153,10 +148,5 @@ class PresenceReader:
         for change in loans((record for record in records if record.topic != self._zones), *self._place):
             self._presence.update_loan(change)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._changes.__exit__(kind, error, trace)
+    def close(self) -> None:
+        self._changes.__exit__(None, None, None)

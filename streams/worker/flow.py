@@ -172,7 +172,6 @@ class Flow:
         return any(place.topic in self.intake.inputs for place in self._consumer.deep())
 
     async def refuse(self, record: ReadRecord, letter: SentRecord) -> None:
-        """Send the dead letter of an input record."""
         await self._unconfirmed.put((record, await self._publisher.send(letter)))
 
     def done(self, record: ReadRecord) -> None:
@@ -221,7 +220,6 @@ class Flow:
                     await self._changed.wait()
 
     async def send(self, waiting: Waiting, accepted: Accepted) -> None:
-        """Send an event to the ledger."""
         record, partition = accepted.record, self.intake.partition_of(waiting.cell)
         self._backlog.sent(partition)
         if record.value is not None and self._backlog.is_ours(partition):

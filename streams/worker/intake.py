@@ -80,7 +80,6 @@ class Claim:
 
     @classmethod
     def of(cls, event: Event) -> "Claim":
-        """Return the claim of an admitted event."""
         return cls(event.cell, writer_of(event), type(event))
 
     @property
@@ -163,7 +162,6 @@ class Intake:
         return dead_letter(record, self.inputs[record.topic].dead_letters, reason)
 
     def ledger_record(self, envelope: Envelope, further_headers: SentHeaders | None = None) -> SentRecord:
-        """Return the ledger record of an event."""
         cell = envelope.event.cell
         headers = envelope.headers() + (further_headers or [])
         return SentRecord(self.ledger, cell.encode(), envelope.value, headers, self.partition_of(cell))

@@ -188,7 +188,6 @@ class IntakeQueue:
         """Approximate memory of all waiting events."""
 
     def put(self, waiting: Waiting) -> None:
-        """Add an event."""
         if waiting.cell not in self._cells:
             self._cells[waiting.cell] = _CellQueue(self._interval_s)
         self._cells[waiting.cell].put(waiting)
@@ -225,6 +224,5 @@ class IntakeQueue:
             self._cells[event.cell].charge(event, decided_in_s)
 
     def clear(self) -> None:
-        """Remove all events."""
         self._cells.clear()
         self.size_bytes = 0

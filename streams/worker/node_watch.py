@@ -94,7 +94,6 @@ class LivenessMonitor:
         return listening is not None and (listening.appended_s or 0.0) >= appended_s
 
     def note_sign(self, partition: int, cell: str, node: str, now_s: float) -> None:
-        """Note a sign of life."""
         listening = self._listening.get(partition)
         self._signs[cell, node] = _Sign(now_s, 0.0 if listening is None else listening.listened_s)
 
@@ -187,7 +186,6 @@ class NodeWatch:
             self._report(NodeHeard(**dict(event)))
 
     def note_sign(self, cell_name: str, node: str) -> None:
-        """Note a sign of life of a node."""
         cell = self._cells.cell(cell_name)
         if cell is not None and cell.nodes is not None and cell.nodes.zone_of(node) is not None:
             self._monitor.note_sign(

@@ -80,7 +80,6 @@ class Pipeline:
         ]
 
     async def read_inputs(self, records: AsyncIterable[ReadRecord]) -> None:
-        """Process the records of the input topics."""
         await self._intake.run(records)
 
     async def read_ledger(self, records: AsyncIterable[ReadRecord]) -> None:

@@ -224,7 +224,6 @@ class Outbox:
                 await self._send(sent)
 
     async def refuse(self, record: ReadRecord, reason: str) -> None:
-        """Send the dead letter of a ledger record."""
         await self._send(dead_letter(record, self._dead_letters, reason))
 
     def take_confirmations(self) -> list[Confirmation]:

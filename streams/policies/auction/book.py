@@ -43,7 +43,6 @@ class JobBook:
         return self.outlook.present_slot
 
     def add(self, job: PlannedJob) -> None:
-        """Add an admitted job."""
         self.jobs[job.job_id] = job
         self._live.add(job.state_bytes)
 
@@ -163,11 +162,9 @@ class JobBook:
             self._welfare.replanned_micros += cost_before - self.operational_ahead_micros(job)
 
     def state(self) -> list[bytes]:
-        """Return the state, in types that msgpack writes."""
         return [job.packed() for job in self.jobs.values()]
 
     def restore(self, state: list[bytes], jobs: Mapping[str, Job]) -> None:
-        """Set the state, with the live jobs by id."""
         for packed in state:
             self.add(PlannedJob.unpack(packed, jobs))
 

@@ -40,7 +40,6 @@ class Bid:
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """Return the bid of a job."""
         task = Task.of(job)
         return cls(job, task.workload, bid_micros_of(job), task.deadline_s)
 
@@ -207,7 +206,6 @@ class Judge:
         """Apply a tick of the clock, after the market's window has moved."""
 
     def on_solve(self, event: SolveFinished) -> None:
-        """Apply a solver's answer."""
         self._outcomes.add(unknown_solve(event))
 
     def describe(self) -> dict[str, Any]:

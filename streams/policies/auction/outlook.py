@@ -80,7 +80,6 @@ class Outlook:
         )
 
     def _is_late(self, slot: int) -> bool:
-        """Return whether the report of a slot is late."""
         return slot < self.present_slot - 1
 
     @staticmethod
