@@ -48,9 +48,6 @@ class Node:
     ) -> None:
         """Restore the runners, by name, from their parts of the journal.
 
-        Args:
-            stopping: returns whether the process is to stop.
-
         Raises:
             JournalError: a runner rejects its part.
         """

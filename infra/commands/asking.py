@@ -72,10 +72,8 @@ def ask(
     """Send events, and yield each with the decision about it, in the order of the decisions.
 
     Args:
-        target: The log.
         topic: Input topic of the events, without the prefix.
         source: CloudEvents source of the events.
-        events: Events to send.
         name_of: Function to the name of an event in errors.
         timeout_s: Timeout of the next answer.
 
@@ -234,8 +232,6 @@ def cell_of_job(states: Iterable[JobState], job_id: str, user: str) -> str:
 
     Args:
         states: States of jobs with this id; a job that waits for its first decision has none.
-        job_id: Id of the job.
-        user: User of the job.
 
     Raises:
         CommandError: there is no such job, there are several, or it is another user's or over.

@@ -111,8 +111,6 @@ def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: f
 
     Args:
         cells: Folder with the file of its cell.
-        request: Scenes and settings.
-        progress: Shows lines about the progress.
         started_s: Start of the command, by the monotonic clock.
 
     Raises:
@@ -127,18 +125,10 @@ def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: f
         settings = _checked_settings(folders, cells / CELL_FILE)
         _empty(folders)
         datasets, pace = _cut_data(folders, progress)
-        if settings.bootstrap_servers is not None:
-            progress.say("MILLRACE_BOOTSTRAP_SERVERS is not used: the demo runs a broker of its own")
+        settings = _own_broker(settings, request, pace, progress)
         policies = {policy for scene in request.scenes for policy in POLICIES[scene]}
         cells_file = folders.root / _CELLS_FILE
         write_cell(cells / CELL_FILE, cells_file, policies, pace)
-        settings = settings.model_copy(
-            update={
-                "bootstrap_servers": None,
-                "broker_secure": request.secure or settings.broker_secure,
-                "broker_start_timeout_s": settings.broker_start_timeout_s * pace,
-            }
-        )
         progress.awaits("the Kafka broker")
         with (
             fork_server(folders.logs) as server,
@@ -181,6 +171,21 @@ def run_demo(cells: Path, request: DemoRequest, progress: Progress, started_s: f
             first_adapter_s=_since(started_s, stage.first_adapter_s),
             duration_s=time.monotonic() - started_s,
         )
+
+
+def _own_broker(
+    settings: BrokerSettings, request: DemoRequest, pace: float, progress: Progress
+) -> BrokerSettings:
+    """Return the settings of the demo's broker, from those of the environment."""
+    if settings.bootstrap_servers is not None:
+        progress.say("MILLRACE_BOOTSTRAP_SERVERS is not used: the demo runs a broker of its own")
+    return settings.model_copy(
+        update={
+            "bootstrap_servers": None,
+            "broker_secure": request.secure or settings.broker_secure,
+            "broker_start_timeout_s": settings.broker_start_timeout_s * pace,
+        }
+    )
 
 
 def _play(

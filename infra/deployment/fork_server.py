@@ -61,7 +61,6 @@ class Forks:
             name: Name of the process for tools.
             environment: Variables in addition to those of this process.
             function: `module:function` that the process calls.
-            arguments: Arguments of the function.
         """
 
         def launch(log_path: Path) -> ServiceProcess:

@@ -44,7 +44,6 @@ def command(arguments: Sequence[str], environment: Mapping[str, str], inherited:
     """Return a function that runs a command.
 
     Args:
-        arguments: Command line.
         environment: Variables in addition to those of this process.
         inherited: File descriptor that the process inherits.
     """

@@ -34,7 +34,6 @@ def check_settings(cells: Sequence[CellConfigured], folders: Folders, run_execut
 
     Args:
         cells: Cells of the file; other nodes and zones of the log are still unknown.
-        folders: Folders of the deployment.
         run_executors: Whether executors are checked too.
 
     Raises:

@@ -82,8 +82,6 @@ def secured_properties(
     use TLS with the broker's own certificate on both sides: this needs no password before the cluster runs.
 
     Args:
-        broker_port: Port for clients.
-        controller_port: Port of the controller.
         internal_port: Port for TLS with the broker's certificate.
         key_store: File with the broker's key and certificate.
         trust_store: File with the certificate of the authority.

@@ -121,8 +121,6 @@ class Selection:
 
         Args:
             seasonal: Forecaster that needs no training.
-            train: Trains the other.
-            interval_s: Length of an interval.
             retrain_s: Interval of trainings.
             evaluated_s: Time for which errors count.
             trained_steps: Intervals ahead for which the trained one is used. Later intervals are left to the

@@ -87,7 +87,6 @@ class Presence:
         """Begin without loans.
 
         Args:
-            zone: State of the zone.
             start_s: Time after its return in which a server may still be starting, and is not expected.
         """
         self._start_s = start_s

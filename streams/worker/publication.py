@@ -37,7 +37,7 @@ from schemas.views import JobState, ZoneState
 from streams.cell.cell import Cell
 from streams.kafka.publisher import Confirmation, Publisher
 from streams.kafka.records import ReadRecord, SentRecord
-from streams.worker.dead_letters import dead_letter
+from streams.worker.intake import dead_letter
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from streams.worker.dead_letters import MAX_KEPT_HEADERS
 from streams.worker.faust import corrections
 from streams.worker.faust.corrections import memory_records
+from streams.worker.intake import MAX_KEPT_HEADERS
 
 Headers = list[tuple[str, bytes]]
 

@@ -32,7 +32,6 @@ def broken_promises(
 
     Args:
         market: present market, with every node of a plan.
-        jobs: admitted jobs.
         context: the zone with its new configuration, with every node of a plan.
     """
     fleet = Fleet.of(context.cell, context.zone)
@@ -121,13 +120,6 @@ def broken_invariants(
 
     Tests check them, and workers with `MILLRACE_VALIDATE`: a fault in the code then stops a cell where it
     appears, and not where it first does harm.
-
-    Args:
-        zone: its configuration.
-        auctioneer: its market, welfare and bound.
-        book: its admitted jobs.
-        judge: its jobs that wait for a verdict.
-        jobs: the live jobs of the cell.
     """
     yield from _room(auctioneer.market, book)
     yield from _prices(auctioneer.market)

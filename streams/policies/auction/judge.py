@@ -105,7 +105,6 @@ class Verdicts:
         """Return the answer to a request for a quote.
 
         Args:
-            workload: workload of the request.
             found: appraisal by the auctioneer, or its error.
             remark: facts of a quote with a plan.
             full: refusal of the cell to keep a bid with that plan; None if it has room.

@@ -16,7 +16,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatch
 from aiokafka.record.memory_records import MemoryRecords, _MemoryRecordsPy
 from aiokafka.record.util import decode_varint
 
-from streams.worker.dead_letters import MAX_KEPT_HEADERS
+from streams.worker.intake import MAX_KEPT_HEADERS
 
 _send = AIOKafkaConnection.send
 
